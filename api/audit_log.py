@@ -9,9 +9,9 @@ from api.auth.principals import PrincipalOf, ServicesOf
 from api.http.answers import json_answer
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.resources import page_object
-from jobs.store.keyset_pages import Page, unknown_cursor
+from jobs.store.keyset_pages import Page, unknown_cursor_error
 from tenancy.audit_log import ENTRY
-from tenancy.audit_reading import entry_fields, list_acts
+from tenancy.audit_reading import entry_fields, read_entries
 
 router = APIRouter()
 
@@ -26,13 +26,13 @@ async def show_list(
     """List what was done, newest first."""
     found = await services.database.run_for(
         principal.tenant_id,
-        list_acts,
+        read_entries,
         principal.tenant_id,
         after=parse_after(ENTRY, after),
         limit=limit,
     )
     if found is None:
-        raise unknown_cursor()
+        raise unknown_cursor_error()
     return json_answer(page_object(Page(*found), entry_object))
 
 

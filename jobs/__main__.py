@@ -18,14 +18,14 @@ from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs import metrics
 from jobs.expansion.expander import Expander
-from jobs.expansion.intake_loop import Intake, IntakeParts
+from jobs.expansion.intake_loop import IntakeLoop, IntakeLoopDeps
 from jobs.expansion.job_loads import ROLE
-from jobs.expansion.leased_jobs import HeldJobs
-from jobs.expansion.pool_capacity import PoolCapacities, follow
+from jobs.expansion.leased_jobs import LeasedJobs
+from jobs.expansion.pool_capacity import PoolCapacities, read_capacities
 from jobs.outbox_relay import OutboxRelay
-from jobs.periodic import PRODUCERS, Means, held_leases, start_beside
+from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
 from jobs.settings import IntakeSettings
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.validator import Validator
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_AWAY, create_engine
@@ -76,11 +76,11 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         closing.callback(tail.close)
         tail.skip_to_end(_START_S_MAX)
         capacities = PoolCapacities(clock)
-        leases = held_leases(engine, ROLE, holder, settings)
+        leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
-        held = HeldJobs(engine, leases, clock)
+        held = LeasedJobs(engine, leases, clock)
         validator = Validator(engine, objects, leases, settings, clock, stop)
-        parts = IntakeParts(
+        parts = IntakeLoopDeps(
             engine=engine,
             held=held,
             expander=Expander(engine, objects, producers[0], held, clock),
@@ -90,11 +90,11 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             clock=clock,
             stop=stop,
         )
-        intake, relay = Intake(parts, settings), OutboxRelay(engine, producers[1], clock)
-        threads = Background(stop, away_s_max=settings.away_s_max, clock=clock)
-        threads.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        threads.every(0.0, "capacity", partial(follow, tail, capacities))
-        means = Means(
+        intake, relay = IntakeLoop(parts, settings), OutboxRelay(engine, producers[1], clock)
+        threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
+        threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
+        threads.start_periodic(0.0, "capacity", partial(read_capacities, tail, capacities))
+        means = PeriodicDeps(
             settings=settings,
             engine=engine,
             objects=objects,
@@ -104,7 +104,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             clock=clock,
             stop=stop,
         )
-        other_leases = start_beside(threads, means, producers[2:])
+        other_leases = start_periodic_tasks(threads, means, producers[2:])
         threads.start("outbox", relay.step, partial(woken_for_outbox.wait, _RELAY_IDLE_S))
         threads.start("intake", intake.round, intake.pause)
         say_ready()

@@ -6,7 +6,7 @@ from uuid import UUID
 from core.errors import Disposition, MillraceError
 
 
-class RequestRefusedError(MillraceError):
+class InvalidRequestError(MillraceError):
     """The request is not valid."""
 
     code: ClassVar[str] = "invalid_request"
@@ -18,75 +18,75 @@ class RequestRefusedError(MillraceError):
         self.param = param
 
 
-class FieldRefusedError(RequestRefusedError):
+class InvalidFieldError(InvalidRequestError):
     """A field of the request is not valid."""
 
     code = "invalid_value"
 
 
-class FileMissingError(RequestRefusedError):
+class UploadedFileNotFoundError(InvalidRequestError):
     """No such file."""
 
     code = "file_not_found"
 
 
-class JobMissingError(RequestRefusedError):
+class JobNotFoundError(InvalidRequestError):
     """No such batch."""
 
     code = "batch_not_found"
 
 
-class DeadLetterMissingError(RequestRefusedError):
+class DeadLetterNotFoundError(InvalidRequestError):
     """No such dead letter."""
 
     code = "dead_letter_not_found"
 
 
-class DeadLettersRedrivenError(DeadLetterMissingError):
+class DeadLettersRedrivenError(DeadLetterNotFoundError):
     """All dead letters of the batch were redriven already; name some to redrive them again."""
 
 
-class InputGoneError(RequestRefusedError):
+class InputFileRemovedError(InvalidRequestError):
     """The input file of the batch is no longer stored."""
 
     code = "input_gone"
 
 
-class JobEndedError(RequestRefusedError):
+class JobEndedError(InvalidRequestError):
     """The batch has ended, so it cannot be cancelled."""
 
     code = "batch_ended"
 
 
-class JobRunningError(RequestRefusedError):
+class JobNotEndedError(InvalidRequestError):
     """The batch has not ended, so it cannot be deleted."""
 
     code = "batch_not_ended"
 
 
-class QuotaError(RequestRefusedError):
+class QuotaExceededError(InvalidRequestError):
     """Your organization has reached a limit of what it may have: trying again helps nobody."""
 
 
-class OpenBatchesError(QuotaError):
+class OpenBatchLimitError(QuotaExceededError):
     """Your open batches have reached the limit of your organization. Let some end first."""
 
     code = "batch_limit_exceeded"
 
 
-class FileCountError(QuotaError):
+class FileCountLimitError(QuotaExceededError):
     """Your organization has as many uploaded files as it may have. Delete some first."""
 
     code = "file_limit_exceeded"
 
 
-class StorageQuotaError(QuotaError):
+class StorageLimitError(QuotaExceededError):
     """Your stored files have reached the limit of your organization. Delete some first."""
 
     code = "storage_limit_exceeded"
 
 
-class RequestMissingError(JobMissingError):
+class RequestNotFoundError(JobNotFoundError):
     """No such job."""
 
     code = "job_not_found"
@@ -98,7 +98,7 @@ class RequestEndedError(JobEndedError):
     code = "job_ended"
 
 
-class KeyInFlightError(RequestRefusedError):
+class IdempotencyKeyInFlightError(InvalidRequestError):
     """A request with this idempotency key is being answered. Try again."""
 
     code = "idempotency_key_in_flight"
@@ -109,7 +109,7 @@ class KeyInFlightError(RequestRefusedError):
         self.job_id = job_id
 
 
-class KeyReusedError(RequestRefusedError):
+class IdempotencyKeyReusedError(InvalidRequestError):
     """This idempotency key belongs to another request."""
 
     code = "idempotency_key_reused"
@@ -120,13 +120,13 @@ class KeyReusedError(RequestRefusedError):
         self.job_id = job_id
 
 
-class JobNotOpenError(RequestRefusedError):
+class JobNotOpenError(InvalidRequestError):
     """The batch is at its end, so it cannot be changed any more."""
 
     code = "batch_not_open"
 
 
-class JobSealedError(RequestRefusedError):
+class JobSealedError(InvalidRequestError):
     """The batch is sealed, so it takes no more files."""
 
     code = "batch_sealed"

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.limits import RECORD_BYTES_MAX
 from jobs import metrics
-from jobs.store.transaction_keepalive import CUT_WHEN_FROZEN, flush_alive
+from jobs.store.transaction_keepalive import LIMIT_IDLE_TIME, flush_with_keepalive
 from jobs.tables.outbox import outbox
 from topics.clients.producer import LogProducer
 
@@ -58,7 +58,7 @@ class OutboxRelay:
             metrics.OUTBOX_OLDEST_AGE.set(age_s)
 
 
-def claimed(limit: int) -> sa.Select[tuple[object, ...]]:
+def claim_query(limit: int) -> sa.Select[tuple[object, ...]]:
     """Return the query that locks the oldest rows."""
     rows = sa.select(outbox).where(_WAITS).order_by(outbox.c.id).limit(limit)
     return rows.with_for_update(skip_locked=True)
@@ -72,8 +72,8 @@ def relay(connection: sa.Connection, producer: LogProducer) -> int:
     """
     if not connection.scalar(_ALONE):
         return 0
-    connection.execute(CUT_WHEN_FROZEN)
-    rows = connection.execute(claimed(CLAIM_MAX)).all()
+    connection.execute(LIMIT_IDLE_TIME)
+    rows = connection.execute(claim_query(CLAIM_MAX)).all()
     if not rows:
         return 0
     fitting = [row for row in rows if _byte_count(row) <= _ROW_BYTES_MAX]
@@ -87,7 +87,7 @@ def relay(connection: sa.Connection, producer: LogProducer) -> int:
             key=row.key,
             headers=[(name, value.encode()) for name, value in row.headers],
         )
-    flush_alive(connection, producer)
+    flush_with_keepalive(connection, producer)
     connection.execute(sa.delete(outbox).where(outbox.c.id.in_([row.id for row in fitting])))
     return len(rows)
 

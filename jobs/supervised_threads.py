@@ -12,7 +12,7 @@ _LOG = logging.getLogger(__name__)
 _AWAY_PAUSE_S: Final = 0.5
 
 
-class Background:
+class SupervisedThreads:
     """Named threads that share one `stop`.
 
     A step that finds Postgres away is tried again for a bounded time; any other failure is the
@@ -35,7 +35,7 @@ class Background:
         self._threads.append(thread)
         thread.start()
 
-    def every(self, interval_s: float, name: str, step: Callable[[], None]) -> None:
+    def start_periodic(self, interval_s: float, name: str, step: Callable[[], None]) -> None:
         """Start a thread that runs `step` with `interval_s` between two runs."""
         self.start(name, step, lambda: self._stop.wait(interval_s))
 

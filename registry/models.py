@@ -27,14 +27,14 @@ _POOL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")  # part of topic names
 _TEXT: Final = re.compile(r"[!-~]{1,256}")  # visible ASCII, so that it fits every header and label
 
 
-class ModelRefusedError(MillraceError):
+class InvalidModelError(MillraceError):
     """The model cannot be registered like this."""
 
     code = "model_refused"
     disposition = Disposition.REJECT
 
 
-class ModelDiffersError(ModelRefusedError):
+class ModelVersionConflictError(InvalidModelError):
     """The version exists and differs."""
 
     code = "model_differs"
@@ -64,7 +64,7 @@ def add_model(
     """Register a version; the one registered last under its name serves new jobs.
 
     Registering the same again changes nothing but that, and returns what is there.
-    Raises ModelRefusedError for a bad value, ModelDiffersError.
+    Raises InvalidModelError for a bad value, ModelVersionConflictError.
     """
     _check(name, version, pool=pool, engine=engine, endpoints=endpoints)
     connection.execute(
@@ -88,7 +88,7 @@ def add_model(
         )
     ).one()
     if (row.pool, row.engine, set(row.endpoints)) != (pool, engine, set(endpoints)):
-        raise ModelDiffersError(name=name, version=version)
+        raise ModelVersionConflictError(name=name, version=version)
     return _model(row)
 
 
@@ -131,4 +131,4 @@ def _check(name: str, version: str, *, pool: str, engine: str, endpoints: tuple[
     }
     wrong = ", ".join(field for field, is_wrong in mistakes.items() if is_wrong)
     if wrong:
-        raise ModelRefusedError(f"Not valid: {wrong}.", name=name)
+        raise InvalidModelError(f"Not valid: {wrong}.", name=name)

@@ -16,9 +16,9 @@ from core.metrics_server import serve_metrics
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery.retry_policy import RetryRules
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
 from results.finaliser.request_finalisation import CHANNEL as REQUESTS
 from results.finaliser.request_finalisation import RequestEnding
@@ -118,11 +118,11 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     finaliser = Finaliser(
         engine=engine,
         store=store,
-        leases=HeldLeases(engine, role=ROLE, holder=process_name(ROLE), ttl_s=settings.lease_s),
+        leases=ActiveLeases(engine, role=ROLE, holder=process_name(ROLE), ttl_s=settings.lease_s),
         settings=settings,
         clock=clock,
     )
-    beside = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
+    beside = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
     keys = KeyRemoval(engine, store)
     sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
     try:
@@ -132,7 +132,9 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
             beside.start("requests", RequestEnding(engine, store).step, wait)
-            beside.every(settings.removal_interval_s, "ages", in_turn(keys.step, sweep.step))
+            beside.start_periodic(
+                settings.removal_interval_s, "ages", in_turn(keys.step, sweep.step)
+            )
             say_ready()
             finaliser.run(for_jobs, stop)
             beside.join(_JOIN_S)

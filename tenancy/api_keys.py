@@ -16,7 +16,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import KEY, new_uuid, public_id
-from tenancy.audit_log import CLI, Act, Action, record_act
+from tenancy.audit_log import CLI, Action, AuditEvent, record_audit_event
 from tenancy.tables import api_keys, tenants
 
 PREFIX: Final = "sk-"
@@ -119,8 +119,8 @@ def _principal(row: Any) -> Principal:
 
 def _record(connection: sa.Connection, tenant_id: UUID, action: Action, key_id: UUID) -> None:
     subject = public_id(KEY, key_id)
-    act = Act(tenant_id=tenant_id, actor=CLI, action=action, subject=subject)
-    record_act(connection, act)
+    act = AuditEvent(tenant_id=tenant_id, actor=CLI, action=action, subject=subject)
+    record_audit_event(connection, act)
 
 
 def _secret(random_bytes: bytes) -> str:

@@ -58,7 +58,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class AuditEvent:
     """One operation that was accepted."""
 
     tenant_id: UUID
@@ -69,7 +69,7 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class SealedEntry:
     """What the hash of a row covers, beside the hash before it."""
 
     tenant_id: UUID
@@ -86,14 +86,14 @@ def key_actor(key_id: UUID) -> str:
     return public_id(KEY, key_id)
 
 
-def record_act(connection: sa.Connection, act: Act) -> None:
+def record_audit_event(connection: sa.Connection, act: AuditEvent) -> None:
     """Add the row of an act, as the last statement of its transaction.
 
     It holds the tenant's head until the commit, so acts of one tenant are put in line; whoever
     locked anything else after it could wait for somebody who waits for the head.
     """
     head = _locked_head(connection, act.tenant_id)
-    sealed = Sealed(
+    sealed = SealedEntry(
         tenant_id=act.tenant_id,
         sequence=head.sequence + 1,
         at=head.now,
@@ -125,7 +125,7 @@ def record_act(connection: sa.Connection, act: Act) -> None:
     connection.execute(row.add_cte(moved))
 
 
-def entry_hash(sealed: Sealed, previous: bytes) -> bytes:
+def entry_hash(sealed: SealedEntry, previous: bytes) -> bytes:
     """Return the SHA-256 that seals a row; times count in whole microseconds."""
     content = json.dumps(
         [

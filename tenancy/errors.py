@@ -10,21 +10,21 @@ class TenantExistsError(MillraceError):
     disposition = Disposition.REJECT
 
 
-class TenantMissingError(MillraceError):
+class TenantNotFoundError(MillraceError):
     """There is no such tenant."""
 
     code = "tenant_missing"
     disposition = Disposition.REJECT
 
 
-class TenantRefusedError(MillraceError):
+class InvalidTenantNameError(MillraceError):
     """A tenant's name is a text that can be seen, without control characters."""
 
     code = "tenant_refused"
     disposition = Disposition.REJECT
 
 
-class AnswersNotKeptError(MillraceError):
+class ZeroRetentionConflictError(MillraceError):
     """This tenant retains nothing, so no answer can be given again: `off` is its only choice."""
 
     code = "zero_retention"

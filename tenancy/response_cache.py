@@ -9,7 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from tenancy.errors import AnswersNotKeptError
+from tenancy.errors import ZeroRetentionConflictError
 from tenancy.tables import tenants, usage_ledger
 from tenancy.tenants import change_tenant
 
@@ -31,7 +31,7 @@ class CacheHits:
 
 
 @dataclass(frozen=True, slots=True)
-class BilledHits:
+class BilledCacheHits:
     """One row of the ledger, the same however often it is put there."""
 
     row_id: int
@@ -39,15 +39,15 @@ class BilledHits:
     count: int
 
 
-def to_bill(hits: Mapping[CacheHits, int]) -> list[BilledHits]:
+def billable_hits(hits: Mapping[CacheHits, int]) -> list[BilledCacheHits]:
     """Return the rows of requests without tokens: one for each model version.
 
     Their ids are random and below zero, where the ledger's own count never comes.
     """
-    return [BilledHits(-1 - secrets.randbits(63), *hit) for hit in hits.items()]
+    return [BilledCacheHits(-1 - secrets.randbits(63), *hit) for hit in hits.items()]
 
 
-def response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
+def read_response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
     """Return the tenants that want it, with the seconds that an answer may live."""
     query = sa.select(tenants.c.id, tenants.c.response_cache_ttl_s).where(
         tenants.c.response_cache_ttl_s.is_not(None), tenants.c.zero_retention.is_(False)
@@ -58,16 +58,16 @@ def response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
 def set_response_cache(connection: sa.Connection, tenant_id: UUID, ttl_s: int | None) -> None:
     """Let answers of a tenant live for `ttl_s` seconds, or turn that off with None.
 
-    Raises AnswersNotKeptError for a tenant that retains nothing.
+    Raises ZeroRetentionConflictError for a tenant that retains nothing.
     """
     keeps_nothing = sa.select(tenants.c.zero_retention).where(tenants.c.id == tenant_id)
     if ttl_s is not None and connection.scalar(keeps_nothing.with_for_update(key_share=True)):
-        raise AnswersNotKeptError
+        raise ZeroRetentionConflictError
     values = {"response_cache_ttl_s": ttl_s}
     change_tenant(connection, tenant_id, values, values)
 
 
-def add_cache_hits(connection: sa.Connection, bill: Sequence[BilledHits]) -> None:
+def record_cache_hits(connection: sa.Connection, bill: Sequence[BilledCacheHits]) -> None:
     """Put rows on the ledger, but for those that are there: a commit may not have been heard of."""
     rows = [
         {

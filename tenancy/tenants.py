@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import TENANT, new_uuid, public_id
-from tenancy.audit_log import CLI, Act, Action, Details, record_act
-from tenancy.errors import TenantExistsError, TenantMissingError, TenantRefusedError
+from tenancy.audit_log import CLI, Action, AuditEvent, Details, record_audit_event
+from tenancy.errors import InvalidTenantNameError, TenantExistsError, TenantNotFoundError
 from tenancy.tables import tenants
 
 _UNSEEN: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})  # of Unicode: control, half pairs, line ends
@@ -25,11 +25,11 @@ def create_tenant(
 ) -> UUID:
     """Add a tenant; without `stored_bytes_max` the installation's default holds.
 
-    With `zero_retention` it keeps nothing but the ledger. Raises TenantRefusedError,
+    With `zero_retention` it keeps nothing but the ledger. Raises InvalidTenantNameError,
     TenantExistsError.
     """
     if not name.strip() or any(category(character) in _UNSEEN for character in name):
-        raise TenantRefusedError
+        raise InvalidTenantNameError
     statement = (
         insert(tenants)
         .values(
@@ -45,18 +45,18 @@ def create_tenant(
     if tenant_id is None:
         raise TenantExistsError(name=name)
     subject = public_id(TENANT, tenant_id)
-    act = Act(tenant_id=tenant_id, actor=CLI, action=Action.TENANT_CREATED, subject=subject)
-    record_act(connection, act)
+    act = AuditEvent(tenant_id=tenant_id, actor=CLI, action=Action.TENANT_CREATED, subject=subject)
+    record_audit_event(connection, act)
     return tenant_id
 
 
 def find_tenant(connection: sa.Connection, name: str) -> UUID:
-    """Return the tenant of that name. Raises TenantMissingError."""
+    """Return the tenant of that name. Raises TenantNotFoundError."""
     tenant_id: UUID | None = connection.scalar(
         sa.select(tenants.c.id).where(tenants.c.name == name)
     )
     if tenant_id is None:
-        raise TenantMissingError(name=name)
+        raise TenantNotFoundError(name=name)
     return tenant_id
 
 
@@ -107,11 +107,11 @@ def change_tenant(
 ) -> None:
     """Change columns of a tenant, and record the act with `details`."""
     connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))
-    act = Act(
+    act = AuditEvent(
         tenant_id=tenant_id,
         actor=CLI,
         action=Action.TENANT_UPDATED,
         subject=public_id(TENANT, tenant_id),
         details=details,
     )
-    record_act(connection, act)
+    record_audit_event(connection, act)

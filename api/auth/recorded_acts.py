@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from tenancy.api_keys import Principal
-from tenancy.audit_log import Act, Action, Details, key_actor, record_act
+from tenancy.audit_log import Action, AuditEvent, Details, key_actor, record_audit_event
 
 
 def record(
@@ -13,12 +13,12 @@ def record(
     subject: str,
     details: Details | None = None,
 ) -> None:
-    """Add the row; nothing may be locked behind it (see `record_act`)."""
-    act = Act(
+    """Add the row; nothing may be locked behind it (see `record_audit_event`)."""
+    act = AuditEvent(
         tenant_id=principal.tenant_id,
         actor=key_actor(principal.key_id),
         action=action,
         subject=subject,
         details=details or {},
     )
-    record_act(connection, act)
+    record_audit_event(connection, act)

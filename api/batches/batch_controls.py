@@ -23,7 +23,7 @@ from api.runtime.services import Services
 from core.ids import FILE, JOB, parse_public_id, public_id
 from jobs.store.appending import append_file, seal_job
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
-from jobs.store.idempotency import Answer
+from jobs.store.idempotency import StoredAnswer
 from tenancy.audit_log import Action
 
 router = APIRouter()
@@ -57,7 +57,7 @@ async def change(
     )
     job_id = parse_public_id(JOB, batch_id)
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         row = change_job(connection, principal.tenant_id, job_id, wanted)
         given = {name: value for name, value in asdict(wanted).items() if value is not None}
         record(connection, principal, Action.JOB_UPDATED, public_id(JOB, row.id), given)
@@ -76,7 +76,7 @@ async def append(
     body = await json_body(request, AppendBody, services.settings)
     job_id, file_id = parse_public_id(JOB, batch_id), parse_public_id(FILE, body.input_file_id)
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         row = append_file(connection, principal.tenant_id, job_id, file_id)
         told = {"input_file": body.input_file_id}
         record(connection, principal, Action.JOB_APPENDED, public_id(JOB, row.id), told)
@@ -113,9 +113,9 @@ async def seal(
     return await _controlled((seal_job, Action.JOB_SEALED), repeats, batch_id, services)
 
 
-def shown(row: sa.Row[Any]) -> Answer:
+def shown(row: sa.Row[Any]) -> StoredAnswer:
     """Return a batch as the answer to a POST, which is kept for repetitions."""
-    return Answer(200, msgspec.json.encode(batch_object(row)))
+    return StoredAnswer(200, msgspec.json.encode(batch_object(row)))
 
 
 async def _controlled(
@@ -127,7 +127,7 @@ async def _controlled(
     job_id, principal = parse_public_id(JOB, batch_id), repeats.principal
     operation, action = control
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         row = operation(connection, principal.tenant_id, job_id)
         record(connection, principal, action, public_id(JOB, row.id))
         return shown(row)

@@ -23,13 +23,13 @@ from api.webhooks.webhook_services import WebhooksOf
 from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
 from core.urgency import PRIORITY_DEFAULT
-from jobs.errors import JobMissingError
-from jobs.store.batches import NewJob, cancel_job, create_job, find_whole_job, list_jobs
-from jobs.store.idempotency import Answer
-from jobs.store.job_budgets import Budget
-from jobs.store.job_key import destroy_key
+from jobs.errors import JobNotFoundError
+from jobs.store.batches import NewJob, cancel_job, create_job, find_job_with_errors, list_jobs
+from jobs.store.idempotency import StoredAnswer
+from jobs.store.job_budgets import JobBudget
+from jobs.store.job_key import destroy_job_key
 from jobs.store.job_options import JobOptions
-from jobs.store.keyset_pages import Cursor
+from jobs.store.keyset_pages import PageCursor
 from results.retention.deletion import delete_batch
 from results.webhooks.endpoints.callbacks import add_callback
 from tenancy.audit_log import Action
@@ -93,7 +93,7 @@ async def create(
         principal.tenant_id, body.callback_url, body.callback_events
     )
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         row = create_job(
             connection, principal.tenant_id, new, open_max=services.settings.open_batches_max
         )
@@ -117,7 +117,7 @@ async def show_list(
     after: str | None = None,
 ) -> Response:
     """List jobs, newest first."""
-    cursor = Cursor(limit=limit, after=parse_after(JOB, after))
+    cursor = PageCursor(limit=limit, after=parse_after(JOB, after))
     page = await services.database.run_for(
         principal.tenant_id, list_jobs, principal.tenant_id, cursor
     )
@@ -129,7 +129,7 @@ async def show(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> R
     """Show one job."""
     wanted = parse_public_id(JOB, batch_id)
     row = await services.database.run_for(
-        principal.tenant_id, find_whole_job, principal.tenant_id, wanted
+        principal.tenant_id, find_job_with_errors, principal.tenant_id, wanted
     )
     return json_answer(batch_object(row))
 
@@ -142,7 +142,7 @@ async def cancel(
     wanted = parse_public_id(JOB, batch_id)
     repeats = repeats_of_request(request, principal, services)
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         row = cancel_job(connection, principal.tenant_id, wanted)
         record(connection, principal, Action.JOB_CANCELLED, public_id(JOB, row.id))
         return shown(row)
@@ -156,7 +156,7 @@ async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) ->
     """Delete a job that has ended, with everything that it has but its place in the ledger."""
     wanted = parse_public_id(JOB, batch_id)
     if wanted is None:
-        raise JobMissingError
+        raise JobNotFoundError
     shown_id = public_id(JOB, wanted)
 
     def work(connection: sa.Connection) -> None:
@@ -166,12 +166,12 @@ async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) ->
     await services.database.run_for(principal.tenant_id, work)
     if principal.zero_retention:
         with suppress(MillraceError):  # a finaliser does it again
-            await asyncio.to_thread(destroy_key, services.objects, wanted)
+            await asyncio.to_thread(destroy_job_key, services.objects, wanted)
     return json_answer({"id": shown_id, "object": "batch", "deleted": True})
 
 
 def _options(body: BatchBody) -> JobOptions:
-    budget = Budget(
+    budget = JobBudget(
         max_failed_items=body.max_failed_items,
         max_failed_ratio=body.max_failed_ratio,
         failed_ratio_sample=body.failed_ratio_sample,

@@ -29,24 +29,24 @@ from api.runtime.services import Services
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
 from jobs.errors import (
-    DeadLetterMissingError,
-    FieldRefusedError,
-    JobMissingError,
-    RequestRefusedError,
+    DeadLetterNotFoundError,
+    InvalidFieldError,
+    InvalidRequestError,
+    JobNotFoundError,
 )
 from jobs.store.batches import checked_window_s, create_job
 from jobs.store.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
-from jobs.store.idempotency import Answer
-from jobs.store.keyset_pages import unknown_cursor
-from jobs.store.open_batches import require_room
+from jobs.store.idempotency import StoredAnswer
+from jobs.store.keyset_pages import unknown_cursor_error
+from jobs.store.open_batches import check_open_batch_limit
 from jobs.store.redrive import (
     REDRIVE_MAX,
     Redrive,
     check_edits,
-    choose,
-    edited_lines,
     mark_redriven,
-    redrive_job,
+    new_redrive_job,
+    read_edited_lines,
+    select_dead_letters,
 )
 from results.views.dead_letters import find_dead, list_dead, readable_body
 from storage.objects.object_store import ObjectStore, StoredObject
@@ -76,7 +76,7 @@ async def show_list(
     """List dead letters: of a batch in the order of its lines, else the newest first."""
     place = None if after is None else parse_dead_id(after)
     if after is not None and place is None:
-        raise unknown_cursor()
+        raise unknown_cursor_error()
     page = await services.database.run_for(
         principal.tenant_id,
         list_dead,
@@ -114,7 +114,7 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
     wanted = _chosen(body)
     with services.redrives.one(principal.tenant_id):
         chosen = await services.database.run_for(
-            principal.tenant_id, choose, principal.tenant_id, *wanted
+            principal.tenant_id, select_dead_letters, principal.tenant_id, *wanted
         )
         return await _add_job(body, body_sha256(request), chosen, repeats, services)
 
@@ -128,16 +128,16 @@ async def _add_job(
     """
     principal, settings = repeats.principal, services.settings
     file_id = new_uuid()
-    new = redrive_job(
+    new = new_redrive_job(
         chosen, file_id, completion_window=body.completion_window, metadata=body.metadata
     )
     checked_window_s(new)
     open_max = settings.open_batches_max
     await services.database.run_for(
-        principal.tenant_id, require_room, principal.tenant_id, open_max=open_max
+        principal.tenant_id, check_open_batch_limit, principal.tenant_id, open_max=open_max
     )
     limits = await upload_limits(principal.tenant_id, services)
-    lines = edited_lines(services.objects, chosen, body.edits)
+    lines = read_edited_lines(services.objects, chosen, body.edits)
     stored = await asyncio.to_thread(_store, services.objects, file_id, lines, limits)
     file = NewFile(
         file_id=file_id,
@@ -150,17 +150,17 @@ async def _add_job(
         expires_after_s=INPUT_EXPIRES_AFTER_S,
     )
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         add_upload(connection, file, storage_quota(settings))
         row = create_job(connection, principal.tenant_id, new, open_max=open_max)
         mark_redriven(connection, chosen, row.id)
         told: Details = {"batch": public_id(JOB, chosen.job.id), "is_edited": bool(body.edits)}
         record(connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), told)
-        return Answer(200, msgspec.json.encode(batch_object(row)))
+        return StoredAnswer(200, msgspec.json.encode(batch_object(row)))
 
     try:
         answer, is_old = await answer_once(repeats, services, sha256, work)
-    except RequestRefusedError:
+    except InvalidRequestError:
         # Any other failure may hide a row that was committed: an orphan is better than a lie.
         await asyncio.to_thread(services.objects.delete, stored.key)
         raise
@@ -172,18 +172,18 @@ async def _add_job(
 
 
 def _chosen(body: RedriveBody) -> tuple[UUID, list[int] | None]:
-    """Return the job and its items; None for all. Raises FieldRefusedError, …MissingError."""
+    """Return the job and its items; None for all. Raises InvalidFieldError, …MissingError."""
     if (body.ids is None) == (body.batch is None):
-        raise FieldRefusedError("Give either 'ids' or 'batch'.", param="ids")
+        raise InvalidFieldError("Give either 'ids' or 'batch'.", param="ids")
     if body.ids is None:
         return _job_id(body.batch or ""), None
     if not 0 < len(body.ids) <= REDRIVE_MAX:
-        raise FieldRefusedError(f"Give 1 to {REDRIVE_MAX} ids.", param="ids")
+        raise InvalidFieldError(f"Give 1 to {REDRIVE_MAX} ids.", param="ids")
     places = [place for place in map(parse_dead_id, body.ids) if place is not None]
     if len(places) < len(body.ids):
-        raise DeadLetterMissingError
+        raise DeadLetterNotFoundError
     if len({place.job_id for place in places}) > 1:
-        raise FieldRefusedError("All ids must be of one batch.", param="ids")
+        raise InvalidFieldError("All ids must be of one batch.", param="ids")
     return places[0].job_id, [place.item_index for place in places]
 
 
@@ -206,5 +206,5 @@ def _store(
 def _job_id(text: str) -> UUID:
     job_id = parse_public_id(JOB, text)
     if job_id is None:
-        raise JobMissingError
+        raise JobNotFoundError
     return job_id

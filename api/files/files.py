@@ -23,11 +23,11 @@ from api.resources import file_object, page_object
 from api.runtime.database import DatabaseAwayError
 from api.runtime.services import Services
 from core.ids import FILE, parse_public_id, public_id
-from jobs.errors import FileMissingError, RequestRefusedError
-from jobs.store.file_removal import mark_removed, removable
+from jobs.errors import InvalidRequestError, UploadedFileNotFoundError
+from jobs.store.file_removal import find_removable_file, mark_removed
 from jobs.store.files import NewFile, add_upload, delete_file, find_file, list_files
-from jobs.store.idempotency import Answer
-from jobs.store.keyset_pages import Cursor
+from jobs.store.idempotency import StoredAnswer
+from jobs.store.keyset_pages import PageCursor
 from storage.objects.errors import ObjectStoreAwayError
 from tenancy.audit_log import Action
 
@@ -49,13 +49,13 @@ async def upload(request: Request, principal: PrincipalOf, services: ServicesOf)
         raise
     quota = storage_quota(services.settings)
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         row = add_upload(connection, file, quota)
-        return Answer(200, msgspec.json.encode(file_object(row)))
+        return StoredAnswer(200, msgspec.json.encode(file_object(row)))
 
     try:
         answer, is_old = await answer_once(repeats, services, _sha256(file), work)
-    except RequestRefusedError:
+    except InvalidRequestError:
         # Any other failure may hide a row that was committed: an orphan is better than a lie.
         await asyncio.to_thread(services.objects.delete, file.object_key)
         raise
@@ -68,8 +68,8 @@ def _cursor(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
-) -> Cursor:
-    return Cursor(limit=limit, after=parse_after(FILE, after), ascending=order == "asc")
+) -> PageCursor:
+    return PageCursor(limit=limit, after=parse_after(FILE, after), ascending=order == "asc")
 
 
 @router.get("/v1/files")
@@ -77,7 +77,7 @@ async def show_list(
     request: Request,
     principal: PrincipalOf,
     services: ServicesOf,
-    cursor: Annotated[Cursor, Depends(_cursor)],
+    cursor: Annotated[PageCursor, Depends(_cursor)],
     purpose: Purpose = None,
 ) -> Response:
     """List files, newest first unless asked otherwise."""
@@ -114,7 +114,7 @@ async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> 
     """Make a file disappear."""
     wanted = parse_public_id(FILE, file_id)
     if wanted is None:
-        raise FileMissingError
+        raise UploadedFileNotFoundError
     shown_id = public_id(FILE, wanted)
 
     def work(connection: sa.Connection) -> None:
@@ -138,6 +138,6 @@ async def _remove_object(tenant_id: UUID, file_id: UUID, services: Services) -> 
     The file is gone for its owner already, so a failure here is no failure of the request.
     """
     with suppress(DatabaseAwayError, ObjectStoreAwayError):
-        for removal in await services.database.run_for(tenant_id, removable, file_id):
+        for removal in await services.database.run_for(tenant_id, find_removable_file, file_id):
             await asyncio.to_thread(services.objects.delete, removal.object_key)
             await services.database.run_for(tenant_id, mark_removed, [removal.file_id])

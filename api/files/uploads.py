@@ -20,7 +20,7 @@ from api.runtime.services import Services
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.ids import new_uuid
-from jobs.errors import StorageQuotaError
+from jobs.errors import StorageLimitError
 from jobs.store.files import NewFile, StorageQuota, stored_bytes_left
 
 FORM_BYTES_MAX: Final = 256 * 1024
@@ -35,11 +35,11 @@ class UploadLimits:
     left_bytes: int  # of the tenant's quota
 
     def check(self, file_bytes: int) -> None:
-        """Raise ApiError (413) or StorageQuotaError when a file is too large."""
+        """Raise ApiError (413) or StorageLimitError when a file is too large."""
         if file_bytes > self.file_bytes_max:
             raise too_large(self.file_bytes_max)
         if file_bytes > self.left_bytes:
-            raise StorageQuotaError
+            raise StorageLimitError
 
 
 async def receive_upload(

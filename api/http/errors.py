@@ -10,15 +10,15 @@ from api.http.answers import ApiError, crash_answer, error_answer, unavailable
 from api.runtime.database import DatabaseAwayError
 from core.errors import MillraceError
 from jobs.errors import (
-    DeadLetterMissingError,
-    FileMissingError,
-    InputGoneError,
-    JobMissingError,
-    JobRunningError,
-    KeyInFlightError,
-    KeyReusedError,
-    QuotaError,
-    RequestRefusedError,
+    DeadLetterNotFoundError,
+    IdempotencyKeyInFlightError,
+    IdempotencyKeyReusedError,
+    InputFileRemovedError,
+    InvalidRequestError,
+    JobNotEndedError,
+    JobNotFoundError,
+    QuotaExceededError,
+    UploadedFileNotFoundError,
 )
 from results.webhooks.endpoints.endpoints import EndpointMissingError
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError, ObjectStoreFullError
@@ -28,7 +28,10 @@ _MESSAGES: Final = {
     405: "This route does not take that method.",
 }
 
-_STATUSES: Final[dict[type[RequestRefusedError], int]] = {KeyReusedError: 422, InputGoneError: 410}
+_STATUSES: Final[dict[type[InvalidRequestError], int]] = {
+    IdempotencyKeyReusedError: 422,
+    InputFileRemovedError: 410,
+}
 
 
 def install_error_answers(app: FastAPI) -> None:
@@ -42,7 +45,7 @@ def install_error_answers(app: FastAPI) -> None:
 
 def as_api_error(error: MillraceError) -> ApiError | None:
     """Return the answer to one of our errors, or None when it is a crash."""
-    if isinstance(error, QuotaError):
+    if isinstance(error, QuotaExceededError):
         # Clients try 429 again unless they are told.
         return ApiError(
             429,
@@ -51,19 +54,24 @@ def as_api_error(error: MillraceError) -> ApiError | None:
             code=error.code,
             headers={"x-should-retry": "false"},
         )
-    if isinstance(error, KeyInFlightError):
+    if isinstance(error, IdempotencyKeyInFlightError):
         # Clients try 409 again: soon there is an answer to give.
         return ApiError(409, str(error), code=error.code, headers={"retry-after": "1"})
-    if isinstance(error, JobRunningError):
+    if isinstance(error, JobNotEndedError):
         # Clients try 409 again unless they are told: here somebody has to act first.
         return ApiError(409, str(error), code=error.code, headers={"x-should-retry": "false"})
-    if isinstance(error, RequestRefusedError):
-        missing = FileMissingError | JobMissingError | EndpointMissingError | DeadLetterMissingError
+    if isinstance(error, InvalidRequestError):
+        missing = (
+            UploadedFileNotFoundError
+            | JobNotFoundError
+            | EndpointMissingError
+            | DeadLetterNotFoundError
+        )
         is_path = isinstance(error, missing) and error.param is None
         status = _STATUSES.get(type(error), 404 if is_path else 400)
         return ApiError(status, str(error), code=error.code, param=error.param)
     if isinstance(error, ObjectMissingError):
-        return ApiError(404, "No such file.", code=FileMissingError.code)
+        return ApiError(404, "No such file.", code=UploadedFileNotFoundError.code)
     if isinstance(error, DatabaseAwayError | ObjectStoreAwayError):
         return unavailable(
             "The service is not available at the moment.",

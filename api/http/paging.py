@@ -7,7 +7,7 @@ from fastapi import Query
 
 from core.ids import parse_public_id
 from core.limits import LIST_LIMIT_MAX
-from jobs.store.keyset_pages import unknown_cursor
+from jobs.store.keyset_pages import unknown_cursor_error
 
 LIMIT_DEFAULT: Final = 20
 
@@ -20,5 +20,5 @@ def parse_after(prefix: str, after: str | None) -> UUID | None:
         return None
     row_id = parse_public_id(prefix, after)
     if row_id is None:
-        raise unknown_cursor()
+        raise unknown_cursor_error()
     return row_id

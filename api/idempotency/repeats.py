@@ -21,7 +21,7 @@ from api.runtime.database import DatabaseAwayError
 from api.runtime.services import Services
 from api.settings import ApiSettings
 from jobs.store import idempotency
-from jobs.store.idempotency import KEY_CHARS_MAX, Answer, Claim, Scope
+from jobs.store.idempotency import KEY_CHARS_MAX, IdempotencyClaim, KeyScope, StoredAnswer
 from tenancy.api_keys import Principal
 
 KEY: Final = b"idempotency-key"
@@ -47,26 +47,26 @@ class Repeats:
     tries_before: int | None  # None: its client does not count them, or wants no protection
     settings: ApiSettings = field(repr=False)
 
-    def claim(self, body_sha256: bytes, now_s: Callable[[], float]) -> Claim | None:
+    def claim(self, body_sha256: bytes, now_s: Callable[[], float]) -> IdempotencyClaim | None:
         """Return what to look up and to save, None when each such POST counts."""
         if self.key is not None:
-            return self._claim(Scope.CLIENT, self.key, body_sha256, now_s)
+            return self._claim(KeyScope.CLIENT, self.key, body_sha256, now_s)
         if self.tries_before is None:
             return None
         parts = (self.principal.key_id.bytes, self.route.encode(), body_sha256)
         name = hashlib.sha256(b"\0".join(parts)).hexdigest()
-        return self._claim(Scope.RETRY, name, body_sha256, now_s)
+        return self._claim(KeyScope.RETRY, name, body_sha256, now_s)
 
     def of_own_key(self) -> "Repeats":
         """Return the same for what may be done again: only a key of the client's makes a repeat."""
         return replace(self, tries_before=None)
 
     def _claim(
-        self, scope: Scope, key: str, body_sha256: bytes, now_s: Callable[[], float]
-    ) -> Claim:
+        self, scope: KeyScope, key: str, body_sha256: bytes, now_s: Callable[[], float]
+    ) -> IdempotencyClaim:
         settings = self.settings
-        is_own = scope is Scope.CLIENT
-        return Claim(
+        is_own = scope is KeyScope.CLIENT
+        return IdempotencyClaim(
             tenant_id=self.principal.tenant_id,
             scope=scope,
             key=key,
@@ -122,8 +122,8 @@ async def answer_once(
     repeats: Repeats,
     services: Services,
     body_sha256: bytes,
-    work: Callable[[sa.Connection], Answer],
-) -> tuple[Answer, bool]:
+    work: Callable[[sa.Connection], StoredAnswer],
+) -> tuple[StoredAnswer, bool]:
     """Return what `work` answers, or answered to an equal POST before, and whether it is old.
 
     `work` and what it answers are committed together. Raises what it raises, KeyInFlightError,
@@ -143,8 +143,8 @@ async def answer_later(
     services: Services,
     body_sha256: bytes,
     begin: Callable[[sa.Connection], UUID],
-    finish: Callable[[UUID], Awaitable[Answer]],
-) -> tuple[Answer, bool]:
+    finish: Callable[[UUID], Awaitable[StoredAnswer]],
+) -> tuple[StoredAnswer, bool]:
     """As `answer_once`, for work that outlasts its transaction: `finish` answers what has begun.
 
     `begin` and the key, which is held for HELD_S at most, are committed together.
@@ -154,30 +154,32 @@ async def answer_later(
     if claim is None:
         return await finish(await run_for(tenant_id, begin)), False
 
-    def held(connection: sa.Connection) -> Answer | UUID:
-        old = idempotency.look(connection, claim)
+    def held(connection: sa.Connection) -> StoredAnswer | UUID:
+        old = idempotency.find_answer(connection, claim)
         if old is not None:
             return old
         begun = begin(connection)
-        idempotency.hold(connection, claim, until_s=HELD_S)
+        idempotency.mark_in_flight(connection, claim, until_s=HELD_S)
         return begun
 
     begun = await run_for(tenant_id, held)
-    if isinstance(begun, Answer):
+    if isinstance(begun, StoredAnswer):
         metrics.REPLAYED.labels(claim.scope.value).inc()
         return begun, True
     is_saved = False
     try:
         answer = await finish(begun)
-        is_saved = await run_for(tenant_id, idempotency.save_held, claim, answer)
+        is_saved = await run_for(tenant_id, idempotency.complete_in_flight, claim, answer)
     finally:
         if not is_saved:
             with suppress(DatabaseAwayError):  # then the key is free after its time
-                await run_for(tenant_id, idempotency.let_go, claim)
+                await run_for(tenant_id, idempotency.release_key, claim)
     return answer, False
 
 
-async def known_answer(repeats: Repeats, services: Services, body_sha256: bytes) -> Answer | None:
+async def known_answer(
+    repeats: Repeats, services: Services, body_sha256: bytes
+) -> StoredAnswer | None:
     """Return what was answered to an equal POST before.
 
     For routes that check much before they work: a check may end otherwise the second time. Raises
@@ -186,7 +188,7 @@ async def known_answer(repeats: Repeats, services: Services, body_sha256: bytes)
     claim = repeats.claim(body_sha256, services.keys.now_s)
     if claim is None:
         return None
-    answer = await services.database.run_for(claim.tenant_id, idempotency.look, claim)
+    answer = await services.database.run_for(claim.tenant_id, idempotency.find_answer, claim)
     if answer is not None:
         metrics.REPLAYED.labels(claim.scope.value).inc()
     return answer
@@ -197,10 +199,10 @@ async def may_be_known(repeats: Repeats, services: Services) -> bool:
     claim = repeats.claim(b"", services.keys.now_s)
     if claim is None or not claim.may_repeat:
         return False
-    return await services.database.run_for(claim.tenant_id, idempotency.may_be_known, claim)
+    return await services.database.run_for(claim.tenant_id, idempotency.may_have_answer, claim)
 
 
-def response_of(answer: Answer, *, is_old: bool) -> Response:
+def response_of(answer: StoredAnswer, *, is_old: bool) -> Response:
     """Return an answer in JSON; one that is given again says so."""
     headers = dict((REPLAYED,)) if is_old else {}
     return Response(answer.body, answer.status_code, headers, media_type="application/json")

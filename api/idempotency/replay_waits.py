@@ -13,10 +13,10 @@ from api import metrics
 from api.runtime.database import Database
 from api.views.following import Followers, JobNews
 from core.clock import Clock
-from jobs.errors import KeyInFlightError, KeyReusedError
+from jobs.errors import IdempotencyKeyInFlightError, IdempotencyKeyReusedError
 
 T = TypeVar("T")
-Refusal: TypeAlias = KeyInFlightError | KeyReusedError
+Refusal: TypeAlias = IdempotencyKeyInFlightError | IdempotencyKeyReusedError
 
 WAITING_MAX: Final = 1000
 """Repeats that wait in this process; more are told at once."""
@@ -50,7 +50,7 @@ class ReplayWaits:
     ) -> T:
         try:
             return await look()
-        except (KeyInFlightError, KeyReusedError) as first:
+        except (IdempotencyKeyInFlightError, IdempotencyKeyReusedError) as first:
             if not may_pass(first) or self._count >= WAITING_MAX:
                 raise
             refusal: Refusal = first
@@ -71,7 +71,7 @@ class ReplayWaits:
             await self._change(refusal, left_s)
             try:
                 return await look()
-            except (KeyInFlightError, KeyReusedError) as again:
+            except (IdempotencyKeyInFlightError, IdempotencyKeyReusedError) as again:
                 if not may_pass(again):
                     raise
                 refusal = again
@@ -87,4 +87,4 @@ class ReplayWaits:
 
 
 def _may_pass(refusal: Refusal) -> bool:
-    return isinstance(refusal, KeyInFlightError) or refusal.job_id is not None
+    return isinstance(refusal, IdempotencyKeyInFlightError) or refusal.job_id is not None

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from starlette.types import Message
 
-from jobs.store.idempotency import Claim
+from jobs.store.idempotency import IdempotencyClaim
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records.records import JobRef
@@ -84,4 +84,4 @@ class Begun:
     line_bytes: int = 0  # of the line stored under the job's `input_key`
     recording: Recording | None = None  # of what is sent to the client
     headers: tuple[tuple[bytes, bytes], ...] = ()  # of whatever the answer will be
-    claim: Claim | None = None  # whose answer is `accepted`, if that is what is answered
+    claim: IdempotencyClaim | None = None  # whose answer is `accepted`, if that is what is answered

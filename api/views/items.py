@@ -15,7 +15,7 @@ from api.views.services import Views, ViewsOf
 from core.clock import SystemClock
 from core.ids import JOB, parse_public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
-from jobs.store.keyset_pages import unknown_cursor
+from jobs.store.keyset_pages import unknown_cursor_error
 from results.views.item_names import ItemNames, find_index
 from results.views.item_status import ItemQuery, ItemStatus, ItemView, read_items
 from results.views.result_sequence import sequence_of
@@ -60,7 +60,7 @@ async def show_list(
     if after is not None:
         index = _index(source, after)
         if index is None:
-            raise unknown_cursor()
+            raise unknown_cursor_error()
         first = index + 1
     items, next_index = await _page(views, source, first=first, limit=limit, status=status)
     data = [item_object(source, item) for item in items]

@@ -13,7 +13,7 @@ from api.runtime.blocking_calls import BlockingCalls
 from api.runtime.database import DatabaseAwayError
 from api.views.following import Follower, JobNews
 from api.views.services import Views
-from jobs.errors import JobMissingError
+from jobs.errors import JobNotFoundError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import Frame, SequencedLines
@@ -49,7 +49,7 @@ class ResultStream:
         """Yield what has come by now, at most `limit` lines."""
         self._after = after
         last = self._source.ended_count if limit is None else after + limit
-        with suppress(JobMissingError):  # deleted since
+        with suppress(JobNotFoundError):  # deleted since
             while self._after < min(last, self._source.ended_count):
                 page = await self._page(last - self._after, is_shared=False)
                 if not page:
@@ -71,7 +71,7 @@ class ResultStream:
         yield _KEEP_ALIVE  # the head goes out at once
         with views.followers.follow(source.job_id, news) as follower:
             try:
-                with suppress(JobMissingError):  # deleted since
+                with suppress(JobNotFoundError):  # deleted since
                     async with aclosing(self._follow(follower, may_go_on)) as blocks:
                         async for block in blocks:
                             yield block
@@ -148,7 +148,7 @@ class ResultStream:
         return await self._calls.make(next, blocks, None) if in_thread else next(blocks, None)
 
     async def _reload(self) -> None:
-        """Look again where the results lie. Raises DatabaseAwayError, JobMissingError."""
+        """Look again where the results lie. Raises DatabaseAwayError, JobNotFoundError."""
         database, job_id = self._views.services.database, self._source.job_id
         self._source = await _patiently(
             lambda: database.run_for(self._tenant_id, result_source, self._tenant_id, job_id)

@@ -8,20 +8,20 @@ from uuid import UUID
 import msgspec
 
 from api.http.answers import ApiError
-from jobs.store.idempotency import Answer
+from jobs.store.idempotency import StoredAnswer
 from results.webhooks.delivery.signatures import secret_text
 from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
 
 
 def sealed_answer(
     shown: Mapping[str, object], secret: bytes, sealer: Sealer, tenant_id: UUID
-) -> Answer:
+) -> StoredAnswer:
     """Return `shown` with its secret encrypted: nothing at rest may show one."""
     sealed = base64.b64encode(sealer.seal(secret, tenant_id)).decode()
-    return Answer(200, msgspec.json.encode({**shown, "signing_secret": sealed}))
+    return StoredAnswer(200, msgspec.json.encode({**shown, "signing_secret": sealed}))
 
 
-def opened_answer(answer: Answer, sealer: Sealer, tenant_id: UUID) -> Answer:
+def opened_answer(answer: StoredAnswer, sealer: Sealer, tenant_id: UUID) -> StoredAnswer:
     """Return the answer as its client sees it; bytes are equal as often as it is given.
 
     Raises ApiError (410) when the key that it was encrypted under is gone.

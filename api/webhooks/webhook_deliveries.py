@@ -17,8 +17,8 @@ from api.idempotency.repeats import answer_later, answer_once, repeats_of_reques
 from api.runtime.services import Services
 from api.webhooks.webhook_objects import delivery_object
 from core.ids import EVENT, parse_public_id, public_id
-from jobs.store.idempotency import Answer
-from jobs.store.keyset_pages import Cursor
+from jobs.store.idempotency import StoredAnswer
+from jobs.store.keyset_pages import PageCursor
 from results.webhooks.delivery.delivery_history import (
     Replay,
     begin_test,
@@ -65,7 +65,7 @@ async def show_deliveries(
 ) -> Response:
     """List an endpoint's deliveries with every try, newest first."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
-    cursor = Cursor(limit=limit, after=parse_after(EVENT, after))
+    cursor = PageCursor(limit=limit, after=parse_after(EVENT, after))
     found, has_more = await services.database.run_for(
         principal.tenant_id, list_deliveries, principal.tenant_id, wanted, cursor
     )
@@ -94,7 +94,7 @@ async def test(
     def begin(connection: sa.Connection) -> UUID:
         return begin_test(connection, principal.tenant_id, wanted, body.event_type)
 
-    async def finish(message_id: UUID) -> Answer:
+    async def finish(message_id: UUID) -> StoredAnswer:
         assert wanted is not None
         attempt = await _first_attempt(services, principal, message_id, wanted)
         if attempt is None or attempt.status_code is None:
@@ -109,7 +109,7 @@ async def test(
             "status_code": attempt.status_code,
             "success": True,
         }
-        return Answer(200, msgspec.json.encode(said))
+        return StoredAnswer(200, msgspec.json.encode(said))
 
     digest = body_sha256(request)
     answer, is_old = await answer_later(repeats, services, digest, begin, finish)
@@ -134,7 +134,7 @@ async def send_again(
         after=_message_id(body.after, "after"),
     )
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         replayed = replay(connection, principal.tenant_id, endpoint, wanted)
         last_id = replayed.last_id
         done = {
@@ -144,7 +144,7 @@ async def send_again(
             "last_id": public_id(EVENT, last_id) if last_id is not None else None,
             "has_more": last_id is not None,
         }
-        return Answer(200, msgspec.json.encode(done))
+        return StoredAnswer(200, msgspec.json.encode(done))
 
     answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
     return response_of(answer, is_old=is_old)

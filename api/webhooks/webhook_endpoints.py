@@ -17,8 +17,8 @@ from api.webhooks.webhook_answers import opened_answer, sealed_answer
 from api.webhooks.webhook_objects import endpoint_object
 from api.webhooks.webhook_services import WebhooksOf
 from core.ids import JOB, parse_public_id, public_id
-from jobs.store.idempotency import Answer
-from jobs.store.keyset_pages import Cursor
+from jobs.store.idempotency import StoredAnswer
+from jobs.store.keyset_pages import PageCursor
 from results.webhooks.endpoints.endpoints import (
     ENDPOINT,
     EndpointChange,
@@ -68,7 +68,7 @@ async def create(
     new = EndpointChange(body.name, body.url, body.event_types)
     most = webhooks.settings.endpoints_max
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         row, secret = create_endpoint(
             connection, principal.tenant_id, new, sealer, endpoints_max=most
         )
@@ -90,7 +90,7 @@ async def show_list(
     after: str | None = None,
 ) -> Response:
     """List endpoints, newest first."""
-    cursor = Cursor(limit=limit, after=parse_after(ENDPOINT, after))
+    cursor = PageCursor(limit=limit, after=parse_after(ENDPOINT, after))
     page = await services.database.run_for(
         principal.tenant_id, list_endpoints, principal.tenant_id, cursor
     )
@@ -132,10 +132,10 @@ async def change(
     changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)
     told = {"fields": [name for name, value in asdict(changed).items() if value is not None]}
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         row = change_endpoint(connection, principal.tenant_id, wanted, changed)
         record(connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), told)
-        return Answer(200, msgspec.json.encode(endpoint_object(row)))
+        return StoredAnswer(200, msgspec.json.encode(endpoint_object(row)))
 
     answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
     if answer is None:

@@ -12,7 +12,7 @@ from api.webhooks.webhook_answers import opened_answer, sealed_answer
 from api.webhooks.webhook_objects import endpoint_object
 from api.webhooks.webhook_services import WebhooksOf
 from core.ids import parse_public_id
-from jobs.store.idempotency import Answer
+from jobs.store.idempotency import StoredAnswer
 from results.webhooks.delivery.signatures import secret_hint
 from results.webhooks.endpoints.callbacks import rotate_callback_secret
 from results.webhooks.endpoints.endpoints import ENDPOINT, rotate_secret
@@ -41,7 +41,7 @@ async def rotate(
     keep_old = body.keep_old_secret_active_for_24_hours
     wanted = parse_public_id(ENDPOINT, endpoint_id)
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         tenant_id = principal.tenant_id
         row, secret = rotate_secret(connection, tenant_id, wanted, sealer, keep_old=keep_old)
         record(connection, principal, Action.SECRET_ROTATED, endpoint_id, {"keep_old": keep_old})
@@ -60,7 +60,7 @@ async def rotate_for_callbacks(
     body = await json_body(request, RotateBody, services.settings)
     keep_old = body.keep_old_secret_active_for_24_hours
 
-    def work(connection: sa.Connection) -> Answer:
+    def work(connection: sa.Connection) -> StoredAnswer:
         secret = rotate_callback_secret(connection, principal.tenant_id, sealer, keep_old=keep_old)
         told = {"keep_old": keep_old}
         record(connection, principal, Action.SECRET_ROTATED, "callbacks", told)

@@ -15,12 +15,12 @@ from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, parse_public_id, public_id
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import (
-    Checked,
-    chains,
-    check_chain,
+    ChainCheck,
     entry_fields,
-    list_acts,
-    read_heads,
+    find_chains,
+    read_chain_heads,
+    read_entries,
+    verify_chain,
 )
 from tenancy.tenants import find_tenant
 
@@ -60,7 +60,7 @@ def list_entries(
     """List what was done in a tenant's name, newest first."""
     with transaction(data) as connection:
         tenant_id = find_tenant(connection, tenant)
-        found = list_acts(connection, tenant_id, after=_row_id(after), limit=limit)
+        found = read_entries(connection, tenant_id, after=_row_id(after), limit=limit)
     if found is None:
         raise NotFoundError(f"{tenant} has no row {after}.")
     rows, has_more = found
@@ -91,7 +91,7 @@ def head(
 ) -> None:
     """Print the end of each chain. Keep it where nobody who can write this database can write."""
     with transaction(data) as connection:
-        heads = read_heads(connection, _tenant_id(connection, tenant))
+        heads = read_chain_heads(connection, _tenant_id(connection, tenant))
     if form is Form.JSON:
         shown = [
             {
@@ -130,8 +130,8 @@ def verify(
         connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         one = _tenant_id(connection, tenant)
         found = [
-            check_chain(connection, tenant_id, anchors.get(tenant_id, {}))
-            for tenant_id in ({*chains(connection), *anchors} if one is None else [one])
+            verify_chain(connection, tenant_id, anchors.get(tenant_id, {}))
+            for tenant_id in ({*find_chains(connection), *anchors} if one is None else [one])
         ]
     found.sort(key=lambda checked: checked.head.tenant_id.hex)
     if form is Form.JSON:
@@ -147,7 +147,7 @@ def as_json(row: Any) -> dict[str, object]:
     return {**entry_fields(row), "created_at": row.created_at.isoformat(timespec="microseconds")}
 
 
-def _verdict(checked: Checked) -> dict[str, object]:
+def _verdict(checked: ChainCheck) -> dict[str, object]:
     misfit = checked.misfit
     return {
         "tenant": public_id(TENANT, checked.head.tenant_id),
@@ -159,7 +159,7 @@ def _verdict(checked: Checked) -> dict[str, object]:
     }
 
 
-def _cells(checked: Checked) -> tuple[str, str, str]:
+def _cells(checked: ChainCheck) -> tuple[str, str, str]:
     misfit = checked.misfit
     verdict = "whole" if misfit is None else f"row {misfit.sequence}: {misfit.reason}"
     return public_id(TENANT, checked.head.tenant_id), str(checked.head.sequence), verdict

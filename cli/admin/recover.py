@@ -3,7 +3,7 @@
 import typer
 
 from cli.admin.services import DataOption, database_settings, kafka_settings
-from jobs.recovery.restore_fencing import unvalidated_count
+from jobs.recovery.restore_fencing import count_unvalidated_jobs
 from results.rebuilding.database_restore import recover
 from storage.postgres.engines import create_engine
 
@@ -20,7 +20,7 @@ def recover_jobs(data: DataOption = None) -> None:
     try:
         done = recover(engine, kafka_settings(data))
         with engine.connect() as connection:
-            unvalidated = unvalidated_count(connection)
+            unvalidated = count_unvalidated_jobs(connection)
     finally:
         engine.dispose()
     typer.echo(f"jobs {done.job_count} records {done.record_count}")

@@ -14,7 +14,7 @@ from registry.models import add_model
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate, create_key
-from tenancy.errors import TenantMissingError
+from tenancy.errors import TenantNotFoundError
 from tenancy.tenants import create_tenant, find_tenant
 from topics.clients.admin import LogAdmin
 from topics.errors import TopicDriftError
@@ -94,7 +94,7 @@ def _kept_key(path: Path, connection: sa.Connection) -> str:
             return kept
     try:
         tenant_id = find_tenant(connection, TENANT)
-    except TenantMissingError:
+    except TenantNotFoundError:
         tenant_id = create_tenant(connection, TENANT)
     key = create_key(connection, tenant_id, "millrace up")
     # Before the commit: a written key that was not committed is simply made anew.

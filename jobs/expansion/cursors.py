@@ -13,7 +13,7 @@ from jobs.tables.progress import job_cursors
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class ExpansionCursor:
     """How far the files of a job were expanded: everything before was acknowledged.
 
     Offset and lines are those of the file that holds the item before.
@@ -25,12 +25,12 @@ class Cursor:
     copy_count: int = 0  # of those, copies of others: they were never emitted
 
 
-def fence(connection: sa.Connection, lease: Lease, version: int) -> None:
+def fence_cursor(connection: sa.Connection, lease: Lease, version: int) -> None:
     """Let records below `version` move the cursor no more, before what it lacks is looked for.
 
     Raises LeaseLostError.
     """
-    leases.require(connection, lease)
+    leases.lock_lease(connection, lease)
     connection.execute(
         sa.update(job_cursors)
         .where(job_cursors.c.job_id == lease.job_id, job_cursors.c.fence < version)
@@ -38,7 +38,7 @@ def fence(connection: sa.Connection, lease: Lease, version: int) -> None:
     )
 
 
-def mark_repaired(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
+def restart_stall_wait(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
     """Begin anew the wait after which jobs count as standing still; their cursors are locked."""
     connection.execute(
         sa.update(job_cursors)
@@ -47,8 +47,13 @@ def mark_repaired(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
     )
 
 
-def advance(
-    connection: sa.Connection, lease: Lease, before: Cursor, after: Cursor, *, version: int = 0
+def advance_cursor(
+    connection: sa.Connection,
+    lease: Lease,
+    before: ExpansionCursor,
+    after: ExpansionCursor,
+    *,
+    version: int = 0,
 ) -> bool:
     """Move the cursor over items that were acknowledged; `version` is what their records say.
 
@@ -57,7 +62,7 @@ def advance(
     job rests the cursor moves: what is void below it is emitted at the resume. Raises
     LeaseLostError.
     """
-    leases.require(connection, lease)
+    leases.lock_lease(connection, lease)
     its = job_cursors.c
     moved = connection.execute(
         sa.update(job_cursors)
@@ -75,7 +80,7 @@ def advance(
     )
     if moved.rowcount == 1:
         return True
-    fence = connection.scalar(sa.select(its.fence).where(its.job_id == lease.job_id))
-    if fence is not None and fence > version:
+    fence_cursor = connection.scalar(sa.select(its.fence).where(its.job_id == lease.job_id))
+    if fence_cursor is not None and fence_cursor > version:
         return False
     raise LeaseLostError(job_id=lease.job_id, item_index=before.item_index)

@@ -12,7 +12,7 @@ import msgspec
 
 from core.errors import Disposition, MillraceError
 from core.limits import CHUNK_BYTES_MAX
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.input.line_reader import Line, input_lines
 from jobs.input.token_estimates import token_count
 from jobs.settings import LINE_BYTES_CEILING
@@ -46,7 +46,7 @@ _REQUEST: Final = msgspec.json.Decoder(_Request)
 class ItemReader:
     """Reads the items of a validated file in order, from a cursor. Not safe for threads."""
 
-    def __init__(self, objects: ObjectStore, job: JobRef, cursor: Cursor) -> None:
+    def __init__(self, objects: ObjectStore, job: JobRef, cursor: ExpansionCursor) -> None:
         """Open the file. Raises what `ObjectStore.read` raises."""
         self.cursor = cursor  # behind the last item taken
         self._job = job
@@ -71,12 +71,12 @@ class ItemReader:
             if found is None:
                 break
             number, offset, line = found
-            items.append(item_of(index, offset, line, endpoint))
+            items.append(parse_item(index, offset, line, endpoint))
             size = len(line or b"")
             end = offset + size + 1  # one past the end when the last line has no newline
             index += 1
             byte_count += size
-        self.cursor = Cursor(end, number, index)
+        self.cursor = ExpansionCursor(end, number, index)
         return items
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class ItemReader:
         self._blocks.close()
 
 
-def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
+def parse_item(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
     """Return the item in a line of a validated file. Raises InputChangedError."""
     try:
         request = _REQUEST.decode(line or b"")
@@ -111,14 +111,14 @@ def send_items(
     if job.key_name:
         if keys is None:  # or bodies would be on the log in clear
             raise KeyGoneError(job=job.job_id)
-        items = encrypted(job, items, keys.ensure(job.key_name))
+        items = encrypt_items(job, items, keys.ensure(job.key_name))
     for chunk in chunks_of(items):
         send_chunk(sender, Chunk(job, chunk), JOB_CLASS)
         count += len(chunk)
     return count
 
 
-def encrypted(job: JobRef, items: Iterable[Item], cipher: BodyCipher) -> Iterator[Item]:
+def encrypt_items(job: JobRef, items: Iterable[Item], cipher: BodyCipher) -> Iterator[Item]:
     """Yield items that say nothing to whoever lacks the key. One by reference has no body here."""
     for item in items:
         place = Place(job.job_id, Way.IN, item.index)

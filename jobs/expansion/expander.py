@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
-from jobs.expansion.cursors import Cursor, advance
+from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.emission import InputChangedError, ItemReader, send_items
-from jobs.expansion.job_failures import is_of_one_job
+from jobs.expansion.job_failures import is_job_failure
 from jobs.expansion.job_loads import OpenJob
-from jobs.expansion.leased_jobs import HeldJob, HeldJobs
-from jobs.store.copies import copies_between
+from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
+from jobs.store.copies import find_copy_indexes
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import LogProducer
@@ -38,7 +38,7 @@ class Expander:
         engine: sa.Engine,
         objects: ObjectStore,
         producer: LogProducer,
-        held: HeldJobs,
+        held: LeasedJobs,
         clock: Clock,
     ) -> None:
         """`held` says which jobs, and how far each has come."""
@@ -55,7 +55,7 @@ class Expander:
 
         Raises DeliveryError, and `DATABASE_AWAY`: then the cursors stand where they stood.
         """
-        moved: list[tuple[HeldJob, Cursor]] = []
+        moved: list[tuple[LeasedJob, ExpansionCursor]] = []
         count, byte_count = 0, 0
         try:
             for job_id in self._in_turn(allowed):
@@ -85,7 +85,7 @@ class Expander:
         first = bisect_right(job_ids, self._last) if self._last else 0
         return job_ids[first:] + job_ids[:first]
 
-    def _emit(self, held: HeldJob, count_max: int, bytes_max: int) -> Cursor | None:
+    def _emit(self, held: LeasedJob, count_max: int, bytes_max: int) -> ExpansionCursor | None:
         """Send items of one file of a job; a job that fails is put aside, alone."""
         job, index = held.job, held.cursor.item_index
         left = job.files.left(index)
@@ -105,14 +105,14 @@ class Expander:
             send_items(self._producer, ref, emitted, self._keys)
         except MillraceError as failure:
             held.close_reader()
-            if not is_of_one_job(failure):
+            if not is_job_failure(failure):
                 raise
             metrics.JOB_FAILURES.inc()
             _LOG.error(
                 "a job cannot be expanded",
                 extra={"job": ref.job_id.hex, "code": failure.code, "facts": failure.facts},
             )
-            self._held.put_aside(held)
+            self._held.suspend(held)
             return None
         except BaseException:  # Postgres may be away: the reader is ahead of the cursor already
             held.close_reader()
@@ -127,21 +127,23 @@ class Expander:
     def _without_copies(self, job: OpenJob, items: Sequence[Item]) -> list[Item]:
         with self._engine.begin() as connection:
             span = range(items[0].index, items[-1].index + 1)
-            copies = copies_between(connection, job.ref.job_id, span)
+            copies = find_copy_indexes(connection, job.ref.job_id, span)
         return [item for item in items if item.index not in copies]
 
-    def _advance(self, moved: list[tuple[HeldJob, Cursor]]) -> None:
+    def _advance(self, moved: list[tuple[LeasedJob, ExpansionCursor]]) -> None:
         """Move the cursors in one transaction, in the order in which heartbeats lock leases.
 
         That of a job that was paused and resumed meanwhile stays: what was sent is void.
         """
-        lost: list[HeldJob] = []
-        void: list[HeldJob] = []
+        lost: list[LeasedJob] = []
+        void: list[LeasedJob] = []
         with self._engine.begin() as connection:
             for held, after in sorted(moved, key=lambda move: move[0].lease.job_id):
                 version = held.job.ref.version
                 try:
-                    if not advance(connection, held.lease, held.cursor, after, version=version):
+                    if not advance_cursor(
+                        connection, held.lease, held.cursor, after, version=version
+                    ):
                         void.append(held)
                 except LeaseLostError:
                     lost.append(held)
@@ -152,10 +154,10 @@ class Expander:
                 held.cursor = after
         for held in lost:
             metrics.LEASES_LOST.inc()
-            self._held.put_aside(held)
+            self._held.suspend(held)
 
 
-def _emitted(before: Cursor, after: Cursor) -> int:
+def _emitted(before: ExpansionCursor, after: ExpansionCursor) -> int:
     """Return how many items went to the log between two cursors."""
     passed = after.copy_count - before.copy_count
     return after.item_index - before.item_index - passed

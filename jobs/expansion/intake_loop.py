@@ -11,10 +11,16 @@ from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.expander import ROUND_ITEMS_MAX, Expander
 from jobs.expansion.job_loads import job_loads
-from jobs.expansion.job_selection import wanted_jobs
-from jobs.expansion.leased_jobs import HeldJobs
+from jobs.expansion.job_selection import select_jobs
+from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.expansion.windows import JobLoad, Pair, WindowLimits, allowances, pair_windows
+from jobs.expansion.windows import (
+    JobLoad,
+    TenantModel,
+    WindowLimits,
+    allowances,
+    tenant_model_windows,
+)
 from jobs.settings import IntakeSettings
 from jobs.validation.validator import Validator
 from storage.postgres.notifications import Notifications
@@ -26,11 +32,11 @@ _REST_S_MAX: Final = 0.25  # how late a job may begin behind a look that was not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeParts:
+class IntakeLoopDeps:
     """What the loop works with."""
 
     engine: sa.Engine
-    held: HeldJobs
+    held: LeasedJobs
     expander: Expander
     validator: Validator
     capacities: PoolCapacities
@@ -39,10 +45,10 @@ class IntakeParts:
     stop: threading.Event
 
 
-class Intake:
+class IntakeLoop:
     """Rounds of intake. Everything it knows is in rows; a restart begins where they say."""
 
-    def __init__(self, parts: IntakeParts, settings: IntakeSettings) -> None:
+    def __init__(self, parts: IntakeLoopDeps, settings: IntakeSettings) -> None:
         """Work in one thread: `round`, then `pause`, again and again."""
         self._parts = parts
         self._settings = settings
@@ -63,7 +69,7 @@ class Intake:
         began_s = clock.monotonic_s()
         with parts.engine.begin() as connection:
             loads = job_loads(connection)
-        windows = pair_windows(loads, parts.capacities.pools(), self._limits)
+        windows = tenant_model_windows(loads, parts.capacities.pools(), self._limits)
         begun = 0
         if began_s >= self._claim_at_s:
             self._claim_at_s = began_s + _CLAIM_INTERVAL_S
@@ -80,13 +86,13 @@ class Intake:
         # A round that found nothing to emit is only a look: its price sets how often to look.
         self._look_s = 0.0 if emitted else clock.monotonic_s() - began_s
         in_vain = self._was_woken and not begun
-        self._rest_s = rest_s(self._look_s) if in_vain else _ROUND_PAUSE_S
+        self._rest_s = wakeup_delay_s(self._look_s) if in_vain else _ROUND_PAUSE_S
 
-    def _hold(self, loads: list[JobLoad], windows: Mapping[Pair, int]) -> list[JobLoad]:
+    def _hold(self, loads: list[JobLoad], windows: Mapping[TenantModel, int]) -> list[JobLoad]:
         """Choose what to expand; return `loads` with what was claimed."""
         held, count_max = self._parts.held, self._settings.jobs_held_max
         mine = held.ids
-        held.hold(wanted_jobs(loads, windows, mine=mine, count_max=count_max), count_max)
+        held.hold(select_jobs(loads, windows, mine=mine, count_max=count_max), count_max)
         claimed = held.ids - mine
         if not claimed:
             return loads
@@ -106,7 +112,7 @@ class Intake:
             self._claim_at_s = 0.0
 
 
-def rest_s(look_s: float) -> float:
+def wakeup_delay_s(look_s: float) -> float:
     """Return how long to listen to nothing after a look of `look_s` that was notified in vain.
 
     Each notification is another look, and others may cause any number of them.

@@ -4,7 +4,7 @@ from core.errors import Disposition, MillraceError
 from storage.objects.errors import ObjectKeyError, ObjectStoreRefusedError
 
 
-def is_of_one_job(failure: MillraceError) -> bool:
+def is_job_failure(failure: MillraceError) -> bool:
     """Whether to put that job aside and go on with others; else the role has to end.
 
     A store may refuse one object alone: archived, encrypted under a key that was disabled, or with

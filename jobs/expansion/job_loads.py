@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from core.object_names import job_key_name
 from core.states import JobKind, JobState
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.windows import JobLoad
 from jobs.input.input_files import InputFile, InputFiles, appended_files
-from jobs.leasing.leases import NOBODY
+from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors, job_leases
@@ -47,7 +47,7 @@ class OpenJob:
 
     ref: JobRef  # of its first file
     total: int
-    cursor: Cursor
+    cursor: ExpansionCursor
     files: InputFiles
     deduplicates: bool = False  # its copies are not emitted
 
@@ -83,11 +83,11 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
             jobs.c.total_count,
             job_cursors.c.item_index,
             _TERMINAL.label("terminal"),
-            sa.func.coalesce(job_leases.c.holder != NOBODY, sa.false()).label("is_held"),
+            sa.func.coalesce(job_leases.c.holder != NO_HOLDER, sa.false()).label("is_held"),
             jobs.c.priority,
             _LEFT_S,
             jobs.c.control_version,
-            sa.func.coalesce(job_leases.c.holder == NOBODY, sa.false()).label("is_aside"),
+            sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false()).label("is_aside"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)
@@ -176,6 +176,6 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         priority=row.priority,
         key_name=job_key_name(row.id) if row.zero_retention else "",
     )
-    cursor = Cursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
+    cursor = ExpansionCursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
     files = InputFiles(row.input_key, appended)
     return OpenJob(ref, row.total_count, cursor, files, row.deduplicate)

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
-from jobs.expansion.windows import JobLoad, Pair
+from jobs.expansion.windows import JobLoad, TenantModel
 
 
-def wanted_jobs(
+def select_jobs(
     loads: Sequence[JobLoad],
-    windows: Mapping[Pair, int],
+    windows: Mapping[TenantModel, int],
     *,
     mine: Collection[UUID],
     count_max: int,
@@ -25,10 +25,10 @@ def wanted_jobs(
     come first whose window is not half full: a window is ten seconds of work, so slots change hands
     every few seconds.
     """
-    outstanding: Counter[Pair] = Counter()
+    outstanding: Counter[TenantModel] = Counter()
     for load in loads:
         outstanding[load.pair] += load.outstanding
-    places: Counter[Pair] = Counter()
+    places: Counter[TenantModel] = Counter()
     ranked: list[tuple[int, bool, int, UUID]] = []
     for age, load in sorted(enumerate(loads), key=lambda found: found[1].rank):
         if not load.remaining:

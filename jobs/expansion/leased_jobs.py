@@ -8,11 +8,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.clock import Clock
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.emission import ItemReader
 from jobs.expansion.job_loads import EXPANSION_DUE, OpenJob, open_jobs
 from jobs.expansion.windows import JobLoad
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 
@@ -21,12 +21,12 @@ _READER_IDLE_S_MAX: Final = 10.0  # a store may cut a reader that pauses for min
 
 
 @dataclass(slots=True, eq=False)
-class HeldJob:
+class LeasedJob:
     """A job in expansion. `reader` may be ahead of `cursor` only within a round."""
 
     lease: Lease
     job: OpenJob
-    cursor: Cursor
+    cursor: ExpansionCursor
     reader: ItemReader | None = None
     used_s: float = 0.0
 
@@ -37,15 +37,15 @@ class HeldJob:
             self.reader = None
 
 
-class HeldJobs:
+class LeasedJobs:
     """Takes jobs that no other process has, and lets go of them. Used by one thread."""
 
-    def __init__(self, engine: sa.Engine, leases: HeldLeases, clock: Clock) -> None:
+    def __init__(self, engine: sa.Engine, leases: ActiveLeases, clock: Clock) -> None:
         """Hold nothing yet."""
         self._engine = engine
         self._leases = leases
         self._clock = clock
-        self.by_id: dict[UUID, HeldJob] = {}
+        self.by_id: dict[UUID, LeasedJob] = {}
 
     @property
     def ids(self) -> frozenset[UUID]:
@@ -105,13 +105,13 @@ class HeldJobs:
         for held in self.by_id.values():
             held.close_reader()
 
-    def put_aside(self, held: HeldJob) -> None:
+    def suspend(self, held: LeasedJob) -> None:
         """Let go of a job but not of its lease: others may try it once that has run out.
 
         Until then it has no part in the window of its tenant and model.
         """
         self._drop(held)
-        self._leases.put_aside_for_all(held.lease)
+        self._leases.suspend_lease(held.lease)
 
     def _claim(self, job_ids: Sequence[UUID]) -> None:
         if not job_ids:
@@ -125,16 +125,16 @@ class HeldJobs:
                 found = open_jobs(connection, [lease.job_id for lease in claimed])
         except BaseException:
             for lease in claimed:  # or heartbeats would keep from everyone what nobody expands
-                self._leases.put_aside(lease)
+                self._leases.let_expire(lease)
             raise
         closed: list[Lease] = []  # or paused, a moment ago
         for lease in claimed:
             if job := found.get(lease.job_id):
-                self.by_id[lease.job_id] = HeldJob(lease, job, job.cursor)
+                self.by_id[lease.job_id] = LeasedJob(lease, job, job.cursor)
             else:
                 closed.append(lease)
         self._leases.release(*closed)  # at the end: should it raise, all others are known
 
-    def _drop(self, held: HeldJob) -> None:
+    def _drop(self, held: LeasedJob) -> None:
         held.close_reader()
         self.by_id.pop(held.lease.job_id, None)

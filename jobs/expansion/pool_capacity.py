@@ -63,10 +63,10 @@ class PoolCapacities:
         with self._lock:
             self._heard = {key: h for key, h in self._heard.items() if h.at_s > oldest_s}
             capacities = [heard.capacity for heard in self._heard.values()]
-        return by_pool(capacities)
+        return sum_by_pool(capacities)
 
 
-def by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
+def sum_by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
     """Return what the available replicas of each pool can do together."""
     pools: dict[str, PoolCapacity] = {}
     for capacity in capacities:
@@ -79,6 +79,6 @@ def by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
     return pools
 
 
-def follow(tail: TopicTail, capacities: PoolCapacities) -> None:
+def read_capacities(tail: TopicTail, capacities: PoolCapacities) -> None:
     """Take in what has arrived, waiting a moment for it. Raises SchemaTooNewError."""
     capacities.hear(tail.poll(_POLL_S))

@@ -18,7 +18,7 @@ from core.urgency import PRIORITY_DEFAULT, rank
 _GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
 
 
-Pair: TypeAlias = tuple[UUID, str]
+TenantModel: TypeAlias = tuple[UUID, str]
 """A tenant and a model: who shares one window."""
 
 
@@ -39,7 +39,7 @@ class JobLoad(NamedTuple):
     is_aside: bool = False  # no process expands it, and none may claim it yet
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> TenantModel:
         """Whose window it shares."""
         return self.tenant_id, self.model
 
@@ -76,28 +76,28 @@ class WindowLimits:
     read_ahead_items: int
 
 
-def pair_windows(
+def tenant_model_windows(
     loads: Sequence[JobLoad], capacity: Mapping[str, PoolCapacity], limits: WindowLimits
-) -> dict[Pair, int]:
+) -> dict[TenantModel, int]:
     """Return the window of every pair that has a job."""
     pools = {load.pair: load.pool for load in loads}
     active = len({load.pair for load in loads if load.outstanding or load.remaining})
     return {pair: window_items(capacity.get(pool), limits, active) for pair, pool in pools.items()}
 
 
-def allowances(loads: Sequence[JobLoad], windows: Mapping[Pair, int]) -> dict[UUID, int]:
+def allowances(loads: Sequence[JobLoad], windows: Mapping[TenantModel, int]) -> dict[UUID, int]:
     """Return how many items each job may emit now; jobs that may emit none are absent.
 
     `loads` holds all jobs that are not closed or settled, oldest first: every replica computes
     the same shares, whichever jobs it holds. A job that nobody holds gets none, or it would keep
     its share from those that can use it.
     """
-    groups: defaultdict[Pair, list[JobLoad]] = defaultdict(list)
+    groups: defaultdict[TenantModel, list[JobLoad]] = defaultdict(list)
     for load in loads:
         groups[load.pair].append(load)
     allowed: dict[UUID, int] = {}
     for pair, group in groups.items():
-        allowed |= shares(group, windows[pair])
+        allowed |= share_window(group, windows[pair])
     return allowed
 
 
@@ -115,7 +115,7 @@ def window_items(capacity: PoolCapacity | None, limits: WindowLimits, active: in
     return max(CHUNK_ITEMS_MAX, min(wanted, limits.window_items_max, fair))
 
 
-def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
+def share_window(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
     """Share what is free of `window` among the held jobs of one tenant and model, oldest first.
 
     The lowest rank has all it can use. Among equals whoever has least outstanding is served next, a

@@ -28,7 +28,7 @@ def body_digest(body: Mapping[str, Any]) -> bytes:
 _AT_ONCE: Final = 10_000  # numbers of Python's own are large
 
 
-class Duplicates:
+class DuplicateFinder:
     """Takes the bodies of a job's items in their order."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.tables.appended_files import job_inputs
 
 T = TypeVar("T")
@@ -46,11 +46,11 @@ class InputFiles:
         place = bisect_right(self._firsts, item_index)
         return None if place == len(self._firsts) else self._firsts[place] - item_index
 
-    def start(self, cursor: Cursor) -> Cursor:
+    def start(self, cursor: ExpansionCursor) -> ExpansionCursor:
         """Return where to go on reading: a file that is new begins at its first byte."""
         if self.at(cursor.item_index).first_index < cursor.item_index:
             return cursor
-        return Cursor(0, 0, cursor.item_index)
+        return ExpansionCursor(0, 0, cursor.item_index)
 
     def by_file(
         self, things: Iterable[T], index_of: Callable[[T], int]

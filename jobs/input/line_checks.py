@@ -62,7 +62,7 @@ _DECODE: Final = msgspec.json.Decoder().decode
 _ABSENT: Final = object()
 
 
-def read_line(line: bytes) -> dict[str, Any] | str:
+def parse_line(line: bytes) -> dict[str, Any] | str:
     """Return the object in `line`, or why there is none.
 
     Everything is decoded, not only what we need: skipping would let broken UTF-8 and numbers out of

@@ -15,7 +15,7 @@ _LINE_BYTES: Final = 64 * 1024
 """What is read behind the start of the last line; a longer line is read again by itself."""
 
 
-def lines_at(
+def read_lines_at(
     objects: ObjectStore,
     key: str,
     offsets: Sequence[int],

@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 HEARTBEATS_PER_TTL: Final = 3  # two may fail before a lease runs out
 
 
-class HeldLeases:
+class ActiveLeases:
     """Claims, extends and gives back leases of one role for one holder."""
 
     def __init__(
@@ -76,7 +76,7 @@ class HeldLeases:
         with self._lock:
             return self._held.get(lease.job_id) == lease
 
-    def check(self, lease: Lease) -> None:
+    def raise_if_lost(self, lease: Lease) -> None:
         """Raises LeaseLostError once work on `lease` is not worth going on; see `holds`."""
         if not self.holds(lease):
             raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
@@ -115,21 +115,21 @@ class HeldLeases:
         self._forget(lease)
         leases.release(connection, lease)
 
-    def put_aside(self, lease: Lease) -> None:
+    def let_expire(self, lease: Lease) -> None:
         """Stop the heartbeat: the lease runs out, and only then is the job tried again."""
         self._forget(lease)
 
-    def put_aside_for(self, lease: Lease, pause_s: float) -> None:
+    def back_off_lease(self, lease: Lease, pause_s: float) -> None:
         """Put aside for so long, or as long as ever when Postgres is away; harmless when lost."""
         self._forget(lease)
         with contextlib.suppress(*DATABASE_AWAY), self._engine.begin() as connection:
             leases.extend(connection, [lease], pause_s)
 
-    def put_aside_for_all(self, lease: Lease) -> None:
+    def suspend_lease(self, lease: Lease) -> None:
         """Put aside and let others see it; they cannot, for a while, when Postgres is away."""
         self._forget(lease)
         with contextlib.suppress(*DATABASE_AWAY), self._engine.begin() as connection:
-            leases.put_aside(connection, lease)
+            leases.suspend(connection, lease)
 
     def release_all(self) -> None:
         """Give everything back, so that a replica need not wait for the leases to run out."""

@@ -14,8 +14,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.clock import Clock
-from jobs.leasing.active_leases import HeldLeases
-from jobs.leasing.leases import Lease, unheld
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.leases import Lease, is_unheld
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_leases
 
@@ -30,7 +30,7 @@ class LeaseQueue:
     """Claims jobs in turn. Used by one thread at a time."""
 
     def __init__(
-        self, engine: sa.Engine, leases: HeldLeases, where: sa.ColumnElement[bool], clock: Clock
+        self, engine: sa.Engine, leases: ActiveLeases, where: sa.ColumnElement[bool], clock: Clock
     ) -> None:
         """`where` speaks of columns of `jobs` and says which jobs wait."""
         self._engine = engine
@@ -64,14 +64,14 @@ class LeaseQueue:
                     claimed += self._claim_next(limit - len(claimed), but_of)
         except BaseException:
             for lease in claimed:  # or heartbeats would keep from everyone what nobody works on
-                self._leases.put_aside(lease)
+                self._leases.let_expire(lease)
             raise
         self._plan.extendleft(reversed(left))
         self.passed_over = bool(left)
         return claimed
 
     def _look(self) -> None:
-        query = turns(self._leases.role, self._where, after=self.served)
+        query = fair_order_query(self._leases.role, self._where, after=self.served)
         with self._engine.begin() as connection:
             self._plan = deque((row.id, row.tenant_id) for row in connection.execute(query))
         self._plan_until_s = self._clock.monotonic_s() + PLAN_AGE_S_MAX
@@ -85,7 +85,9 @@ class LeaseQueue:
         return self._leases.claim(sa.and_(self._where, jobs.c.id.in_(job_ids)), count)
 
 
-def turns(role: str, where: sa.ColumnElement[bool], *, after: UUID) -> sa.Select[tuple[UUID, UUID]]:
+def fair_order_query(
+    role: str, where: sa.ColumnElement[bool], *, after: UUID
+) -> sa.Select[tuple[UUID, UUID]]:
     """Return the query of the next jobs: a round of all tenants, then their second jobs, ….
 
     Rounds go by tenant id and begin behind `after`, so a look goes on where the last one ended.
@@ -97,7 +99,7 @@ def turns(role: str, where: sa.ColumnElement[bool], *, after: UUID) -> sa.Select
     waiting = (
         sa.select(jobs.c.id, jobs.c.tenant_id, turn.label("turn"))
         .select_from(jobs.outerjoin(job_leases, held))
-        .where(where, unheld())
+        .where(where, is_unheld())
         .subquery("waiting")
     )
     return (

@@ -1,6 +1,6 @@
 """Leases on jobs: at most one holder a role, fenced by an epoch that grows with each new holder.
 
-A lease spares double work; it does not make writes safe. What does is `require`, called in every
+A lease spares double work; it does not make writes safe. What does is `lock_lease`, called in every
 transaction of a holder before it writes: it locks the lease row, so no other holder can begin
 before the end of that transaction. Who locks the job too locks it first. Time is the database's.
 """
@@ -21,7 +21,7 @@ from storage.postgres.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
 
-NOBODY: Final = ""
+NO_HOLDER: Final = ""
 """The holder of a lease that was put aside: until it runs out, no process works on its job."""
 
 _EXTEND: Final = sa.text("""
@@ -97,14 +97,14 @@ def claimable(role: str, limit: int, where: sa.ColumnElement[bool]) -> sa.Select
     return (
         sa.select(jobs.c.id)
         .select_from(jobs.outerjoin(job_leases, held))
-        .where(where, unheld())
+        .where(where, is_unheld())
         .order_by(jobs.c.created_at)
         .limit(limit)
         .with_for_update(of=jobs, key_share=True, skip_locked=True)
     )
 
 
-def unheld() -> sa.ColumnElement[bool]:
+def is_unheld() -> sa.ColumnElement[bool]:
     """Return the condition, on jobs outer-joined with leases of one role, that nobody holds one."""
     return sa.or_(job_leases.c.job_id.is_(None), job_leases.c.expires_at <= _NOW)
 
@@ -130,15 +130,15 @@ def release(connection: sa.Connection, lease: Lease) -> None:
     connection.execute(sa.update(job_leases).where(_is(lease)).values(expires_at=_NOW))
 
 
-def put_aside(connection: sa.Connection, lease: Lease) -> None:
+def suspend(connection: sa.Connection, lease: Lease) -> None:
     """Let others see that nobody works on the job, which none may claim before the lease runs out.
 
     Harmless when the lease is lost already.
     """
-    connection.execute(sa.update(job_leases).where(_is(lease)).values(holder=NOBODY))
+    connection.execute(sa.update(job_leases).where(_is(lease)).values(holder=NO_HOLDER))
 
 
-def require(connection: sa.Connection, lease: Lease) -> None:
+def lock_lease(connection: sa.Connection, lease: Lease) -> None:
     """Lock the lease until the transaction ends. Raises LeaseLostError.
 
     A lease that ran out and that nobody took is still good: no rival can have written.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from jobs.expansion.cursors import mark_repaired
+from jobs.expansion.cursors import restart_stall_wait
 from jobs.expansion.job_loads import OPEN
 from jobs.store.outbox import NOTIFY_OUTBOX, copies_insert
 from jobs.tables.jobs import jobs
@@ -17,7 +17,7 @@ from jobs.tables.progress import job_counters, job_cursors
 _SWEEP_MAX: Final = 100
 
 
-def copies_overdue(limit: int, stall_limit_s: float) -> sa.Select[Any]:
+def overdue_copies_query(limit: int, stall_limit_s: float) -> sa.Select[Any]:
     """Return the query that locks jobs whose originals have all ended, and not their copies.
 
     Nothing changed for `stall_limit_s`. Locking the cursor keeps rivals apart.
@@ -54,9 +54,9 @@ class CopySweep:
     def step(self) -> None:
         """Say it again for what is overdue; a repeat changes nothing."""
         with self._engine.begin() as connection:
-            found = connection.execute(copies_overdue(_SWEEP_MAX, self._stall_limit_s)).all()
+            found = connection.execute(overdue_copies_query(_SWEEP_MAX, self._stall_limit_s)).all()
             for job in found:
                 connection.execute(copies_insert(job.id, 0, job.total_count))
             if found:
-                mark_repaired(connection, [job.id for job in found])
+                restart_stall_wait(connection, [job.id for job in found])
                 connection.execute(NOTIFY_OUTBOX)

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from core.states import CloseReason, JobState
 from jobs import metrics
-from jobs.expansion.cursors import mark_repaired
+from jobs.expansion.cursors import restart_stall_wait
 from jobs.store.days import job_day
-from jobs.store.job_closing import close_values, drop_files
+from jobs.store.job_closing import close_values, drop_unvalidated_files
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors
@@ -20,7 +20,7 @@ from jobs.tables.progress import job_counters, job_cursors
 _SWEEP_MAX: Final = 100
 
 
-def expiry_due(limit: int) -> sa.Select[tuple[object, ...]]:
+def expiry_due_query(limit: int) -> sa.Select[tuple[object, ...]]:
     """Return the query that locks jobs to close; rivals skip each other's."""
     return (
         sa.select(jobs.c.id, jobs.c.created_at)
@@ -35,7 +35,7 @@ def expiry_due(limit: int) -> sa.Select[tuple[object, ...]]:
     )
 
 
-def standing_still(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
+def stalled_closes_query(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
     """Return the query that locks closed jobs without any progress for `stall_limit_s`.
 
     Locking the cursor keeps rivals apart, and marking it repaired starts the wait anew.
@@ -70,7 +70,7 @@ class ExpirySweep:
     def step(self) -> None:
         """Sweep until nothing is due."""
         with self._engine.begin() as connection:
-            close_again(connection, self._stall_limit_s)
+            republish_closes(connection, self._stall_limit_s)
         count = _SWEEP_MAX
         while count == _SWEEP_MAX:
             with self._engine.begin() as connection:
@@ -83,14 +83,14 @@ def close_expired(connection: sa.Connection) -> int:
 
     The state stays: the writer gives the open items their rows and moves the job on.
     """
-    due = connection.execute(expiry_due(_SWEEP_MAX)).all()
+    due = connection.execute(expiry_due_query(_SWEEP_MAX)).all()
     if not due:
         return 0
     job_ids = [job.id for job in due]
     connection.execute(
         sa.update(jobs).where(jobs.c.id.in_(job_ids)).values(close_values(CloseReason.EXPIRED))
     )
-    drop_files(connection, job_ids)
+    drop_unvalidated_files(connection, job_ids)
     for job in due:
         for statement in close_inserts(job.id, job_day(job.created_at), CloseReason.EXPIRED):
             connection.execute(statement)
@@ -99,17 +99,17 @@ def close_expired(connection: sa.Connection) -> int:
     return len(due)
 
 
-def close_again(connection: sa.Connection, stall_limit_s: float) -> int:
+def republish_closes(connection: sa.Connection, stall_limit_s: float) -> int:
     """Put the close of jobs that stand still on the log once more; return how many jobs.
 
     A repeated close changes nothing: the writer fills what has no row.
     """
-    found = connection.execute(standing_still(_SWEEP_MAX, stall_limit_s)).all()
+    found = connection.execute(stalled_closes_query(_SWEEP_MAX, stall_limit_s)).all()
     for job in found:
         reason = CloseReason(job.close_reason)
         for statement in close_inserts(job.id, job_day(job.created_at), reason):
             connection.execute(statement)
     if found:
-        mark_repaired(connection, [job.id for job in found])
+        restart_stall_wait(connection, [job.id for job in found])
         connection.execute(NOTIFY_OUTBOX)
     return len(found)

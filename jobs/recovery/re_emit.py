@@ -12,16 +12,16 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
-from jobs.expansion.cursors import fence
-from jobs.expansion.emission import item_of, send_items
-from jobs.expansion.job_failures import is_of_one_job
+from jobs.expansion.cursors import fence_cursor
+from jobs.expansion.emission import parse_item, send_items
+from jobs.expansion.job_failures import is_job_failure
 from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import input_lines
 from jobs.leasing import leases
-from jobs.leasing.active_leases import HeldLeases
-from jobs.leasing.leases import Lease, require
-from jobs.recovery.retry_queue import attempts_so_far
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.leases import Lease, lock_lease
+from jobs.recovery.retry_queue import last_failed_attempts
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors
@@ -30,13 +30,13 @@ from storage.objects.object_store import ObjectStore
 from storage.postgres.intervals import seconds
 from topics.clients.producer import LogProducer, Sender
 
-LOOK_ITEMS: Final = 50_000
+RANGE_ITEMS: Final = 50_000
 """Indexes of one look for what is missing: some tenths of a second, however large the job is."""
 
 # Rooms meet in tables: these rows are the results writer's. Indexes without one, that wait for no
 # retry and are copies of no other: those are not lost. Each table is held to the same span, or a
 # plan that hashes one would read all rows of the job for each look.
-MISSING: Final = sa.text(
+MISSING_INDEXES: Final = sa.text(
     """
     SELECT wanted.item_index
     FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS wanted (item_index)
@@ -62,7 +62,7 @@ MISSING: Final = sa.text(
 ).bindparams(sa.bindparam("job_id", type_=sa.Uuid))
 
 
-def repair_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElement[bool]:
+def re_emit_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElement[bool]:
     """Return the condition on those of `job_ids` to repair, so that replicas take turns."""
     long_ago = sa.func.now() - seconds(stall_limit_s)
     return sa.and_(
@@ -79,19 +79,19 @@ def repair_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElemen
     )
 
 
-def looks(emitted: int) -> Iterator[range]:
+def index_ranges(emitted: int) -> Iterator[range]:
     """Cut the indexes below a cursor into spans for one look each."""
-    for first in range(0, emitted, LOOK_ITEMS):
-        yield range(first, min(first + LOOK_ITEMS, emitted))
+    for first in range(0, emitted, RANGE_ITEMS):
+        yield range(first, min(first + RANGE_ITEMS, emitted))
 
 
 def missing_indexes(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
     """Return the indexes in `span`, not an empty one, that have no row, in order."""
     bound = {"first": span[0], "last": span[-1], "day": job.ref.day, "job_id": job.ref.job_id}
-    return list(connection.scalars(MISSING, bound))
+    return list(connection.scalars(MISSING_INDEXES, bound))
 
 
-def emit_again(
+def re_emit_items(
     sender: Sender,
     objects: ObjectStore,
     job: OpenJob,
@@ -105,8 +105,8 @@ def emit_again(
     """
     count, keys = 0, DataKeys(objects, SystemClock())
     for file, its_indexes in job.files.by_file(indexes, lambda index: index):
-        lines = lines_of(objects, file, its_indexes)
-        items = (item_of(*line, job.ref.endpoint) for line in lines)
+        lines = read_item_lines(objects, file, its_indexes)
+        items = (parse_item(*line, job.ref.endpoint) for line in lines)
         again = (
             msgspec.structs.replace(item, attempt=failed[item.index] + 1)
             if item.index in failed
@@ -117,12 +117,12 @@ def emit_again(
     return count
 
 
-def mark_repaired(connection: sa.Connection, lease: Lease, void_below: int) -> None:
+def record_re_emission(connection: sa.Connection, lease: Lease, void_below: int) -> None:
     """Note that what was missing is on the log again. Raises LeaseLostError.
 
     It was emitted under a version that was not void when `void_below` was read.
     """
-    leases.require(connection, lease)
+    leases.lock_lease(connection, lease)
     connection.execute(
         sa.update(job_cursors)
         .where(job_cursors.c.job_id == lease.job_id)
@@ -130,7 +130,7 @@ def mark_repaired(connection: sa.Connection, lease: Lease, void_below: int) -> N
     )
 
 
-def lines_of(
+def read_item_lines(
     objects: ObjectStore,
     file: InputFile,
     indexes: Sequence[int],
@@ -167,7 +167,7 @@ def _until(blocks: Iterable[bytes], is_over: Callable[[], bool]) -> Iterator[byt
 _LOG: Final = logging.getLogger(__name__)
 
 
-class EmittingAgain:
+class ReEmitter:
     """Emits every index below the cursor that has no row and waits for no retry."""
 
     def __init__(
@@ -175,7 +175,7 @@ class EmittingAgain:
         engine: sa.Engine,
         objects: ObjectStore,
         producer: LogProducer,
-        leases: HeldLeases,
+        leases: ActiveLeases,
     ) -> None:
         """`producer` is of this thread alone: a flush waits for what others send, too."""
         self._engine = engine
@@ -187,7 +187,7 @@ class EmittingAgain:
         """Emit for one job; return how many items, None where another replica has it.
 
         Uses the lease of this process when it expands the job, else takes one for the moment while
-        `due` holds. Raises what is wrong with this job (see `tell`), DeliveryError, and one of
+        `due` holds. Raises what is wrong with this job (see `record_job_failure`), DeliveryError, and one of
         DATABASE_AWAY.
         """
         lease = held = self._leases.lease_of(job_id)
@@ -200,7 +200,7 @@ class EmittingAgain:
             count = self._emit(lease)
         except BaseException:
             if held is None:  # or heartbeats would keep the job from whoever expands it
-                self._leases.put_aside(lease)
+                self._leases.let_expire(lease)
             raise
         if held is None:
             self._leases.release(lease)
@@ -226,17 +226,17 @@ class EmittingAgain:
             void_below = connection.scalar(
                 sa.select(jobs.c.void_below).where(jobs.c.id == lease.job_id)
             )
-            fence(connection, lease, void_below or 0)
+            fence_cursor(connection, lease, void_below or 0)
             job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
         if job is None:
             return 0
         indexes, failed = self._missing(job)
         with self._engine.begin() as connection:
-            require(connection, lease)
-        count = emit_again(self._producer, self._objects, job, indexes, failed)
+            lock_lease(connection, lease)
+        count = re_emit_items(self._producer, self._objects, job, indexes, failed)
         self._producer.flush()
         with self._engine.begin() as connection:
-            mark_repaired(connection, lease, void_below or 0)
+            record_re_emission(connection, lease, void_below or 0)
         return count
 
     def _missing(self, job: OpenJob) -> tuple[list[int], dict[int, int]]:
@@ -245,17 +245,17 @@ class EmittingAgain:
         failed: dict[int, int] = {}
         # One snapshot: an item that ends between the two has its row, and is not tried once more.
         snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
-        for span in looks(job.cursor.item_index):
+        for span in index_ranges(job.cursor.item_index):
             with snapshots.begin() as connection:
                 found = missing_indexes(connection, job, span)
-                failed |= attempts_so_far(connection, job.ref.job_id, found)
+                failed |= last_failed_attempts(connection, job.ref.job_id, found)
             indexes += found
         return indexes, failed
 
 
-def tell(job_id: UUID, failure: MillraceError) -> None:
+def record_job_failure(job_id: UUID, failure: MillraceError) -> None:
     """Count and log what is wrong with one job; raise what is wrong with this process."""
-    if not is_of_one_job(failure):
+    if not is_job_failure(failure):
         raise failure
     metrics.JOB_FAILURES.inc()
     facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}

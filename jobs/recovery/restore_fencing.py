@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.states import TERMINAL_STATES, CloseReason, JobKind
-from jobs.store.control_state import change
+from jobs.store.control_state import write_control_state
 from jobs.store.outbox import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_insert
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
@@ -24,10 +24,10 @@ from topics.records.catalogue import CONTROL
 from topics.records.partitioner import job_partition
 from topics.records.records import JobControl
 
-JUMP: Final = 10_000
+VERSION_JUMP: Final = 10_000
 """More control changes, or holders of a lease, than a job has between a backup and its restore."""
 
-SLICE: Final = 500
+SLICE_JOBS: Final = 500
 
 # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
 _UNFINISHED: Final = jobs.c.state.in_(
@@ -38,14 +38,14 @@ _UNFINISHED: Final = jobs.c.state.in_(
 )
 
 
-class Place(NamedTuple):
+class RestorePosition(NamedTuple):
     """How far a renewal has come, from the first created job on."""
 
     created_at: datetime
     job_id: UUID
 
 
-def unvalidated_count(connection: sa.Connection) -> int:
+def count_unvalidated_jobs(connection: sa.Connection) -> int:
     """Return the unfinished jobs with items that nobody has counted: their results are of nobody.
 
     They are those of the job's file, or of one that was appended. Intake counts them; before it
@@ -56,7 +56,9 @@ def unvalidated_count(connection: sa.Connection) -> int:
     return connection.execute(query).scalar_one()
 
 
-def renew(connection: sa.Connection, after: Place | None) -> list[sa.Row[Any]]:
+def fence_restored_jobs(
+    connection: sa.Connection, after: RestorePosition | None
+) -> list[sa.Row[Any]]:
     """Renew a slice of the unfinished jobs behind a place; return their rows in their order."""
     query = sa.select(jobs).where(_UNFINISHED)
     if after is not None:
@@ -65,7 +67,7 @@ def renew(connection: sa.Connection, after: Place | None) -> list[sa.Row[Any]]:
             sa.literal(after.job_id, jobs.c.id.type),
         )
         query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) > place)
-    query = query.order_by(jobs.c.created_at, jobs.c.id).limit(SLICE)
+    query = query.order_by(jobs.c.created_at, jobs.c.id).limit(SLICE_JOBS)
     found = list(connection.execute(query.with_for_update(key_share=True)))
     for row in found:
         assert row.state not in TERMINAL_STATES
@@ -74,7 +76,7 @@ def renew(connection: sa.Connection, after: Place | None) -> list[sa.Row[Any]]:
     connection.execute(
         sa.update(job_leases)
         .where(job_leases.c.job_id.in_([row.id for row in found]))
-        .values(epoch=job_leases.c.epoch + JUMP, expires_at=sa.func.now())
+        .values(epoch=job_leases.c.epoch + VERSION_JUMP, expires_at=sa.func.now())
     )
     _fence_first_finaliser(connection, found)
     connection.execute(NOTIFY_OUTBOX)
@@ -93,7 +95,7 @@ def _say_again(connection: sa.Connection, row: sa.Row[Any]) -> None:
         )
     )
     if row.close_reason is None:
-        change(connection, row, {}, jump=JUMP)
+        write_control_state(connection, row, {}, jump=VERSION_JUMP)
         return
     closed = JobControl(
         job_id=row.id, version=CONTROL_CLOSED_VERSION, closed=CloseReason(row.close_reason)
@@ -109,7 +111,7 @@ def _fence_first_finaliser(connection: sa.Connection, rows: Collection[sa.Row[An
         jobs.c.id,
         sa.literal("finaliser"),
         sa.literal("restored"),
-        sa.literal(JUMP),
+        sa.literal(VERSION_JUMP),
         sa.func.now(),
     ).where(jobs.c.id.in_([row.id for row in rows]))
     statement = insert(job_leases).from_select(

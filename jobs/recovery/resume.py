@@ -17,8 +17,8 @@ from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.job_loads import OPEN, job_loads
-from jobs.expansion.windows import JobLoad, Pair
-from jobs.recovery.re_emit import EmittingAgain, tell
+from jobs.expansion.windows import JobLoad, TenantModel
+from jobs.recovery.re_emit import ReEmitter, record_job_failure
 from jobs.recovery.retry_policy import RetryRules, backoff_s
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
@@ -48,11 +48,11 @@ class _Failed:
     again_s: float  # monotonic
 
 
-class Resuming:
+class ResumeSweep:
     """Looks for resumed jobs; any number of processes may. Used by one thread."""
 
     def __init__(
-        self, engine: sa.Engine, again: EmittingAgain, clock: Clock, *, window_items_max: int
+        self, engine: sa.Engine, again: ReEmitter, clock: Clock, *, window_items_max: int
     ) -> None:
         """A tenant and model has at most `window_items_max` on the log by what is emitted here."""
         self._engine = engine
@@ -74,14 +74,14 @@ class Resuming:
         waiting = {job_id for job_id, failed in self._failed.items() if now_s < failed.again_s}
         ready = [job_id for job_id in due if job_id not in waiting]
         loads = [load for load in loads if load.job_id not in waiting]
-        for job_id in fitting(ready, loads, self._window_items_max):
+        for job_id in jobs_within_window(ready, loads, self._window_items_max):
             self._resume(job_id, now_s)
 
     def _resume(self, job_id: UUID, now_s: float) -> None:
         try:
             count = self._again.emit(job_id, sa.and_(RESUME_DUE, jobs.c.id == job_id))
         except MillraceError as failure:
-            tell(job_id, failure)
+            record_job_failure(job_id, failure)
             times = self._failed[job_id].count + 1 if job_id in self._failed else 1
             self._failed[job_id] = _Failed(times, now_s + backoff_s(times, 1.0, _TRIES))
             return
@@ -96,7 +96,9 @@ def resume_query() -> sa.Select[UUID]:
     return query.where(RESUME_DUE).order_by(jobs.c.created_at, jobs.c.id)
 
 
-def fitting(due: Sequence[UUID], loads: Collection[JobLoad], window_items_max: int) -> list[UUID]:
+def jobs_within_window(
+    due: Sequence[UUID], loads: Collection[JobLoad], window_items_max: int
+) -> list[UUID]:
     """Return which of the jobs `due` may emit what they lack now. Pure.
 
     What is outstanding of a due job is void: it counts from its emission on. A tenant and model
@@ -104,7 +106,7 @@ def fitting(due: Sequence[UUID], loads: Collection[JobLoad], window_items_max: i
     """
     by_id = {load.job_id: load for load in loads}
     waiting = set(due)
-    out: Counter[Pair] = Counter()
+    out: Counter[TenantModel] = Counter()
     for load in loads:
         if load.job_id not in waiting:
             out[load.pair] += load.outstanding

@@ -19,28 +19,28 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
-from jobs.expansion.emission import InputChangedError, item_of, send_items
-from jobs.expansion.job_failures import is_of_one_job
+from jobs.expansion.emission import InputChangedError, parse_item, send_items
+from jobs.expansion.job_failures import is_job_failure
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.input.input_files import InputFile
-from jobs.input.line_lookup import lines_at
-from jobs.recovery.re_emit import lines_of
-from jobs.recovery.retry_policy import BudgetRules, shared
+from jobs.input.line_lookup import read_lines_at
+from jobs.recovery.re_emit import read_item_lines
+from jobs.recovery.retry_policy import RetryBudgetRules, share_budget
 from jobs.recovery.retry_queue import (
     DueJob,
     Retry,
-    any_waits,
-    claim,
-    delete,
+    claim_retries,
+    create_missing_budgets,
     delete_of_ended_jobs,
-    due_jobs,
+    delete_retries,
+    find_due_jobs,
+    has_waiting_retries,
     lock_budget,
-    open_budgets,
-    spend,
-    void_versions,
+    lock_void_versions,
+    spend_budget,
 )
-from jobs.store.transaction_keepalive import CUT_WHEN_FROZEN, IDLE_S_MAX, flush_alive
+from jobs.store.transaction_keepalive import IDLE_S_MAX, LIMIT_IDLE_TIME, flush_with_keepalive
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import ObjectStore
@@ -63,7 +63,7 @@ _ASIDE_S: Final = 10.0  # for a job whose file cannot be read
 _SWEEP_S: Final = 5.0
 
 
-class Retrying:
+class RetryEmitter:
     """Empties what is due within the budget of its pool; any number of processes may."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Retrying:
         engine: sa.Engine,
         objects: ObjectStore,
         producer: LogProducer,
-        rules: BudgetRules,
+        rules: RetryBudgetRules,
         clock: Clock,
         fraction: Callable[[], float] = random.random,
     ) -> None:
@@ -97,10 +97,10 @@ class Retrying:
         """
         pools = capacities.pools()
         with self._engine.begin() as connection:
-            if not any_waits(connection):
+            if not has_waiting_retries(connection):
                 return
-            due = [d for d in due_jobs(connection, _ROUND_MAX) if d.pool in pools]
-            open_budgets(connection, {job.pool for job in due})
+            due = [d for d in find_due_jobs(connection, _ROUND_MAX) if d.pool in pools]
+            create_missing_budgets(connection, {job.pool for job in due})
         by_pool: defaultdict[str, list[DueJob]] = defaultdict(list)
         for job in due:
             if self._aside_until_s.get(job.job_id, 0.0) <= self._clock.monotonic_s():
@@ -124,7 +124,7 @@ class Retrying:
         self, connection: sa.Connection, pool: str, items_per_s: float, due: Sequence[DueJob]
     ) -> int | None:
         """Return how many were sent: commit it, or all is sent again. None: it is too late."""
-        connection.execute(CUT_WHEN_FROZEN)
+        connection.execute(LIMIT_IDLE_TIME)
         budget = lock_budget(connection, pool, items_per_s, self._rules)
         if budget is None:
             return 0
@@ -134,7 +134,7 @@ class Retrying:
         wanted: defaultdict[UUID, dict[UUID, int]] = defaultdict(dict)
         for waiting in due:
             wanted[waiting.tenant_id][waiting.job_id] = waiting.due_count
-        shares = shared(room, wanted, self._fraction)
+        shares = share_budget(room, wanted, self._fraction)
         done: list[tuple[UUID, list[Retry]]] = []
         count = 0
         began_s = self._clock.monotonic_s()
@@ -143,19 +143,19 @@ class Retrying:
             if self._lasts(began_s, _SEND_S_MAX):
                 break
             job, self._last[pool] = open_now[job_id], job_id
-            claimed = claim(connection, job_id, job.ref.day, shares[job_id])
+            claimed = claim_retries(connection, job_id, job.ref.day, shares[job_id])
             sent = self._send(job, [r for r in claimed if not r.has_ended], began_s)
             count += len(sent)
             done.append((job_id, [*sent, *(r for r in claimed if r.has_ended)]))
         if self._lasts(began_s, _ROUND_S_MAX):
             return None
-        flush_alive(connection, self._producer)
-        void_below = void_versions(connection, [job_id for job_id, _ in done])
+        flush_with_keepalive(connection, self._producer)
+        void_below = lock_void_versions(connection, [job_id for job_id, _ in done])
         for job_id, retries in done:
             # What a pause made void meanwhile has still to come: the resume leaves it to us.
             if void_below.get(job_id, 0) <= open_now[job_id].ref.version:
-                delete(connection, job_id, retries)
-        spend(connection, pool, budget, count)
+                delete_retries(connection, job_id, retries)
+        spend_budget(connection, pool, budget, count)
         return count
 
     def _lasts(self, began_s: float, limit_s: float) -> bool:
@@ -171,7 +171,7 @@ class Retrying:
         lost = 0
         try:
             for file, ref, part in _parts(job, retries):
-                items = retried_items(self._objects, file, part, ref.endpoint, is_over)
+                items = read_retried_items(self._objects, file, part, ref.endpoint, is_over)
                 if self._lasts(began_s, _ROUND_S_MAX):
                     raise ObjectStoreAwayError(key=file.key)  # for as long as one reading took
                 found = [retry for retry in part if retry.item_index in items]
@@ -187,7 +187,7 @@ class Retrying:
             if lost:  # only now: what has a line does not wait for what has none
                 raise InputChangedError(items=lost)
         except MillraceError as failure:
-            if not is_of_one_job(failure):
+            if not is_job_failure(failure):
                 raise
             metrics.JOB_FAILURES.inc()
             job_id = job.ref.job_id
@@ -225,7 +225,7 @@ def _in_turn(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:
     return ordered[first:] + ordered[:first]
 
 
-def retried_items(
+def read_retried_items(
     objects: ObjectStore,
     file: InputFile,
     retries: Sequence[Retry],
@@ -240,15 +240,15 @@ def retried_items(
     """
     items: dict[int, Item] = {}
     known = {r.item_index: r.line_offset for r in retries if r.line_offset is not None}
-    lines = lines_at(objects, file.key, list(known.values()), is_over)
+    lines = read_lines_at(objects, file.key, list(known.values()), is_over)
     for (index, offset), line in zip(known.items(), lines, strict=False):
         with suppress(InputChangedError):
-            items[index] = item_of(index, offset, line, endpoint)
+            items[index] = parse_item(index, offset, line, endpoint)
     # A set: one item may wait for two attempts, the later one scheduled before the row of the
     # earlier one was deleted.
     unknown = sorted({r.item_index for r in retries} - known.keys())
     if unknown and not is_over():
-        for index, offset, line in lines_of(objects, file, unknown, is_over):
+        for index, offset, line in read_item_lines(objects, file, unknown, is_over):
             with suppress(InputChangedError):
-                items[index] = item_of(index, offset, line, endpoint)
+                items[index] = parse_item(index, offset, line, endpoint)
     return items

@@ -17,7 +17,7 @@ class RetryRules:
     backoff_s_max: float = 300.0
 
 
-def may_try_again(attempt: int, rules: RetryRules) -> bool:
+def has_attempts_left(attempt: int, rules: RetryRules) -> bool:
     """Whether another execution may follow the failed one of this number, counted from 1."""
     return attempt < rules.attempts_max
 
@@ -34,7 +34,7 @@ def backoff_s(attempt: int, fraction: float, rules: RetryRules) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetRules:
+class RetryBudgetRules:
     """What share of a pool's work may be retries. A spent budget delays, it never fails."""
 
     share: float = 0.1  # of the items per second that the pool is known to do
@@ -43,7 +43,7 @@ class BudgetRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class RetryBudget:
     """A token bucket at one moment."""
 
     tokens: float
@@ -55,16 +55,16 @@ class Budget:
         return int(self.tokens)
 
 
-def refilled(
-    tokens: float, elapsed_s: float, pool_items_per_s: float, rules: BudgetRules
-) -> Budget:
+def refill_budget(
+    tokens: float, elapsed_s: float, pool_items_per_s: float, rules: RetryBudgetRules
+) -> RetryBudget:
     """Return the bucket after `elapsed_s` without withdrawal. A clock that went back adds none."""
     rate = max(rules.items_per_s_min, rules.share * pool_items_per_s)
     burst = max(1.0, rate * rules.burst_s)
-    return Budget(min(burst, max(0.0, tokens) + rate * max(0.0, elapsed_s)), burst)
+    return RetryBudget(min(burst, max(0.0, tokens) + rate * max(0.0, elapsed_s)), burst)
 
 
-def shared(
+def share_budget(
     budget: int, wanted: Mapping[UUID, Mapping[UUID, int]], fraction: Callable[[], float]
 ) -> dict[UUID, int]:
     """Share `budget` among tenants evenly, and what each has among its jobs; return it by job.

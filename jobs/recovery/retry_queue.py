@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from jobs.expansion.job_loads import OPEN
-from jobs.recovery.retry_policy import Budget, BudgetRules, refilled
+from jobs.recovery.retry_policy import RetryBudget, RetryBudgetRules, refill_budget
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 
@@ -52,7 +52,7 @@ class Retry:
     has_ended: bool  # an earlier execution answered late: nothing is left to do
 
 
-def due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
+def find_due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
     """Return the open jobs with retries that are due, in no order."""
     due = (
         sa.select(item_retries.c.job_id)
@@ -66,18 +66,18 @@ def due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
     return [DueJob(*row) for row in connection.execute(query)]
 
 
-def any_waits(connection: sa.Connection) -> bool:
+def has_waiting_retries(connection: sa.Connection) -> bool:
     """Whether any item of any job waits: mostly none does, and nothing else is asked then."""
     return bool(connection.scalar(sa.select(sa.exists(sa.select(item_retries.c.job_id)))))
 
 
-def claim(connection: sa.Connection, job_id: UUID, day: int, count: int) -> list[Retry]:
+def claim_retries(connection: sa.Connection, job_id: UUID, day: int, count: int) -> list[Retry]:
     """Lock the retries of a job that have been due longest; rivals skip them."""
     bound = {"job_id": job_id, "day": day, "count": count}
     return [Retry(*row) for row in connection.execute(_CLAIM, bound)]
 
 
-def delete(connection: sa.Connection, job_id: UUID, retries: Sequence[Retry]) -> None:
+def delete_retries(connection: sa.Connection, job_id: UUID, retries: Sequence[Retry]) -> None:
     """Delete what was claimed; a later attempt of the same item is another row."""
     if not retries:
         return
@@ -86,7 +86,7 @@ def delete(connection: sa.Connection, job_id: UUID, retries: Sequence[Retry]) ->
     connection.execute(sa.delete(item_retries).where(row.in_(keys)))
 
 
-def void_versions(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, int]:
+def lock_void_versions(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, int]:
     """Return below which control version records of each job are void, until the commit."""
     query = sa.select(jobs.c.id, jobs.c.void_below).where(jobs.c.id.in_(job_ids))
     locked = query.order_by(jobs.c.id).with_for_update(read=True)
@@ -108,7 +108,7 @@ def delete_of_ended_jobs(connection: sa.Connection) -> int:
     return connection.execute(sa.delete(item_retries).where(row.in_(ended))).rowcount
 
 
-def open_budgets(connection: sa.Connection, pools: Collection[str]) -> None:
+def create_missing_budgets(connection: sa.Connection, pools: Collection[str]) -> None:
     """Give a full budget to each pool that never had one."""
     full = {"tokens": 0.0, "filled_at": sa.func.to_timestamp(0)}
     for pool in sorted(pools):  # in order, so that two processes cannot wait for each other
@@ -117,8 +117,8 @@ def open_budgets(connection: sa.Connection, pools: Collection[str]) -> None:
 
 
 def lock_budget(
-    connection: sa.Connection, pool: str, pool_items_per_s: float, rules: BudgetRules
-) -> Budget | None:
+    connection: sa.Connection, pool: str, pool_items_per_s: float, rules: RetryBudgetRules
+) -> RetryBudget | None:
     """Return the budget as it is now, locked until the commit; None while a rival has it."""
     row = connection.execute(
         sa.select(
@@ -130,10 +130,10 @@ def lock_budget(
     ).one_or_none()
     if row is None:
         return None
-    return refilled(row.tokens, float(row.elapsed_s), pool_items_per_s, rules)
+    return refill_budget(row.tokens, float(row.elapsed_s), pool_items_per_s, rules)
 
 
-def spend(connection: sa.Connection, pool: str, budget: Budget, count: int) -> None:
+def spend_budget(connection: sa.Connection, pool: str, budget: RetryBudget, count: int) -> None:
     """Take `count` from a budget that was locked."""
     connection.execute(
         sa.update(retry_budgets)
@@ -142,7 +142,7 @@ def spend(connection: sa.Connection, pool: str, budget: Budget, count: int) -> N
     )
 
 
-def attempts_so_far(
+def last_failed_attempts(
     connection: sa.Connection, job_id: UUID, indexes: Sequence[int]
 ) -> Mapping[int, int]:
     """Return the last failed attempt of those items (in order) that have one."""

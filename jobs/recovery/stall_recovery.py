@@ -12,8 +12,8 @@ from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.job_loads import job_loads, request_counts, request_loads
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.leasing.active_leases import HeldLeases
-from jobs.recovery.re_emit import EmittingAgain, repair_due, tell
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.recovery.re_emit import ReEmitter, re_emit_due, record_job_failure
 from jobs.recovery.stall_watch import StallWatch
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
@@ -25,7 +25,7 @@ REQUESTS_MAX: Final = 1000
 """Single requests of one pool that are watched: those behind them come up as the oldest end."""
 
 
-class Repairs:
+class StallRecovery:
     """Repairs a job when it stands still although its pool could work.
 
     A single request that was lost comes again as a bulk item, so its answer reaches Postgres only;
@@ -37,12 +37,12 @@ class Repairs:
         engine: sa.Engine,
         objects: ObjectStore,
         producer: LogProducer,
-        leases: HeldLeases,
+        leases: ActiveLeases,
         watch: StallWatch,
     ) -> None:
         """`producer` is of this thread alone: a flush waits for what others send, too."""
         self._engine = engine
-        self._again = EmittingAgain(engine, objects, producer, leases)
+        self._again = ReEmitter(engine, objects, producer, leases)
         self._watch = watch
 
     def step(self, capacities: PoolCapacities, clock: Clock) -> None:
@@ -65,16 +65,16 @@ class Repairs:
     def _due(self, job_ids: list[UUID]) -> list[UUID]:
         if not job_ids:
             return []
-        due = repair_due(job_ids, self._watch.limit_s)
+        due = re_emit_due(job_ids, self._watch.limit_s)
         with self._engine.begin() as connection:
             return list(connection.scalars(sa.select(jobs.c.id).where(due)))
 
     def _repair(self, job_id: UUID, now_s: float) -> None:
-        due = repair_due([job_id], self._watch.limit_s)
+        due = re_emit_due([job_id], self._watch.limit_s)
         try:
             count = self._again.emit(job_id, due)
         except MillraceError as failure:
-            tell(job_id, failure)
+            record_job_failure(job_id, failure)
             count = 0
         if count is None:
             return

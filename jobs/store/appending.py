@@ -5,11 +5,11 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.errors import FieldRefusedError, JobSealedError
+from jobs.errors import InvalidFieldError, JobSealedError
 from jobs.store.batches import find_job
-from jobs.store.control_state import lock_open
+from jobs.store.control_state import lock_open_job
 from jobs.store.files import INPUT_PURPOSE, find_input
-from jobs.store.job_closing import lock_counters, settle_if_whole
+from jobs.store.job_closing import lock_counters, settle_if_complete
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
@@ -23,18 +23,18 @@ def append_file(
 ) -> sa.Row[Any]:
     """Append an input file to a job; its items count once it was found valid.
 
-    Raises JobMissingError, JobNotOpenError, JobSealedError, FileMissingError, FieldRefusedError.
+    Raises JobMissingError, JobNotOpenError, JobSealedError, FileMissingError, InvalidFieldError.
     """
-    row = lock_open(connection, tenant_id, job_id, "append to")
+    row = lock_open_job(connection, tenant_id, job_id, "append to")
     if row.sealed:
         raise JobSealedError
     file = find_input(connection, tenant_id, file_id)
     if file.purpose != INPUT_PURPOSE:
-        raise FieldRefusedError("The file's purpose is not 'batch'.", param="input_file_id")
+        raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
     its = job_inputs.c
     last = connection.scalar(sa.select(sa.func.max(its.number)).where(its.job_id == row.id)) or 0
     if last == APPENDED_MAX:
-        raise FieldRefusedError(
+        raise InvalidFieldError(
             f"At most {APPENDED_MAX} files can be appended.", param="input_file_id"
         )
     connection.execute(
@@ -57,14 +57,14 @@ def seal_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) ->
     """
     find_job(connection, tenant_id, job_id)  # nobody locks what belongs to others
     lock_counters(connection, job_id)
-    row = lock_open(connection, tenant_id, job_id, "seal")
+    row = lock_open_job(connection, tenant_id, job_id, "seal")
     if not row.sealed:
         connection.execute(
             sa.update(jobs)
             .where(jobs.c.id == row.id)
             .values(sealed=True, total_final=not has_unvalidated(connection, row.id))
         )
-        settle_if_whole(connection, row.id)
+        settle_if_complete(connection, row.id)
         connection.execute(NOTIFY_OUTBOX)
         connection.execute(NOTIFY_JOBS)
     return find_job(connection, tenant_id, job_id)

@@ -18,13 +18,13 @@ from core.limits import (
     METADATA_VALUE_CHARS_MAX,
 )
 from core.states import TERMINAL_STATES, JobKind, JobState
-from jobs.errors import FieldRefusedError, JobEndedError, JobMissingError
+from jobs.errors import InvalidFieldError, JobEndedError, JobNotFoundError
 from jobs.store.completion_window import window_seconds
 from jobs.store.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
-from jobs.store.job_closing import cancel
+from jobs.store.job_closing import cancel_owned_job
 from jobs.store.job_options import JobOptions
-from jobs.store.keyset_pages import Cursor, Page, read_page, unknown_cursor
-from jobs.store.open_batches import require_room
+from jobs.store.keyset_pages import Page, PageCursor, read_page, unknown_cursor_error
+from jobs.store.open_batches import check_open_batch_limit
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
@@ -61,14 +61,14 @@ def create_job(
 ) -> sa.Row[Any]:
     """Add a job with everything that makes it run, or nothing of it.
 
-    Raises FieldRefusedError, FileMissingError, OpenBatchesError.
+    Raises InvalidFieldError, FileMissingError, OpenBatchesError.
     """
     window_s = checked_window_s(new)
     options = new.options.checked_values()
     file = find_input(connection, tenant_id, new.input_file_id)
     if file.purpose != INPUT_PURPOSE:
-        raise FieldRefusedError("The file's purpose is not 'batch'.", param="input_file_id")
-    require_room(connection, tenant_id, open_max=open_max)
+        raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
+    check_open_batch_limit(connection, tenant_id, open_max=open_max)
     job_id = new_uuid()
     created_at = connection.execute(
         jobs.insert()
@@ -99,19 +99,21 @@ def create_job(
 
 
 def find_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Return the job with its counters. Raises JobMissingError, also for foreign ids."""
+    """Return the job with its counters. Raises JobNotFoundError, also for foreign ids."""
     return _found(connection, job_query(tenant_id, job_id))
 
 
-def find_whole_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+def find_job_with_errors(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None
+) -> sa.Row[Any]:
     """As `find_job`, with errors of appended files: those of the files appended last."""
     return _found(connection, job_query(tenant_id, job_id, with_errors=True))
 
 
-def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
-    """Return a page of the tenant's jobs with their counters. Raises FieldRefusedError."""
+def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) -> Page:
+    """Return a page of the tenant's jobs with their counters. Raises InvalidFieldError."""
     if cursor.after is not None and not _is_batch(connection, cursor.after):
-        raise unknown_cursor()
+        raise unknown_cursor_error()
     return read_page(connection, listed_query(), jobs, tenant_id=tenant_id, cursor=cursor)
 
 
@@ -123,29 +125,29 @@ def listed_query() -> sa.Select[Any]:
 def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
     """Close a job for its owner; one that is being closed already is returned as it is.
 
-    Raises JobMissingError, JobEndedError.
+    Raises JobNotFoundError, JobEndedError.
     """
-    state = cancel(connection, tenant_id, job_id, JobKind.BATCH)
+    state = cancel_owned_job(connection, tenant_id, job_id, JobKind.BATCH)
     if state is None:
-        raise JobMissingError
+        raise JobNotFoundError
     if state in TERMINAL_STATES:
         raise JobEndedError(f"Cannot cancel a batch with status '{state}'.")
     return find_job(connection, tenant_id, job_id)
 
 
 def checked_window_s(new: NewJob) -> int:
-    """Return the completion window in seconds. Raises FieldRefusedError for the first mistake."""
+    """Return the completion window in seconds. Raises InvalidFieldError for the first mistake."""
     if new.endpoint not in ENDPOINTS:
-        raise FieldRefusedError(f"Supported are {', '.join(ENDPOINTS)}.", param="endpoint")
+        raise InvalidFieldError(f"Supported are {', '.join(ENDPOINTS)}.", param="endpoint")
     window_s = window_seconds(new.completion_window)
     if window_s is None:
-        raise FieldRefusedError(
+        raise InvalidFieldError(
             "Give '24h', or a number with s, m, h or d, from 30s to 30d.",
             param="completion_window",
         )
     lives_s = new.output_expires_after_s
     if lives_s is not None and not EXPIRES_AFTER_S_MIN <= lives_s <= EXPIRES_AFTER_S_MAX:
-        raise FieldRefusedError(
+        raise InvalidFieldError(
             f"Give {EXPIRES_AFTER_S_MIN} to {EXPIRES_AFTER_S_MAX} seconds.",
             param="output_expires_after.seconds",
         )
@@ -193,7 +195,7 @@ def _last_errors() -> sa.ColumnElement[Any]:
 def _found(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise JobMissingError
+        raise JobNotFoundError
     return row
 
 
@@ -204,15 +206,15 @@ def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    """Raise FieldRefusedError unless Postgres and clients can hold it."""
+    """Raise InvalidFieldError unless Postgres and clients can hold it."""
     if len(metadata) > METADATA_PAIRS_MAX:
-        raise FieldRefusedError(f"At most {METADATA_PAIRS_MAX} pairs.", param="metadata")
+        raise InvalidFieldError(f"At most {METADATA_PAIRS_MAX} pairs.", param="metadata")
     for key, value in metadata.items():
         if len(key) > METADATA_KEY_CHARS_MAX or len(value) > METADATA_VALUE_CHARS_MAX:
-            raise FieldRefusedError(
+            raise InvalidFieldError(
                 f"A key holds at most {METADATA_KEY_CHARS_MAX} characters and a value "
                 f"{METADATA_VALUE_CHARS_MAX}.",
                 param="metadata",
             )
         if "\x00" in key or "\x00" in value:
-            raise FieldRefusedError("The character U+0000 is not allowed.", param="metadata")
+            raise InvalidFieldError("The character U+0000 is not allowed.", param="metadata")

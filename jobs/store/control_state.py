@@ -7,7 +7,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import JobKind, JobState
-from jobs.errors import JobMissingError, JobNotOpenError
+from jobs.errors import JobNotFoundError, JobNotOpenError
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, outbox_insert
 from jobs.tables.jobs import jobs
 from topics.records.catalogue import CONTROL
@@ -17,12 +17,12 @@ OPEN_STATES: Final = frozenset({JobState.VALIDATING, JobState.IN_PROGRESS})
 """States in which a job can still be changed, unless it is closed or its window is over."""
 
 
-def lock_open(
+def lock_open_job(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, verb: str
 ) -> sa.Row[Any]:
     """Lock a batch that its owner may still change; the row has the database's `now`.
 
-    Raises JobMissingError, JobNotOpenError; `verb` is what was asked for, for the message.
+    Raises JobNotFoundError, JobNotOpenError; `verb` is what was asked for, for the message.
     """
     query: sa.Select[Any] = sa.select(*jobs.c, sa.func.now().label("now")).where(
         jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, jobs.c.kind == JobKind.BATCH.value
@@ -30,7 +30,7 @@ def lock_open(
     query = query.where(jobs.c.deleted_at.is_(None))
     row = connection.execute(query.with_for_update(key_share=True)).one_or_none()
     if row is None:
-        raise JobMissingError
+        raise JobNotFoundError
     if row.state not in OPEN_STATES or row.close_reason is not None or row.settled_at is not None:
         raise JobNotOpenError(f"Cannot {verb} a batch with status '{row.state}'.")
     if row.expires_at <= row.now:
@@ -38,14 +38,14 @@ def lock_open(
     return row
 
 
-def change(
+def write_control_state(
     connection: sa.Connection, row: sa.Row[Any], values: dict[str, Any], *, jump: int = 1
 ) -> None:
     """Set columns of a locked job under the next version, and tell batchers and consumers.
 
     `jump` is how much newer it is; more than 1 where the log may know versions that we do not.
     """
-    version = next_version(row) + jump - 1
+    version = next_control_version(row) + jump - 1
     changed = connection.execute(
         sa.update(jobs)
         .where(jobs.c.id == row.id)
@@ -66,7 +66,7 @@ def change(
     connection.execute(NOTIFY_JOBS)
 
 
-def next_version(row: sa.Row[Any]) -> int:
+def next_control_version(row: sa.Row[Any]) -> int:
     """Return the version of a locked job's next control state."""
     version: int = row.control_version
     return version + 1

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.errors import FieldRefusedError
+from jobs.errors import InvalidFieldError
 from jobs.store.batches import find_job
 from jobs.store.completion_window import WINDOW_S_MAX, WINDOW_S_MIN, window_seconds
-from jobs.store.control_state import change, lock_open, next_version
+from jobs.store.control_state import lock_open_job, next_control_version, write_control_state
 from jobs.store.job_options import check_priority
 
 NEAR_DEADLINE_S: Final = 60.0
@@ -35,10 +35,10 @@ def pause_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -
 
     Raises JobMissingError, JobNotOpenError.
     """
-    row = lock_open(connection, tenant_id, job_id, "pause")
+    row = lock_open_job(connection, tenant_id, job_id, "pause")
     if row.paused_at is None:
-        values = {"paused_at": sa.func.now(), "void_below": next_version(row)}
-        change(connection, row, values)
+        values = {"paused_at": sa.func.now(), "void_below": next_control_version(row)}
+        write_control_state(connection, row, values)
     return find_job(connection, tenant_id, job_id)
 
 
@@ -47,9 +47,9 @@ def resume_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) 
 
     Raises JobMissingError, JobNotOpenError.
     """
-    row = lock_open(connection, tenant_id, job_id, "resume")
+    row = lock_open_job(connection, tenant_id, job_id, "resume")
     if row.paused_at is not None:
-        change(connection, row, {"paused_at": None})
+        write_control_state(connection, row, {"paused_at": None})
     return find_job(connection, tenant_id, job_id)
 
 
@@ -58,13 +58,13 @@ def change_job(
 ) -> sa.Row[Any]:
     """Change a job's deadline or priority.
 
-    Raises JobMissingError, JobNotOpenError, FieldRefusedError.
+    Raises JobMissingError, JobNotOpenError, InvalidFieldError.
     """
     if wanted.priority is not None:
         check_priority(wanted.priority)
     if wanted.completion_window is not None and wanted.expires_at_s is not None:
-        raise FieldRefusedError("Give one of the two.", param="completion_window")
-    row = lock_open(connection, tenant_id, job_id, "change")
+        raise InvalidFieldError("Give one of the two.", param="completion_window")
+    row = lock_open_job(connection, tenant_id, job_id, "change")
     values: dict[str, Any] = {}
     if wanted.priority is not None and wanted.priority != row.priority:
         values["priority"] = wanted.priority
@@ -73,10 +73,10 @@ def change_job(
         values["expires_at"] = expires_at
         is_late = row.expires_at - row.now < timedelta(seconds=NEAR_DEADLINE_S)
         if is_late and expires_at > row.expires_at:
-            values["void_below"] = next_version(row)
+            values["void_below"] = next_control_version(row)
         values["completion_window"] = wanted.completion_window or _window_to(expires_at, row)
     if values:
-        change(connection, row, values)
+        write_control_state(connection, row, values)
     return find_job(connection, tenant_id, job_id)
 
 
@@ -87,24 +87,24 @@ def _window_to(expires_at: datetime, row: sa.Row[Any]) -> str:
 
 
 def _expires_at(row: sa.Row[Any], wanted: JobChange) -> datetime | None:
-    """Return the deadline that is asked for. Raises FieldRefusedError."""
+    """Return the deadline that is asked for. Raises InvalidFieldError."""
     created_at: datetime = row.created_at
     latest = created_at + timedelta(seconds=WINDOW_S_MAX)
     if wanted.completion_window is not None:
         param = "completion_window"
         window_s = window_seconds(wanted.completion_window)
         if window_s is None:
-            raise FieldRefusedError(
+            raise InvalidFieldError(
                 "Give a number with s, m, h or d, from 30s to 30d.", param=param
             )
         expires_at = created_at + timedelta(seconds=window_s)
     elif wanted.expires_at_s is not None:
         param = "expires_at"
         if not 0 < wanted.expires_at_s <= latest.timestamp():
-            raise FieldRefusedError("Give at most 30 days after the creation.", param=param)
+            raise InvalidFieldError("Give at most 30 days after the creation.", param=param)
         expires_at = datetime.fromtimestamp(wanted.expires_at_s, UTC)
     else:
         return None
     if expires_at <= row.now:
-        raise FieldRefusedError("This moment is past.", param=param)
+        raise InvalidFieldError("This moment is past.", param=param)
     return expires_at

@@ -16,7 +16,7 @@ import msgspec
 import sqlalchemy as sa
 
 from jobs.expansion.emission import InputChangedError
-from jobs.input.duplicates import Duplicates
+from jobs.input.duplicates import DuplicateFinder
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, custom_id_of
 from jobs.leasing import leases
@@ -59,7 +59,7 @@ class Copy:
     custom_id: str
 
 
-def keep_copies(
+def store_copies(
     engine: sa.Engine,
     lease: Lease,
     files: Sequence[InputFile],
@@ -80,7 +80,7 @@ def keep_copies(
             # The job before its lease, as everyone locks them: each row refers to the job.
             key = sa.select(jobs.c.id).where(jobs.c.id == lease.job_id)
             connection.execute(key.with_for_update(read=True, key_share=True))
-            leases.require(connection, lease)
+            leases.lock_lease(connection, lease)
             if not count:
                 _forget(connection, lease.job_id, new.first_index)
             if part:
@@ -97,7 +97,7 @@ def find_copies(
 
     Raises InputChangedError.
     """
-    seen = Duplicates()
+    seen = DuplicateFinder()
     for file in files:
         assert seen.count == file.first_index
         for _, _, line in read_lines(file.key):
@@ -116,7 +116,7 @@ def find_copies(
     raise InputChangedError(index=wanted[0])
 
 
-def copies_between(connection: sa.Connection, job_id: UUID, span: range) -> set[int]:
+def find_copy_indexes(connection: sa.Connection, job_id: UUID, span: range) -> set[int]:
     """Return the indexes in `span` that are copies."""
     its = item_copies.c
     query = sa.select(its.item_index).where(

@@ -1,6 +1,6 @@
 """Which objects nobody needs any more, and remembering that they are gone.
 
-1. `files_to_remove` in one transaction;
+1. `find_removable_files` in one transaction;
 2. delete the objects, in any order, as often as need be;
 3. `mark_removed` in another. A crash before it repeats step 2, which is harmless.
 """
@@ -12,7 +12,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.store.files import pinned
+from jobs.store.files import is_pinned
 from jobs.tables.files import files
 from storage.postgres.intervals import seconds
 from tenancy.tenants import keeps_nothing
@@ -22,25 +22,27 @@ _MARGIN_S: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class RemovableFile:
     """A file whose object may go."""
 
     file_id: UUID
     object_key: str
 
 
-def files_to_remove(
-    connection: sa.Connection, *, limit: int, but: Collection[str] = ()
-) -> list[Removal]:
+def find_removable_files(
+    connection: sa.Connection, *, limit: int, excluding: Collection[str] = ()
+) -> list[RemovableFile]:
     """Return files that were deleted or have expired and that no unfinished job reads.
 
-    They can never be pinned again: a new job needs a file that shows. Those whose objects are `but`
+    They can never be pinned again: a new job needs a file that shows. Those whose objects are `excluding`
     are left out.
     """
     query = removal_query(limit)
-    if but:
-        query = query.where(files.c.object_key != sa.all_(sa.literal(list(but), sa.ARRAY(sa.Text))))
-    return [Removal(row.id, row.object_key) for row in connection.execute(query)]
+    if excluding:
+        query = query.where(
+            files.c.object_key != sa.all_(sa.literal(list(excluding), sa.ARRAY(sa.Text)))
+        )
+    return [RemovableFile(row.id, row.object_key) for row in connection.execute(query)]
 
 
 def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> int:
@@ -60,15 +62,15 @@ def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> int:
     return marked.rowcount
 
 
-def removable(connection: sa.Connection, file_id: UUID) -> list[Removal]:
-    """Return the deleted file of that id when no unfinished job reads it; see `files_to_remove`."""
+def find_removable_file(connection: sa.Connection, file_id: UUID) -> list[RemovableFile]:
+    """Return the deleted file of that id when no unfinished job reads it; see `find_removable_files`."""
     query = sa.select(files.c.id, files.c.object_key).where(
         files.c.id == file_id,
         files.c.deleted_at.is_not(None),
         files.c.removed_at.is_(None),
-        sa.not_(pinned()),
+        sa.not_(is_pinned()),
     )
-    return [Removal(row.id, row.object_key) for row in connection.execute(query)]
+    return [RemovableFile(row.id, row.object_key) for row in connection.execute(query)]
 
 
 def removal_query(limit: int) -> sa.Select[Any]:
@@ -78,7 +80,7 @@ def removal_query(limit: int) -> sa.Select[Any]:
         .where(
             files.c.removed_at.is_(None),
             files.c.expires_at <= sa.func.now() - seconds(_MARGIN_S),
-            sa.not_(pinned()),
+            sa.not_(is_pinned()),
         )
         .order_by(files.c.expires_at)
         .limit(limit)

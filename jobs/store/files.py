@@ -10,8 +10,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobState
-from jobs.errors import FileCountError, FileMissingError, StorageQuotaError
-from jobs.store.keyset_pages import Cursor, Page, read_page
+from jobs.errors import FileCountLimitError, StorageLimitError, UploadedFileNotFoundError
+from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
@@ -75,11 +75,11 @@ def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
 def add_upload(connection: sa.Connection, file: NewFile, quota: StorageQuota) -> sa.Row[Any]:
     """Add what a client uploaded; rivals cannot overshoot together.
 
-    Raises FileCountError, StorageQuotaError.
+    Raises FileCountLimitError, StorageLimitError.
     """
     left = stored_bytes_left(connection, file.tenant_id, quota, lock=True)
     if file.size_bytes > left:
-        raise StorageQuotaError
+        raise StorageLimitError
     return insert_file(connection, file)
 
 
@@ -89,42 +89,42 @@ def stored_bytes_left(
     """Return how many bytes a tenant may still store, in one more file; never negative.
 
     What counts: files that show, and deleted ones that an unfinished job still reads. Raises
-    FileCountError when those that were uploaded are as many as there may be.
+    FileCountLimitError when those that were uploaded are as many as there may be.
     """
     most = stored_bytes_max(connection, tenant_id, default=quota.bytes_default, lock=lock)
     upload_count, used_bytes = connection.execute(stored_query(tenant_id)).one()
     if upload_count >= quota.files_max:
-        raise FileCountError
+        raise FileCountLimitError
     return max(0, most - used_bytes)
 
 
 def find_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
-    """Return the row. Raises FileMissingError, the same for foreign, deleted and malformed ids."""
+    """Return the row. Raises UploadedFileNotFoundError, the same for foreign, deleted and malformed ids."""
     row = connection.execute(
-        sa.select(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+        sa.select(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id, is_visible())
     ).one_or_none()
     if row is None:
-        raise FileMissingError
+        raise UploadedFileNotFoundError
     return row
 
 
 def find_input(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
     """Return the row of a job's input file and keep it from being deleted until the commit.
 
-    Raises FileMissingError.
+    Raises UploadedFileNotFoundError.
     """
     row = connection.execute(
         sa.select(files)
-        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, is_visible())
         .with_for_update(read=True)
     ).one_or_none()
     if row is None:
-        raise FileMissingError(param="input_file_id")
+        raise UploadedFileNotFoundError(param="input_file_id")
     return row
 
 
 def list_files(
-    connection: sa.Connection, tenant_id: UUID, cursor: Cursor, *, purpose: str | None = None
+    connection: sa.Connection, tenant_id: UUID, cursor: PageCursor, *, purpose: str | None = None
 ) -> Page:
     """Return a page of the tenant's files. Raises FieldRefusedError."""
     query = listed_query(purpose=purpose)
@@ -136,7 +136,7 @@ def listed_query(*, purpose: str | None = None) -> sa.Select[Any]:
 
     What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
     """
-    query = sa.select(files).where(visible(), files.c.removed_at.is_(None))
+    query = sa.select(files).where(is_visible(), files.c.removed_at.is_(None))
     return query if purpose is None else query.where(files.c.purpose == purpose)
 
 
@@ -147,7 +147,7 @@ def delete_file(
     *,
     key_id: UUID | None = None,
 ) -> None:
-    """Make a file disappear; jobs that read it go on. Raises FileMissingError.
+    """Make a file disappear; jobs that read it go on. Raises UploadedFileNotFoundError.
 
     `key_id` is the API key that asks.
 
@@ -155,22 +155,22 @@ def delete_file(
     """
     deleted = connection.execute(
         sa.update(files)
-        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, is_visible())
         .values(deleted_at=sa.func.now(), expires_at=sa.func.now())
     )
     if deleted.rowcount == 0:
-        raise FileMissingError
+        raise UploadedFileNotFoundError
     deletion = Deletion(tenant_id=tenant_id, what=What.FILE, subject_id=file_id, key_id=key_id)
     record_deletion(connection, deletion)
 
 
-def visible() -> sa.ColumnElement[bool]:
+def is_visible() -> sa.ColumnElement[bool]:
     """Return the condition that a file shows: neither deleted nor expired."""
     lives = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > sa.func.now())
     return sa.and_(files.c.deleted_at.is_(None), lives)
 
 
-def pinned() -> sa.ColumnElement[bool]:
+def is_pinned() -> sa.ColumnElement[bool]:
     """Return the condition that an unfinished job reads the file.
 
     OFFSET 0 holds Postgres to a look-up of each file: else it may hash all appended files ever.
@@ -196,5 +196,5 @@ def stored_query(tenant_id: UUID) -> sa.Select[int, int]:
     return sa.select(uploads, sa.cast(used_bytes, sa.BigInteger)).where(
         files.c.tenant_id == tenant_id,
         files.c.removed_at.is_(None),
-        sa.or_(visible(), pinned()),
+        sa.or_(is_visible(), is_pinned()),
     )

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import new_uuid
 from core.states import TERMINAL_STATES, JobState
-from jobs.errors import KeyInFlightError, KeyReusedError, RequestMissingError
+from jobs.errors import IdempotencyKeyInFlightError, IdempotencyKeyReusedError, RequestNotFoundError
 from jobs.store.single_requests import find_request, is_answered_well
 from jobs.tables.idempotency import idempotency_keys
 from storage.postgres.intervals import seconds
@@ -37,7 +37,7 @@ _TRY_LOCK: Final = sa.text("SELECT pg_try_advisory_xact_lock(hashtextextended(:n
 _LOCK: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 
-class Scope(StrEnum):
+class KeyScope(StrEnum):
     """Who made a key."""
 
     CLIENT = "client"  # the header Idempotency-Key
@@ -45,11 +45,11 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class IdempotencyClaim:
     """A POST that shall have its effect once."""
 
     tenant_id: UUID
-    scope: Scope
+    scope: KeyScope
     key: str
     route: str  # method and path
     body_sha256: bytes = field(repr=False)
@@ -62,11 +62,11 @@ class Claim:
     @property
     def may_repeat(self) -> bool:
         """Whether its client may have asked before: it said so, or has a key for that."""
-        return self.scope is Scope.CLIENT or self.attempt > 0
+        return self.scope is KeyScope.CLIENT or self.attempt > 0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredAnswer:
     """An answer as it is given again, byte for byte."""
 
     status_code: int
@@ -81,28 +81,30 @@ def version_header(model: str, version: str) -> tuple[str, str]:
 
 
 def answer_once(
-    connection: sa.Connection, claim: Claim | None, work: Callable[[sa.Connection], Answer]
-) -> tuple[Answer, bool]:
+    connection: sa.Connection,
+    claim: IdempotencyClaim | None,
+    work: Callable[[sa.Connection], StoredAnswer],
+) -> tuple[StoredAnswer, bool]:
     """Return what `work` answers, or answered to an equal claim before, and whether it is old.
 
     Call in the transaction of the work. What `work` raises is not saved, and neither is an error
-    that it returns. Raises KeyInFlightError, KeyReusedError.
+    that it returns. Raises IdempotencyKeyInFlightError, IdempotencyKeyReusedError.
     """
-    old = None if claim is None else look(connection, claim)
+    old = None if claim is None else find_answer(connection, claim)
     if old is not None:
         return old, True
     answer = work(connection)
     if claim is not None and answer.status_code < 400:
-        save(connection, claim, answer)
+        save_answer(connection, claim, answer)
     return answer, False
 
 
-def look(connection: sa.Connection, claim: Claim) -> Answer | None:
+def find_answer(connection: sa.Connection, claim: IdempotencyClaim) -> StoredAnswer | None:
     """Lock the key until the transaction ends and return what was answered to an equal claim.
 
     None: the key is free, so the claim may go on. So is a key whose call failed, is past its
-    deadline or was removed since, whatever was asked under it. Raises KeyInFlightError,
-    KeyReusedError.
+    deadline or was removed since, whatever was asked under it. Raises IdempotencyKeyInFlightError,
+    IdempotencyKeyReusedError.
     """
     _lock(connection, claim)
     row = connection.execute(_row_query(claim)).one_or_none()
@@ -113,30 +115,38 @@ def look(connection: sa.Connection, claim: Claim) -> Answer | None:
         return None
     running = row.job_id if is_in_flight else None
     if row.route != claim.route or row.body_sha256 not in {None, claim.body_sha256}:
-        raise KeyReusedError(running)
+        raise IdempotencyKeyReusedError(running)
     if answer is None:
-        raise KeyInFlightError(running)
+        raise IdempotencyKeyInFlightError(running)
     return answer
 
 
-def may_be_known(connection: sa.Connection, claim: Claim) -> bool:
+def may_have_answer(connection: sa.Connection, claim: IdempotencyClaim) -> bool:
     """Whether a body that was not read yet may be one that was answered already."""
     same = [_keys.tenant_id == claim.tenant_id, _keys.scope == claim.scope, _keys.expires_at > _NOW]
-    if claim.scope is Scope.CLIENT:
+    if claim.scope is KeyScope.CLIENT:
         same.append(_keys.key == claim.key)
     return bool(connection.scalar(sa.select(sa.exists().where(*same))))
 
 
-def save(
-    connection: sa.Connection, claim: Claim, answer: Answer, *, job_id: UUID | None = None
+def save_answer(
+    connection: sa.Connection,
+    claim: IdempotencyClaim,
+    answer: StoredAnswer,
+    *,
+    job_id: UUID | None = None,
 ) -> None:
-    """Give `answer` to every equal claim from now on; after `look`, in its transaction."""
+    """Give `answer` to every equal claim from now on; after `find_answer`, in its transaction."""
     values = _answer_values(answer)
     _put(connection, claim, {**values, "job_id": job_id, "in_flight_until": _NOW})
 
 
-def hold(
-    connection: sa.Connection, claim: Claim, *, until_s: float, job_id: UUID | None = None
+def mark_in_flight(
+    connection: sa.Connection,
+    claim: IdempotencyClaim,
+    *,
+    until_s: float,
+    job_id: UUID | None = None,
 ) -> None:
     """Note that the claim is being answered, for `until_s` seconds or until it is saved.
 
@@ -146,7 +156,9 @@ def hold(
     _put(connection, claim, {"state": "in_flight", "job_id": job_id, "in_flight_until": until})
 
 
-def save_held(connection: sa.Connection, claim: Claim, answer: Answer) -> bool:
+def complete_in_flight(
+    connection: sa.Connection, claim: IdempotencyClaim, answer: StoredAnswer
+) -> bool:
     """Save the answer to a claim that is held; False when another has the key now."""
     changed = connection.execute(
         sa.update(idempotency_keys).where(*_held_by(claim)).values(**_answer_values(answer))
@@ -154,23 +166,23 @@ def save_held(connection: sa.Connection, claim: Claim, answer: Answer) -> bool:
     return changed.rowcount > 0
 
 
-def let_go(connection: sa.Connection, claim: Claim) -> None:
+def release_key(connection: sa.Connection, claim: IdempotencyClaim) -> None:
     """Free the key of a claim that is held and was not answered well."""
     connection.execute(sa.delete(idempotency_keys).where(*_held_by(claim)))
 
 
-def _lock(connection: sa.Connection, claim: Claim) -> None:
+def _lock(connection: sa.Connection, claim: IdempotencyClaim) -> None:
     """A first try never hears that a key of ours is locked: it may be a second equal request,
     which its client would then repeat, and which would then count as a repeat of the other.
     """
     name = {"name": f"{claim.tenant_id.hex} {claim.scope} {claim.key}"}
-    if claim.scope is Scope.RETRY and claim.attempt == 0:
+    if claim.scope is KeyScope.RETRY and claim.attempt == 0:
         connection.execute(_LOCK, name)
     elif not connection.scalar(_TRY_LOCK, name):
-        raise KeyInFlightError
+        raise IdempotencyKeyInFlightError
 
 
-def _row_query(claim: Claim) -> sa.Select[Any]:
+def _row_query(claim: IdempotencyClaim) -> sa.Select[Any]:
     arrived = _NOW - seconds(claim.age_s())
     return sa.select(
         idempotency_keys,
@@ -180,36 +192,36 @@ def _row_query(claim: Claim) -> sa.Select[Any]:
     ).where(_keys.tenant_id == claim.tenant_id, _keys.scope == claim.scope, _keys.key == claim.key)
 
 
-def _held_for(connection: sa.Connection, row: sa.Row[Any]) -> tuple[Answer | None, bool]:
+def _held_for(connection: sa.Connection, row: sa.Row[Any]) -> tuple[StoredAnswer | None, bool]:
     """Return the answer that a key stands for, and whether there may yet be one."""
     if row.state == "saved":
         headers = tuple((name, value) for name, value in row.headers or ())
-        return Answer(row.status_code, row.body or b"", headers, row.body_key), False
+        return StoredAnswer(row.status_code, row.body or b"", headers, row.body_key), False
     if row.job_id is None:
         return None, row.is_in_flight
     try:
         job = find_request(connection, row.tenant_id, row.job_id)
-    except RequestMissingError:  # it aged faster than its key
+    except RequestNotFoundError:  # it aged faster than its key
         return None, False
     if is_answered_well(job):
         headers = (*_JSON, version_header(job.model, job.model_version))
-        return Answer(job.status_code, job.body or b"", headers, job.body_key), False
+        return StoredAnswer(job.status_code, job.body or b"", headers, job.body_key), False
     is_open = job.outcome is None and JobState(job.state) not in TERMINAL_STATES
     return None, is_open and job.close_reason is None and not job.is_past
 
 
-def _is_repeat(claim: Claim, row: sa.Row[Any]) -> bool:
+def _is_repeat(claim: IdempotencyClaim, row: sa.Row[Any]) -> bool:
     """Whether the claim repeats what the row answers.
 
     A key of a client says so. One that we derived says only that two requests are equal: the
     second is a repeat when its client says that it tries again, or when such a try overtook it.
     """
-    if claim.scope is Scope.CLIENT:
+    if claim.scope is KeyScope.CLIENT:
         return True
     return claim.attempt > 0 or (row.attempt > 0 and row.is_overtaken)
 
 
-def _put(connection: sa.Connection, claim: Claim, values: dict[str, object]) -> None:
+def _put(connection: sa.Connection, claim: IdempotencyClaim, values: dict[str, object]) -> None:
     fresh: dict[str, object] = {
         "route": claim.route,
         "body_sha256": claim.body_sha256,
@@ -230,7 +242,7 @@ def _put(connection: sa.Connection, claim: Claim, values: dict[str, object]) -> 
     connection.execute(statement.on_conflict_do_update(index_elements=_PRIMARY, set_=set_))
 
 
-def _answer_values(answer: Answer) -> dict[str, object]:
+def _answer_values(answer: StoredAnswer) -> dict[str, object]:
     return {
         "state": "saved",
         "status_code": answer.status_code,
@@ -240,7 +252,7 @@ def _answer_values(answer: Answer) -> dict[str, object]:
     }
 
 
-def _held_by(claim: Claim) -> list[sa.ColumnElement[bool]]:
+def _held_by(claim: IdempotencyClaim) -> list[sa.ColumnElement[bool]]:
     return [
         _keys.tenant_id == claim.tenant_id,
         _keys.scope == claim.scope,

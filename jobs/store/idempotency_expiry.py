@@ -15,7 +15,7 @@ _PRIMARY: Final = (_KEYS.tenant_id, _KEYS.scope, _KEYS.key)
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiredKey:
+class ExpiredIdempotencyKey:
     """A key that is past its time, and the object of its answer."""
 
     tenant_id: UUID
@@ -25,23 +25,23 @@ class ExpiredKey:
     body_key: str | None
 
 
-def expired_keys(
-    connection: sa.Connection, limit: int, *, but: Collection[str] = ()
-) -> list[ExpiredKey]:
+def find_expired_keys(
+    connection: sa.Connection, limit: int, *, excluding: Collection[str] = ()
+) -> list[ExpiredIdempotencyKey]:
     """Return keys past their time, oldest first; delete their objects, then forget them.
 
-    Keys whose objects are `but` are left out.
+    Keys whose objects are `excluding` are left out.
     """
     columns = [*_PRIMARY, _KEYS.expires_at, _KEYS.body_key]
     query = sa.select(*columns).where(_KEYS.expires_at <= sa.func.now())
-    if but:
-        others = _KEYS.body_key != sa.all_(sa.literal(list(but), sa.ARRAY(sa.Text)))
+    if excluding:
+        others = _KEYS.body_key != sa.all_(sa.literal(list(excluding), sa.ARRAY(sa.Text)))
         query = query.where(sa.or_(_KEYS.body_key.is_(None), others))
     rows = connection.execute(query.order_by(_KEYS.expires_at).limit(limit))
-    return [ExpiredKey(*row) for row in rows]
+    return [ExpiredIdempotencyKey(*row) for row in rows]
 
 
-def forget(connection: sa.Connection, expired: list[ExpiredKey]) -> int:
+def delete_expired_keys(connection: sa.Connection, expired: list[ExpiredIdempotencyKey]) -> int:
     """Delete expired keys, but none that was taken again meanwhile; return how many."""
     same = sa.tuple_(*_PRIMARY, _KEYS.expires_at).in_(
         [(key.tenant_id, key.scope, key.key, key.expires_at) for key in expired]

@@ -10,7 +10,7 @@ RATIO_SAMPLE_DEFAULT: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class JobBudget:
     """What a job's owner allows; None: without bound."""
 
     max_failed_items: int | None = None
@@ -19,8 +19,8 @@ class Budget:
     max_total_tokens: int | None = None
 
 
-def close_due(
-    budget: Budget, *, succeeded: int, failed: int, total_tokens: int
+def budget_close_reason(
+    budget: JobBudget, *, succeeded: int, failed: int, total_tokens: int
 ) -> CloseReason | None:
     """Return why a job with these counts must stop now, or None.
 

@@ -17,14 +17,14 @@ _NO_MORE_FILES: Final = {"sealed": True, "total_final": True}
 
 
 def close_values(reason: CloseReason) -> dict[str, Any]:
-    """Return the columns of `jobs` that a close sets; see `drop_files` for what goes with it."""
+    """Return the columns of `jobs` that a close sets; see `drop_unvalidated_files` for what goes with it."""
     values: dict[str, Any] = {"close_reason": reason.value, **_NO_MORE_FILES}
     if reason in STOPPED_EARLY:
         values |= {"state": JobState.CANCELLING.value, "cancelling_at": sa.func.now()}
     return values
 
 
-def drop_files(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
+def drop_unvalidated_files(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
     """Drop appended files of closed jobs that have no verdict yet: none of their items counts."""
     connection.execute(
         sa.update(job_inputs)
@@ -33,7 +33,7 @@ def drop_files(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
     )
 
 
-def stop(connection: sa.Connection, row: sa.Row[Any], reason: CloseReason) -> None:
+def start_cancelling(connection: sa.Connection, row: sa.Row[Any], reason: CloseReason) -> None:
     """Move a job to cancelling; `row` is of `jobs`, locked, with a state that allows it.
 
     What decides goes to the log once the number of its items is known and any lacks its row.
@@ -44,7 +44,7 @@ def stop(connection: sa.Connection, row: sa.Row[Any], reason: CloseReason) -> No
         .values(close_values(reason))
         .returning(jobs.c.cancelling_at)
     ).scalar_one()
-    drop_files(connection, [row.id])
+    drop_unvalidated_files(connection, [row.id])
     if row.total_count is not None and row.settled_at is None:
         for statement in close_inserts(row.id, job_day(row.created_at), reason):
             connection.execute(statement)
@@ -54,7 +54,7 @@ def stop(connection: sa.Connection, row: sa.Row[Any], reason: CloseReason) -> No
     connection.execute(NOTIFY_JOBS)
 
 
-def cancel(
+def cancel_owned_job(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, kind: JobKind
 ) -> JobState | None:
     """Close a job; one that is being closed, or has ended, stays as it is.
@@ -72,7 +72,7 @@ def cancel(
     state = JobState(row.state)
     is_open = state not in TERMINAL_STATES and state is not JobState.CANCELLING
     if is_open and row.close_reason is None:
-        stop(connection, row, CloseReason.CANCELLED)
+        start_cancelling(connection, row, CloseReason.CANCELLED)
     return state
 
 
@@ -82,7 +82,7 @@ def lock_counters(connection: sa.Connection, job_id: UUID | None) -> None:
     connection.execute(query.with_for_update())
 
 
-def settle_if_whole(connection: sa.Connection, job_id: UUID) -> bool:
+def settle_if_complete(connection: sa.Connection, job_id: UUID) -> bool:
     """Settle a job in progress whose total is final and reached; say whether it was.
 
     Its counters are locked. Whoever calls wakes intake and relay.

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from core.urgency import PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN
-from jobs.errors import FieldRefusedError
-from jobs.store.job_budgets import Budget
+from jobs.errors import InvalidFieldError
+from jobs.store.job_budgets import JobBudget
 
 _COUNT_MAX: Final = 2**31 - 1
 _TOKENS_MAX: Final = 2**63 - 1
@@ -25,16 +25,16 @@ class JobOptions:
     priority: int = PRIORITY_DEFAULT
     sealed: bool = True  # False: further files may be appended until it is sealed
     deduplicate: bool = False  # identical items are computed once
-    budget: Budget = field(default_factory=Budget)
+    budget: JobBudget = field(default_factory=JobBudget)
 
     def checked_values(self) -> dict[str, Any]:
-        """Return the columns of `jobs`. Raises FieldRefusedError for the first mistake."""
+        """Return the columns of `jobs`. Raises InvalidFieldError for the first mistake."""
         check_priority(self.priority)
         bounds = asdict(self.budget)
         for name, (least, most) in _BOUNDS.items():
             value = bounds[name]
             if value is not None and not least <= value <= most:
-                raise FieldRefusedError(f"Give {least} to {most}.", param=name)
+                raise InvalidFieldError(f"Give {least} to {most}.", param=name)
         return {
             "priority": self.priority,
             "sealed": self.sealed,
@@ -45,6 +45,6 @@ class JobOptions:
 
 
 def check_priority(priority: int) -> None:
-    """Raise FieldRefusedError unless it is one."""
+    """Raise InvalidFieldError unless it is one."""
     if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
-        raise FieldRefusedError(f"Give {PRIORITY_MIN} to {PRIORITY_MAX}.", param="priority")
+        raise InvalidFieldError(f"Give {PRIORITY_MIN} to {PRIORITY_MAX}.", param="priority")

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.errors import FieldRefusedError
+from jobs.errors import InvalidFieldError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
+class PageCursor:
     """Which page of a tenant's rows is wanted."""
 
     limit: int
@@ -32,11 +32,11 @@ def read_page(
     table: sa.Table,
     *,
     tenant_id: UUID,
-    cursor: Cursor,
+    cursor: PageCursor,
 ) -> Page:
     """Return the page of `query`, whose rows come from `table`, oldest or newest first.
 
-    Raises FieldRefusedError: `after` names no row of this tenant; a deleted one still counts.
+    Raises InvalidFieldError: `after` names no row of this tenant; a deleted one still counts.
     """
     if cursor.after is not None:
         place = connection.execute(
@@ -45,14 +45,14 @@ def read_page(
             )
         ).one_or_none()
         if place is None:
-            raise unknown_cursor()
+            raise unknown_cursor_error()
         query = query.where(_behind(table, place.created_at, cursor))
     found = connection.execute(page_query(query, table, tenant_id, cursor)).all()
     return Page(list(found[: cursor.limit]), len(found) > cursor.limit)
 
 
 def page_query(
-    query: sa.Select[Any], table: sa.Table, tenant_id: UUID, cursor: Cursor
+    query: sa.Select[Any], table: sa.Table, tenant_id: UUID, cursor: PageCursor
 ) -> sa.Select[Any]:
     """Return the query of one page and a row more, which tells whether another page follows."""
     key = (table.c.created_at, table.c.id)
@@ -60,12 +60,12 @@ def page_query(
     return query.where(table.c.tenant_id == tenant_id).order_by(*order).limit(cursor.limit + 1)
 
 
-def unknown_cursor() -> FieldRefusedError:
+def unknown_cursor_error() -> InvalidFieldError:
     """Return the one refusal of a malformed, unknown or foreign cursor."""
-    return FieldRefusedError("The cursor names nothing that you own.", param="after")
+    return InvalidFieldError("The cursor names nothing that you own.", param="after")
 
 
-def _behind(table: sa.Table, created_at: object, cursor: Cursor) -> sa.ColumnElement[bool]:
+def _behind(table: sa.Table, created_at: object, cursor: PageCursor) -> sa.ColumnElement[bool]:
     row = sa.tuple_(table.c.created_at, table.c.id)
     place = sa.tuple_(
         sa.literal(created_at, table.c.created_at.type), sa.literal(cursor.after, table.c.id.type)

@@ -20,7 +20,7 @@ _UUID_HEX_DIGITS: Final = 32
 _HEX: Final = re.compile(r"[0-9a-f]{32}")
 
 
-def without_file(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+def files_without_row(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the keys that no file needs: their upload ended without its row, or they came back.
 
     A store that was restored, or forgot a removal, has objects again whose rows say that they went.
@@ -31,51 +31,51 @@ def without_file(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     return set(keys) - set(connection.scalars(known))
 
 
-def of_ended_batches(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+def outputs_of_ended_batches(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the oversized answers of batches that have their files, which hold copies."""
-    by_job = keys_by_job(keys, ANSWERS)
+    by_job = group_keys_by_job(keys, ANSWERS)
     ended = sa.select(jobs.c.id).where(
         jobs.c.id.in_(by_job), jobs.c.kind == JobKind.BATCH, jobs.c.state.in_(TERMINAL_STATES)
     )
     return {key for job_id in connection.scalars(ended) for key in by_job[job_id]}
 
 
-def of_no_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+def outputs_without_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the oversized answers to calls whose caller died before it had read them."""
-    by_job = keys_by_job(keys, ANSWERS)
+    by_job = group_keys_by_job(keys, ANSWERS)
     known = set(connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(by_job))))
     return {key for job_id in by_job.keys() - known for key in by_job[job_id]}
 
 
-def of_no_open_request(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+def inputs_without_open_request(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the inputs of requests that have ended, or whose row was never committed."""
-    by_job = keys_by_job(keys, REQUESTS)
+    by_job = group_keys_by_job(keys, REQUESTS)
     is_open = jobs.c.state.not_in(TERMINAL_STATES)
     found = connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(by_job), is_open))
     return {key for job_id in by_job.keys() - set(found) for key in by_job[job_id]}
 
 
-def of_no_kept_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+def job_keys_without_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the data keys of jobs that were deleted: made by who did not know of it."""
-    by_job = keys_by_job(keys, KEYS)
+    by_job = group_keys_by_job(keys, KEYS)
     kept = sa.select(jobs.c.id).where(jobs.c.id.in_(by_job), jobs.c.deleted_at.is_(None))
     found = set(connection.scalars(kept))
     return {key for job_id in by_job.keys() - found for key in by_job[job_id]}
 
 
-def of_calls(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+def call_keys(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the data keys of calls: a process that lives destroys its own long before."""
     del connection
     return set(keys)
 
 
-def without_key(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+def answers_without_idempotency_key(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the answers that no idempotency key names."""
     body_key = idempotency_keys.c.body_key
     return set(keys) - set(connection.scalars(sa.select(body_key).where(body_key.in_(keys))))
 
 
-def keys_by_job(keys: Collection[str], prefix: str) -> dict[UUID, set[str]]:
+def group_keys_by_job(keys: Collection[str], prefix: str) -> dict[UUID, set[str]]:
     """Group keys by the job that they name behind `prefix`; others are left out."""
     by_job: dict[UUID, set[str]] = {}
     for key in keys:

@@ -17,12 +17,12 @@ from core.ids import JOB, public_id
 from core.limits import METADATA_PAIRS_MAX
 from core.states import JobState
 from jobs.errors import (
-    DeadLetterMissingError,
+    DeadLetterNotFoundError,
     DeadLettersRedrivenError,
-    FieldRefusedError,
-    InputGoneError,
+    InputFileRemovedError,
+    InvalidFieldError,
 )
-from jobs.input.line_lookup import lines_at
+from jobs.input.line_lookup import read_lines_at
 from jobs.input.line_reader import input_lines
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.store.batches import NewJob, find_job
@@ -71,7 +71,7 @@ class Redrive:
     is_rest: bool  # what nobody has redriven yet; lines that were named run as often as asked for
 
 
-def choose(
+def select_dead_letters(
     connection: sa.Connection,
     tenant_id: UUID,
     job_id: UUID,
@@ -80,7 +80,7 @@ def choose(
     """Return the dead letters of these items of a job, or those that nobody has redriven yet.
 
     A redrive whose file was refused ran nothing, so it does not count. Raises JobMissingError,
-    DeadLetterMissingError for any that is unknown, DeadLettersRedrivenError when none is left.
+    DeadLetterNotFoundError for any that is unknown, DeadLettersRedrivenError when none is left.
     """
     job = find_job(connection, tenant_id, job_id)
     query = (
@@ -95,9 +95,9 @@ def choose(
         query = query.where(dead_items.c.item_index.in_(item_indexes))
     lines = [DeadLine(*row) for row in connection.execute(query)]
     if item_indexes is not None and len(lines) < len(set(item_indexes)):
-        raise DeadLetterMissingError
+        raise DeadLetterNotFoundError
     if not lines:
-        raise DeadLettersRedrivenError if _has_any(connection, job_id) else DeadLetterMissingError
+        raise DeadLettersRedrivenError if _has_any(connection, job_id) else DeadLetterNotFoundError
     appended = (
         sa.select(job_inputs.c.object_key, job_inputs.c.first_index)
         .where(job_inputs.c.job_id == job_id, job_inputs.c.first_index.is_not(None))
@@ -141,7 +141,7 @@ def mark_redriven(connection: sa.Connection, redrive: Redrive, new_job_id: UUID)
         raise DeadLettersRedrivenError(message)
 
 
-def redrive_job(
+def new_redrive_job(
     redrive: Redrive,
     file_id: UUID,
     *,
@@ -164,40 +164,40 @@ def redrive_job(
     )
 
 
-def edited_lines(
+def read_edited_lines(
     objects: ObjectStore, redrive: Redrive, edits: Mapping[str, Any]
 ) -> Iterator[bytes]:
     """Yield the lines to run again, without newlines, their bodies patched with `edits`.
 
-    Without edits they are what they were, byte for byte. Raises InputGoneError, FieldRefusedError,
+    Without edits they are what they were, byte for byte. Raises InputFileRemovedError, InvalidFieldError,
     and what a store raises.
     """
     try:
         found = _all_lines(objects, redrive)
         for dead, line in zip(redrive.lines, found, strict=False):  # it ends early with a None
             if line is None:
-                raise InputGoneError
-            yield edited(line, edits, dead.item_index) if edits else line
+                raise InputFileRemovedError
+            yield edit_line(line, edits, dead.item_index) if edits else line
     except ObjectMissingError:
-        raise InputGoneError from None
+        raise InputFileRemovedError from None
 
 
-def edited(line: bytes, edits: Mapping[str, Any], item_index: int) -> bytes:
+def edit_line(line: bytes, edits: Mapping[str, Any], item_index: int) -> bytes:
     """Return the line of an item with its body patched.
 
-    Raises FieldRefusedError: it holds what we can pass on and not write again, such as a number of
+    Raises InvalidFieldError: it holds what we can pass on and not write again, such as a number of
     thousands of digits. Without edits it runs as it is.
     """
     try:
         request = msgspec.json.decode(line)
-        request["body"] = merged(request["body"], edits)
+        request["body"] = apply_merge_patch(request["body"], edits)
         return msgspec.json.encode(request)
     except (KeyError, RecursionError, TypeError, ValueError):
         message = f"Item {item_index} cannot be edited; without edits it can be redriven."
-        raise FieldRefusedError(message, param="edits") from None
+        raise InvalidFieldError(message, param="edits") from None
 
 
-def merged(target: Any, patch: Any) -> Any:
+def apply_merge_patch(target: Any, patch: Any) -> Any:
     """Return `target` after a JSON merge patch: null removes a key. Source: RFC 7396."""
     if not isinstance(patch, Mapping):
         return patch
@@ -206,14 +206,14 @@ def merged(target: Any, patch: Any) -> Any:
         if value is None:
             result.pop(name, None)
         else:
-            result[name] = merged(result.get(name), value)
+            result[name] = apply_merge_patch(result.get(name), value)
     return result
 
 
 def check_edits(edits: Any, depth: int = 0) -> None:
-    """Raise FieldRefusedError for a patch nested too deep to apply."""
+    """Raise InvalidFieldError for a patch nested too deep to apply."""
     if depth > _DEPTH_MAX:
-        raise FieldRefusedError("The edits are nested too deep.", param="edits")
+        raise InvalidFieldError("The edits are nested too deep.", param="edits")
     inner = edits.values() if isinstance(edits, Mapping) else edits
     if isinstance(inner, Iterable) and not isinstance(inner, str):
         for value in inner:
@@ -231,7 +231,7 @@ def _all_lines(objects: ObjectStore, redrive: Redrive) -> Iterator[bytes | None]
 def _lines(objects: ObjectStore, source: Source, lines: list[DeadLine]) -> Iterator[bytes | None]:
     offsets = [line.line_offset for line in lines if line.line_offset is not None]
     if len(offsets) == len(lines) <= _FAR_LINES_MAX:
-        yield from lines_at(objects, source.key, offsets)
+        yield from read_lines_at(objects, source.key, offsets)
         return
     wanted = iter([line.item_index for line in lines])
     next_wanted = next(wanted, None)

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from core.object_names import REQUESTS
 from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobKind, JobState
-from jobs.errors import RequestEndedError, RequestMissingError
+from jobs.errors import RequestEndedError, RequestNotFoundError
 from jobs.store.batches import with_counters
-from jobs.store.job_closing import cancel
+from jobs.store.job_closing import cancel_owned_job
 from jobs.tables.jobs import jobs
 
 _IS_REQUEST: Final = jobs.c.kind == JobKind.REQUEST.value
@@ -117,11 +117,11 @@ def create_request(connection: sa.Connection, new: NewRequest) -> datetime:
 def find_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
     """Return a job with its counters and, once there is one, its answer.
 
-    Raises RequestMissingError, also for foreign ids and batches.
+    Raises RequestNotFoundError, also for foreign ids and batches.
     """
     row = connection.execute(request_query(tenant_id, job_id)).one_or_none()
     if row is None:
-        raise RequestMissingError
+        raise RequestNotFoundError
     return row
 
 
@@ -152,11 +152,11 @@ def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
 def cancel_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
     """Close a request for its owner; one that was cancelled before is returned as it is.
 
-    Raises RequestMissingError, RequestEndedError.
+    Raises RequestNotFoundError, RequestEndedError.
     """
-    state = cancel(connection, tenant_id, job_id, JobKind.REQUEST)
+    state = cancel_owned_job(connection, tenant_id, job_id, JobKind.REQUEST)
     if state is None:
-        raise RequestMissingError
+        raise RequestNotFoundError
     row = find_request(connection, tenant_id, job_id)
     if state in TERMINAL_STATES and row.close_reason != "cancelled":
         raise RequestEndedError(f"Cannot cancel a job with status '{state}'.")

@@ -12,13 +12,13 @@ IDLE_S_MAX: Final = 60
 
 _FLUSH_S: Final = 30.0
 
-CUT_WHEN_FROZEN: Final = sa.text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S_MAX}s'")
+LIMIT_IDLE_TIME: Final = sa.text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S_MAX}s'")
 """The first statement of such a transaction."""
 
 _LIVES: Final = sa.text("SELECT 1")
 
 
-def flush_alive(connection: sa.Connection, producer: LogProducer) -> None:
+def flush_with_keepalive(connection: sa.Connection, producer: LogProducer) -> None:
     """Wait for everything sent, as long as the log may take, and show Postgres life meanwhile.
 
     What the transaction locks stays locked: a rival that went on with it while our records are on

@@ -19,15 +19,20 @@ from jobs.expansion.emission import InputChangedError
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.input.line_checks import ErrorCode, LineError
 from jobs.input.line_reader import Line, custom_id_of, input_lines
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
-from jobs.store.copies import keep_copies
+from jobs.store.copies import store_copies
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.append_verdicts import record_append_verdict
-from jobs.validation.file_validation import Earlier, Verdict, refused, validate
+from jobs.validation.file_validation import (
+    ExistingItems,
+    ValidationResult,
+    rejected_file,
+    validate_file,
+)
 from jobs.validation.validator import SMALL_BYTES_MAX
 from registry.models import ModelVersion
 from storage.objects.errors import ObjectMissingError
@@ -61,7 +66,7 @@ class AppendValidator:
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        leases: HeldLeases,
+        leases: ActiveLeases,
         settings: IntakeSettings,
         queue: LeaseQueue,
         stop: threading.Event,
@@ -84,7 +89,7 @@ class AppendValidator:
             try:
                 self._judge(lease)
             except BaseException:
-                self._leases.put_aside(lease)
+                self._leases.let_expire(lease)
                 raise
 
     def _any_waits(self) -> bool:
@@ -96,7 +101,7 @@ class AppendValidator:
         try:
             self._judge_next(lease)
         except LeaseLostError:
-            self._leases.put_aside(lease)
+            self._leases.let_expire(lease)
         except DATABASE_AWAY:
             raise
         except MillraceError as failure:
@@ -118,14 +123,16 @@ class AppendValidator:
             verdict = self._verdict(lease, job, file.object_key, before)
             if job.deduplicate and not verdict.error_count:
                 files = [*before, InputFile(file.object_key, job.total_count)]
-                keep_copies(self._engine, lease, files, lambda key: self._checked(key, lease))
+                store_copies(self._engine, lease, files, lambda key: self._checked(key, lease))
             with self._engine.begin() as connection:
                 state = record_append_verdict(connection, lease, file.number, verdict)
         self._leases.release(lease)
         if state is not None:
             metrics.FILES_APPENDED.labels(state).inc()
 
-    def _verdict(self, lease: Lease, job: sa.Row[Any], key: str, before: InputFiles) -> Verdict:
+    def _verdict(
+        self, lease: Lease, job: sa.Row[Any], key: str, before: InputFiles
+    ) -> ValidationResult:
         def read_lines() -> Iterable[Line]:
             return self._lines(key, lease, self._settings.line_bytes_max)
 
@@ -135,22 +142,22 @@ class AppendValidator:
                     yield _custom_id(line, file.first_index + index)
 
         try:
-            return validate(
+            return validate_file(
                 read_lines,
                 endpoint=job.endpoint,
                 items_max=self._settings.job_items_max,
                 line_bytes_max=self._settings.line_bytes_max,
                 find_model=_no_other_model,
-                earlier=Earlier(job.model, job.total_count, read_ids),
+                earlier=ExistingItems(job.model, job.total_count, read_ids),
             )
         except ObjectMissingError:
             message = "The content of an input file is gone."
-            return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
+            return rejected_file(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
 
     def _put_aside(self, lease: Lease, code: str) -> None:
         metrics.JOB_FAILURES.inc()
         _LOG.error("a job was put aside", extra={"job": lease.job_id.hex, "code": code})
-        self._leases.put_aside(lease)
+        self._leases.let_expire(lease)
 
     def _checked(self, key: str, lease: Lease) -> Iterator[Line]:
         """Yield the lines of a file that was found valid, as long as they were then."""
@@ -165,7 +172,7 @@ class AppendValidator:
         for block in blocks:
             if self._stop.is_set():
                 raise LeaseLostError(job_id=lease.job_id)
-            self._leases.check(lease)
+            self._leases.raise_if_lost(lease)
             yield block
 
 

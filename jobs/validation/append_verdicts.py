@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.store.appending import has_unvalidated
-from jobs.store.job_closing import lock_counters, settle_if_whole
+from jobs.store.job_closing import lock_counters, settle_if_complete
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, copies_insert
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
-from jobs.validation.file_validation import Verdict
+from jobs.validation.file_validation import ValidationResult
 
 APPEND_DUE: Final = sa.and_(
     jobs.c.state == "in_progress",
@@ -25,7 +25,7 @@ APPEND_DUE: Final = sa.and_(
 
 
 def record_append_verdict(
-    connection: sa.Connection, lease: Lease, number: int, verdict: Verdict
+    connection: sa.Connection, lease: Lease, number: int, verdict: ValidationResult
 ) -> str | None:
     """Write `verdict` on the file of that number; return its state now.
 
@@ -36,7 +36,7 @@ def record_append_verdict(
     job = connection.execute(
         sa.select(jobs).where(jobs.c.id == job_id, APPEND_DUE).with_for_update()
     ).one_or_none()
-    leases.require(connection, lease)
+    leases.lock_lease(connection, lease)
     if job is None:
         return None
     values: dict[str, Any] = {
@@ -74,7 +74,7 @@ def record_append_verdict(
     if job.deduplicate and added:
         # Its copies may be of items that have ended: the writer gives them their results.
         connection.execute(copies_insert(job_id, job.total_count, job.total_count + added))
-    settle_if_whole(connection, job_id)
+    settle_if_complete(connection, job_id)
     connection.execute(NOTIFY_OUTBOX)
     connection.execute(NOTIFY_JOBS)
     state: str = values["state"]

@@ -16,7 +16,7 @@ from jobs.input.line_checks import (
     ErrorCode,
     LineError,
     custom_id_error,
-    read_line,
+    parse_line,
     request_error,
     valid_custom_id,
 )
@@ -36,7 +36,7 @@ _DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class ExistingItems:
     """What a job has already, when another file is appended to it."""
 
     model_name: str
@@ -45,7 +45,7 @@ class Earlier:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ValidationResult:
     """What validation found. The job may run exactly when `error_count` is 0."""
 
     item_count: int
@@ -54,20 +54,20 @@ class Verdict:
     error_count: int = 0
 
 
-def refused(error: LineError) -> Verdict:
+def rejected_file(error: LineError) -> ValidationResult:
     """Return the verdict on a file that cannot be read at all."""
-    return Verdict(0, None, (error,), 1)
+    return ValidationResult(0, None, (error,), 1)
 
 
-def validate(
+def validate_file(
     read_lines: ReadLines,
     *,
     endpoint: str,
     items_max: int,
     line_bytes_max: int,
     find_model: FindModel,
-    earlier: Earlier | None = None,
-) -> Verdict:
+    earlier: ExistingItems | None = None,
+) -> ValidationResult:
     """Check every line of a file; stops early only when its job has `items_max` items.
 
     `line_bytes_max` is what `read_lines` went by, told to those whose lines are longer.
@@ -89,7 +89,7 @@ def validate(
             message = f"This line has more than {line_bytes_max} bytes."
             findings.add(LineError(ErrorCode.LINE_TOO_LONG, message, None, number))
             continue
-        value = read_line(line)
+        value = parse_line(line)
         if isinstance(value, str):
             findings.add(LineError(ErrorCode.INVALID_JSON_LINE, value, None, number))
             continue
@@ -136,8 +136,8 @@ class _Findings:
         merged = sorted([*self._first, *first], key=lambda error: error.line or 0)
         self._first = merged[:ERROR_LINES_MAX]
 
-    def verdict(self, count: int, model: ModelVersion | None) -> Verdict:
-        return Verdict(count, model, tuple(self._first), self._count)
+    def verdict(self, count: int, model: ModelVersion | None) -> ValidationResult:
+        return ValidationResult(count, model, tuple(self._first), self._count)
 
 
 class _ModelRule:
@@ -198,7 +198,7 @@ def _duplicates(
     """Name the later lines of each id. Equal hashes of different ids are no error."""
     message = "'custom_id' was used by an earlier line."
     for number, _, line in lines:
-        value = read_line(line) if line is not None else ""
+        value = parse_line(line) if line is not None else ""
         custom_id = valid_custom_id(value) if isinstance(value, dict) else None
         if custom_id is None or hash(custom_id) not in repeated:
             continue

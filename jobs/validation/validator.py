@@ -16,13 +16,13 @@ from jobs import metrics
 from jobs.input.input_files import InputFile
 from jobs.input.line_checks import ErrorCode, LineError
 from jobs.input.line_reader import Line, input_lines
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.settings import IntakeSettings
-from jobs.store.copies import keep_copies
+from jobs.store.copies import store_copies
 from jobs.tables.jobs import jobs
-from jobs.validation.file_validation import Verdict, refused, validate
+from jobs.validation.file_validation import ValidationResult, rejected_file, validate_file
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion, find_model
 from storage.objects.errors import ObjectMissingError
@@ -43,7 +43,7 @@ class Validator:
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        leases: HeldLeases,
+        leases: ActiveLeases,
         settings: IntakeSettings,
         clock: Clock,
         stop: threading.Event,
@@ -103,7 +103,7 @@ class Validator:
             with metrics.VALIDATION_SECONDS.time():
                 self._validate(lease)
         except LeaseLostError:
-            self._leases.put_aside(lease)
+            self._leases.let_expire(lease)
         except DATABASE_AWAY as failure:
             self._put_aside(lease, type(failure).__name__)
         except MillraceError as failure:
@@ -129,16 +129,16 @@ class Validator:
         verdict = self._verdict(lease, job.endpoint, job.input_key)
         if job.deduplicate and not verdict.error_count:
             files = [InputFile(job.input_key, 0)]
-            keep_copies(self._engine, lease, files, lambda key: self._lines(key, lease))
+            store_copies(self._engine, lease, files, lambda key: self._lines(key, lease))
         with self._engine.begin() as connection:
             state = record_verdict(connection, lease, verdict)
             self._leases.release_in(connection, lease)  # whoever is woken finds the job free
         if state is JobState.FAILED:
             metrics.JOBS_REFUSED.inc()
 
-    def _verdict(self, lease: Lease, endpoint: str, input_key: str) -> Verdict:
+    def _verdict(self, lease: Lease, endpoint: str, input_key: str) -> ValidationResult:
         try:
-            return validate(
+            return validate_file(
                 lambda: self._lines(input_key, lease),
                 endpoint=endpoint,
                 items_max=self._settings.job_items_max,
@@ -147,7 +147,7 @@ class Validator:
             )
         except ObjectMissingError:
             message = "The content of the input file is gone."
-            return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
+            return rejected_file(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
 
     def _lines(self, key: str, lease: Lease) -> Iterator[Line]:
         with self._objects.read(key) as blocks:
@@ -160,7 +160,7 @@ class Validator:
         for block in blocks:
             if self._stop.is_set():
                 raise LeaseLostError(job_id=lease.job_id)
-            self._leases.check(lease)
+            self._leases.raise_if_lost(lease)
             yield block
 
     def _find_model(self, name: str) -> ModelVersion | None:
@@ -170,7 +170,7 @@ class Validator:
     def _put_aside(self, lease: Lease, code: str) -> None:
         metrics.JOB_FAILURES.inc()
         _LOG.error("a job was put aside", extra={"job": lease.job_id.hex, "code": code})
-        self._leases.put_aside(lease)
+        self._leases.let_expire(lease)
 
 
 def free_slots(threads: int, *, small: int, large: int, for_small: bool) -> int:

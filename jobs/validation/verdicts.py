@@ -9,10 +9,10 @@ from core.states import CloseReason, JobState
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.store.days import job_day
-from jobs.store.job_closing import close_values, drop_files
+from jobs.store.job_closing import close_values, drop_unvalidated_files
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
 from jobs.tables.jobs import jobs
-from jobs.validation.file_validation import Verdict
+from jobs.validation.file_validation import ValidationResult
 
 VALIDATION_DUE = sa.and_(
     # Literal, so that Postgres sees that the partial index fits: requests need no verdict, and
@@ -24,7 +24,9 @@ VALIDATION_DUE = sa.and_(
 """Which jobs await their verdict; one that is being cancelled needs its count too."""
 
 
-def record_verdict(connection: sa.Connection, lease: Lease, verdict: Verdict) -> JobState | None:
+def record_verdict(
+    connection: sa.Connection, lease: Lease, verdict: ValidationResult
+) -> JobState | None:
     """Write `verdict` and return the state that the job is in now.
 
     None when the job has a verdict already. Raises LeaseLostError.
@@ -43,7 +45,7 @@ def record_verdict(connection: sa.Connection, lease: Lease, verdict: Verdict) ->
         .where(jobs.c.id == lease.job_id, VALIDATION_DUE)
         .with_for_update()
     ).one_or_none()
-    leases.require(connection, lease)
+    leases.lock_lease(connection, lease)
     if job is None:
         return None
     is_cancelling = job.state == JobState.CANCELLING.value
@@ -61,7 +63,7 @@ def record_verdict(connection: sa.Connection, lease: Lease, verdict: Verdict) ->
 
 
 def _refuse(
-    connection: sa.Connection, job_id: UUID, verdict: Verdict, *, is_cancelling: bool
+    connection: sa.Connection, job_id: UUID, verdict: ValidationResult, *, is_cancelling: bool
 ) -> JobState:
     """Nothing was executed, so the job is at its end."""
     columns: dict[str, object] = {
@@ -75,12 +77,12 @@ def _refuse(
         state = JobState.FAILED
         columns |= {"failed_at": sa.func.now()}
     _update(connection, job_id, state, columns)
-    drop_files(connection, [job_id])
+    drop_unvalidated_files(connection, [job_id])
     return state
 
 
 def _accept(
-    connection: sa.Connection, job_id: UUID, verdict: Verdict, *, is_cancelling: bool
+    connection: sa.Connection, job_id: UUID, verdict: ValidationResult, *, is_cancelling: bool
 ) -> JobState:
     assert verdict.model is not None
     columns: dict[str, object] = {
@@ -112,7 +114,7 @@ def _close_if_due(connection: sa.Connection, job: sa.Row[tuple[object, ...]]) ->
         reason = CloseReason.EXPIRED.value
         values = close_values(CloseReason.EXPIRED)
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(values))
-        drop_files(connection, [job.id])
+        drop_unvalidated_files(connection, [job.id])
     if reason is not None:
         for statement in close_inserts(job.id, job_day(job.created_at), CloseReason(reason)):
             connection.execute(statement)

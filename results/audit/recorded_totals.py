@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.errors import JobMissingError
+from jobs.errors import JobNotFoundError
 from results.writer.sums import IS_BILLED
 from storage.postgres.items import items
 
@@ -84,10 +84,10 @@ WHERE j.id = :job
 
 
 def read_books(connection: sa.Connection, job_id: UUID) -> Books:
-    """Return what is written down about a job. Raises JobMissingError: it was deleted meanwhile."""
+    """Return what is written down about a job. Raises JobNotFoundError: it was deleted meanwhile."""
     row = connection.execute(_BOOKS, {"job": job_id}).one_or_none()
     if row is None:
-        raise JobMissingError
+        raise JobNotFoundError
     numbers = [None if number is None else int(number) for number in row[4:]]
     return Books(
         state=row[0],

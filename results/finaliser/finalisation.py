@@ -18,7 +18,7 @@ from core.ids import JOB, new_uuid, public_id
 from core.object_names import answer_prefix
 from core.states import CloseReason, JobKind, JobState
 from jobs.input.input_files import InputFile, appended_files
-from jobs.leasing.leases import Lease, require
+from jobs.leasing.leases import Lease, lock_lease
 from jobs.store.days import job_day
 from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
@@ -105,7 +105,7 @@ def _end(
         .where(jobs.c.id == lease.job_id)
         .with_for_update()
     ).one()
-    require(connection, lease)
+    lock_lease(connection, lease)
     if now.state not in {JobState.FINALIZING, JobState.CANCELLING}:
         raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
     target = _target(JobState(now.state), now.close_reason)

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
 from results.finaliser.retry_backoff import Pauses
@@ -41,7 +41,7 @@ class Finaliser:
 
     engine: sa.Engine
     store: ObjectStore
-    leases: HeldLeases
+    leases: ActiveLeases
     settings: FinaliserSettings
     clock: Clock
     _away_since: float | None = None  # monotonic
@@ -55,12 +55,14 @@ class Finaliser:
         of DATABASE_AWAY after `database_wait_s` of it.
         """
         ended = threading.Event()  # by the last job, later than `stop`, or by a failure
-        background = Background(ended, away_s_max=self.settings.database_wait_s, clock=self.clock)
+        background = SupervisedThreads(
+            ended, away_s_max=self.settings.database_wait_s, clock=self.clock
+        )
         removal = FileRemoval(self.engine, self.store, ended.is_set)
-        background.every(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
-        background.every(self.settings.removal_interval_s, "removal", removal.step)
+        background.start_periodic(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
+        background.start_periodic(self.settings.removal_interval_s, "removal", removal.step)
         orphans = OrphanSweep(self.engine, self.store, self.settings.orphan_age_s, ended.is_set)
-        background.every(self.settings.orphan_interval_s, "orphans", orphans.step)
+        background.start_periodic(self.settings.orphan_interval_s, "orphans", orphans.step)
         try:
             self._end_jobs(notifications, lambda: stop.is_set() or ended.is_set())
         finally:
@@ -110,7 +112,9 @@ class Finaliser:
         is_to_blame = False
         facts = {"job": lease.job_id, "epoch": lease.epoch}
         try:
-            state = finalise(self.engine, self.store, lease, check=lambda: self.leases.check(lease))
+            state = finalise(
+                self.engine, self.store, lease, check=lambda: self.leases.raise_if_lost(lease)
+            )
         except LeaseLostError:
             metrics.FINALISE_FAILURES.labels(LeaseLostError.code).inc()
             LOG.warning("job lost to another finaliser", extra=facts)
@@ -132,6 +136,6 @@ class Finaliser:
         finally:
             pause_s = self._pauses.next_s(lease.job_id, self.settings.lease_s) if is_to_blame else 0
             if pause_s > self.settings.lease_s:
-                self.leases.put_aside_for(lease, pause_s)
+                self.leases.back_off_lease(lease, pause_s)
             else:
-                self.leases.put_aside(lease)
+                self.leases.let_expire(lease)

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from core.errors import Disposition, MillraceError
 from core.object_names import ANSWERS
 from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
-from jobs.store.orphaned_objects import keys_by_job
+from jobs.store.orphaned_objects import group_keys_by_job
 from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
 from jobs.store.single_requests import JOB_DAY
 from jobs.tables.jobs import jobs
@@ -109,7 +109,7 @@ def spare_answers(connection: sa.Connection, keys: Collection[str]) -> set[str]:
 
     They are of executions that did not count, or of a caller that died before it had read them.
     """
-    by_job = keys_by_job(keys, ANSWERS)
+    by_job = group_keys_by_job(keys, ANSWERS)
     its_item = sa.and_(
         items.c.job_day == JOB_DAY, items.c.job_id == jobs.c.id, items.c.item_index == 0
     )

@@ -17,7 +17,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.recovery.restore_fencing import Place, renew
+from jobs.recovery.restore_fencing import RestorePosition, fence_restored_jobs
 from results.audit.log_extent import CLOCKS_DIFFER_S_MAX
 from results.call_tables import billed_calls
 from results.writer.writer import GROUP
@@ -74,15 +74,15 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> Recovered:
         raise RolesRunError
     job_count = 0
     oldest: datetime | None = None
-    after: Place | None = None
+    after: RestorePosition | None = None
     while True:
         with engine.begin() as connection:
-            rows = renew(connection, after)
+            rows = fence_restored_jobs(connection, after)
         if not rows:
             break
         job_count += len(rows)
         oldest = oldest or rows[0].created_at
-        after = Place(rows[-1].created_at, rows[-1].id)
+        after = RestorePosition(rows[-1].created_at, rows[-1].id)
     with engine.connect() as connection:
         last_bill = connection.scalar(_LAST_BILL)
     record_count, first_is_held = _rewind(kafka, group, since_s(oldest, last_bill))

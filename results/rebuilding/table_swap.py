@@ -17,7 +17,7 @@ from results.rebuilding.missing_dead_letters import add_missing
 from results.rebuilding.rebuild_verdict import Verdict
 from results.rebuilding.shadow_tables import LONG, SCHEMA, statement
 from results.writer.day_partitions import DayPartitions
-from tenancy.audit_log import CLI, Act, Action, record_act
+from tenancy.audit_log import CLI, Action, AuditEvent, record_audit_event
 
 _LOCK: Final = """
 SELECT j.settled_at IS NOT NULL FROM job_counters c JOIN jobs j ON j.id = c.job_id
@@ -110,11 +110,11 @@ def _record(connection: sa.Connection, job_id: UUID, found: Comparison) -> None:
         "different": found.different,
         "dead_letters": found.letters_missing,
     }
-    act = Act(
+    act = AuditEvent(
         tenant_id=row.tenant_id,
         actor=CLI,
         action=Action.JOB_REBUILT,
         subject=public_id(JOB if row.kind == JobKind.BATCH else SINGLE, job_id),
         details=counts,
     )
-    record_act(connection, act)
+    record_audit_event(connection, act)

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from core.errors import MillraceError
 from core.object_names import answer_prefix
 from jobs.store.days import job_day
-from jobs.store.file_removal import mark_removed, removable
-from jobs.store.job_key import destroy_key
+from jobs.store.file_removal import find_removable_file, mark_removed
+from jobs.store.job_key import destroy_job_key
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.copies import item_copies
 from jobs.tables.jobs import jobs
@@ -83,7 +83,7 @@ class BodyRemoval:
         removed = 0
         try:
             if row.zero_retention and row.id not in self._keyless:
-                destroy_key(self.store, row.id)  # what is left after it says nothing
+                destroy_job_key(self.store, row.id)  # what is left after it says nothing
                 self._keyless.add(row.id)
             removed, is_whole = self._rows_of(row, rows_max)
             if is_whole:
@@ -118,7 +118,11 @@ class BodyRemoval:
         prefix = result_prefix(row.id)
         object_count = self._delete_below(prefix) + self._delete_below(answer_prefix(row.id))
         with self.engine.connect() as connection:
-            found = [x for name in files_of(connection, row) for x in removable(connection, name)]
+            found = [
+                x
+                for name in files_of(connection, row)
+                for x in find_removable_file(connection, name)
+            ]
         others = [one.object_key for one in found if not one.object_key.startswith(prefix)]
         for key in others:
             self.store.delete(key)

@@ -15,7 +15,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobKind
-from jobs.errors import JobMissingError, JobRunningError
+from jobs.errors import JobNotEndedError, JobNotFoundError
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
@@ -34,8 +34,8 @@ def delete_batch(
 ) -> dict[str, int]:
     """Delete a batch that has ended, as its owner asks with the API key `key_id`.
 
-    Returns the counts of what it had. Raises JobMissingError, also for foreign and deleted ones,
-    and JobRunningError.
+    Returns the counts of what it had. Raises JobNotFoundError, also for foreign and deleted ones,
+    and JobNotEndedError.
     """
     row = connection.execute(
         sa.select(jobs)
@@ -48,9 +48,9 @@ def delete_batch(
         .with_for_update()
     ).one_or_none()
     if row is None:
-        raise JobMissingError
+        raise JobNotFoundError
     if row.state not in TERMINAL_STATES:
-        raise JobRunningError(f"Cannot delete a batch with status '{row.state}': cancel it first.")
+        raise JobNotEndedError(f"Cannot delete a batch with status '{row.state}': cancel it first.")
     return bury_batch(connection, row, key_id=key_id)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.store.file_removal import files_to_remove, mark_removed
+from jobs.store.file_removal import find_removable_files, mark_removed
 from results import metrics
 from results.finaliser.refused_objects import Refusals
 from storage.objects.object_store import ObjectStore
@@ -40,7 +40,9 @@ class FileRemoval:
     def _round(self) -> bool:
         """Remove some; return whether more may be due and nothing stood in the way."""
         with self.engine.begin() as connection:
-            due = files_to_remove(connection, limit=ROUND_FILES_MAX, but=self._refusals.resting)
+            due = find_removable_files(
+                connection, limit=ROUND_FILES_MAX, excluding=self._refusals.resting
+            )
         gone = []
         for removal in due:
             try:

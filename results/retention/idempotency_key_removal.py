@@ -7,7 +7,11 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.store.idempotency_expiry import ExpiredKey, expired_keys, forget
+from jobs.store.idempotency_expiry import (
+    ExpiredIdempotencyKey,
+    delete_expired_keys,
+    find_expired_keys,
+)
 from results.finaliser.refused_objects import Refusals
 from results.retention.metrics import REMOVED
 from storage.objects.object_store import ObjectStore
@@ -36,19 +40,19 @@ class KeyRemoval:
     def _round(self) -> bool:
         """Remove some of what is due; whether it is worth going on."""
         with self.engine.connect() as connection:
-            due = expired_keys(connection, ROUND_MAX, but=self._refusals.resting)
+            due = find_expired_keys(connection, ROUND_MAX, excluding=self._refusals.resting)
         gone = [key for key in due if key.body_key is None]
         failure = self._delete_objects(due, gone)
         if gone:
             with self.engine.begin() as connection:
-                REMOVED.labels("key").inc(forget(connection, gone))
+                REMOVED.labels("key").inc(delete_expired_keys(connection, gone))
         if failure is not None:
             LOG.warning("answers of keys stay", extra={"code": failure.code})
         self._refusals.wake(is_last=len(due) < ROUND_MAX)
         return failure is None and len(due) == ROUND_MAX
 
     def _delete_objects(
-        self, due: list[ExpiredKey], gone: list[ExpiredKey]
+        self, due: list[ExpiredIdempotencyKey], gone: list[ExpiredIdempotencyKey]
     ) -> MillraceError | None:
         """Add to `gone` whose object is; return the last failure."""
         last: MillraceError | None = None

@@ -9,7 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.store.job_key import destroy_key
+from jobs.store.job_key import destroy_job_key
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
 
@@ -38,7 +38,7 @@ class KeyDestruction:
             if self.is_over():
                 return
             try:
-                destroy_key(self.store, job_id)
+                destroy_job_key(self.store, job_id)
             except MillraceError as failure:
                 LOG.warning("a key stays", extra={"job": job_id.hex, "code": failure.code})
                 if failure.disposition is Disposition.RETRY:

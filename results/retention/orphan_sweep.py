@@ -12,13 +12,13 @@ from core.errors import MillraceError
 from core.object_names import ANSWERS, CALL_KEYS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
 from jobs.store.orphaned_objects import (
     FindOrphans,
-    of_calls,
-    of_ended_batches,
-    of_no_job,
-    of_no_kept_job,
-    of_no_open_request,
-    without_file,
-    without_key,
+    answers_without_idempotency_key,
+    call_keys,
+    files_without_row,
+    inputs_without_open_request,
+    job_keys_without_job,
+    outputs_of_ended_batches,
+    outputs_without_job,
 )
 from results import metrics
 from results.finaliser.request_finalisation import spare_answers
@@ -28,13 +28,13 @@ from storage.postgres.database_now import database_now_s
 LOG = logging.getLogger(__name__)
 
 _RULES: Final[tuple[tuple[str, tuple[FindOrphans, ...]], ...]] = (
-    (FILES, (without_file,)),
-    (RESULTS, (without_file,)),
-    (ANSWERS, (of_ended_batches, of_no_job, spare_answers)),
-    (REQUESTS, (of_no_open_request,)),
-    (KEYED_ANSWERS, (without_key,)),
-    (KEYS, (of_no_kept_job,)),
-    (CALL_KEYS, (of_calls,)),
+    (FILES, (files_without_row,)),
+    (RESULTS, (files_without_row,)),
+    (ANSWERS, (outputs_of_ended_batches, outputs_without_job, spare_answers)),
+    (REQUESTS, (inputs_without_open_request,)),
+    (KEYED_ANSWERS, (answers_without_idempotency_key,)),
+    (KEYS, (job_keys_without_job,)),
+    (CALL_KEYS, (call_keys,)),
 )
 _LOOKED_UP_AT_ONCE: Final = 500
 

@@ -11,9 +11,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.errors import DeadLetterMissingError
+from jobs.errors import DeadLetterNotFoundError
 from jobs.store.batches import find_job
-from jobs.store.keyset_pages import Page, unknown_cursor
+from jobs.store.keyset_pages import Page, unknown_cursor_error
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import dead_items, item_attempts
 from results.finaliser.encrypted_rows import RowOpener
@@ -89,16 +89,16 @@ def list_dead(
             )
         ).one_or_none()
         if place is None:
-            raise unknown_cursor()
+            raise unknown_cursor_error()
         query = query.where(_behind(after, place.failed_at, in_job=job_id is not None))
     found = connection.execute(query.limit(limit + 1)).all()
     return Page(list(found[:limit]), len(found) > limit)
 
 
 def find_dead(connection: sa.Connection, tenant_id: UUID, place: Place | None) -> DeadLetterView:
-    """Return one dead letter. Raises DeadLetterMissingError, also for foreign ids."""
+    """Return one dead letter. Raises DeadLetterNotFoundError, also for foreign ids."""
     if place is None:
-        raise DeadLetterMissingError
+        raise DeadLetterNotFoundError
     query = (
         sa.select(dead_items, *_SHOWN, items.c.body, items.c.body_key, items.c.copied_from)
         .add_columns(jobs.c.input_key, jobs.c.endpoint, jobs.c.zero_retention)
@@ -108,7 +108,7 @@ def find_dead(connection: sa.Connection, tenant_id: UUID, place: Place | None) -
     )
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise DeadLetterMissingError
+        raise DeadLetterNotFoundError
     recorded = sa.select(
         item_attempts.c.attempt,
         item_attempts.c.status_code,

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from core.states import TERMINAL_STATES, JobState
 from jobs.store.batches import find_job
 from jobs.store.days import job_day
-from jobs.store.files import visible
+from jobs.store.files import is_visible
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 
@@ -96,6 +96,6 @@ def _files(connection: sa.Connection, file_ids: list[UUID | None]) -> dict[UUID,
     if not wanted:
         return {}
     query = sa.select(files.c.id, files.c.object_key, files.c.size_bytes).where(
-        files.c.id.in_(wanted), visible()
+        files.c.id.in_(wanted), is_visible()
     )
     return {row.id: StoredFile(row.object_key, row.size_bytes) for row in connection.execute(query)}

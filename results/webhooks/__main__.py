@@ -19,7 +19,7 @@ from core.open_files import allow_open_files
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from results.__main__ import process_name, require_connections
 from results.webhooks.delivery.attempt_results import Settler
 from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
@@ -104,13 +104,13 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         on_assign=lambda _: None,
         on_revoke=lambda _: None,  # nothing is held between two polls
     )
-    background = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
+    background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
     reader = EventReader(engine, consumer, producer, deliverer.wake)
     watcher = Watcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)
-    background.every(0, "events", reader.step)
-    background.every(settings.watch_interval_s, "watches", watcher.step)
-    background.every(_REMOVAL_INTERVAL_S, "removal", removal.step)
+    background.start_periodic(0, "events", reader.step)
+    background.start_periodic(settings.watch_interval_s, "watches", watcher.step)
+    background.start_periodic(_REMOVAL_INTERVAL_S, "removal", removal.step)
     try:
         say_ready()
         asyncio.run(deliverer.run(stop))

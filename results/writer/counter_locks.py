@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from jobs.store.job_budgets import Budget
+from jobs.store.job_budgets import JobBudget
 from results.writer.groups import JobItems
 from results.writer.statements import LOCK_JOBS, LOOK_AT_JOBS
 from storage.postgres.engines import Cursor
@@ -20,7 +20,7 @@ class LockedJob:
     total_count: int  # 0 while intake validates: no result can be right yet
     day: int  # names the partition of its rows
     ended_count: int  # items that have their row
-    budget: Budget | None = None  # None: nothing bounds it
+    budget: JobBudget | None = None  # None: nothing bounds it
     succeeded: int = 0
     failed: int = 0
     total_tokens: int = 0
@@ -54,7 +54,7 @@ def _locked_job(row: tuple[Any, ...]) -> LockedJob:
     job_id, closed_reason, total, day, ended, items, ratio, sample, tokens, *counts = row
     budget = None
     if (items, ratio, tokens) != (None, None, None):
-        budget = Budget(
+        budget = JobBudget(
             max_failed_items=items,
             max_failed_ratio=ratio,
             failed_ratio_sample=sample,

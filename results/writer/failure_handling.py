@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.recovery.retry_policy import RetryRules, backoff_s, may_try_again
+from jobs.recovery.retry_policy import RetryRules, backoff_s, has_attempts_left
 from jobs.store.outbox import outbox_insert
 from results.writer.counter_locks import LockedJob
 from results.writer.groups import JobItems
@@ -77,7 +77,7 @@ class FailureJudge:
                     final.append(item)
                 elif place not in leads_on:
                     continue
-                elif may_try_again(item.attempt, self.rules):
+                elif has_attempts_left(item.attempt, self.rules):
                     again.append(item)
                 else:
                     final.append(msgspec.structs.replace(item, retryable=False))
@@ -95,7 +95,9 @@ class FailureJudge:
         for place, item in enumerate(items):
             if not item.retryable:
                 ended.add(item.index)
-            elif item.index not in (final if may_try_again(item.attempt, self.rules) else ended):
+            elif item.index not in (
+                final if has_attempts_left(item.attempt, self.rules) else ended
+            ):
                 failures[place] = item
         return failures
 

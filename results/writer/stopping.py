@@ -10,8 +10,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import JobState
-from jobs.store.job_budgets import close_due
-from jobs.store.job_closing import stop
+from jobs.store.job_budgets import budget_close_reason
+from jobs.store.job_closing import start_cancelling
 from jobs.tables.jobs import jobs
 from results.writer.counter_locks import LockedJob
 from results.writer.sums import JobSum
@@ -29,7 +29,7 @@ def stop_over_budget(
         job = locked[added.job_id]
         if job.budget is None:
             continue
-        reason = close_due(
+        reason = budget_close_reason(
             job.budget,
             succeeded=job.succeeded + added.succeeded,
             failed=job.failed + added.failed,
@@ -48,6 +48,6 @@ def stop_over_budget(
             .with_for_update(key_share=True)
         ).one_or_none()
         if row is not None:
-            stop(connection, row, reason)
+            start_cancelling(connection, row, reason)
             stopped.append(job.job_id)
     return stopped

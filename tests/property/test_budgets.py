@@ -4,26 +4,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.states import CloseReason
-from jobs.store.job_budgets import RATIO_SAMPLE_DEFAULT, Budget, close_due
+from jobs.store.job_budgets import RATIO_SAMPLE_DEFAULT, JobBudget, budget_close_reason
 
 counts = st.integers(0, 10_000)
 
 
 @given(succeeded=counts, failed=counts, tokens=counts)
 def test_without_bounds_nothing_stops(succeeded: int, failed: int, tokens: int) -> None:
-    assert close_due(Budget(), succeeded=succeeded, failed=failed, total_tokens=tokens) is None
+    assert (
+        budget_close_reason(JobBudget(), succeeded=succeeded, failed=failed, total_tokens=tokens)
+        is None
+    )
 
 
 @given(most=counts, failed=counts, succeeded=counts)
 def test_one_failure_more_than_allowed_stops(most: int, failed: int, succeeded: int) -> None:
-    budget = Budget(max_failed_items=most)
-    due = close_due(budget, succeeded=succeeded, failed=failed, total_tokens=0)
+    budget = JobBudget(max_failed_items=most)
+    due = budget_close_reason(budget, succeeded=succeeded, failed=failed, total_tokens=0)
     assert due is (CloseReason.FAILURE_BUDGET if failed > most else None)
 
 
 @given(cap=st.integers(1, 10_000), tokens=counts)
 def test_the_token_that_reaches_the_cap_stops(cap: int, tokens: int) -> None:
-    due = close_due(Budget(max_total_tokens=cap), succeeded=1, failed=0, total_tokens=tokens)
+    due = budget_close_reason(
+        JobBudget(max_total_tokens=cap), succeeded=1, failed=0, total_tokens=tokens
+    )
     assert due is (CloseReason.SPEND_CAP if tokens >= cap else None)
 
 
@@ -36,8 +41,8 @@ def test_the_token_that_reaches_the_cap_stops(cap: int, tokens: int) -> None:
 def test_a_ratio_counts_from_its_sample_on(
     ratio: float, sample: int | None, succeeded: int, failed: int
 ) -> None:
-    budget = Budget(max_failed_ratio=ratio, failed_ratio_sample=sample)
-    due = close_due(budget, succeeded=succeeded, failed=failed, total_tokens=0)
+    budget = JobBudget(max_failed_ratio=ratio, failed_ratio_sample=sample)
+    due = budget_close_reason(budget, succeeded=succeeded, failed=failed, total_tokens=0)
     ran = succeeded + failed
     if ran < (sample or RATIO_SAMPLE_DEFAULT):
         assert due is None
@@ -49,7 +54,9 @@ def test_a_ratio_counts_from_its_sample_on(
 def test_what_is_due_stays_due_when_more_fails(
     failed: int, succeeded: int, tokens: int, more: int
 ) -> None:
-    budget = Budget(max_failed_items=50, max_failed_ratio=0.3, max_total_tokens=5000)
-    before = close_due(budget, succeeded=succeeded, failed=failed, total_tokens=tokens)
-    after = close_due(budget, succeeded=succeeded, failed=failed + more, total_tokens=tokens)
+    budget = JobBudget(max_failed_items=50, max_failed_ratio=0.3, max_total_tokens=5000)
+    before = budget_close_reason(budget, succeeded=succeeded, failed=failed, total_tokens=tokens)
+    after = budget_close_reason(
+        budget, succeeded=succeeded, failed=failed + more, total_tokens=tokens
+    )
     assert before is None or after is not None

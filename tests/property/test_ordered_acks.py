@@ -21,7 +21,7 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
     acknowledged: list[tuple[Partition, int]] = []
     acks = OrderedAcks(acknowledged.append)
     live: dict[Partition, list[tuple[int, Ticket]]] = {p: [] for p in PARTITIONS}
-    every: list[Ticket] = []
+    start_periodic: list[Ticket] = []
     expected: list[tuple[Partition, int]] = []
     for number, (action, choice) in enumerate(steps):
         partition = PARTITIONS[choice % 2]
@@ -30,9 +30,9 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
                 partition, (partition, number), item_count=choice % 3 + 1, now_s=0.0
             )
             live[partition].append((number, ticket))
-            every.append(ticket)
-        elif action == "settle" and every:
-            ticket = every[choice % len(every)]
+            start_periodic.append(ticket)
+        elif action == "settle" and start_periodic:
+            ticket = start_periodic[choice % len(start_periodic)]
             if ticket.open_count:
                 acks.settle(ticket, 1)
         elif action == "drop":

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.recovery.retry_policy import (
-    Budget,
-    BudgetRules,
+    RetryBudget,
+    RetryBudgetRules,
     RetryRules,
     backoff_s,
-    may_try_again,
-    refilled,
-    shared,
+    has_attempts_left,
+    refill_budget,
+    share_budget,
 )
 
 fractions = st.floats(0, 1, exclude_max=True)
@@ -27,7 +27,7 @@ retry_rules = st.builds(
     backoff_s_max=st.floats(0, 86_400),
 )
 budget_rules = st.builds(
-    BudgetRules,
+    RetryBudgetRules,
     share=st.floats(0, 1),
     items_per_s_min=st.floats(0.001, 1e6),
     burst_s=st.floats(0.1, 100),
@@ -62,32 +62,32 @@ def test_waits_use_the_whole_range(attempt: int, rules: RetryRules) -> None:
 @given(retry_rules)
 def test_an_item_runs_as_often_as_the_rules_say(rules: RetryRules) -> None:
     attempt = 1
-    while may_try_again(attempt, rules):
+    while has_attempts_left(attempt, rules):
         attempt += 1
     assert attempt == rules.attempts_max
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.floats(0, 1e6), budget_rules)
 def test_a_budget_never_exceeds_its_burst_nor_shrinks_with_time(
-    tokens: float, elapsed_s: float, rate: float, rules: BudgetRules
+    tokens: float, elapsed_s: float, rate: float, rules: RetryBudgetRules
 ) -> None:
-    budget = refilled(tokens, elapsed_s, rate, rules)
+    budget = refill_budget(tokens, elapsed_s, rate, rules)
     assert 0 <= budget.tokens <= budget.burst
-    assert budget.tokens <= refilled(tokens, elapsed_s + 1, rate, rules).tokens
-    assert refilled(0.0, 1e9, rate, rules).whole >= 1  # whatever waits is let through at last
+    assert budget.tokens <= refill_budget(tokens, elapsed_s + 1, rate, rules).tokens
+    assert refill_budget(0.0, 1e9, rate, rules).whole >= 1  # whatever waits is let through at last
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1000)), max_size=50), budget_rules)
 def test_no_stretch_of_time_sees_more_than_burst_and_rate(
-    looks: list[tuple[float, int]], rules: BudgetRules
+    looks: list[tuple[float, int]], rules: RetryBudgetRules
 ) -> None:
-    budget, spent, passed_s = Budget(0.0, 0.0), 0, 0.0
+    budget, spent, passed_s = RetryBudget(0.0, 0.0), 0, 0.0
     for elapsed_s, wanted in looks:
         passed_s += elapsed_s
-        budget = refilled(budget.tokens, elapsed_s, 0.0, rules)
+        budget = refill_budget(budget.tokens, elapsed_s, 0.0, rules)
         count = min(wanted, budget.whole)
         spent += count
-        budget = Budget(budget.tokens - count, budget.burst)
+        budget = RetryBudget(budget.tokens - count, budget.burst)
     assert spent <= rules.items_per_s_min * passed_s * (1 + 1e-9) + 1e-6
 
 
@@ -96,7 +96,7 @@ def test_a_budget_is_shared_evenly_and_whole(
     budget: int, counts: list[list[int]], draw: random.Random
 ) -> None:
     wanted = by_id(counts)
-    given_ = shared(budget, wanted, draw.random)
+    given_ = share_budget(budget, wanted, draw.random)
     assert given_.keys() == {job for its in wanted.values() for job in its}
     assert sum(given_.values()) == max(0, min(budget, sum(map(sum, counts))))
     assert_even(
@@ -120,7 +120,7 @@ def test_over_many_looks_tenants_get_the_same_and_so_do_the_jobs_of_one(budget: 
     draw = random.Random(budget)
     got: Counter[UUID] = Counter()
     for _ in range(1200):
-        got.update(shared(budget, wanted, draw.random))
+        got.update(share_budget(budget, wanted, draw.random))
     fair = 1200 * budget / 3
     for its in wanted.values():
         assert sum(got[job] for job in its) == pytest.approx(fair, rel=0.2)

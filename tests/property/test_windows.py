@@ -12,8 +12,8 @@ from jobs.expansion.windows import (
     PoolCapacity,
     WindowLimits,
     allowances,
-    pair_windows,
-    shares,
+    share_window,
+    tenant_model_windows,
     window_items,
 )
 
@@ -55,7 +55,7 @@ windows = st.integers(CHUNK_ITEMS_MAX, 20_000)
 def test_shares_are_positive_and_keep_the_whole_within_the_window(
     jobs: list[JobLoad], window: int
 ) -> None:
-    given_out = shares(jobs, window)
+    given_out = share_window(jobs, window)
     by_id = {job.job_id: job for job in jobs}
     assert all(0 < count <= by_id[job_id].remaining for job_id, count in given_out.items())
     outstanding = sum(job.outstanding for job in jobs)
@@ -66,7 +66,7 @@ def test_shares_are_positive_and_keep_the_whole_within_the_window(
 def test_the_lowest_rank_has_a_grain_whatever_the_others_have(
     jobs: list[JobLoad], window: int
 ) -> None:
-    given_out = shares(jobs, window)
+    given_out = share_window(jobs, window)
     grain = max(1, min(CHUNK_ITEMS_MAX, window // 4))
     free = max(0, window - sum(job.outstanding for job in jobs))
     assert sum(given_out.values()) <= max(free, grain)
@@ -86,7 +86,7 @@ def test_the_lowest_rank_has_a_grain_whatever_the_others_have(
 def test_shares_leave_less_than_a_grain_while_anything_remains(
     jobs: list[JobLoad], window: int
 ) -> None:
-    given_out = shares(jobs, window)
+    given_out = share_window(jobs, window)
     free = window - sum(job.outstanding for job in jobs) - sum(given_out.values())
     left = [job.remaining - given_out.get(job.job_id, 0) for job in jobs]
     smallest = min((count for count in left if count), default=None)
@@ -96,7 +96,7 @@ def test_shares_leave_less_than_a_grain_while_anything_remains(
 
 @given(jobs=loads(), window=windows)
 def test_who_gets_a_chunk_had_the_least_outstanding(jobs: list[JobLoad], window: int) -> None:
-    given_out = shares(jobs, window)
+    given_out = share_window(jobs, window)
     grain = max(1, min(CHUNK_ITEMS_MAX, window // 4))
     after = {job.job_id: job.outstanding + given_out.get(job.job_id, 0) for job in jobs}
     wanting = [job.job_id for job in jobs if job.remaining - given_out.get(job.job_id, 0) >= grain]
@@ -111,7 +111,7 @@ def test_who_gets_a_chunk_had_the_least_outstanding(jobs: list[JobLoad], window:
 def test_a_job_that_nobody_holds_keeps_nothing_from_the_others(
     jobs: list[JobLoad], window: int
 ) -> None:
-    given_out = shares(jobs, window)
+    given_out = share_window(jobs, window)
     assert not any(job.job_id in given_out for job in jobs if not job.is_held)
     free = window - sum(job.outstanding for job in jobs)
     wanted = sum(job.remaining for job in jobs if job.is_held)
@@ -123,7 +123,7 @@ def test_a_job_that_nobody_holds_keeps_nothing_from_the_others(
 def test_a_pair_with_nothing_outstanding_gets_a_chunk(
     jobs: list[JobLoad], capacity: PoolCapacity
 ) -> None:
-    allowed = allowances(jobs, pair_windows(jobs, {"pool-model-1": capacity}, LIMITS))
+    allowed = allowances(jobs, tenant_model_windows(jobs, {"pool-model-1": capacity}, LIMITS))
     for pair in {(job.tenant_id, job.model) for job in jobs}:
         mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
         if not any(job.outstanding for job in mine):
@@ -138,7 +138,7 @@ def test_all_windows_together_take_half_of_the_read_ahead(
     jobs: list[JobLoad], capacity: PoolCapacity
 ) -> None:
     pools = {"pool-model-1": capacity, "pool-model-2": capacity}
-    allowed = allowances(jobs, pair_windows(jobs, pools, LIMITS))
+    allowed = allowances(jobs, tenant_model_windows(jobs, pools, LIMITS))
     pairs = {(job.tenant_id, job.model) for job in jobs}
     for pair in pairs:
         mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
@@ -177,4 +177,4 @@ def test_what_the_lowest_rank_has_beyond_the_window_is_its_alone() -> None:
     fills = job(1, 100, priority=rest, emitted=100)
     first, second = job(2, 20, priority=urgent), job(3, 10, priority=urgent)
     tail = job(4, 3, priority=rest)  # would fit into what is left of the grain
-    assert shares([fills, first, second, tail], 100) == {first.job_id: 20}
+    assert share_window([fills, first, second, tail], 100) == {first.job_id: 20}

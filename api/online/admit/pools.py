@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from jobs.expansion.pool_capacity import by_pool
+from jobs.expansion.pool_capacity import sum_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received import Received
 from topics.records.records import Capacity
@@ -38,7 +38,7 @@ class PoolsHeard:
             for replica, (capacity, heard_s) in self._heard.items()
             if now_s - heard_s <= SILENCE_S_MAX
         }
-        self._pools = by_pool(capacity for capacity, _ in self._heard.values())
+        self._pools = sum_by_pool(capacity for capacity, _ in self._heard.values())
 
     def find(self, pool: str) -> PoolCapacity | None:
         """Return what a pool can do, or None when no replica of it takes calls."""

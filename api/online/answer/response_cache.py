@@ -20,11 +20,11 @@ from api.online.calls import Finished, PlannedCall
 from api.runtime.database import Database, DatabaseAwayError
 from core.clock import Clock
 from tenancy.response_cache import (
-    BilledHits,
+    BilledCacheHits,
     CacheHits,
-    add_cache_hits,
-    response_cache_ttls,
-    to_bill,
+    billable_hits,
+    read_response_cache_ttls,
+    record_cache_hits,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class ResponseCache:
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
         self._bytes = 0
         self._hits: Counter[CacheHits] = Counter()
-        self._unheard: list[BilledHits] = []  # perhaps on the bill already
+        self._unheard: list[BilledCacheHits] = []  # perhaps on the bill already
 
     def allow(self, ttls: Mapping[UUID, int]) -> None:
         """Keep answers of these tenants, for so many seconds, and of no other."""
@@ -118,7 +118,7 @@ class ResponseCache:
         """Learn who wants it, and bill hits, until cancelled; an outage leaves what is known."""
         while True:
             try:
-                self.allow(await database.run_across_tenants(response_cache_ttls))
+                self.allow(await database.run_across_tenants(read_response_cache_ttls))
                 await self.bill(database)
             except DatabaseAwayError:
                 _LOG.warning("the tenants that cache were not refreshed")
@@ -128,12 +128,12 @@ class ResponseCache:
         """Put all hits so far on the bill, each once. Raises DatabaseAwayError; then try again."""
         await self._bill_unheard(database)
         hits, self._hits = self._hits, Counter()
-        self._unheard = to_bill(hits)
+        self._unheard = billable_hits(hits)
         await self._bill_unheard(database)
 
     async def _bill_unheard(self, database: Database) -> None:
         if self._unheard:
-            await database.run_across_tenants(add_cache_hits, self._unheard)
+            await database.run_across_tenants(record_cache_hits, self._unheard)
             self._unheard = []
 
     def _drop(self, key: bytes) -> None:

@@ -34,7 +34,7 @@ from api.online.send.call_keys import hidden_item, opened_body
 from api.online.send.call_sender import call_item
 from api.online.send.large_bodies import BODY_BYTES_MAX, request_line
 from jobs.input.token_estimates import prompt_token_count
-from jobs.store.idempotency import Claim
+from jobs.store.idempotency import IdempotencyClaim
 from storage.crypto.body_ciphers import BodyUnreadableError, Place, Way
 from topics.records.records import JobRef, ReplyEnd
 
@@ -65,7 +65,7 @@ class RunningCall:
         self._online, self._exchange = online, exchange
         self._planned, self._charge, self._headers = planned, charge, headers
         self._cache_key = cache_key
-        self._claim: Claim | None = None
+        self._claim: IdempotencyClaim | None = None
         self._prompt_tokens = prompt_token_count(len(planned.parsed.body))
         self._timings = Timings(exchange.arrived_s)
 

@@ -33,7 +33,7 @@ from core.clock import Clock
 from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 from jobs.store import idempotency
-from jobs.store.idempotency import Answer, Claim
+from jobs.store.idempotency import IdempotencyClaim, StoredAnswer
 from jobs.store.single_requests import NewRequest, expire_request, input_line, request_input_key
 from storage.objects.whole_objects import write_object
 from tenancy.api_keys import Principal
@@ -92,7 +92,7 @@ class DurableRequests:
                     tenant_id, expire_request, tenant_id, call.request_id
                 )
 
-    def accepted(self, call: PlannedCall, claim: Claim | None) -> Finished:
+    def accepted(self, call: PlannedCall, claim: IdempotencyClaim | None) -> Finished:
         """Return the 202 of a committed call; the answer to its claim from now on."""
         answer = accepted_answer(call.request_id, self._public_url)
         if claim is not None:
@@ -101,7 +101,9 @@ class DurableRequests:
             task.add_done_callback(self._tasks.discard)
         return finished(answer, is_old=False)
 
-    def _claim(self, principal: Principal, parsed: ParsedCall, exchange: Exchange) -> Claim | None:
+    def _claim(
+        self, principal: Principal, parsed: ParsedCall, exchange: Exchange
+    ) -> IdempotencyClaim | None:
         """Retries without a key are known in the background only: others hold a connection."""
         repeats: Repeats = repeats_of(
             exchange.headers,
@@ -114,25 +116,25 @@ class DurableRequests:
             return None
         return repeats.claim(_body_sha256(parsed), self._clock.monotonic_s)
 
-    async def _only_again(self, claim: Claim | None, refused: ApiError) -> Begun:
+    async def _only_again(self, claim: IdempotencyClaim | None, refused: ApiError) -> Begun:
         """Answer a call that there is no room for, if it was answered before."""
         again = None if claim is None else await self._again(claim)
         if again is None:
             raise refused
         return again
 
-    async def _again(self, claim: Claim) -> Begun | None:
+    async def _again(self, claim: IdempotencyClaim) -> Begun | None:
         """Return what was answered before to a claim. Raises KeyInFlightError, KeyReusedError."""
         database = self._services.database
         answer = await self._replays.until_free(
-            lambda: database.run_for(claim.tenant_id, idempotency.look, claim)
+            lambda: database.run_for(claim.tenant_id, idempotency.find_answer, claim)
         )
         if answer is None:
             return None
         return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
 
     async def _begin_request(
-        self, call: PlannedCall, claim: Claim | None, wait_s: float | None
+        self, call: PlannedCall, claim: IdempotencyClaim | None, wait_s: float | None
     ) -> Begun:
         """Look for an answer first where there may be one: it needs no store that takes a line."""
         if claim is not None and claim.may_repeat and (again := await self._again(claim)):
@@ -155,7 +157,7 @@ class DurableRequests:
             if not isinstance(error, DatabaseAwayError):
                 self._drops.begin(new.input_key)
             raise
-        if isinstance(begun, Answer):
+        if isinstance(begun, StoredAnswer):
             self._drops.begin(new.input_key)
             assert claim is not None  # or nothing was answered before
             return Begun(None, answer=await given_again(begun, claim.scope, objects))
@@ -166,11 +168,11 @@ class DurableRequests:
         return Begun(job, wait_s=wait_s, line_bytes=len(line), headers=applied, claim=claim)
 
     async def _begin_stream(
-        self, call: PlannedCall, claim: Claim, refused: ApiError | None
+        self, call: PlannedCall, claim: IdempotencyClaim, refused: ApiError | None
     ) -> Begun:
         services = self._services
 
-        def hold() -> Awaitable[Answer | None]:
+        def hold() -> Awaitable[StoredAnswer | None]:
             left_s = call.left_s(call.timeout_s, now_s=self._clock.monotonic_s())
             tenant_id = claim.tenant_id
             return services.database.run_for(tenant_id, hold_stream, claim, left_s, refused)
@@ -180,11 +182,11 @@ class DurableRequests:
             return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
         return Begun(call.job, recording=StreamRecording(services, claim, self._recordings))
 
-    async def _save(self, claim: Claim, answer: Answer) -> None:
+    async def _save(self, claim: IdempotencyClaim, answer: StoredAnswer) -> None:
         """A key that is not saved stands for the answer of its job, which is no worse."""
         try:
             await self._services.database.run_for(
-                claim.tenant_id, idempotency.save_held, claim, answer
+                claim.tenant_id, idempotency.complete_in_flight, claim, answer
             )
         except DatabaseAwayError:
             _LOG.warning("the answer to a key was not saved")

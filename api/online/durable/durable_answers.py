@@ -13,7 +13,7 @@ from api.online.calls import Finished
 from api.online.send.store_threads import in_store_thread
 from core.ids import SINGLE, public_id
 from core.states import JobState
-from jobs.store.idempotency import Answer, Scope, version_header
+from jobs.store.idempotency import KeyScope, StoredAnswer, version_header
 from storage.objects.errors import ObjectMissingError
 from storage.objects.object_store import ObjectStore
 from storage.objects.whole_objects import read_object
@@ -22,22 +22,22 @@ from topics.records.records import JobRef
 _JSON: Final = ("content-type", "application/json")
 
 
-def accepted_answer(job_id: UUID, public_url: str | None) -> Answer:
+def accepted_answer(job_id: UUID, public_url: str | None) -> StoredAnswer:
     """Return the 202 of a committed call: its answer will be found under the job."""
     name = public_id(SINGLE, job_id)
     place = f"{(public_url or '').rstrip('/')}/v1/jobs/{name}"
     status = JobState.IN_PROGRESS.value
     body = msgspec.json.encode({"id": name, "object": "job", "status": status})
-    return Answer(202, body, (_JSON, ("location", place)))
+    return StoredAnswer(202, body, (_JSON, ("location", place)))
 
 
-def to_keep(answer: Answer, job: JobRef) -> Answer:
+def to_keep(answer: StoredAnswer, job: JobRef) -> StoredAnswer:
     """Return an answer to the call of `job` as it is kept: a version may follow that one's."""
     said = version_header(job.model, job.model_version)
     return replace(answer, headers=(*answer.headers, said))
 
 
-async def given_again(answer: Answer, scope: Scope, objects: ObjectStore) -> Finished:
+async def given_again(answer: StoredAnswer, scope: KeyScope, objects: ObjectStore) -> Finished:
     """Return what was answered before to a key of `scope`.
 
     Raises ApiError (410) when its body is gone, and what a store raises.
@@ -48,11 +48,11 @@ async def given_again(answer: Answer, scope: Scope, objects: ObjectStore) -> Fin
             body = await in_store_thread(read_object, objects, answer.body_key)
         except ObjectMissingError:
             raise ApiError(410, "The answer is gone.", code="answer_gone") from None
-        answer = Answer(answer.status_code, body, answer.headers)
+        answer = StoredAnswer(answer.status_code, body, answer.headers)
     return finished(answer, is_old=True)
 
 
-def finished(answer: Answer, *, is_old: bool) -> Finished:
+def finished(answer: StoredAnswer, *, is_old: bool) -> Finished:
     """Return an answer that is whole, as it is sent; an old one says so in a header."""
     pairs = [*answer.headers, REPLAYED] if is_old else [*answer.headers]
     headers = [(name.encode(), value.encode()) for name, value in pairs]

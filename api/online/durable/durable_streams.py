@@ -21,7 +21,7 @@ from api.runtime.services import Services
 from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
 from jobs.store import idempotency
-from jobs.store.idempotency import MODEL_VERSION, Answer, Claim
+from jobs.store.idempotency import MODEL_VERSION, IdempotencyClaim, StoredAnswer
 from storage.objects.whole_objects import write_object
 
 _LOG = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _HEADERS: Final = tuple((name.decode(), value.decode()) for name, value in STREA
 class StreamRecording:
     """The record of one stream."""
 
-    def __init__(self, services: Services, claim: Claim, room: RecordingRoom) -> None:
+    def __init__(self, services: Services, claim: IdempotencyClaim, room: RecordingRoom) -> None:
         """`claim`, and what it takes of `room`, are held until `close`."""
         self._services, self._claim, self._room = services, claim, room
         self._sent = bytearray()
@@ -114,13 +114,15 @@ class StreamRecording:
             key = f"{KEYED_ANSWERS}{claim.holder.hex}"
             await in_store_thread(write_object, services.objects, key, body)
             body = b""
-        answer = Answer(200, body, (*_HEADERS, *self._version), key)
-        await services.database.run_for(claim.tenant_id, idempotency.save_held, claim, answer)
+        answer = StoredAnswer(200, body, (*_HEADERS, *self._version), key)
+        await services.database.run_for(
+            claim.tenant_id, idempotency.complete_in_flight, claim, answer
+        )
 
     async def _let_go(self) -> None:
         claim = self._claim
         try:
-            await self._services.database.run_for(claim.tenant_id, idempotency.let_go, claim)
+            await self._services.database.run_for(claim.tenant_id, idempotency.release_key, claim)
             self._is_settled = True
         except DatabaseAwayError:
             _LOG.warning("a key stays in flight until its deadline")

@@ -8,8 +8,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import JOB, new_uuid, public_id
-from jobs.errors import FieldRefusedError, RequestRefusedError
-from jobs.store.keyset_pages import Cursor, unknown_cursor
+from jobs.errors import InvalidFieldError, InvalidRequestError
+from jobs.store.keyset_pages import PageCursor, unknown_cursor_error
 from results.webhooks.delivery.disabled_deliveries import PENDING
 from results.webhooks.endpoints.endpoints import find_endpoint
 from results.webhooks.events.event_bodies import event_body
@@ -20,7 +20,7 @@ _SAMPLE_JOB: Final = UUID(int=0)
 _PLACE: Final = sa.tuple_(webhook_deliveries.c.created_at, webhook_deliveries.c.message_id)
 
 
-class EndpointDisabledError(RequestRefusedError):
+class EndpointDisabledError(InvalidRequestError):
     """The webhook endpoint is disabled; enable it first."""
 
     code = "webhook_endpoint_disabled"
@@ -54,11 +54,11 @@ class Replayed:
 
 
 def list_deliveries(
-    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, cursor: Cursor
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, cursor: PageCursor
 ) -> tuple[list[DeliveryHistory], bool]:
     """Return a page of an endpoint's deliveries, newest first, and whether more follow.
 
-    Raises EndpointMissingError, FieldRefusedError.
+    Raises EndpointMissingError, InvalidFieldError.
     """
     endpoint = find_endpoint(connection, tenant_id, endpoint_id)
     table = webhook_deliveries
@@ -87,7 +87,7 @@ def list_deliveries(
 
 
 def _place_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> sa.Tuple:
-    """Return the place of a message among those of its endpoint. Raises FieldRefusedError."""
+    """Return the place of a message among those of its endpoint. Raises InvalidFieldError."""
     table = webhook_deliveries
     created_at = connection.scalar(
         sa.select(table.c.created_at).where(
@@ -95,7 +95,7 @@ def _place_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) ->
         )
     )
     if created_at is None:
-        raise unknown_cursor()
+        raise unknown_cursor_error()
     return sa.tuple_(sa.literal(created_at), sa.literal(message_id, table.c.message_id.type))
 
 
@@ -105,7 +105,7 @@ def replay(
     """Send messages again, oldest first, with their ids and the whole schedule: 10,000 at most.
 
     Those that wait for a try get it now. Raises EndpointMissingError, EndpointDisabledError,
-    FieldRefusedError: the one message, or the one to go on behind, was never sent here.
+    InvalidFieldError: the one message, or the one to go on behind, was never sent here.
     """
     endpoint = find_endpoint(connection, tenant_id, endpoint_id)
     if endpoint.disabled_at is not None:
@@ -159,7 +159,7 @@ def _require_sent(connection: sa.Connection, endpoint_id: UUID, message_id: UUID
         table.c.is_test.is_(False),
     )
     if not connection.scalar(sa.select(sent)):
-        raise FieldRefusedError("No such message was sent here.", param="message_id")
+        raise InvalidFieldError("No such message was sent here.", param="message_id")
 
 
 def begin_test(

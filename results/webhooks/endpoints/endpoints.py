@@ -11,8 +11,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.errors import FieldRefusedError, RequestRefusedError
-from jobs.store.keyset_pages import Cursor, Page, read_page
+from jobs.errors import InvalidFieldError, InvalidRequestError
+from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.jobs import jobs
 from results.webhooks.delivery.disabled_deliveries import PENDING, drop_waiting
 from results.webhooks.delivery.signatures import secret_hint
@@ -37,7 +37,7 @@ _OVERLAP: Final = sa.text("now() + interval '24 hours'")
 _IS_KEPT: Final = webhook_endpoints.c.disabled_reason.is_distinct_from(DELETED)
 
 
-class EndpointMissingError(RequestRefusedError):
+class EndpointMissingError(InvalidRequestError):
     """No such webhook endpoint."""
 
     code = "webhook_endpoint_not_found"
@@ -53,19 +53,19 @@ class EndpointChange:
     enabled: bool | None = None
 
     def __post_init__(self) -> None:
-        """Raise FieldRefusedError."""
+        """Raise InvalidFieldError."""
         if self.name is not None and not 0 < len(self.name) <= NAME_CHARS_MAX:
-            raise FieldRefusedError(f"Give 1 to {NAME_CHARS_MAX} characters.", param="name")
+            raise InvalidFieldError(f"Give 1 to {NAME_CHARS_MAX} characters.", param="name")
         if self.name is not None and "\x00" in self.name:
-            raise FieldRefusedError("The character U+0000 is not allowed.", param="name")
+            raise InvalidFieldError("The character U+0000 is not allowed.", param="name")
         if self.event_types is not None:
             check_event_types(self.event_types, param="event_types")
 
 
 def check_event_types(event_types: Sequence[str], *, param: str) -> None:
-    """Raise FieldRefusedError unless there are some and all are known."""
+    """Raise InvalidFieldError unless there are some and all are known."""
     if not event_types or not set(event_types) <= set(EVENT_TYPES):
-        raise FieldRefusedError(f"Give some of {', '.join(EVENT_TYPES)}.", param=param)
+        raise InvalidFieldError(f"Give some of {', '.join(EVENT_TYPES)}.", param=param)
 
 
 def create_endpoint(
@@ -76,7 +76,7 @@ def create_endpoint(
     *,
     endpoints_max: int,
 ) -> tuple[sa.Row[Any], bytes]:
-    """Add an endpoint; return it with its secret. Raises FieldRefusedError when there are enough.
+    """Add an endpoint; return it with its secret. Raises InvalidFieldError when there are enough.
 
     `new` has all its fields.
     """
@@ -92,7 +92,7 @@ def create_endpoint(
         )
     )
     if (count or 0) >= endpoints_max:
-        raise FieldRefusedError(f"There are {endpoints_max} endpoints already; delete one first.")
+        raise InvalidFieldError(f"There are {endpoints_max} endpoints already; delete one first.")
     endpoint_id, secret = new_uuid(), sealer.new_secret()
     row = connection.execute(
         webhook_endpoints.insert()
@@ -136,8 +136,8 @@ def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | Non
     return row
 
 
-def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
-    """Return a page of endpoints, newest first, without callbacks. Raises FieldRefusedError."""
+def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) -> Page:
+    """Return a page of endpoints, newest first, without callbacks. Raises InvalidFieldError."""
     query = sa.select(webhook_endpoints).where(webhook_endpoints.c.job_id.is_(None), _IS_KEPT)
     return read_page(connection, query, webhook_endpoints, tenant_id=tenant_id, cursor=cursor)
 

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
-from jobs.store.file_removal import files_to_remove
+from jobs.store.file_removal import find_removable_files
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused, upload
@@ -84,7 +84,7 @@ def test_an_expired_file_is_gone(site: Site) -> None:
         assert ok(client.get("/v1/files"))["data"] == []
 
     with site.engine.begin() as connection:
-        removable = {r.file_id for r in files_to_remove(connection, limit=999)}
+        removable = {r.file_id for r in find_removable_files(connection, limit=999)}
         assert parse_public_id(FILE, created) in removable
 
 
@@ -213,10 +213,10 @@ def test_a_deleted_input_stays_until_its_job_has_ended(site: Site) -> None:
         long_ago = sa.text("now() - interval '1 hour'")
         connection.execute(change_files(site).values(expires_at=long_ago))
         key = connection.execute(own_files(site)).one().object_key
-        assert key not in {r.object_key for r in files_to_remove(connection, limit=999)}
+        assert key not in {r.object_key for r in find_removable_files(connection, limit=999)}
         ended = sa.update(jobs).where(jobs.c.id == parse_public_id(JOB, job["id"]))
         connection.execute(ended.values(state="failed"))
-        assert key in {r.object_key for r in files_to_remove(connection, limit=999)}
+        assert key in {r.object_key for r in find_removable_files(connection, limit=999)}
     assert list(site.objects.read(key)) == [b"{}\n"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from tenancy.response_cache import CacheHits, add_cache_hits, set_response_cache, to_bill
+from tenancy.response_cache import CacheHits, billable_hits, record_cache_hits, set_response_cache
 from tenancy.tables import usage_ledger
 from tests.integration.api.answers import ok
 from tests.integration.api.durable_site import ASK, ENDPOINT, opened, until
@@ -58,11 +58,11 @@ def test_hits_are_billed_by_a_process_that_stops_and_once(
 
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     mine = CacheHits(new_uuid(), "m", "1")
-    bill = to_bill({mine: 5})
+    bill = billable_hits({mine: 5})
     billed = sa.select(sa.func.sum(usage_ledger.c.item_count))
     for _ in range(2):
         with engine.begin() as connection:
-            add_cache_hits(connection, bill)
+            record_cache_hits(connection, bill)
     with engine.connect() as connection:
         ours = billed.where(
             usage_ledger.c.tenant_id == tenant_id, usage_ledger.c.output_tokens == 0

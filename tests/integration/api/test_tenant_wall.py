@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from api.runtime.database import Database
 from jobs.store.batches import list_jobs
-from jobs.store.keyset_pages import Cursor
+from jobs.store.keyset_pages import PageCursor
 from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -328,7 +328,7 @@ def test_a_page_of_jobs_reads_a_page(database_url: str) -> None:
     with engine.begin() as connection:
         wall_off(connection, tenant)
         before = connection.scalar(READ_JOBS)
-        page = list_jobs(connection, tenant, Cursor(limit=20))
+        page = list_jobs(connection, tenant, PageCursor(limit=20))
         read = connection.scalar(READ_JOBS) - before
     engine.dispose()
     assert len(page.rows) == 20

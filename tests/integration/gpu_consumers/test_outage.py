@@ -19,7 +19,7 @@ from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngin
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build
 from jobs.expansion.job_loads import open_jobs
-from jobs.recovery.retry_policy import BudgetRules, RetryRules
+from jobs.recovery.retry_policy import RetryBudgetRules, RetryRules
 from jobs.store.days import job_day
 from jobs.tables.retries import item_attempts
 from results.writer.day_partitions import DayPartitions
@@ -166,7 +166,7 @@ class Loop:
         tails = (REQUESTS_BULK, RESULTS, CAPACITY)
         self.tails = [TopicTail(site.kafka, topic, client_id="test") for topic in tails]
         self._writer = ItemWriter(engine, DayPartitions(engine), retries=RULES)
-        rules = BudgetRules(items_per_s_min=10 * SCALE)
+        rules = RetryBudgetRules(items_per_s_min=10 * SCALE)
         self._retries = Looks(engine, site.objects, site.producer, rules)
         self._waiting: list[Chunk] = []
         self._available = True

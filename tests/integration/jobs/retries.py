@@ -7,8 +7,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.recovery.retry_emission import Retrying
-from jobs.recovery.retry_policy import BudgetRules
+from jobs.recovery.retry_emission import RetryEmitter
+from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.store.days import job_day
 from jobs.tables.retries import item_retries
 from storage.objects.local_objects import LocalObjects
@@ -23,7 +23,7 @@ from topics.records.records import Capacity, Item
 from topics.settings import KafkaSettings
 
 OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
-RICH = BudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
+RICH = RetryBudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
 
 
 class Looks:
@@ -34,11 +34,11 @@ class Looks:
         engine: sa.Engine,
         objects: LocalObjects,
         producer: LogProducer,
-        rules: BudgetRules = RICH,
+        rules: RetryBudgetRules = RICH,
         fraction: Callable[[], float] = random.random,
     ) -> None:
         self.clock = HeldClock()
-        self._retrying = Retrying(engine, objects, producer, rules, self.clock, fraction)
+        self._retrying = RetryEmitter(engine, objects, producer, rules, self.clock, fraction)
 
     def look(self, *pools: str) -> None:
         capacities = PoolCapacities(self.clock)

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.leasing.active_leases import HeldLeases
-from jobs.periodic import PRODUCERS, Means, start_beside
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.periodic import PRODUCERS, PeriodicDeps, start_periodic_tasks
 from jobs.settings import IntakeSettings
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from jobs.tables.appended_files import job_inputs
 from jobs.validation.append_validator import SMALL
 from jobs.validation.validator import SMALL_BYTES_MAX
@@ -63,18 +63,18 @@ def test_an_intake_process_judges_small_work_beside_large(
         return read(key)
 
     monkeypatch.setattr(site.objects, "read", held)
-    means = Means(
+    means = PeriodicDeps(
         settings=IntakeSettings(),
         engine=site.engine,
         objects=site.objects,
         holder="a",
-        leases=HeldLeases(site.engine, role="intake", holder="a", ttl_s=60),
+        leases=ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60),
         capacities=PoolCapacities(clock),
         clock=clock,
         stop=site.stop,
     )
-    threads = Background(site.stop, away_s_max=1, clock=clock)
-    start_beside(threads, means, [producer] * PRODUCERS)
+    threads = SupervisedThreads(site.stop, away_s_max=1, clock=clock)
+    start_periodic_tasks(threads, means, [producer] * PRODUCERS)
     try:
         assert began.wait(WAIT_S_MAX)
         site.append(line("b-0"))

@@ -13,17 +13,17 @@ from sqlalchemy.exc import OperationalError
 from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs import metrics
-from jobs.errors import FieldRefusedError, FileMissingError, JobSealedError
+from jobs.errors import InvalidFieldError, JobSealedError, UploadedFileNotFoundError
 from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import OPEN, job_loads
-from jobs.expansion.leased_jobs import HeldJobs
+from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.input.input_files import appended_files
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
-from jobs.recovery.re_emit import EmittingAgain
+from jobs.recovery.re_emit import ReEmitter
 from jobs.settings import IntakeSettings
 from jobs.store.appending import APPENDED_MAX, append_file, seal_job
-from jobs.store.batches import cancel_job, find_job, find_whole_job
+from jobs.store.batches import cancel_job, find_job, find_job_with_errors
 from jobs.store.files import NewFile, insert_file
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
@@ -56,7 +56,7 @@ class Site:
     def __init__(self, engine: sa.Engine, objects: LocalObjects) -> None:
         self.engine, self.objects = engine, objects
         self.stop = threading.Event()
-        self.leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=60)
+        self.leases = ActiveLeases(engine, role=ROLE, holder="a", ttl_s=60)
         self.validator = self.judge(sa.true())
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)
@@ -121,7 +121,7 @@ class Site:
         return [file["state"] for file in self.shown().appended or ()]
 
     def errors(self) -> list[tuple[str, int | None]]:
-        (*_, last) = self.control(find_whole_job).appended
+        (*_, last) = self.control(find_job_with_errors).appended
         return [(error["code"], error["line"]) for error in last["errors"]]
 
 
@@ -135,9 +135,9 @@ class Intake:
 
     def __init__(self, site: Site, producer: LogProducer) -> None:
         clock = SystemClock()
-        leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
+        leases = ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60)
         self.engine = site.engine
-        self.held = HeldJobs(site.engine, leases, clock)
+        self.held = LeasedJobs(site.engine, leases, clock)
         self.expander = Expander(site.engine, site.objects, producer, self.held, clock)
 
     def emit_all(self, *, at_once: int = 100) -> None:
@@ -192,8 +192,8 @@ def test_lost_items_of_any_file_come_again(
     done = [0, 5, 6]
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in done]})
-    leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
-    again = EmittingAgain(site.engine, site.objects, producer, leases)
+    leases = ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60)
+    again = ReEmitter(site.engine, site.objects, producer, leases)
     assert again.emit(site.job_id, sa.and_(OPEN, jobs.c.id == site.job_id)) == 6
     assert indexes(kafka) == [1, 2, 3, 4, 7, 8]
 
@@ -335,14 +335,14 @@ def test_a_sealed_job_takes_no_more(site: Site) -> None:
 
 
 def test_what_cannot_be_appended(site: Site) -> None:
-    with pytest.raises(FileMissingError):
+    with pytest.raises(UploadedFileNotFoundError):
         site.control(append_file, new_uuid())
-    with pytest.raises(FieldRefusedError):
+    with pytest.raises(InvalidFieldError):
         site.control(append_file, site.file([], purpose="evals"))
     file_id = site.file([line("b-0")])
     for _ in range(APPENDED_MAX):
         site.control(append_file, file_id)
-    with pytest.raises(FieldRefusedError):
+    with pytest.raises(InvalidFieldError):
         site.control(append_file, file_id)
 
 

@@ -14,15 +14,15 @@ from core.clock import SystemClock
 from core.errors import LeaseLostError
 from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import OPEN, job_loads
-from jobs.expansion.leased_jobs import HeldJobs
+from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing import leases
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.recovery.copy_sweep import CopySweep
-from jobs.recovery.re_emit import EmittingAgain
-from jobs.store.copies import keep_copies
+from jobs.recovery.re_emit import ReEmitter
+from jobs.store.copies import store_copies
 from jobs.tables.copies import item_copies
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
@@ -56,9 +56,9 @@ class Intake:
 
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
         self.engine, self.objects, self.producer = engine, objects, producer
-        self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
+        self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
         clock = SystemClock()
-        self.held = HeldJobs(engine, self.leases, clock)
+        self.held = LeasedJobs(engine, self.leases, clock)
         self.expander = Expander(engine, objects, producer, self.held, clock)
 
     def job(self, texts: list[Any], **columns: Any) -> UUID:
@@ -91,7 +91,7 @@ class Intake:
 
     def keep(self, job_id: UUID) -> int:
         lease = self.lease(job_id)
-        count = keep_copies(self.engine, lease, [InputFile("in", 0)], self.lines)
+        count = store_copies(self.engine, lease, [InputFile("in", 0)], self.lines)
         with self.engine.begin() as connection:
             leases.release(connection, lease)
         return count
@@ -178,7 +178,7 @@ def test_a_lost_original_comes_again_and_a_copy_never(intake: Intake, kafka: Kaf
     with intake.engine.begin() as connection:
         connection.execute(sa.update(job_cursors).values(item_index=5, copy_count=2))
     ItemWriter(intake.engine, DayPartitions(intake.engine)).write({job_id: [outcome(0)]})
-    again = EmittingAgain(intake.engine, intake.objects, intake.producer, intake.leases)
+    again = ReEmitter(intake.engine, intake.objects, intake.producer, intake.leases)
 
     assert again.emit(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 2
     assert indexes(kafka) == [1, 4]
@@ -187,12 +187,12 @@ def test_a_lost_original_comes_again_and_a_copy_never(intake: Intake, kafka: Kaf
 def test_a_second_reading_finds_the_same_and_a_late_one_writes_nothing(intake: Intake) -> None:
     job_id = intake.job([n % 7 for n in range(12_000)])
     late = intake.lease(job_id)
-    assert keep_copies(intake.engine, late, [InputFile("in", 0)], intake.lines) == 11_993
+    assert store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines) == 11_993
     with intake.engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
     assert intake.keep(job_id) == 11_993
     with pytest.raises(LeaseLostError):
-        keep_copies(intake.engine, late, [InputFile("in", 0)], intake.lines)
+        store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines)
 
     found = copies(intake.engine)
     assert found == {n: n % 7 for n in range(7, 12_000)}

@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from core.clock import SystemClock
 from core.errors import LeaseLostError
-from jobs.expansion.cursors import Cursor, advance
+from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import (
     EXPANSION_DUE,
@@ -20,10 +20,10 @@ from jobs.expansion.job_loads import (
     open_jobs,
     requests_query,
 )
-from jobs.expansion.leased_jobs import HeldJobs
+from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.windows import JobLoad, allowances
 from jobs.leasing import leases
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
@@ -67,9 +67,9 @@ class Process:
     def __init__(
         self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer, holder: str = "a"
     ) -> None:
-        self.leases = HeldLeases(engine, role="intake", holder=holder, ttl_s=60)
+        self.leases = ActiveLeases(engine, role="intake", holder=holder, ttl_s=60)
         clock = SystemClock()
-        self.held = HeldJobs(engine, self.leases, clock)
+        self.held = LeasedJobs(engine, self.leases, clock)
         self.expander = Expander(engine, objects, producer, self.held, clock)
         self.engine = engine
 
@@ -192,7 +192,12 @@ def test_a_zombie_moves_no_cursor(
     assert cursor_of(engine, job_id) == 40
     assert len(zombie.held.ids) == 0
     with engine.begin() as connection, pytest.raises(LeaseLostError):
-        advance(connection, Lease(job_id, "intake", "a", 1), Cursor(0, 0, 40), Cursor(9, 9, 90))
+        advance_cursor(
+            connection,
+            Lease(job_id, "intake", "a", 1),
+            ExpansionCursor(0, 0, 40),
+            ExpansionCursor(9, 9, 90),
+        )
     heir.expander.round({job_id: 60})
     assert cursor_of(engine, job_id) == 100
 

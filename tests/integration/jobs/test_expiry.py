@@ -5,7 +5,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import CloseReason
-from jobs.recovery.expiry import ExpirySweep, close_again, close_expired, expiry_due
+from jobs.recovery.expiry import ExpirySweep, close_expired, expiry_due_query, republish_closes
 from jobs.store.days import job_day
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
@@ -60,12 +60,12 @@ def test_a_close_that_the_log_lost_is_said_again(engine: sa.Engine) -> None:
         connection.execute(
             sa.update(job_counters).where(job_counters.c.job_id == job_id).values(updated_at=PAST)
         )
-        assert close_again(connection, 3600) == 0
-        assert close_again(connection, 0.5) == 1
+        assert republish_closes(connection, 3600) == 0
+        assert republish_closes(connection, 0.5) == 1
     with engine.begin() as connection:
         topics = connection.scalars(sa.select(outbox.c.topic).order_by(outbox.c.id)).all()
         assert topics == ["results", "control"]
-        assert close_again(connection, 0.5) == 0  # not again before the limit has passed
+        assert republish_closes(connection, 0.5) == 0  # not again before the limit has passed
 
 
 def test_a_sweep_skips_what_another_transaction_holds(engine: sa.Engine) -> None:
@@ -80,7 +80,7 @@ def test_a_sweep_skips_what_another_transaction_holds(engine: sa.Engine) -> None
 
 
 def test_the_sweep_reads_an_index(engine: sa.Engine) -> None:
-    query = expiry_due(100).compile(engine, compile_kwargs={"literal_binds": True})
+    query = expiry_due_query(100).compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
         plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.leasing.active_leases import HeldLeases
-from jobs.leasing.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, turns
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, fair_order_query
 from jobs.leasing.leases import Lease, claimable
 from jobs.tables.jobs import jobs
 from jobs.validation.verdicts import VALIDATION_DUE
@@ -59,7 +59,7 @@ def fill(engine: sa.Engine, name: str, count: int, state: str = "validating") ->
 
 
 def queue_of(engine: sa.Engine, clock: StillClock, holder: str = "a") -> LeaseQueue:
-    leases = HeldLeases(engine, role="intake", holder=holder, ttl_s=60)
+    leases = ActiveLeases(engine, role="intake", holder=holder, ttl_s=60)
     return LeaseQueue(engine, leases, VALIDATION_DUE, clock)
 
 
@@ -137,7 +137,7 @@ def test_what_was_claimed_before_a_failure_is_left_to_others(
 ) -> None:
     """A rival had the second job, so a second claim follows, which fails."""
     fill(engine, "one", 3)
-    leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
+    leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
     queue = LeaseQueue(engine, leases, VALIDATION_DUE, StillClock())
     claim, claims = leases.claim, 0
 
@@ -164,7 +164,7 @@ def test_a_look_reads_only_unfinished_jobs(
         add_job(connection, add_tenant(connection))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("VACUUM ANALYZE jobs"))
-    query = turns("intake", where, after=UUID(int=1)).compile(
+    query = fair_order_query("intake", where, after=UUID(int=1)).compile(
         engine, compile_kwargs={"literal_binds": True}
     )
     with engine.begin() as connection:
@@ -190,7 +190,7 @@ def test_a_look_at_what_awaits_validation_reads_no_single_requests(engine: sa.En
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("VACUUM ANALYZE jobs"))
     with engine.begin() as connection:
-        _, rows = plan(connection, turns("intake", VALIDATION_DUE, after=UUID(int=1)))
+        _, rows = plan(connection, fair_order_query("intake", VALIDATION_DUE, after=UUID(int=1)))
     assert rows <= 100
 
 

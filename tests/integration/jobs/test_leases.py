@@ -51,7 +51,7 @@ def test_a_heartbeat_does_not_wait_for_a_lease_that_a_transaction_has_locked(
     some_jobs(engine, 3)
     held = claim(engine, "a", ttl_s=30)
     with engine.begin() as busy, engine.begin() as heartbeat:
-        leases.require(busy, held[1])
+        leases.lock_lease(busy, held[1])
         heartbeat.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
         assert leases.extend(heartbeat, held, 600) == {lease.job_id for lease in held}
     left_s = sa.extract("epoch", job_leases.c.expires_at - sa.func.now())
@@ -70,11 +70,11 @@ def test_an_abandoned_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: 
         assert leases.extend(connection, [old], 60) == set()
         assert leases.extend(connection, [new], 60) == {new.job_id}
         leases.release(connection, old)  # not its own any more
-        leases.require(connection, new)
+        leases.lock_lease(connection, new)
         refused = WRITES_REFUSED.labels("intake")
         before = refused._value.get()
         with pytest.raises(LeaseLostError):
-            leases.require(connection, old)
+            leases.lock_lease(connection, old)
         assert refused._value.get() == before + 1
     assert claim(engine, "c") == []
 
@@ -119,14 +119,14 @@ def test_a_faster_rival_keeps_what_it_took(engine: sa.Engine) -> None:
         with pytest.raises(sa.exc.OperationalError):  # serialisation failure: nothing is taken
             leases.claim(slow, role="intake", holder="slow", ttl_s=60, limit=1, where=EVERY)
     with engine.begin() as connection:
-        leases.require(connection, fast)
+        leases.lock_lease(connection, fast)
 
 
 def test_required_leases_hold_off_the_next_holder(engine: sa.Engine) -> None:
     some_jobs(engine, 1)
     (lease,) = claim(engine, "a", ttl_s=-1)
     with engine.begin() as connection:
-        leases.require(connection, lease)
+        leases.lock_lease(connection, lease)
         with engine.begin() as rival:
             rival.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
             with pytest.raises(sa.exc.OperationalError):

@@ -9,7 +9,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from core.states import JobState
-from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claimed, relay
+from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claim_query, relay
 from jobs.store.outbox import event_insert
 from jobs.tables.outbox import outbox
 from tests.integration.jobs.log_reader import records_of
@@ -143,7 +143,7 @@ def test_one_relay_at_a_time(
 
 
 def test_claiming_reads_the_primary_key(engine: sa.Engine) -> None:
-    query = claimed(CLAIM_MAX).compile(engine, compile_kwargs={"literal_binds": True})
+    query = claim_query(CLAIM_MAX).compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
         plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))

@@ -7,15 +7,15 @@ import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
-from jobs.errors import FieldRefusedError, JobMissingError, JobNotOpenError
-from jobs.expansion.cursors import Cursor, advance, fence
+from jobs.errors import InvalidFieldError, JobNotFoundError, JobNotOpenError
+from jobs.expansion.cursors import ExpansionCursor, advance_cursor, fence_cursor
 from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import job_loads
-from jobs.expansion.leased_jobs import HeldJobs
-from jobs.leasing.active_leases import HeldLeases
-from jobs.recovery.re_emit import EmittingAgain
-from jobs.recovery.resume import Resuming, resume_query
-from jobs.store.control_state import lock_open
+from jobs.expansion.leased_jobs import LeasedJobs
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.recovery.re_emit import ReEmitter
+from jobs.recovery.resume import ResumeSweep, resume_query
+from jobs.store.control_state import lock_open_job
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
@@ -41,13 +41,13 @@ class Intake:
 
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
         self.engine = engine
-        self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
+        self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
         clock = SystemClock()
-        self.held = HeldJobs(engine, self.leases, clock)
+        self.held = LeasedJobs(engine, self.leases, clock)
         self.expander = Expander(engine, objects, producer, self.held, clock)
-        again = EmittingAgain(engine, objects, producer, self.leases)
+        again = ReEmitter(engine, objects, producer, self.leases)
         self.resume_clock = HeldClock()
-        self.resuming = Resuming(engine, again, self.resume_clock, window_items_max=20_000)
+        self.resuming = ResumeSweep(engine, again, self.resume_clock, window_items_max=20_000)
 
     def look(self) -> None:
         """Claim and let go of jobs, as a round does before it emits."""
@@ -218,11 +218,15 @@ def test_records_below_the_fence_move_no_cursor(
     lease = intake.leases.lease_of(job_id)
     assert lease is not None
     with engine.begin() as connection:
-        fence(connection, lease, 3)
-        fence(connection, lease, 1)  # it only rises
+        fence_cursor(connection, lease, 3)
+        fence_cursor(connection, lease, 1)  # it only rises
     with engine.begin() as connection:
-        assert not advance(connection, lease, Cursor(), Cursor(9, 9, 9), version=2)
-        assert advance(connection, lease, Cursor(), Cursor(9, 9, 9), version=3)
+        assert not advance_cursor(
+            connection, lease, ExpansionCursor(), ExpansionCursor(9, 9, 9), version=2
+        )
+        assert advance_cursor(
+            connection, lease, ExpansionCursor(), ExpansionCursor(9, 9, 9), version=3
+        )
 
 
 def test_repeated_changes_change_nothing(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
@@ -277,7 +281,7 @@ def test_an_earlier_deadline_voids_nothing(engine: sa.Engine, owned: tuple[UUID,
 def test_what_cannot_be_is_refused(
     engine: sa.Engine, owned: tuple[UUID, UUID], wanted: JobChange, param: str
 ) -> None:
-    with pytest.raises(FieldRefusedError) as refusal:
+    with pytest.raises(InvalidFieldError) as refusal:
         control(engine, change_job, *owned, wanted)
     assert refusal.value.param == param
     assert controls(engine) == []
@@ -305,8 +309,8 @@ def test_a_job_at_its_end_cannot_be_changed(
 def test_a_foreign_job_does_not_exist(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
     with engine.begin() as connection:
         stranger = add_tenant(connection)
-        with pytest.raises(JobMissingError):
-            lock_open(connection, stranger, owned[1], "pause")
+        with pytest.raises(JobNotFoundError):
+            lock_open_job(connection, stranger, owned[1], "pause")
 
 
 def test_looking_for_resumed_jobs_reads_an_index(engine: sa.Engine) -> None:

@@ -11,7 +11,12 @@ import sqlalchemy as sa
 from core.states import CloseReason
 from jobs.leasing.leases import claim
 from jobs.recovery import restore_fencing
-from jobs.recovery.restore_fencing import JUMP, Place, renew, unvalidated_count
+from jobs.recovery.restore_fencing import (
+    VERSION_JUMP,
+    RestorePosition,
+    count_unvalidated_jobs,
+    fence_restored_jobs,
+)
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
@@ -35,7 +40,9 @@ def said(connection: sa.Connection, job_id: UUID) -> list[JobControl | None]:
 
 def all_renewed(connection: sa.Connection) -> list[sa.Row[Any]]:
     found: list[sa.Row[Any]] = []
-    while rows := renew(connection, Place(found[-1].created_at, found[-1].id) if found else None):
+    while rows := fence_restored_jobs(
+        connection, RestorePosition(found[-1].created_at, found[-1].id) if found else None
+    ):
         found += rows
     return found
 
@@ -48,7 +55,7 @@ def test_jobs_whose_items_nobody_counted_are_told(database_url: str) -> None:
         add_job(connection, tenant_id, state="cancelling", close_reason="cancelled")
         add_job(connection, tenant_id, state="in_progress", total_count=1)
         add_job(connection, tenant_id, state="failed")
-        assert unvalidated_count(connection) == 2
+        assert count_unvalidated_jobs(connection) == 2
         assert connection.scalar(sa.text(runbook_query())) == 2
 
 
@@ -71,7 +78,7 @@ def test_jobs_with_an_appended_file_that_nobody_counted_are_told(database_url: s
                     state=state,
                 )
             )
-        assert unvalidated_count(connection) == 1
+        assert count_unvalidated_jobs(connection) == 1
         assert connection.scalar(sa.text(runbook_query())) == 1
 
 
@@ -105,15 +112,15 @@ def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) ->
         taken_back, state = said(connection, running)
         assert taken_back is None
         assert state is not None
-        assert (state.version, state.paused, state.closed) == (3 + JUMP, False, None)
+        assert (state.version, state.paused, state.closed) == (3 + VERSION_JUMP, False, None)
         taken_back, state = said(connection, closed)
         assert taken_back is None
         assert state is not None
         assert state.closed is CloseReason.CANCELLED
         leases = connection.execute(sa.select(job_leases)).all()
         assert {(row.job_id, row.role, row.epoch) for row in leases} == {
-            (running, "finaliser", lease.epoch + JUMP),
-            (closed, "finaliser", JUMP),
+            (running, "finaliser", lease.epoch + VERSION_JUMP),
+            (closed, "finaliser", VERSION_JUMP),
         }
     with engine.begin() as connection:
         (again,) = claim(
@@ -124,13 +131,13 @@ def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) ->
             limit=1,
             where=jobs.c.id == running,
         )
-        assert again.epoch == lease.epoch + JUMP + 1
+        assert again.epoch == lease.epoch + VERSION_JUMP + 1
 
 
 def test_no_statement_grows_with_the_jobs_that_are_done(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restore_fencing, "SLICE", 2)
+    monkeypatch.setattr(restore_fencing, "SLICE_JOBS", 2)
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)

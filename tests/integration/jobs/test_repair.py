@@ -10,10 +10,10 @@ from sqlalchemy.exc import OperationalError
 from jobs.expansion.job_loads import OpenJob, request_loads
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.leasing import leases
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery import re_emit
-from jobs.recovery.re_emit import MISSING, repair_due
-from jobs.recovery.stall_recovery import Repairs
+from jobs.recovery.re_emit import MISSING_INDEXES, re_emit_due
+from jobs.recovery.stall_recovery import StallRecovery
 from jobs.recovery.stall_watch import StallWatch
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
@@ -79,8 +79,8 @@ class Looks:
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
         self.clock = HeldClock()
         self.capacities = PoolCapacities(self.clock)
-        self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
-        self._repairs = Repairs(engine, objects, producer, self.leases, StallWatch(STALL_S))
+        self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
+        self._repairs = StallRecovery(engine, objects, producer, self.leases, StallWatch(STALL_S))
 
     def look(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
         self.clock.now_s = at_s
@@ -148,7 +148,7 @@ def test_a_pool_that_is_away_is_no_stall(kafka: KafkaSettings, job_id: UUID, loo
 def test_the_holder_of_the_job_repairs_it_and_a_rival_does_not(
     engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
 ) -> None:
-    rival = HeldLeases(engine, role="intake", holder="b", ttl_s=60)
+    rival = ActiveLeases(engine, role="intake", holder="b", ttl_s=60)
     (held,) = rival.claim(sa.true(), 1)
     looks.look(0)
     looks.look(STALL_S)
@@ -231,7 +231,7 @@ def test_requests_that_are_not_watched_are_counted(
 def test_any_number_of_jobs_may_stand_still(engine: sa.Engine, job_id: UUID) -> None:
     still = [job_id, *(UUID(int=number) for number in range(70_000))]
     with engine.begin() as connection:
-        query = sa.select(jobs.c.id).where(repair_due(still, STALL_S))
+        query = sa.select(jobs.c.id).where(re_emit_due(still, STALL_S))
         assert list(connection.scalars(query)) == [job_id]
 
 
@@ -274,10 +274,10 @@ def test_a_large_job_is_looked_through_in_spans_and_heartbeats_pass(
         assert lease is not None
         with engine.begin() as connection:
             connection.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
-            leases.require(connection, lease)  # nobody has it locked: a heartbeat passes it over
+            leases.lock_lease(connection, lease)  # nobody has it locked: a heartbeat passes it over
             assert leases.extend(connection, [lease], 60) == {job_id}
 
-    monkeypatch.setattr(re_emit, "LOOK_ITEMS", 110)
+    monkeypatch.setattr(re_emit, "RANGE_ITEMS", 110)
     during_looks(monkeypatch, beat)
     looks.look(0)
     looks.look(STALL_S)
@@ -349,7 +349,7 @@ def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: U
     with engine.begin() as connection:
         day = job_day(job_row(connection, job_id).created_at)
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        explain = sa.text(f"EXPLAIN {MISSING.text}").bindparams(
+        explain = sa.text(f"EXPLAIN {MISSING_INDEXES.text}").bindparams(
             sa.bindparam("job_id", type_=sa.Uuid)
         )
         bound = {"first": 0, "last": CURSOR - 1, "day": day, "job_id": job_id}

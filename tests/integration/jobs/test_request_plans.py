@@ -13,8 +13,8 @@ from jobs.store import files as file_rows
 from jobs.store.batches import job_query
 from jobs.store.file_removal import removal_query
 from jobs.store.files import stored_query
-from jobs.store.keyset_pages import Cursor, page_query
-from jobs.store.open_batches import last_query
+from jobs.store.keyset_pages import PageCursor, page_query
+from jobs.store.open_batches import limit_query
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.jobs.plans import plan
@@ -97,14 +97,14 @@ def test_plans(connection: sa.Connection) -> None:
     behind = sa.tuple_(jobs.c.created_at, jobs.c.id) < sa.tuple_(
         sa.literal(after.created_at, jobs.c.created_at.type), sa.literal(after.id, jobs.c.id.type)
     )
-    first = page_query(batches.listed_query(), jobs, owner, Cursor(limit=20))
+    first = page_query(batches.listed_query(), jobs, owner, PageCursor(limit=20))
     for query in (first, first.where(behind)):
         text, rows = plan(connection, query)
         assert "ix_jobs_listed" in text
         assert rows <= 90  # jobs, counters and appended files
 
     other = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()  # it has files
-    first = page_query(file_rows.listed_query(), files, other, Cursor(limit=20))
+    first = page_query(file_rows.listed_query(), files, other, PageCursor(limit=20))
     text, rows = plan(connection, first)
     assert "ix_files_listed" in text
     assert rows <= 60
@@ -127,7 +127,7 @@ def test_lists_pass_no_tombstones(connection: sa.Connection, ascending: bool) ->
         (file_rows.listed_query(), files, 10_000),
         (file_rows.listed_query(purpose="evals"), files, 1),
     ):
-        cursor = Cursor(limit=limit, ascending=ascending)
+        cursor = PageCursor(limit=limit, ascending=ascending)
         text, rows = plan(connection, page_query(query, table, owner, cursor))
         assert rows <= 10, text
 
@@ -153,6 +153,6 @@ def test_a_new_batch_looks_at_the_open_ones_of_its_tenant_alone(
 ) -> None:
     connection.execute(sa.text(OPEN_BATCHES))
     connection.execute(sa.text("ANALYZE jobs"))
-    text, rows = plan(connection, last_query(tenant(connection), open_max=1000))
+    text, rows = plan(connection, limit_query(tenant(connection), open_max=1000))
     assert "ix_jobs_open_batches" in text
     assert rows <= OPEN_OF_EACH + 80

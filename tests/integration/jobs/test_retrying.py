@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.recovery.retry_policy import BudgetRules
+from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.store.controls import pause_job, resume_job
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
@@ -255,7 +255,7 @@ def test_a_spent_budget_delays_and_is_shared_by_the_jobs_of_a_pool(
     producer: LogProducer,
     add_open_job: Callable[..., UUID],
 ) -> None:
-    rules = BudgetRules(share=0.0, items_per_s_min=10.0, burst_s=1.0)
+    rules = RetryBudgetRules(share=0.0, items_per_s_min=10.0, burst_s=1.0)
     first, second = (
         Looks(engine, objects, producer, rules),
         Looks(engine, objects, producer, rules),
@@ -287,7 +287,7 @@ def test_older_jobs_of_one_tenant_leave_others_their_share(
     add_open_job: Callable[..., UUID],
 ) -> None:
     """A look has two retries to give: six jobs that are older must not have both each time."""
-    rules = BudgetRules(share=0.0, items_per_s_min=2.0, burst_s=1.0)
+    rules = RetryBudgetRules(share=0.0, items_per_s_min=2.0, burst_s=1.0)
     looks = Looks(engine, objects, producer, rules, fraction=random.Random(1).random)
     with engine.begin() as connection:
         crowd = add_tenant(connection)

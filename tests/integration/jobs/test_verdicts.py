@@ -16,7 +16,7 @@ from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_leases
-from jobs.validation.file_validation import Verdict
+from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
@@ -24,8 +24,10 @@ from tests.integration.jobs.rows import add_job, add_tenant, job_row
 SMALL = ModelVersion(
     "small", "1", "pool-small", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)
 )
-VALID = Verdict(7, SMALL)
-INVALID = Verdict(2, None, (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 2),), 150)
+VALID = ValidationResult(7, SMALL)
+INVALID = ValidationResult(
+    2, None, (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 2),), 150
+)
 
 
 def leased_job(engine: sa.Engine, **columns: object) -> Lease:
@@ -37,7 +39,9 @@ def leased_job(engine: sa.Engine, **columns: object) -> Lease:
     return lease
 
 
-def record(engine: sa.Engine, lease: Lease, verdict: Verdict) -> sa.Row[tuple[object, ...]]:
+def record(
+    engine: sa.Engine, lease: Lease, verdict: ValidationResult
+) -> sa.Row[tuple[object, ...]]:
     with engine.begin() as connection:
         record_verdict(connection, lease, verdict)
     with engine.begin() as connection:

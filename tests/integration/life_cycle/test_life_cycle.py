@@ -32,7 +32,7 @@ from jobs.errors import JobEndedError, JobNotOpenError, JobSealedError
 from jobs.store.appending import append_file, seal_job
 from jobs.store.batches import cancel_job
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
-from jobs.store.job_budgets import Budget
+from jobs.store.job_budgets import JobBudget
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel
@@ -70,7 +70,7 @@ class LifeCycle(RuleBasedStateMachine):
     def create(
         self, count: int, sealed: bool, max_failed: int | None, max_tokens: int | None
     ) -> None:
-        budget = Budget(max_failed_items=max_failed, max_total_tokens=max_tokens)
+        budget = JobBudget(max_failed_items=max_failed, max_total_tokens=max_tokens)
         self.world.create(count, sealed=sealed, budget=budget)
         self.model = JobModel(count, sealed, max_failed, max_tokens)
 

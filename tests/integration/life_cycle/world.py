@@ -19,7 +19,7 @@ from jobs.recovery.expiry import close_expired
 from jobs.store.batches import NewJob, create_job
 from jobs.store.days import job_day
 from jobs.store.files import NewFile, insert_file
-from jobs.store.job_budgets import Budget
+from jobs.store.job_budgets import JobBudget
 from jobs.store.job_options import JobOptions
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
@@ -27,7 +27,7 @@ from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
 from jobs.validation.append_validator import next_query
 from jobs.validation.append_verdicts import APPEND_DUE, record_append_verdict
-from jobs.validation.file_validation import Verdict
+from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
 from results.finaliser.finalisation import READY, finalise
@@ -60,7 +60,7 @@ class World:
         self.job_id = UUID(int=0)
         self.ids = 0  # of lines, over all files
 
-    def create(self, count: int, *, sealed: bool, budget: Budget) -> None:
+    def create(self, count: int, *, sealed: bool, budget: JobBudget) -> None:
         file_id = self.file(count)
         new = NewJob(
             input_file_id=file_id,
@@ -200,5 +200,7 @@ class World:
             connection.execute(sa.update(jobs).where(jobs.c.id == self.job_id).values(**columns))
 
 
-def _verdict(count: int, *, is_valid: bool) -> Verdict:
-    return Verdict(count, MODEL) if is_valid else Verdict(count, None, _REFUSED, 1)
+def _verdict(count: int, *, is_valid: bool) -> ValidationResult:
+    return (
+        ValidationResult(count, MODEL) if is_valid else ValidationResult(count, None, _REFUSED, 1)
+    )

@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 
 from registry.models import (
-    ModelDiffersError,
-    ModelRefusedError,
+    InvalidModelError,
     ModelVersion,
+    ModelVersionConflictError,
     add_model,
     find_model,
     list_models,
@@ -51,7 +51,7 @@ def test_registering_again_makes_an_old_version_serve(connection: sa.Connection)
 
     assert add(connection, "a", "1") == first
     assert find_model(connection, "a") == first
-    with pytest.raises(ModelDiffersError):
+    with pytest.raises(ModelVersionConflictError):
         add(connection, "a", "1", pool="q")
 
 
@@ -71,7 +71,7 @@ def test_any_text_may_be_asked_for(connection: sa.Connection, name: str) -> None
     ],
 )
 def test_a_bad_value_is_refused(connection: sa.Connection, given: dict[str, object]) -> None:
-    with pytest.raises(ModelRefusedError):
+    with pytest.raises(InvalidModelError):
         add(connection, "a", "1", **given)
-    with pytest.raises(ModelRefusedError):
+    with pytest.raises(InvalidModelError):
         add(connection, "a b\x00", "1")

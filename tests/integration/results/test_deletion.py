@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
-from jobs.errors import JobMissingError, JobRunningError
+from jobs.errors import JobNotEndedError, JobNotFoundError
 from jobs.leasing.leases import claim
 from jobs.store.batches import cancel_job, find_job, list_jobs
 from jobs.store.files import NewFile, insert_file
-from jobs.store.keyset_pages import Cursor
+from jobs.store.keyset_pages import PageCursor
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.copies import item_copies
 from jobs.tables.files import files
@@ -145,15 +145,15 @@ def test_a_deleted_batch_shows_nowhere_at_once(
     delete(engine, tenant_id, job_id, key_id)
 
     with engine.begin() as connection:
-        assert list_jobs(connection, tenant_id, Cursor(limit=10)).rows == []
+        assert list_jobs(connection, tenant_id, PageCursor(limit=10)).rows == []
         nothing = list_dead(connection, tenant_id, job_id=None, after=None, limit=10)
         assert nothing.rows == []
         for ask in (find_job, cancel_job):
-            with pytest.raises(JobMissingError):
+            with pytest.raises(JobNotFoundError):
                 ask(connection, tenant_id, job_id)
         with pytest.raises(Exception, match="No such dead letter"):
             find_dead(connection, tenant_id, Place(job_id, 1))
-        with pytest.raises(JobMissingError):
+        with pytest.raises(JobNotFoundError):
             delete_batch(connection, tenant_id, job_id, key_id=key_id)
         row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
         assert (row.metadata, row.errors, row.state) == (None, None, "completed")
@@ -210,9 +210,9 @@ def test_what_runs_is_not_deleted(engine: sa.Engine, key_id: UUID) -> None:
     job_id = add_running_job(engine, 4)
     with engine.connect() as connection:
         tenant_id = connection.execute(sa.select(jobs.c.tenant_id)).scalar_one()
-        with pytest.raises(JobRunningError, match="in_progress"):
+        with pytest.raises(JobNotEndedError, match="in_progress"):
             delete_batch(connection, tenant_id, job_id, key_id=key_id)
-        with pytest.raises(JobMissingError):
+        with pytest.raises(JobNotFoundError):
             delete_batch(connection, new_uuid(), job_id, key_id=key_id)
 
 

@@ -16,10 +16,10 @@ from core.errors import LeaseLostError, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from core.states import JobState
-from jobs.leasing.active_leases import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.store.files import NewFile, delete_file, insert_file
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_leases
@@ -52,7 +52,7 @@ def finaliser(engine: sa.Engine, store: LocalObjects, holder: str, **settings: A
     return Finaliser(
         engine=engine,
         store=store,
-        leases=HeldLeases(engine, role=ROLE, holder=holder, ttl_s=limits.lease_s),
+        leases=ActiveLeases(engine, role=ROLE, holder=holder, ttl_s=limits.lease_s),
         settings=limits,
         clock=SystemClock(),
     )
@@ -141,11 +141,11 @@ def test_a_job_that_cannot_end_stops_no_other(
 
 def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None:
     settle(engine)
-    leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=3)
+    leases = ActiveLeases(engine, role=ROLE, holder="a", ttl_s=3)
     (lease,) = leases.claim(READY, 1)
     stop = threading.Event()
-    background = Background(stop, away_s_max=1, clock=SystemClock())
-    background.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
+    background = SupervisedThreads(stop, away_s_max=1, clock=SystemClock())
+    background.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
     try:
         with engine.connect() as connection:
             query = sa.select(job_leases.c.expires_at)
@@ -157,13 +157,13 @@ def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None
                 return bool(connection.scalar(query) != first)
 
             until(extended)
-        leases.check(lease)
+        leases.raise_if_lost(lease)
 
         with engine.begin() as connection:  # a rival takes it
             connection.execute(sa.update(job_leases).values(epoch=2, holder="b"))
         until(lambda: not leases._held)
         with pytest.raises(LeaseLostError):
-            leases.check(lease)
+            leases.raise_if_lost(lease)
     finally:
         stop.set()
         background.join(5)

@@ -14,15 +14,15 @@ from core.ids import REQUEST, new_uuid, public_id
 from core.object_names import answer_prefix
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.errors import FieldRefusedError, JobMissingError, RequestEndedError, RequestMissingError
-from jobs.expansion.emission import item_of
+from jobs.errors import InvalidFieldError, JobNotFoundError, RequestEndedError, RequestNotFoundError
+from jobs.expansion.emission import parse_item
 from jobs.expansion.job_loads import open_jobs
 from jobs.input.line_reader import input_lines
 from jobs.recovery.expiry import close_expired
 from jobs.recovery.re_emit import missing_indexes
 from jobs.store.batches import find_job, list_jobs
-from jobs.store.idempotency import Answer, Claim, Scope, save
-from jobs.store.keyset_pages import Cursor
+from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
+from jobs.store.keyset_pages import PageCursor
 from jobs.store.single_requests import (
     NewRequest,
     cancel_request,
@@ -165,12 +165,12 @@ def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObje
 def test_no_batch_route_knows_a_request(engine: sa.Engine, store: LocalObjects) -> None:
     tenant_id, job_id = begin(engine, store)
     with engine.connect() as connection:
-        with pytest.raises(JobMissingError):
+        with pytest.raises(JobNotFoundError):
             find_job(connection, tenant_id, job_id)
-        assert list_jobs(connection, tenant_id, Cursor(limit=10)).rows == []
-        with pytest.raises(FieldRefusedError):
-            list_jobs(connection, tenant_id, Cursor(limit=10, after=job_id))
-        with pytest.raises(RequestMissingError):
+        assert list_jobs(connection, tenant_id, PageCursor(limit=10)).rows == []
+        with pytest.raises(InvalidFieldError):
+            list_jobs(connection, tenant_id, PageCursor(limit=10, after=job_id))
+        with pytest.raises(RequestNotFoundError):
             find_request(connection, new_uuid(), job_id)
         assert connection.scalars(sa.select(sa.column("id")).where(READY)).all() == []
 
@@ -211,7 +211,7 @@ def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObje
         assert missing_indexes(connection, opened, range(opened.cursor.item_index)) == [0]
     with store.read(opened.ref.input_key) as blocks:
         ((_, offset, line),) = input_lines(blocks, line_bytes_max=1000)
-    item = item_of(0, offset, line, ENDPOINT)
+    item = parse_item(0, offset, line, ENDPOINT)
     assert item.body == b'{ "model":"small"}'
     assert item.custom_id == public_id(REQUEST, job_id)
 
@@ -219,15 +219,15 @@ def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObje
 def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> None:
     put(store, "idempotency/1", b"data: x")
     with engine.begin() as connection:
-        claim = Claim(
+        claim = IdempotencyClaim(
             tenant_id=add_tenant(connection),
-            scope=Scope.CLIENT,
+            scope=KeyScope.CLIENT,
             key="k",
             route="POST /v1/completions",
             body_sha256=b"",
             keep_s=-1.0,
         )
-        save(connection, claim, Answer(200, b"", body_key="idempotency/1"))
+        save_answer(connection, claim, StoredAnswer(200, b"", body_key="idempotency/1"))
     KeyRemoval(engine, store).step()
     with pytest.raises(ObjectMissingError):
         store.size("idempotency/1")
@@ -244,15 +244,15 @@ def test_answers_that_the_store_refuses_keep_no_other_keys(
         for n, body_key in enumerate(
             ["idempotency/0", None, "idempotency/2", "idempotency/3", None]
         ):
-            claim = Claim(
+            claim = IdempotencyClaim(
                 tenant_id=tenant_id,
-                scope=Scope.CLIENT,
+                scope=KeyScope.CLIENT,
                 key=str(n),
                 route="POST /v1/completions",
                 body_sha256=b"",
                 keep_s=-10.0 + n,
             )
-            save(connection, claim, Answer(200, b"", body_key=body_key))
+            save_answer(connection, claim, StoredAnswer(200, b"", body_key=body_key))
     delete, stays = store.delete, {"idempotency/0", "idempotency/2"}
 
     def failing(key: str) -> None:

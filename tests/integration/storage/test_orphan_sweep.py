@@ -13,7 +13,7 @@ from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.store.file_removal import mark_removed
 from jobs.store.files import NewFile, delete_file, insert_file
-from jobs.store.idempotency import Answer, Claim, Scope, save
+from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention.orphan_sweep import OrphanSweep
@@ -130,15 +130,15 @@ def new_row(kind: str, tenant_id: UUID) -> tuple[str, Callable[[sa.Connection], 
                 )
             )
         elif kind == "idempotency":
-            claim = Claim(
+            claim = IdempotencyClaim(
                 tenant_id=tenant_id,
-                scope=Scope.CLIENT,
+                scope=KeyScope.CLIENT,
                 key=job_id.hex,
                 route="POST /v1/chat/completions",
                 body_sha256=b"",
                 keep_s=7 * DAY_S,
             )
-            save(connection, claim, Answer(200, b"", body_key=f"{kind}/{job_id.hex}"))
+            save_answer(connection, claim, StoredAnswer(200, b"", body_key=f"{kind}/{job_id.hex}"))
         else:
             connection.execute(
                 jobs.insert().values(

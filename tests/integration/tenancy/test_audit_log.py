@@ -12,8 +12,14 @@ from core.ids import new_uuid
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key, revoke_key
-from tenancy.audit_log import CLI, Act, Action, record_act
-from tenancy.audit_reading import Checked, chains, check_chain, list_acts, read_heads
+from tenancy.audit_log import CLI, Action, AuditEvent, record_audit_event
+from tenancy.audit_reading import (
+    ChainCheck,
+    find_chains,
+    read_chain_heads,
+    read_entries,
+    verify_chain,
+)
 from tenancy.audit_tables import audit_heads, audit_log
 from tenancy.tenants import create_tenant
 
@@ -30,8 +36,8 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def act(number: int = 0, tenant_id: UUID = TENANT) -> Act:
-    return Act(
+def act(number: int = 0, tenant_id: UUID = TENANT) -> AuditEvent:
+    return AuditEvent(
         tenant_id=tenant_id,
         actor=CLI,
         action=Action.JOB_CREATED,
@@ -42,12 +48,12 @@ def act(number: int = 0, tenant_id: UUID = TENANT) -> Act:
 
 def add(engine: sa.Engine, number: int = 0) -> None:
     with engine.begin() as connection:
-        record_act(connection, act(number))
+        record_audit_event(connection, act(number))
 
 
-def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> Checked:
+def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> ChainCheck:
     with engine.connect() as connection:
-        return check_chain(connection, TENANT, anchors or {})
+        return verify_chain(connection, TENANT, anchors or {})
 
 
 def test_many_at_once_make_one_chain_without_gaps(engine: sa.Engine) -> None:
@@ -57,7 +63,7 @@ def test_many_at_once_make_one_chain_without_gaps(engine: sa.Engine) -> None:
     found = check(engine)
     assert (found.misfit, found.head.sequence) == (None, 80)
     with engine.connect() as connection:
-        rows, more = list_acts(connection, TENANT, after=None, limit=80) or ([], True)
+        rows, more = read_entries(connection, TENANT, after=None, limit=80) or ([], True)
     assert not more
     assert [row.sequence for row in rows] == list(range(80, 0, -1))
     moments = [row.created_at for row in rows]
@@ -68,7 +74,7 @@ def test_many_at_once_make_one_chain_without_gaps(engine: sa.Engine) -> None:
 def test_an_act_that_was_rolled_back_leaves_no_gap(engine: sa.Engine) -> None:
     add(engine)
     with engine.connect() as connection:
-        record_act(connection, act(1))
+        record_audit_event(connection, act(1))
         connection.rollback()
     add(engine, 2)
 
@@ -77,10 +83,10 @@ def test_an_act_that_was_rolled_back_leaves_no_gap(engine: sa.Engine) -> None:
 
 def test_tenants_do_not_wait_for_each_other(engine: sa.Engine) -> None:
     with engine.begin() as first, engine.begin() as second:
-        record_act(first, act())
-        record_act(second, act(1, tenant_id=UUID(int=6)))
+        record_audit_event(first, act())
+        record_audit_event(second, act(1, tenant_id=UUID(int=6)))
     with engine.connect() as connection:
-        assert {TENANT, UUID(int=6)} <= set(chains(connection))
+        assert {TENANT, UUID(int=6)} <= set(find_chains(connection))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,7 @@ def test_rows_and_head_cut_off_together_are_found_by_an_anchor_alone(engine: sa.
     for number in range(4):
         add(engine, number)
     with engine.begin() as connection:
-        (head,) = read_heads(connection, TENANT)
+        (head,) = read_chain_heads(connection, TENANT)
         for table in ("audit_log", "audit_heads"):
             connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
         connection.execute(sa.delete(audit_log).where(audit_log.c.sequence > 2))
@@ -161,7 +167,7 @@ def test_tenants_and_keys_are_recorded(engine: sa.Engine) -> None:
         assert revoke_key(connection, key.key_id)
         assert not revoke_key(connection, key.key_id)
         assert not revoke_key(connection, new_uuid())
-        rows, _ = list_acts(connection, tenant_id, after=None, limit=9) or ([], False)
+        rows, _ = read_entries(connection, tenant_id, after=None, limit=9) or ([], False)
 
     assert [(row.action, row.actor, row.subject) for row in rows] == [
         ("key.revoked", "cli", f"key_{key.key_id.hex}"),

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from tenancy.api_keys import Principal, authenticate, create_key, revoke_key
-from tenancy.errors import TenantExistsError, TenantMissingError, TenantRefusedError
+from tenancy.errors import InvalidTenantNameError, TenantExistsError, TenantNotFoundError
 from tenancy.tables import api_keys, tenants
 from tenancy.tenants import create_tenant, find_tenant, set_zero_retention, stored_bytes_max
 
@@ -31,7 +31,7 @@ def test_a_tenant_is_found_by_its_name(connection: sa.Connection) -> None:
     assert stored_bytes_max(connection, other, default=9, lock=False) == 9
     with pytest.raises(TenantExistsError):
         create_tenant(connection, "one")
-    with pytest.raises(TenantMissingError):
+    with pytest.raises(TenantNotFoundError):
         find_tenant(connection, "three")
 
 
@@ -61,7 +61,7 @@ def test_a_tenant_retains_nothing_since_it_was_said_first(database_url: str) -> 
     "name", ["", " ", "\u00a0", "a\x00", "a\nb", "\x1b[31m", "a\u2028b", "\ud800"]
 )
 def test_a_name_that_cannot_be_seen_is_refused(connection: sa.Connection, name: str) -> None:
-    with pytest.raises(TenantRefusedError):
+    with pytest.raises(InvalidTenantNameError):
         create_tenant(connection, name)
 
 

@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.errors import FieldRefusedError
-from jobs.store.keyset_pages import Cursor
+from jobs.errors import InvalidFieldError
+from jobs.store.keyset_pages import PageCursor
 from jobs.tables.jobs import jobs
 from results.retention.deletion import delete_batch
 from results.webhooks.delivery.delivery_history import Replay, Replayed, replay
@@ -169,7 +169,7 @@ def test_callbacks_cost_no_list_and_no_event(site: Site) -> None:
     with site.engine.begin() as connection:
         sa.event.listen(connection, "before_cursor_execute", hear)
         assert [x.endpoint_id for x in listeners_of(connection, [site.tenant_id], [])] == [endpoint]
-        cursor = Cursor(limit=10, after=None)
+        cursor = PageCursor(limit=10, after=None)
         assert [r.id for r in list_endpoints(connection, site.tenant_id, cursor).rows] == [endpoint]
         create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=2)
         sa.event.remove(connection, "before_cursor_execute", hear)
@@ -201,5 +201,5 @@ def test_a_replay_of_many_goes_on_behind_its_last(
 
 def test_a_replay_goes_on_behind_what_was_sent_there_alone(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
-    with site.engine.begin() as connection, pytest.raises(FieldRefusedError):
+    with site.engine.begin() as connection, pytest.raises(InvalidFieldError):
         replay(connection, site.tenant_id, endpoint, Replay(after=new_uuid()))

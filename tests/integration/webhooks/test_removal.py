@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.store.keyset_pages import Cursor
+from jobs.store.keyset_pages import PageCursor
 from results.webhooks.delivery.delivery_history import begin_test
 from results.webhooks.delivery.disabled_deliveries import drop_waiting
 from results.webhooks.delivery.message_removal import _REMOVE, MessageRemoval
@@ -98,7 +98,7 @@ def test_a_deletion_touches_no_delivery_and_hides_all_of_the_endpoint(site: Site
                 look(connection, site.tenant_id, endpoint)
         new = EndpointChange("test", URL, TERMINAL_EVENTS)
         made, _ = create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=1)
-        page = list_endpoints(connection, site.tenant_id, Cursor(limit=10))
+        page = list_endpoints(connection, site.tenant_id, PageCursor(limit=10))
     assert [shown.id for shown in page.rows] == [made.id]
 
 

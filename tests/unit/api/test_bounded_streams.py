@@ -21,7 +21,7 @@ from api.http.errors import install_error_answers
 from api.http.middleware import RequestEnvelope
 from api.runtime.database import DatabaseAwayError
 from core.errors import MillraceError
-from jobs.errors import JobMissingError
+from jobs.errors import JobNotFoundError
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
 from storage.objects.object_store import Blocks
 
@@ -95,7 +95,7 @@ def crashes() -> float | None:
 
 
 @pytest.mark.parametrize(
-    "failure", [DatabaseAwayError, ObjectStoreAwayError, ObjectMissingError, JobMissingError]
+    "failure", [DatabaseAwayError, ObjectStoreAwayError, ObjectMissingError, JobNotFoundError]
 )
 async def test_an_outage_in_the_middle_is_a_cut_and_no_crash(
     failure: type[MillraceError], caplog: pytest.LogCaptureFixture

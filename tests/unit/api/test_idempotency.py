@@ -7,7 +7,7 @@ import pytest
 from api.http.answers import ApiError
 from api.idempotency.repeats import Repeats, repeats_of
 from api.settings import ApiSettings
-from jobs.store.idempotency import Scope
+from jobs.store.idempotency import KeyScope
 from tenancy.api_keys import Principal
 
 ME, COLLEAGUE = Principal(UUID(int=1), UUID(int=2)), Principal(UUID(int=1), UUID(int=3))
@@ -22,7 +22,7 @@ def said(
 def derived_key(repeats: Repeats, body_sha256: bytes = b"b") -> str:
     claim = repeats.claim(body_sha256, lambda: 11.0)
     assert claim is not None
-    assert claim.scope is Scope.RETRY
+    assert claim.scope is KeyScope.RETRY
     return claim.key
 
 
@@ -37,7 +37,7 @@ def test_a_key_that_is_none(key: bytes) -> None:
 def test_a_key_of_the_client(key: bytes) -> None:
     claim = said({b"idempotency-key": key}).claim(b"b", lambda: 12.5)
     assert claim is not None
-    assert (claim.scope, claim.key) == (Scope.CLIENT, key.decode("latin-1"))
+    assert (claim.scope, claim.key) == (KeyScope.CLIENT, key.decode("latin-1"))
     assert (claim.keep_s, claim.age_s()) == (86_400.0, 2.5)
 
 
@@ -46,7 +46,7 @@ def test_a_key_of_the_client_counts_more_than_its_tries() -> None:
         b"b", lambda: 10.0
     )
     assert claim is not None
-    assert claim.scope is Scope.CLIENT
+    assert claim.scope is KeyScope.CLIENT
 
 
 def test_what_may_be_done_again_is_repeated_by_a_key_alone() -> None:
@@ -54,7 +54,7 @@ def test_what_may_be_done_again_is_repeated_by_a_key_alone() -> None:
     assert said(tries).of_own_key().claim(b"b", lambda: 10.0) is None
     claim = said({b"idempotency-key": b"k", **tries}).of_own_key().claim(b"b", lambda: 10.0)
     assert claim is not None
-    assert (claim.scope, claim.key) == (Scope.CLIENT, "k")
+    assert (claim.scope, claim.key) == (KeyScope.CLIENT, "k")
 
 
 @pytest.mark.parametrize(

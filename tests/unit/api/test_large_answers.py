@@ -17,7 +17,7 @@ from api.runtime.services import Services
 from core.ids import SINGLE, new_uuid, public_id
 from core.outcomes import Outcome
 from core.states import JobState
-from jobs.store.keyset_pages import Cursor, Page
+from jobs.store.keyset_pages import Page, PageCursor
 from tenancy.api_keys import Principal
 
 ME = Principal(new_uuid(), new_uuid())
@@ -82,7 +82,7 @@ async def cancel_job(site: Site, asked: Request) -> Any:
 
 
 async def list_files(site: Site, asked: Request) -> Any:
-    return await files.show_list(asked, ME, site.services, Cursor(limit=10_000))
+    return await files.show_list(asked, ME, site.services, PageCursor(limit=10_000))
 
 
 LARGE = b'"%b"' % (b"x" * LARGE_BYTES)

@@ -11,7 +11,7 @@ from api.runtime.database import Database
 from api.views.following import JobNews
 from core.clock import SystemClock
 from core.ids import new_uuid
-from jobs.errors import KeyInFlightError, KeyReusedError
+from jobs.errors import IdempotencyKeyInFlightError, IdempotencyKeyReusedError
 
 JOB = new_uuid()
 
@@ -52,11 +52,13 @@ def waits(rows: Rows, wait_s_max: float = 30.0) -> ReplayWaits:
 
 async def test_what_is_free_is_not_waited_for() -> None:
     rows = Rows()
-    assert await waits(rows).until_free(Look(rows, KeyInFlightError(), 0)) == "free"
+    assert await waits(rows).until_free(Look(rows, IdempotencyKeyInFlightError(), 0)) == "free"
     assert rows.looks == 0
 
 
-@pytest.mark.parametrize("refusal", [KeyInFlightError(JOB), KeyReusedError(JOB)])
+@pytest.mark.parametrize(
+    "refusal", [IdempotencyKeyInFlightError(JOB), IdempotencyKeyReusedError(JOB)]
+)
 @pytest.mark.parametrize("method", ["until_free", "until_settled"])
 async def test_a_repeat_goes_on_when_its_row_is_there(refusal: Refusal, method: str) -> None:
     rows = Rows()
@@ -70,32 +72,34 @@ async def test_a_repeat_goes_on_when_its_row_is_there(refusal: Refusal, method: 
 
 async def test_a_key_that_is_locked_is_tried_again() -> None:
     rows = Rows()
-    assert await waits(rows).until_free(Look(rows, KeyInFlightError(), 2)) == "free"
+    assert await waits(rows).until_free(Look(rows, IdempotencyKeyInFlightError(), 2)) == "free"
 
 
 async def test_a_call_that_runs_on_is_in_flight() -> None:
     rows = Rows()
-    with pytest.raises(KeyInFlightError):
-        await waits(rows, 0.1).until_free(Look(rows, KeyInFlightError(JOB), 1000))
-    with pytest.raises(KeyInFlightError):
-        await waits(rows, 0).until_free(Look(rows, KeyInFlightError(JOB), 1))
+    with pytest.raises(IdempotencyKeyInFlightError):
+        await waits(rows, 0.1).until_free(Look(rows, IdempotencyKeyInFlightError(JOB), 1000))
+    with pytest.raises(IdempotencyKeyInFlightError):
+        await waits(rows, 0).until_free(Look(rows, IdempotencyKeyInFlightError(JOB), 1))
 
 
 async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_waits, "WAITING_MAX", 1)
     rows = Rows()
     all_of_them = waits(rows)
-    first = asyncio.create_task(all_of_them.until_free(Look(rows, KeyInFlightError(JOB), 1)))
+    first = asyncio.create_task(
+        all_of_them.until_free(Look(rows, IdempotencyKeyInFlightError(JOB), 1))
+    )
     await asyncio.wait_for(rows.looked_twice.wait(), 20)
-    with pytest.raises(KeyInFlightError):
-        await all_of_them.until_free(Look(rows, KeyInFlightError(JOB), 1))
+    with pytest.raises(IdempotencyKeyInFlightError):
+        await all_of_them.until_free(Look(rows, IdempotencyKeyInFlightError(JOB), 1))
     rows.ended = True
     assert await asyncio.wait_for(first, 20) == "free"
 
 
 async def test_another_refusal_is_told_at_once() -> None:
     rows = Rows()
-    with pytest.raises(KeyReusedError):
-        await waits(rows).until_free(Look(rows, KeyReusedError(), 1))
-    with pytest.raises(KeyInFlightError):
-        await waits(rows).until_settled(Look(rows, KeyInFlightError(), 1))
+    with pytest.raises(IdempotencyKeyReusedError):
+        await waits(rows).until_free(Look(rows, IdempotencyKeyReusedError(), 1))
+    with pytest.raises(IdempotencyKeyInFlightError):
+        await waits(rows).until_settled(Look(rows, IdempotencyKeyInFlightError(), 1))

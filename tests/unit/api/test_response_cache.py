@@ -14,7 +14,7 @@ from api.online.calls import Finished, ParsedCall, PlannedCall
 from api.runtime.database import Database, DatabaseAwayError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
-from tenancy.response_cache import BilledHits
+from tenancy.response_cache import BilledCacheHits
 from topics.records.records import CallRef, JobRef
 
 CHAT = "/v1/chat/completions"
@@ -170,7 +170,7 @@ class Ledger:
         self.rows: dict[int, int] = {}
         self.is_unheard = False
 
-    async def run_across_tenants(self, _: object, bill: Sequence[BilledHits]) -> None:
+    async def run_across_tenants(self, _: object, bill: Sequence[BilledCacheHits]) -> None:
         for billed in bill:
             self.rows.setdefault(billed.row_id, billed.count)
         if self.is_unheard:

@@ -14,7 +14,7 @@ from api.online.durable.durable_streams import RECORD_BYTES_MAX, StreamRecording
 from api.runtime.services import Services
 from core.ids import new_uuid
 from jobs.store import idempotency
-from jobs.store.idempotency import Answer, Claim, Scope
+from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer
 
 TENANT, OTHER, THIRD = new_uuid(), new_uuid(), new_uuid()
 HEAD = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS]}
@@ -28,8 +28,10 @@ class Keys:
         self.saved: dict[str, bytes] = {}
         self.freed: list[str] = []
 
-    async def run_for(self, _: UUID, work: object, claim: Claim, *given: Answer) -> None:
-        if work is idempotency.let_go:
+    async def run_for(
+        self, _: UUID, work: object, claim: IdempotencyClaim, *given: StoredAnswer
+    ) -> None:
+        if work is idempotency.release_key:
             self.freed.append(claim.key)
         else:
             if self.hangs_at_saving:
@@ -42,9 +44,9 @@ class Stream:
     """A keyed stream on its way to a client that takes everything."""
 
     def __init__(self, keys: Keys, room: RecordingRoom, key: str, tenant_id: UUID = TENANT) -> None:
-        claim = Claim(
+        claim = IdempotencyClaim(
             tenant_id=tenant_id,
-            scope=Scope.CLIENT,
+            scope=KeyScope.CLIENT,
             key=key,
             route="POST /",
             body_sha256=b"",

@@ -16,7 +16,7 @@ from gpu_consumers.engines.simulated.generated_answers import chat_answer
 from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault, fault_of
 from jobs.input.line_reader import input_lines as lines_of
 from jobs.settings import IntakeSettings
-from jobs.validation.file_validation import Verdict, validate
+from jobs.validation.file_validation import ValidationResult, validate_file
 from registry.models import ModelVersion
 
 LINE_BYTES_MAX: int = IntakeSettings.model_fields["line_bytes_max"].default
@@ -30,8 +30,8 @@ VERSION = ModelVersion(
 )
 
 
-def verdict(content: bytes) -> Verdict:
-    return validate(
+def verdict(content: bytes) -> ValidationResult:
+    return validate_file(
         lambda: lines_of([content], line_bytes_max=LINE_BYTES_MAX),
         endpoint=ENDPOINT,
         items_max=100,

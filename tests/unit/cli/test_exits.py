@@ -20,8 +20,8 @@ from cli.exits import (
 )
 from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
-from registry.models import ModelDiffersError, ModelRefusedError
-from tenancy.errors import TenantExistsError, TenantMissingError
+from registry.models import InvalidModelError, ModelVersionConflictError
+from tenancy.errors import TenantExistsError, TenantNotFoundError
 from topics.errors import LogUnavailableError
 
 REQUEST = httpx2.Request("GET", "http://127.0.0.1:9/v1/batches/batch_1")
@@ -122,9 +122,9 @@ def test_an_unreachable_server_is_named() -> None:
         (WaitedTooLongError(), ExitCode.TIMEOUT),
         (SettingsError("MILLRACE_DATABASE_URL: Field required"), ExitCode.USAGE),
         (TenantExistsError(name="a"), ExitCode.CONFLICT),
-        (TenantMissingError(name="a"), ExitCode.NOT_FOUND),
-        (ModelRefusedError(name="m"), ExitCode.USAGE),
-        (ModelDiffersError(name="m"), ExitCode.CONFLICT),
+        (TenantNotFoundError(name="a"), ExitCode.NOT_FOUND),
+        (InvalidModelError(name="m"), ExitCode.USAGE),
+        (ModelVersionConflictError(name="m"), ExitCode.CONFLICT),
         (LogUnavailableError("no broker"), ExitCode.FAILED),
         (sqlalchemy.exc.OperationalError("", None, Exception("refused")), ExitCode.FAILED),
         (sqlalchemy.exc.ProgrammingError("", None, Exception("no table")), ExitCode.FAILED),

@@ -10,7 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from batcher.policy.batch_closing import CloseReason
 from gpu_consumers.inflight.online_call import Cut
-from jobs.store.idempotency import Scope
+from jobs.store.idempotency import KeyScope
 from registry.models import ENDPOINTS
 from storage.postgres.tenant_isolation import TENANT_ROLE
 from topics.tail_readers.job_controls import over_reason
@@ -92,7 +92,7 @@ def test_values_of_labels_are_those_of_the_code() -> None:
     assert values_of("reason", "millrace_items_charged_total") == charged
     assert values_of("reason", "millrace_calls_aborted_total") == {cut.value for cut in Cut}
     assert values_of("reason", "millrace_batch_close_total") == {why.value for why in CloseReason}
-    assert values_of("scope") == {scope.value for scope in Scope}
+    assert values_of("scope") == {scope.value for scope in KeyScope}
     assert values_of("endpoint") == set(ENDPOINTS)
     assert values_of("result", "millrace_online_cache_total") == {"hit", "miss"}
 

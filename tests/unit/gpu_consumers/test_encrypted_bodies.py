@@ -12,7 +12,7 @@ from gpu_consumers.engines.error_answers import error_answer, item_timed_out
 from gpu_consumers.inflight.outcomes import outcome_of
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX
 from gpu_consumers.payloads.encrypted_bodies import EncryptedBodies
-from jobs.expansion.emission import encrypted
+from jobs.expansion.emission import encrypt_items
 from storage.crypto.body_ciphers import BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys
 from tests.support.memory_objects import MemoryStore
@@ -31,7 +31,7 @@ def hidden_batch(store: MemoryStore, *bodies: bytes) -> Batch:
     (part,) = batch.parts
     job = msgspec.structs.replace(part.job, key_name=NAME)
     cipher = DataKeys(store, SystemClock()).ensure(NAME)
-    items = list(encrypted(job, part.items, cipher))
+    items = list(encrypt_items(job, part.items, cipher))
     assert {item.custom_id for item in items} == {""}
     return msgspec.structs.replace(batch, parts=[Chunk(job, items)])
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from jobs.input.duplicates import Duplicates, body_digest
+from jobs.input.duplicates import DuplicateFinder, body_digest
 
 BODY: dict[str, Any] = {
     "model": "small",
@@ -16,7 +16,7 @@ BODY: dict[str, Any] = {
 
 
 def copies_of(names: list[int], first_index: int = 0) -> list[tuple[int, int]]:
-    found = Duplicates()
+    found = DuplicateFinder()
     for name in names:
         found.add({"model": "small", "input": str(name)})
     assert found.count == len(names)

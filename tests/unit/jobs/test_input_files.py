@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.input.input_files import InputFile, InputFiles
 
 THREE = InputFiles("a", [InputFile("b", 10), InputFile("c", 15)])
@@ -18,13 +18,13 @@ def test_an_index_says_its_file() -> None:
 def test_a_job_of_one_file_has_all_in_it() -> None:
     one = InputFiles("a")
     assert (one.at(0).key, one.at(10**6).key, one.left(5)) == ("a", "a", None)
-    assert one.start(Cursor()) == Cursor()
+    assert one.start(ExpansionCursor()) == ExpansionCursor()
 
 
 def test_a_new_file_begins_at_its_first_byte() -> None:
-    assert THREE.start(Cursor(900, 12, 9)) == Cursor(900, 12, 9)
-    assert THREE.start(Cursor(1000, 13, 10)) == Cursor(0, 0, 10)
-    assert THREE.start(Cursor(70, 1, 11)) == Cursor(70, 1, 11)
+    assert THREE.start(ExpansionCursor(900, 12, 9)) == ExpansionCursor(900, 12, 9)
+    assert THREE.start(ExpansionCursor(1000, 13, 10)) == ExpansionCursor(0, 0, 10)
+    assert THREE.start(ExpansionCursor(70, 1, 11)) == ExpansionCursor(70, 1, 11)
 
 
 @given(

@@ -8,7 +8,7 @@ import pytest
 
 from core.clock import SystemClock
 from core.limits import CHUNK_BYTES_MAX
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.emission import InputChangedError, ItemReader
 from storage.objects.local_objects import LocalObjects
 from topics.records.records import Item, JobRef
@@ -30,7 +30,7 @@ def line(index: int, text: str = "x") -> bytes:
     return json.dumps(request | {"body": body}).encode()
 
 
-def take_all(objects: LocalObjects, cursor: Cursor, count: int) -> list[Item]:
+def take_all(objects: LocalObjects, cursor: ExpansionCursor, count: int) -> list[Item]:
     """Every take by a new reader, as if each were followed by a crash."""
     found: list[Item] = []
     while True:
@@ -47,7 +47,7 @@ def take_all(objects: LocalObjects, cursor: Cursor, count: int) -> list[Item]:
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
 def test_any_cursor_goes_on_where_it_stood(tmp_path: Path, count: int, end: bytes) -> None:
     lines = [b"\xef\xbb\xbf" + line(0), b"", line(1) + b"\r", b"  ", line(2), line(3)]
-    items = take_all(stored(tmp_path, b"\n".join(lines) + end), Cursor(), count)
+    items = take_all(stored(tmp_path, b"\n".join(lines) + end), ExpansionCursor(), count)
     assert [(item.index, item.custom_id) for item in items] == [(n, f"id-{n}") for n in range(4)]
     assert items[0].body == b'{"model": "small", "input": "x"}'
     assert items[0].token_count == len(items[0].body) // 4
@@ -56,7 +56,7 @@ def test_any_cursor_goes_on_where_it_stood(tmp_path: Path, count: int, end: byte
 def test_an_item_above_the_limit_travels_as_the_place_of_its_line(tmp_path: Path) -> None:
     giant = line(1, "x" * CHUNK_BYTES_MAX)
     objects = stored(tmp_path, line(0) + b"\n" + giant)
-    small, large = take_all(objects, Cursor(), 10)
+    small, large = take_all(objects, ExpansionCursor(), 10)
     assert small.length == 0
     assert (large.body, large.custom_id) == (b"", "id-1")
     with objects.read("in", offset=large.offset, length=large.length) as blocks:
@@ -64,11 +64,11 @@ def test_an_item_above_the_limit_travels_as_the_place_of_its_line(tmp_path: Path
 
 
 def test_a_take_ends_once_enough_bytes_were_read(tmp_path: Path) -> None:
-    reader = ItemReader(stored(tmp_path, b"\n".join(map(line, range(9)))), JOB, Cursor())
+    reader = ItemReader(stored(tmp_path, b"\n".join(map(line, range(9)))), JOB, ExpansionCursor())
     assert [len(reader.take(100, len(line(0)) + 1)) for _ in range(5)] == [2, 2, 2, 2, 1]
 
 
 def test_a_line_that_validation_would_have_refused_is_told(tmp_path: Path) -> None:
-    reader = ItemReader(stored(tmp_path, line(0) + b"\njunk"), JOB, Cursor())
+    reader = ItemReader(stored(tmp_path, line(0) + b"\njunk"), JOB, ExpansionCursor())
     with pytest.raises(InputChangedError):
         reader.take(10, 1000)

@@ -5,8 +5,8 @@ import pytest
 from core.errors import MillraceError
 from core.ids import new_uuid
 from jobs.expansion.emission import InputChangedError
-from jobs.expansion.job_failures import is_of_one_job
-from jobs.recovery.re_emit import tell
+from jobs.expansion.job_failures import is_job_failure
+from jobs.recovery.re_emit import record_job_failure
 from storage.crypto.data_keys import KeyGoneError
 from storage.objects.errors import (
     ObjectKeyError,
@@ -30,12 +30,12 @@ from topics.errors import DeliveryError, ProducerFatalError
     ids=lambda failure: failure.code,
 )
 def test_a_failure_of_one_job_is_told(failure: MillraceError) -> None:
-    assert is_of_one_job(failure)
-    tell(new_uuid(), failure)
+    assert is_job_failure(failure)
+    record_job_failure(new_uuid(), failure)
 
 
 @pytest.mark.parametrize("failure", [DeliveryError(), ProducerFatalError(), MillraceError()])
 def test_a_failure_of_the_process_ends_it(failure: MillraceError) -> None:
-    assert not is_of_one_job(failure)
+    assert not is_job_failure(failure)
     with pytest.raises(MillraceError):
-        tell(new_uuid(), failure)
+        record_job_failure(new_uuid(), failure)

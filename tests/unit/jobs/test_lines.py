@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.clock import SystemClock
 from jobs.input import line_lookup as lines_module
-from jobs.input.line_lookup import lines_at
+from jobs.input.line_lookup import read_lines_at
 from jobs.input.line_reader import BOM, input_lines
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
@@ -56,20 +56,20 @@ def test_lines_are_found_by_their_offsets(
     found = list(input_lines(iter([content]), line_bytes_max=1 << 20))
     chosen = [line for position, line in enumerate(found) if position in wanted]
     asked = [offset for _, offset, _ in chosen]
-    assert list(lines_at(objects, "in", asked)) == [line for _, _, line in chosen]
+    assert list(read_lines_at(objects, "in", asked)) == [line for _, _, line in chosen]
 
 
 def test_the_first_item_is_found_from_the_start(objects: CountedReads) -> None:
     store(objects, BOM + b" \n\nfirst\nsecond\n")
-    assert list(lines_at(objects, "in", [0])) == [b"first"]
+    assert list(read_lines_at(objects, "in", [0])) == [b"first"]
 
 
 def test_neighbours_cost_one_read(objects: CountedReads) -> None:
     store(objects, b"12345678\n" * 10_000)
-    assert list(lines_at(objects, "in", range(9, 90_000, 9))) == [b"12345678"] * 9999
+    assert list(read_lines_at(objects, "in", range(9, 90_000, 9))) == [b"12345678"] * 9999
     assert objects.reads == 1
 
 
 def test_an_offset_behind_the_end_names_no_line(objects: CountedReads) -> None:
     store(objects, b"line\n")
-    assert list(lines_at(objects, "in", [5, 99])) == [None, None]
+    assert list(read_lines_at(objects, "in", [5, 99])) == [None, None]

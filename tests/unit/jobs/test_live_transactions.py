@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobs.store.transaction_keepalive import IDLE_S_MAX, flush_alive
+from jobs.store.transaction_keepalive import IDLE_S_MAX, flush_with_keepalive
 from topics.errors import DeliveryError, DeliveryPendingError
 
 
@@ -25,7 +25,7 @@ class Waits:
 
 
 def flushed(waits: Any) -> None:
-    flush_alive(waits, waits)
+    flush_with_keepalive(waits, waits)
 
 
 def test_a_long_wait_shows_life() -> None:

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.errors import FieldRefusedError
-from jobs.store.redrive import Redrive, check_edits, edited, redrive_job
+from jobs.errors import InvalidFieldError
+from jobs.store.redrive import Redrive, check_edits, edit_line, new_redrive_job
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
@@ -22,7 +22,7 @@ def test_a_redrive_computes_identical_items_once_if_the_old_job_did(deduplicate:
         deduplicate=deduplicate,
     )
     redrive = Redrive(cast("sa.Row[Any]", old), [], [], is_rest=True)
-    new = redrive_job(redrive, UUID(int=2), completion_window=None, metadata=None)
+    new = new_redrive_job(redrive, UUID(int=2), completion_window=None, metadata=None)
     assert new.options.deduplicate is deduplicate
     assert new.metadata == {"a": "b", "redrive_of": f"batch_{1:032x}"}
 
@@ -30,15 +30,15 @@ def test_a_redrive_computes_identical_items_once_if_the_old_job_did(deduplicate:
 @pytest.mark.parametrize("value", ["1" * 5000, "1e999", "[" * 5000 + "]" * 5000])
 def test_a_line_that_cannot_be_written_again_is_named(value: str) -> None:
     line = b'{"custom_id":"a","body":{"seed":%s}}' % value.encode()
-    with pytest.raises(FieldRefusedError) as refused:
-        edited(line, {"user": "u"}, 7)
+    with pytest.raises(InvalidFieldError) as refused:
+        edit_line(line, {"user": "u"}, 7)
     assert refused.value.param == "edits"
     assert "Item 7 " in str(refused.value)
 
 
 def test_a_line_is_patched() -> None:
     line = b'{"custom_id":"a","body":{"seed":1,"user":"u"}}'
-    patched = edited(line, {"seed": None, "n": [1]}, 7)
+    patched = edit_line(line, {"seed": None, "n": [1]}, 7)
     assert patched == b'{"custom_id":"a","body":{"user":"u","n":[1]}}'
 
 
@@ -51,6 +51,6 @@ def test_edits_are_not_nested_too_deep(is_list: bool) -> None:
         return value
 
     check_edits({"a": nested(30)})
-    with pytest.raises(FieldRefusedError) as refused:
+    with pytest.raises(InvalidFieldError) as refused:
         check_edits({"a": nested(40)})
     assert refused.value.param == "edits"

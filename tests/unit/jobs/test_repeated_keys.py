@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs.expansion.emission import InputChangedError, item_of
+from jobs.expansion.emission import InputChangedError, parse_item
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import custom_id_of, input_lines
 from jobs.store.copies import Copy, find_copies
-from jobs.validation.file_validation import validate
+from jobs.validation.file_validation import validate_file
 from registry.models import ModelVersion
 from results.writer.custom_ids import CustomIds
 from storage.objects.object_store import Blocks
@@ -37,7 +37,7 @@ def line(request: pytest.FixtureRequest) -> bytes:
 
 
 def test_validation_takes_the_last(line: bytes) -> None:
-    verdict = validate(
+    verdict = validate_file(
         lambda: [(1, 0, line)],
         endpoint=ENDPOINT,
         items_max=9,
@@ -48,7 +48,7 @@ def test_validation_takes_the_last(line: bytes) -> None:
 
 
 def test_expansion_takes_the_last(line: bytes) -> None:
-    item = item_of(3, 40, line, ENDPOINT)
+    item = parse_item(3, 40, line, ENDPOINT)
     assert (item.custom_id, item.body) == ("a", BODY)
 
 
@@ -71,4 +71,4 @@ def test_names_are_the_last(line: bytes) -> None:
 @pytest.mark.parametrize("custom_id", [b"null", b"5", b'{"a":1}'])
 def test_an_id_that_is_no_text_was_never_valid(custom_id: bytes) -> None:
     with pytest.raises(InputChangedError):
-        item_of(0, 0, b'{"custom_id":%b,"body":{}}' % custom_id, ENDPOINT)
+        parse_item(0, 0, b'{"custom_id":%b,"body":{}}' % custom_id, ENDPOINT)

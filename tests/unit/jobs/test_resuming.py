@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.expansion.windows import JobLoad
-from jobs.recovery.resume import fitting
+from jobs.recovery.resume import jobs_within_window
 
 MAX = 1000
 
@@ -20,23 +20,23 @@ def ids(*numbers: int) -> list[UUID]:
 
 
 def test_a_resumed_job_goes_on_at_once() -> None:
-    assert fitting(ids(1), [load(1, 900)], MAX) == ids(1)
+    assert jobs_within_window(ids(1), [load(1, 900)], MAX) == ids(1)
 
 
 def test_jobs_of_one_tenant_go_on_one_after_the_other() -> None:
     loads = [load(n, 600) for n in (1, 2, 3)]
-    assert fitting(ids(1, 2, 3), loads, MAX) == ids(1)
-    assert fitting(ids(2, 3), loads, MAX) == []
-    assert fitting(ids(2, 3), [load(1, 300), *loads[1:]], MAX) == ids(2)
+    assert jobs_within_window(ids(1, 2, 3), loads, MAX) == ids(1)
+    assert jobs_within_window(ids(2, 3), loads, MAX) == []
+    assert jobs_within_window(ids(2, 3), [load(1, 300), *loads[1:]], MAX) == ids(2)
 
 
 def test_tenants_do_not_wait_for_each_other() -> None:
     loads = [load(1, 900, tenant=1), load(2, 900, tenant=2)]
-    assert fitting(ids(1, 2), loads, MAX) == ids(1, 2)
+    assert jobs_within_window(ids(1, 2), loads, MAX) == ids(1, 2)
 
 
 def test_a_job_that_was_closed_meanwhile_is_left_out() -> None:
-    assert fitting(ids(1, 2), [load(2, 10)], MAX) == ids(2)
+    assert jobs_within_window(ids(1, 2), [load(2, 10)], MAX) == ids(2)
 
 
 @given(
@@ -45,7 +45,7 @@ def test_a_job_that_was_closed_meanwhile_is_left_out() -> None:
 )
 def test_the_window_is_kept_or_nothing_else_is_out(due: list[int], others: list[int]) -> None:
     loads = [load(n, out) for n, out in enumerate([*due, *others])]
-    chosen = fitting([load.job_id for load in loads[: len(due)]], loads, MAX)
+    chosen = jobs_within_window([load.job_id for load in loads[: len(due)]], loads, MAX)
     out = sum(others)
     for job_id in chosen:
         its = loads[job_id.int].outstanding

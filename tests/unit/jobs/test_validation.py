@@ -11,7 +11,12 @@ import pytest
 from core.limits import ERROR_LINES_MAX
 from jobs.input.line_checks import NESTING_MAX, ErrorCode, LineError
 from jobs.input.line_reader import Line, input_lines
-from jobs.validation.file_validation import Earlier, Verdict, repeated_hashes, validate
+from jobs.validation.file_validation import (
+    ExistingItems,
+    ValidationResult,
+    repeated_hashes,
+    validate_file,
+)
 from registry.models import ModelVersion
 
 ENDPOINT = "/v1/embeddings"
@@ -35,14 +40,14 @@ def with_input(raw: bytes) -> bytes:
     return line().replace(b'"' + SECRET.encode() + b'"', raw)
 
 
-def verdict(*lines: bytes, items_max: int = 1000, line_bytes_max: int = 2**20) -> Verdict:
+def verdict(*lines: bytes, items_max: int = 1000, line_bytes_max: int = 2**20) -> ValidationResult:
     data = b"\n".join(lines)
 
     def read() -> Iterable[Line]:
         return input_lines([data], line_bytes_max=line_bytes_max)
 
     models = {"small": SMALL, "chat": CHAT}
-    return validate(
+    return validate_file(
         read,
         endpoint=ENDPOINT,
         items_max=items_max,
@@ -51,7 +56,7 @@ def verdict(*lines: bytes, items_max: int = 1000, line_bytes_max: int = 2**20) -
     )
 
 
-def only_error(found: Verdict) -> LineError:
+def only_error(found: ValidationResult) -> LineError:
     assert found.error_count == 1
     (error,) = found.errors
     assert SECRET not in error.message
@@ -59,7 +64,7 @@ def only_error(found: Verdict) -> LineError:
 
 
 def test_a_valid_file() -> None:
-    assert verdict(line("a"), b"", line("b")) == Verdict(2, SMALL)
+    assert verdict(line("a"), b"", line("b")) == ValidationResult(2, SMALL)
 
 
 def test_a_nul_in_a_custom_id_is_refused_before_postgres_meets_it() -> None:
@@ -204,7 +209,7 @@ def test_unknown_models_are_looked_up_once_each_and_not_for_ever() -> None:
     names = [f"m{n % 500}" for n in range(1000)]
     lines = [line(f"{n}", body={"model": name}) for n, name in enumerate(names)]
     asked: list[str] = []
-    found = validate(
+    found = validate_file(
         lambda: input_lines([b"\n".join(lines)], line_bytes_max=1000),
         endpoint=ENDPOINT,
         items_max=1000,
@@ -233,13 +238,13 @@ def test_too_many_requests() -> None:
 def test_too_many_requests_with_those_of_the_files_before(
     item_count: int, is_refused: bool
 ) -> None:
-    found = validate(
+    found = validate_file(
         lambda: input_lines([b"\n".join(map(line, "abc"))], line_bytes_max=1000),
         endpoint=ENDPOINT,
         items_max=10,
         line_bytes_max=1000,
         find_model=lambda _: None,
-        earlier=Earlier("small", item_count, list),
+        earlier=ExistingItems("small", item_count, list),
     )
     assert found.error_count == is_refused
     if is_refused:

@@ -17,7 +17,13 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from jobs.store.idempotency import Answer, Claim, Scope, hold, save
+from jobs.store.idempotency import (
+    IdempotencyClaim,
+    KeyScope,
+    StoredAnswer,
+    mark_in_flight,
+    save_answer,
+)
 from jobs.tables.idempotency import idempotency_keys
 from registry.models import ENDPOINTS, add_model
 from results.webhooks.endpoints.secret_encryption import Sealer
@@ -73,8 +79,8 @@ def test_every_post_looks_at_its_key(
 ) -> None:
     asked, elsewhere = (request(client, world, path, uuid4().hex) for _ in range(2))
     with home.engine.begin() as connection:
-        hold(connection, claim_of(home, asked, f"POST {asked.url.path}"), until_s=60.0)
-        hold(connection, claim_of(home, elsewhere, "POST /v1/elsewhere"), until_s=60.0)
+        mark_in_flight(connection, claim_of(home, asked, f"POST {asked.url.path}"), until_s=60.0)
+        mark_in_flight(connection, claim_of(home, elsewhere, "POST /v1/elsewhere"), until_s=60.0)
         connection.execute(sa.update(idempotency_keys).values(body_sha256=None).where(IS_HELD))
     assert refused(client.send(asked), 409)["code"] == "idempotency_key_in_flight"
     assert refused(client.send(elsewhere), 422)["code"] == "idempotency_key_reused"
@@ -198,11 +204,11 @@ def request(client: httpx.Client, world: World, path: str, key: str) -> httpx.Re
     return client.build_request("POST", filled, json=body, headers=headers)
 
 
-def claim_of(home: Site, asked: httpx.Request, route: str) -> Claim:
+def claim_of(home: Site, asked: httpx.Request, route: str) -> IdempotencyClaim:
     """Return the claim that a request in JSON makes on its key, if it is sent to `route`."""
-    return Claim(
+    return IdempotencyClaim(
         tenant_id=home.tenant_id,
-        scope=Scope.CLIENT,
+        scope=KeyScope.CLIENT,
         key=asked.headers["idempotency-key"],
         route=route,
         body_sha256=hashlib.sha256(asked.read()).digest(),
@@ -216,7 +222,9 @@ def plant(home: Site, asked: httpx.Request, sealing_key: bytes) -> None:
     sealed = base64.b64encode(sealer.seal(SECRET, home.tenant_id)).decode()
     body = msgspec.json.encode({"planted": True, "signing_secret": sealed})
     with home.engine.begin() as connection:
-        save(connection, claim_of(home, asked, f"POST {asked.url.path}"), Answer(200, body))
+        save_answer(
+            connection, claim_of(home, asked, f"POST {asked.url.path}"), StoredAnswer(200, body)
+        )
 
 
 def is_replay(answer: httpx.Response) -> bool:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from registry.models import ENDPOINTS
 from tenancy.api_keys import create_key
-from tenancy.audit_reading import check_chain
+from tenancy.audit_reading import verify_chain
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, Ask
@@ -93,7 +93,7 @@ def test_each_act_leaves_one_row_in_one_chain(two: Two, world: World) -> None:
         tenant_id = connection.execute(
             sa.text("SELECT tenant_id FROM api_keys WHERE id = :id"), {"id": world.key.key_id}
         ).scalar_one()
-        assert check_chain(connection, tenant_id, {}).misfit is None
+        assert verify_chain(connection, tenant_id, {}).misfit is None
 
 
 def test_an_answer_that_is_given_again_is_no_second_act(two: Two, world: World) -> None:

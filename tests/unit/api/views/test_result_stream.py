@@ -16,7 +16,7 @@ from api.views.following import Followers
 from api.views.result_pages import ResultPages
 from api.views.result_stream import ResultStream
 from api.views.services import Views
-from jobs.errors import JobMissingError
+from jobs.errors import JobNotFoundError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent
@@ -39,7 +39,7 @@ class Database:
         if self.hangs:
             await asyncio.Event().wait()
         if work is result_source and self.is_gone:
-            raise JobMissingError
+            raise JobNotFoundError
         return self.pages.pop(0) if self.pages else []
 
 
