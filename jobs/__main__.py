@@ -1,4 +1,4 @@
-"""The role `intake`: reads settings, builds the parts, runs their threads."""
+"""The role `intake`: reads its settings, creates its components and runs their threads."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ from topics.records.catalogue import CAPACITY
 from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail import TopicTail
 
-_SWITCH_S = 0.0005  # a large validation must not hold up each statement of a small one by 5 ms
+_SWITCH_INTERVAL_S = 0.0005  # a large validation must not delay each small statement by 5 ms
 _START_S_MAX: Final = 60.0
 _STOP_S_MAX: Final = 20.0
 _NAME: Final = "intake"
@@ -52,8 +52,8 @@ def main() -> int:
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Build the role that `env` describes and run it until `stop`. Raises what ended it."""
-    sys.setswitchinterval(_SWITCH_S)
+    """Create the role from `env` and run it until `stop`. Raises the failure that stopped it."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     settings, kafka, database, objects = read_all(
         env,
         IntakeSettings.from_env,
@@ -68,8 +68,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     with contextlib.ExitStack() as closing:
         engine = create_engine(database, application_name=_NAME)
         closing.callback(engine.dispose)
-        woken_for_jobs = closing.enter_context(Notifications(database, "millrace_jobs"))
-        woken_for_outbox = closing.enter_context(Notifications(database, "millrace_outbox"))
+        job_notifications = closing.enter_context(Notifications(database, "millrace_jobs"))
+        outbox_notifications = closing.enter_context(Notifications(database, "millrace_outbox"))
         producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
         closing.callback(close_all, producers)
         tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity", past_counts=False)
@@ -78,23 +78,23 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         capacities = PoolCapacities(clock)
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
-        held = LeasedJobs(engine, leases, clock)
+        leased_jobs = LeasedJobs(engine, leases, clock)
         validator = Validator(engine, objects, leases, settings, clock, stop)
-        parts = IntakeLoopDeps(
+        deps = IntakeLoopDeps(
             engine=engine,
-            held=held,
-            expander=Expander(engine, objects, producers[0], held, clock),
+            leased_jobs=leased_jobs,
+            expander=Expander(engine, objects, producers[0], leased_jobs, clock),
             validator=validator,
             capacities=capacities,
-            notifications=woken_for_jobs,
+            notifications=job_notifications,
             clock=clock,
             stop=stop,
         )
-        intake, relay = IntakeLoop(parts, settings), OutboxRelay(engine, producers[1], clock)
+        intake, relay = IntakeLoop(deps, settings), OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
         threads.start_periodic(0.0, "capacity", partial(read_capacities, tail, capacities))
-        means = PeriodicDeps(
+        periodic = PeriodicDeps(
             settings=settings,
             engine=engine,
             objects=objects,
@@ -104,19 +104,19 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             clock=clock,
             stop=stop,
         )
-        other_leases = start_periodic_tasks(threads, means, producers[2:])
-        threads.start("outbox", relay.step, partial(woken_for_outbox.wait, _RELAY_IDLE_S))
-        threads.start("intake", intake.round, intake.pause)
+        append_leases = start_periodic_tasks(threads, periodic, producers[2:])
+        threads.start("outbox", relay.run_once, partial(outbox_notifications.wait, _RELAY_IDLE_S))
+        threads.start("intake", intake.run_once, intake.wait_for_work)
         say_ready()
         stop.wait()
         try:
             threads.join(_STOP_S_MAX)
         finally:
             validator.close()
-            held.close()
+            leased_jobs.close()
             with contextlib.suppress(*DATABASE_AWAY):
                 leases.release_all()
-                other_leases.release_all()
+                append_leases.release_all()
 
 
 if __name__ == "__main__":

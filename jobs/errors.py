@@ -1,4 +1,4 @@
-"""Why a request about files or jobs is refused; the message is for the client."""
+"""Errors of requests about files, batches and jobs; clients see the docstring as the message."""
 
 from typing import ClassVar
 from uuid import UUID
@@ -13,7 +13,7 @@ class InvalidRequestError(MillraceError):
     disposition = Disposition.REJECT
 
     def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
-        """`param` names the field at fault."""
+        """`param` names the field that is not valid."""
         super().__init__(message)
         self.param = param
 
@@ -59,29 +59,29 @@ class JobEndedError(InvalidRequestError):
 
 
 class JobNotEndedError(InvalidRequestError):
-    """The batch has not ended, so it cannot be deleted."""
+    """The batch has not ended, so it cannot be deleted. Cancel it first, or wait for its end."""
 
     code = "batch_not_ended"
 
 
 class QuotaExceededError(InvalidRequestError):
-    """Your organization has reached a limit of what it may have: trying again helps nobody."""
+    """Your organization has reached a quota. Retrying does not help."""
 
 
 class OpenBatchLimitError(QuotaExceededError):
-    """Your open batches have reached the limit of your organization. Let some end first."""
+    """Your organization has reached its limit of open batches. Wait for some to end."""
 
     code = "batch_limit_exceeded"
 
 
 class FileCountLimitError(QuotaExceededError):
-    """Your organization has as many uploaded files as it may have. Delete some first."""
+    """Your organization has reached its limit of uploaded files. Delete some first."""
 
     code = "file_limit_exceeded"
 
 
 class StorageLimitError(QuotaExceededError):
-    """Your stored files have reached the limit of your organization. Delete some first."""
+    """Your organization has reached its limit of stored bytes. Delete some files first."""
 
     code = "storage_limit_exceeded"
 
@@ -99,34 +99,34 @@ class RequestEndedError(JobEndedError):
 
 
 class IdempotencyKeyInFlightError(InvalidRequestError):
-    """A request with this idempotency key is being answered. Try again."""
+    """A request with this idempotency key is in progress. Try again."""
 
     code = "idempotency_key_in_flight"
 
     def __init__(self, job_id: UUID | None = None) -> None:
-        """`job_id` is the call that is being answered, where it is one."""
+        """`job_id` is the call in progress, if that is one."""
         super().__init__()
         self.job_id = job_id
 
 
 class IdempotencyKeyReusedError(InvalidRequestError):
-    """This idempotency key belongs to another request."""
+    """This idempotency key was used for a different request. Use a new key."""
 
     code = "idempotency_key_reused"
 
     def __init__(self, job_id: UUID | None = None) -> None:
-        """`job_id` is a call that has no answer yet: if it fails, the key is free."""
+        """`job_id` is a call without an answer yet: the key becomes free if it fails."""
         super().__init__()
         self.job_id = job_id
 
 
 class JobNotOpenError(InvalidRequestError):
-    """The batch is at its end, so it cannot be changed any more."""
+    """The batch has ended or is closing, so it cannot be changed."""
 
     code = "batch_not_open"
 
 
 class JobSealedError(InvalidRequestError):
-    """The batch is sealed, so it takes no more files."""
+    """The batch is sealed, so it accepts no more files."""
 
     code = "batch_sealed"

@@ -1,4 +1,4 @@
-"""What intake does beside its loop: repair, resume, retry, expire, and judge appended files."""
+"""Periodic tasks of intake: re-emission, resume, retries, expiry and appended files."""
 
 import threading
 from dataclasses import dataclass
@@ -28,67 +28,67 @@ from storage.objects.object_store import ObjectStore
 from topics.clients.producer import LogProducer
 
 PRODUCERS: Final = 3
-"""A producer for each thread that sends: a flush waits for what others send, too."""
+"""One producer for each sending thread: a flush waits for every record of its producer."""
 
-_REPAIR_LOOKS: Final = 10  # in one stall limit
-_RESUME_LOOK_S: Final = 0.5
-_APPEND_LOOK_S: Final = 0.25
+_STALL_CHECKS_PER_LIMIT: Final = 10
+_RESUME_INTERVAL_S: Final = 0.5
+_APPEND_INTERVAL_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicDeps:
-    """What the threads of intake share."""
+    """Dependencies of the periodic tasks."""
 
     settings: IntakeSettings
     engine: sa.Engine
     objects: ObjectStore
     holder: str  # names this process in its leases
-    leases: ActiveLeases  # under which jobs are expanded
+    leases: ActiveLeases  # of the expansion
     capacities: PoolCapacities
     clock: Clock
     stop: threading.Event
 
 
 def start_periodic_tasks(
-    threads: SupervisedThreads, means: PeriodicDeps, producers: list[LogProducer]
+    threads: SupervisedThreads, deps: PeriodicDeps, producers: list[LogProducer]
 ) -> ActiveLeases:
-    """Start everything; return the leases that are to be given back at the end."""
-    settings, engine, clock = means.settings, means.engine, means.clock
-    for_repairs, for_retries, for_resumes = producers
+    """Start one thread for each task; return the leases on appends, to release at the end."""
+    settings, engine, clock = deps.settings, deps.engine, deps.clock
+    stall_producer, retry_producer, resume_producer = producers
     watch = StallWatch(settings.stall_limit_s)
-    repairs = StallRecovery(engine, means.objects, for_repairs, means.leases, watch)
+    stalls = StallRecovery(engine, deps.objects, stall_producer, deps.leases, watch)
     copies = CopySweep(engine, stall_limit_s=settings.stall_limit_s)
 
-    def repair() -> None:
-        repairs.step(means.capacities, clock)
-        copies.step()
+    def recover_stalls() -> None:
+        stalls.run_once(deps.capacities, clock)
+        copies.run_once()
 
-    threads.start_periodic(settings.stall_limit_s / _REPAIR_LOOKS, "repairs", repair)
+    stall_interval_s = settings.stall_limit_s / _STALL_CHECKS_PER_LIMIT
+    threads.start_periodic(stall_interval_s, "repairs", recover_stalls)
     rules = RetryBudgetRules(
         share=settings.retry_share, items_per_s_min=settings.retry_items_per_s_min
     )
-    retrying = RetryEmitter(engine, means.objects, for_retries, rules, clock)
-    threads.start_periodic(
-        settings.retry_interval_s, "retries", partial(retrying.step, means.capacities)
-    )
-    again = ReEmitter(engine, means.objects, for_resumes, means.leases)
-    resuming = ResumeSweep(engine, again, clock, window_items_max=settings.window_items_max)
-    threads.start_periodic(_RESUME_LOOK_S, "resumes", resuming.step)
+    retries = RetryEmitter(engine, deps.objects, retry_producer, rules, clock)
+    emit_retries = partial(retries.run_once, deps.capacities)
+    threads.start_periodic(settings.retry_interval_s, "retries", emit_retries)
+    emitter = ReEmitter(engine, deps.objects, resume_producer, deps.leases)
+    resumes = ResumeSweep(engine, emitter, clock, window_items_max=settings.window_items_max)
+    threads.start_periodic(_RESUME_INTERVAL_S, "resumes", resumes.run_once)
     expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
-    threads.start_periodic(settings.expiry_interval_s, "expiry", expiry.step)
-    leases = create_leases(engine, ROLE, means.holder, settings)
+    threads.start_periodic(settings.expiry_interval_s, "expiry", expiry.run_once)
+    leases = create_leases(engine, ROLE, deps.holder, settings)
     threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
     for name, size in (("appends", ~SMALL), ("small-appends", SMALL)):
         queue = LeaseQueue(engine, leases, sa.and_(APPEND_DUE, size), clock)
-        appends = AppendValidator(engine, means.objects, leases, settings, queue, means.stop)
-        threads.start_periodic(_APPEND_LOOK_S, name, appends.step)
+        appends = AppendValidator(engine, deps.objects, leases, settings, queue, deps.stop)
+        threads.start_periodic(_APPEND_INTERVAL_S, name, appends.run_once)
     return leases
 
 
 def create_leases(
     engine: sa.Engine, role: str, holder: str, settings: IntakeSettings
 ) -> ActiveLeases:
-    """Return leases of a role for this process."""
+    """Return an empty set of leases of `role` for this process."""
     return ActiveLeases(
         engine,
         role=role,

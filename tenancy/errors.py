@@ -1,10 +1,10 @@
-"""What can be wrong with a tenant that an operator names."""
+"""Errors of operations on tenants."""
 
 from core.errors import Disposition, MillraceError
 
 
 class TenantExistsError(MillraceError):
-    """There is a tenant of that name already."""
+    """A tenant with this name exists already."""
 
     code = "tenant_exists"
     disposition = Disposition.REJECT
@@ -18,14 +18,14 @@ class TenantNotFoundError(MillraceError):
 
 
 class InvalidTenantNameError(MillraceError):
-    """A tenant's name is a text that can be seen, without control characters."""
+    """A tenant's name must have visible characters and no control characters."""
 
     code = "tenant_refused"
     disposition = Disposition.REJECT
 
 
 class ZeroRetentionConflictError(MillraceError):
-    """This tenant retains nothing, so no answer can be given again: `off` is its only choice."""
+    """The tenant has zero retention, so its answers cannot be cached: only `off` is possible."""
 
     code = "zero_retention"
     disposition = Disposition.REJECT

@@ -1,4 +1,4 @@
-"""Answers that are given again: which tenants want that, and what their bill says of it."""
+"""The response cache of tenants: its settings, and the ledger rows of cache hits."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from tenancy.tables import tenants, usage_ledger
 from tenancy.tenants import change_tenant
 
 NO_JOB: Final = UUID(int=0)
-"""The job of a ledger row that no job stands behind."""
+"""The `job_id` of ledger rows without a job."""
 
 
 TTL_S_MAX: Final = 86_400
-"""Longest time that an answer may live: a day."""
+"""Longest time to live of a cached answer: one day."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheHits:
-    """Whose question was answered again, and by which version's answer."""
+    """The tenant and model version of cache hits."""
 
     tenant_id: UUID
     model: str
@@ -32,23 +32,23 @@ class CacheHits:
 
 @dataclass(frozen=True, slots=True)
 class BilledCacheHits:
-    """One row of the ledger, the same however often it is put there."""
+    """One ledger row; inserting it again has no effect."""
 
     row_id: int
-    whose: CacheHits
+    hits: CacheHits
     count: int
 
 
 def billable_hits(hits: Mapping[CacheHits, int]) -> list[BilledCacheHits]:
-    """Return the rows of requests without tokens: one for each model version.
+    """Return one ledger row for each tenant and model version.
 
-    Their ids are random and below zero, where the ledger's own count never comes.
+    Their ids are random and negative; the ledger's own ids are positive.
     """
     return [BilledCacheHits(-1 - secrets.randbits(63), *hit) for hit in hits.items()]
 
 
 def read_response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
-    """Return the tenants that want it, with the seconds that an answer may live."""
+    """Return the tenants with a response cache and the time to live of their answers, in s."""
     query = sa.select(tenants.c.id, tenants.c.response_cache_ttl_s).where(
         tenants.c.response_cache_ttl_s.is_not(None), tenants.c.zero_retention.is_(False)
     )
@@ -56,26 +56,26 @@ def read_response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
 
 
 def set_response_cache(connection: sa.Connection, tenant_id: UUID, ttl_s: int | None) -> None:
-    """Let answers of a tenant live for `ttl_s` seconds, or turn that off with None.
+    """Cache the answers of a tenant for `ttl_s` seconds; None turns the cache off.
 
-    Raises ZeroRetentionConflictError for a tenant that retains nothing.
+    Raises ZeroRetentionConflictError for a tenant with zero retention.
     """
-    keeps_nothing = sa.select(tenants.c.zero_retention).where(tenants.c.id == tenant_id)
-    if ttl_s is not None and connection.scalar(keeps_nothing.with_for_update(key_share=True)):
+    is_zero_retention = sa.select(tenants.c.zero_retention).where(tenants.c.id == tenant_id)
+    if ttl_s is not None and connection.scalar(is_zero_retention.with_for_update(key_share=True)):
         raise ZeroRetentionConflictError
     values = {"response_cache_ttl_s": ttl_s}
     change_tenant(connection, tenant_id, values, values)
 
 
 def record_cache_hits(connection: sa.Connection, bill: Sequence[BilledCacheHits]) -> None:
-    """Put rows on the ledger, but for those that are there: a commit may not have been heard of."""
+    """Insert ledger rows and skip existing ones: an earlier commit may have succeeded unnoticed."""
     rows = [
         {
             "id": billed.row_id,
-            "tenant_id": billed.whose.tenant_id,
+            "tenant_id": billed.hits.tenant_id,
             "job_id": NO_JOB,
-            "model": billed.whose.model,
-            "model_version": billed.whose.model_version,
+            "model": billed.hits.model,
+            "model_version": billed.hits.model_version,
             "item_count": billed.count,
             "input_tokens": 0,
             "output_tokens": 0,

@@ -138,7 +138,7 @@ def verify(
         write_json([_verdict(checked) for checked in found])
     else:
         write_table(("tenant", "rows that fit", "verdict"), [_cells(checked) for checked in found])
-    if any(checked.misfit for checked in found):
+    if any(checked.mismatch for checked in found):
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -148,7 +148,7 @@ def as_json(row: Any) -> dict[str, object]:
 
 
 def _verdict(checked: ChainCheck) -> dict[str, object]:
-    misfit = checked.misfit
+    misfit = checked.mismatch
     return {
         "tenant": public_id(TENANT, checked.head.tenant_id),
         "rows_that_fit": checked.head.sequence,
@@ -160,7 +160,7 @@ def _verdict(checked: ChainCheck) -> dict[str, object]:
 
 
 def _cells(checked: ChainCheck) -> tuple[str, str, str]:
-    misfit = checked.misfit
+    misfit = checked.mismatch
     verdict = "whole" if misfit is None else f"row {misfit.sequence}: {misfit.reason}"
     return public_id(TENANT, checked.head.tenant_id), str(checked.head.sequence), verdict
 

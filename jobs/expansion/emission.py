@@ -1,8 +1,8 @@
-"""From lines of an input file to chunk records on `requests.bulk`, and the cursor behind them.
+"""Emission: reads lines of an input file and sends their items as chunk records.
 
     read from the cursor ─► chunks ─► send ─► flush ─► advance the cursor (fenced)
 
-A crash at any arrow emits the items behind the cursor again: every reader takes repeats.
+A crash at any arrow emits the items behind the cursor again; every reader accepts repeats.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ class InputChangedError(MillraceError):
 
 
 class _Request(msgspec.Struct, gc=False):
-    """What expansion needs of a line; validation has seen the rest, and the last of each key."""
+    """The fields of a line that expansion reads. The last value of a repeated key counts."""
 
     custom_id: Any
     body: msgspec.Raw
@@ -44,11 +44,11 @@ _REQUEST: Final = msgspec.json.Decoder(_Request)
 
 
 class ItemReader:
-    """Reads the items of a validated file in order, from a cursor. Not safe for threads."""
+    """Reads the items of a validated file in order, from a cursor. Not thread-safe."""
 
     def __init__(self, objects: ObjectStore, job: JobRef, cursor: ExpansionCursor) -> None:
-        """Open the file. Raises what `ObjectStore.read` raises."""
-        self.cursor = cursor  # behind the last item taken
+        """Open the file. Raises the errors of `ObjectStore.read`."""
+        self.cursor = cursor  # behind the last item that was read
         self._job = job
         self._blocks: Blocks = objects.read(job.input_key, offset=cursor.byte_offset)
         self._lines: Iterator[Line] = input_lines(
@@ -58,29 +58,29 @@ class ItemReader:
             lines_before=cursor.line_number,
         )
 
-    def take(self, count_max: int, bytes_max: int) -> list[Item]:
+    def read_items(self, count_max: int, bytes_max: int) -> list[Item]:
         """Return the next items: at most `count_max`, and none after `bytes_max` were read.
 
-        Raises InputChangedError at a line that validation would have refused.
+        Raises InputChangedError at a line that validation would have rejected.
         """
         items: list[Item] = []
         index, endpoint, byte_count = self.cursor.item_index, self._job.endpoint, 0
         number, end = self.cursor.line_number, self.cursor.byte_offset
         while len(items) < count_max and byte_count < bytes_max:
-            found = next(self._lines, None)
-            if found is None:
+            next_line = next(self._lines, None)
+            if next_line is None:
                 break
-            number, offset, line = found
+            number, offset, line = next_line
             items.append(parse_item(index, offset, line, endpoint))
             size = len(line or b"")
-            end = offset + size + 1  # one past the end when the last line has no newline
+            end = offset + size + 1  # one past the end if the last line has no newline
             index += 1
             byte_count += size
         self.cursor = ExpansionCursor(end, number, index)
         return items
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._blocks.close()
 
 
@@ -104,12 +104,12 @@ def send_items(
 ) -> int:
     """Send items as chunk records; return how many items. Flush before relying on them.
 
-    `keys` are needed for a job that names one: its bodies go out encrypted, and without the ids
-    that its owner gave them. Raises KeyGoneError, and what a store raises then.
+    A job with a key needs `keys`: its bodies are sent encrypted, without their `custom_id`s.
+    Raises KeyGoneError, and the errors of the object store for such a job.
     """
     count = 0
     if job.key_name:
-        if keys is None:  # or bodies would be on the log in clear
+        if keys is None:  # never send these bodies in clear
             raise KeyGoneError(job=job.job_id)
         items = encrypt_items(job, items, keys.ensure(job.key_name))
     for chunk in chunks_of(items):
@@ -119,7 +119,7 @@ def send_items(
 
 
 def encrypt_items(job: JobRef, items: Iterable[Item], cipher: BodyCipher) -> Iterator[Item]:
-    """Yield items that say nothing to whoever lacks the key. One by reference has no body here."""
+    """Yield items with encrypted bodies and no `custom_id`. Items by reference have no body."""
     for item in items:
         place = Place(job.job_id, Way.IN, item.index)
         body = item.body if item.length else cipher.encrypt(item.body, place)

@@ -1,4 +1,4 @@
-"""The loop of the intake role: claim, look at every open job, emit what the windows allow."""
+"""The loop of the intake role: claim jobs, read the load of every open job, emit within windows."""
 
 import threading
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ from jobs.settings import IntakeSettings
 from jobs.validation.validator import Validator
 from storage.postgres.notifications import Notifications
 
-_CLAIM_INTERVAL_S: Final = 0.5  # new work notifies; this is for leases that ran out
-_LOOK_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted
-_ROUND_PAUSE_S: Final = 0.01  # also when notifications never end
-_REST_S_MAX: Final = 0.25  # how late a job may begin behind a look that was notified in vain
+_CLAIM_INTERVAL_S: Final = 0.5  # new jobs send notifications; this finds expired leases
+_IDLE_ROUND_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted
+_ROUND_PAUSE_S: Final = 0.01  # also while notifications never stop
+_WAKEUP_DELAY_S_MAX: Final = 0.25  # added delay of a job's start after a useless notification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeLoopDeps:
-    """What the loop works with."""
+    """Dependencies of the loop."""
 
     engine: sa.Engine
-    held: LeasedJobs
+    leased_jobs: LeasedJobs
     expander: Expander
     validator: Validator
     capacities: PoolCapacities
@@ -46,11 +46,11 @@ class IntakeLoopDeps:
 
 
 class IntakeLoop:
-    """Rounds of intake. Everything it knows is in rows; a restart begins where they say."""
+    """Rounds of intake. All state is in database rows, so a restart continues from them."""
 
-    def __init__(self, parts: IntakeLoopDeps, settings: IntakeSettings) -> None:
-        """Work in one thread: `round`, then `pause`, again and again."""
-        self._parts = parts
+    def __init__(self, deps: IntakeLoopDeps, settings: IntakeSettings) -> None:
+        """Run `run_once` and `wait_for_work` alternately in one thread."""
+        self._deps = deps
         self._settings = settings
         self._limits = WindowLimits(
             window_s=settings.window_s,
@@ -58,63 +58,65 @@ class IntakeLoop:
             read_ahead_items=settings.read_ahead_items,
         )
         self._claim_at_s = 0.0
-        self._look_s = 0.0
-        self._rest_s = _ROUND_PAUSE_S
-        self._was_woken = False
+        self._idle_round_s = 0.0
+        self._wakeup_delay_s = _ROUND_PAUSE_S
+        self._was_notified = False
         self._has_more = False
 
-    def round(self) -> None:
-        """Do what can be done now. Raises DeliveryError and `DATABASE_AWAY`."""
-        parts, clock = self._parts, self._parts.clock
-        began_s = clock.monotonic_s()
-        with parts.engine.begin() as connection:
+    def run_once(self) -> None:
+        """Claim and emit what is possible now. Raises DeliveryError and `DATABASE_AWAY`."""
+        deps, clock = self._deps, self._deps.clock
+        started_s = clock.monotonic_s()
+        with deps.engine.begin() as connection:
             loads = job_loads(connection)
-        windows = tenant_model_windows(loads, parts.capacities.pools(), self._limits)
-        begun = 0
-        if began_s >= self._claim_at_s:
-            self._claim_at_s = began_s + _CLAIM_INTERVAL_S
-            begun = parts.validator.claim()
-            mine = parts.held.ids
-            loads = self._hold(loads, windows)
-            begun += len(parts.held.ids - mine)
+        windows = tenant_model_windows(loads, deps.capacities.pools(), self._limits)
+        started_count = 0
+        if started_s >= self._claim_at_s:
+            self._claim_at_s = started_s + _CLAIM_INTERVAL_S
+            started_count = deps.validator.claim()
+            leased_ids = deps.leased_jobs.ids
+            loads = self._claim_jobs(loads, windows)
+            started_count += len(deps.leased_jobs.ids - leased_ids)
         metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
-        parts.held.refresh(loads)
-        parts.held.tidy({load.job_id for load in loads})
-        allowed = allowances(loads, windows)
-        emitted = parts.expander.round(allowed)
+        deps.leased_jobs.reload_changed(loads)
+        deps.leased_jobs.release_finished({load.job_id for load in loads})
+        emitted = deps.expander.run_once(allowances(loads, windows))
         self._has_more = emitted >= ROUND_ITEMS_MAX
-        # A round that found nothing to emit is only a look: its price sets how often to look.
-        self._look_s = 0.0 if emitted else clock.monotonic_s() - began_s
-        in_vain = self._was_woken and not begun
-        self._rest_s = wakeup_delay_s(self._look_s) if in_vain else _ROUND_PAUSE_S
+        # A round without emission only reads loads: its duration sets how often to run it.
+        self._idle_round_s = 0.0 if emitted else clock.monotonic_s() - started_s
+        was_useless = self._was_notified and not started_count
+        self._wakeup_delay_s = wakeup_delay_s(self._idle_round_s) if was_useless else _ROUND_PAUSE_S
 
-    def _hold(self, loads: list[JobLoad], windows: Mapping[TenantModel, int]) -> list[JobLoad]:
-        """Choose what to expand; return `loads` with what was claimed."""
-        held, count_max = self._parts.held, self._settings.jobs_held_max
-        mine = held.ids
-        held.hold(select_jobs(loads, windows, mine=mine, count_max=count_max), count_max)
-        claimed = held.ids - mine
+    def _claim_jobs(
+        self, loads: list[JobLoad], windows: Mapping[TenantModel, int]
+    ) -> list[JobLoad]:
+        """Select and lease jobs to expand; return `loads` with the claimed ones marked as held."""
+        leased_jobs, count_max = self._deps.leased_jobs, self._settings.jobs_held_max
+        before = leased_jobs.ids
+        ranked = select_jobs(loads, windows, leased_ids=before, count_max=count_max)
+        leased_jobs.acquire(ranked, count_max)
+        claimed = leased_jobs.ids - before
         if not claimed:
             return loads
         return [load._replace(is_held=load.is_held or load.job_id in claimed) for load in loads]
 
-    def pause(self) -> None:
-        """Wait until another round may find something to do."""
-        parts = self._parts
+    def wait_for_work(self) -> None:
+        """Wait until another round may have work."""
+        deps = self._deps
         if self._has_more:
             return
-        parts.stop.wait(self._rest_s)
+        deps.stop.wait(self._wakeup_delay_s)
         idle_s = self._settings.poll_idle_s
-        if parts.held.ids:
-            idle_s = max(self._settings.poll_busy_s, self._look_s / _LOOK_SHARE_MAX)
-        self._was_woken = parts.notifications.wait(idle_s)
-        if self._was_woken:
+        if deps.leased_jobs.ids:
+            idle_s = max(self._settings.poll_busy_s, self._idle_round_s / _IDLE_ROUND_SHARE_MAX)
+        self._was_notified = deps.notifications.wait(idle_s)
+        if self._was_notified:
             self._claim_at_s = 0.0
 
 
-def wakeup_delay_s(look_s: float) -> float:
-    """Return how long to listen to nothing after a look of `look_s` that was notified in vain.
+def wakeup_delay_s(idle_round_s: float) -> float:
+    """Return how long to ignore notifications after one that started nothing, in seconds.
 
-    Each notification is another look, and others may cause any number of them.
+    Each notification costs another round, and clients may cause any number of them.
     """
-    return max(_ROUND_PAUSE_S, min(look_s / _LOOK_SHARE_MAX, _REST_S_MAX))
+    return max(_ROUND_PAUSE_S, min(idle_round_s / _IDLE_ROUND_SHARE_MAX, _WAKEUP_DELAY_S_MAX))

@@ -1,15 +1,15 @@
-"""Whose a failure is that comes up while a job is emitted: that job's, or this process's."""
+"""Decides whether a failure while a job is emitted concerns that job or the whole process."""
 
 from core.errors import Disposition, MillraceError
 from storage.objects.errors import ObjectKeyError, ObjectStoreRefusedError
 
 
 def is_job_failure(failure: MillraceError) -> bool:
-    """Whether to put that job aside and go on with others; else the role has to end.
+    """Whether to set only that job aside; otherwise the role has to stop.
 
-    A store may refuse one object alone: archived, encrypted under a key that was disabled, or with
-    rights of its own. Were that to end the role, it would end every intake in turn. Where it
-    refuses everything, each job says so, and goes on once that is mended.
+    An object store may refuse a single object: archived, encrypted under a disabled key, or with
+    its own access rights. If that stopped the role, it would stop every intake process in turn. If
+    the store refuses every object, each job fails by itself and continues once the store is fixed.
     """
     if isinstance(failure, ObjectStoreRefusedError | ObjectKeyError):
         return True

@@ -1,7 +1,7 @@
-"""Which jobs an intake process holds. Pure: the loads of all open jobs in, job ids out.
+"""Selects the jobs that an intake process leases. Pure: loads of all open jobs in, job ids out.
 
-There may be many more jobs than slots, so every tenant's first jobs come before any other's later
-ones, and whoever has plenty on its way leaves its slot to one that has not.
+There may be many more jobs than slots. So the first jobs of every tenant come before later jobs of
+any tenant, and a job whose window is well filled gives its slot to one whose window is not.
 """
 
 from collections import Counter
@@ -15,27 +15,27 @@ def select_jobs(
     loads: Sequence[JobLoad],
     windows: Mapping[TenantModel, int],
     *,
-    mine: Collection[UUID],
+    leased_ids: Collection[UUID],
     count_max: int,
 ) -> list[UUID]:
-    """Return the jobs to hold, the most wanted first: of `mine` and of those one may claim.
+    """Return the jobs to lease, best first: from `leased_ids` and the claimable jobs.
 
-    `loads` is of all open jobs, oldest first. A job's place is its number among those of its
-    tenant and model that still have items to emit, by rank and then by age. Of equal places those
-    come first whose window is not half full: a window is ten seconds of work, so slots change hands
-    every few seconds.
+    `loads` holds all open jobs, oldest first. A job is ranked by its number among the jobs of its
+    tenant and model that have items to emit, ordered by rank and then by age. Among equal numbers,
+    jobs whose window is less than half full come first: a window is ten seconds of work, so slots
+    move between jobs every few seconds.
     """
     outstanding: Counter[TenantModel] = Counter()
     for load in loads:
-        outstanding[load.pair] += load.outstanding
-    places: Counter[TenantModel] = Counter()
-    ranked: list[tuple[int, bool, int, UUID]] = []
-    for age, load in sorted(enumerate(loads), key=lambda found: found[1].rank):
+        outstanding[load.tenant_model] += load.outstanding
+    numbers: Counter[TenantModel] = Counter()
+    candidates: list[tuple[int, bool, int, UUID]] = []
+    for age, load in sorted(enumerate(loads), key=lambda aged: aged[1].rank):
         if not load.remaining:
             continue
-        pair = load.pair
-        places[pair] += 1
-        if load.job_id in mine or not (load.is_held or load.is_aside):
-            is_busy = 2 * outstanding[pair] >= windows[pair]
-            ranked.append((places[pair], is_busy, age, load.job_id))
-    return [job_id for *_, job_id in sorted(ranked)[:count_max]]
+        key = load.tenant_model
+        numbers[key] += 1
+        if load.job_id in leased_ids or not (load.is_held or load.is_suspended):
+            is_half_full = 2 * outstanding[key] >= windows[key]
+            candidates.append((numbers[key], is_half_full, age, load.job_id))
+    return [job_id for *_, job_id in sorted(candidates)[:count_max]]

@@ -1,8 +1,8 @@
-"""Unfinished jobs made newer than anything the log may hold of them.
+"""Fences unfinished jobs after Postgres was restored to an earlier moment.
 
-After Postgres was restored to an earlier moment, the log can know later control states of a job,
-and objects of later leases. Versions and epochs jump past all of them, and what the log said of
-control is taken back before the restored state is said again.
+The log may then have later control states of a job, and the object store objects of later leases.
+So control versions and lease epochs jump past all of them, and the control records on the log are
+replaced by the restored state.
 """
 
 from collections.abc import Collection
@@ -25,11 +25,11 @@ from topics.records.partitioner import job_partition
 from topics.records.records import JobControl
 
 VERSION_JUMP: Final = 10_000
-"""More control changes, or holders of a lease, than a job has between a backup and its restore."""
+"""More control changes, or lease holders, than a job has between a backup and its restore."""
 
 SLICE_JOBS: Final = 500
 
-# Literal, so that Postgres sees that the partial index on unfinished jobs fits.
+# Literal, so that Postgres recognises the partial index on unfinished jobs.
 _UNFINISHED: Final = jobs.c.state.in_(
     [
         sa.literal_column(f"'{state}'")
@@ -39,52 +39,51 @@ _UNFINISHED: Final = jobs.c.state.in_(
 
 
 class RestorePosition(NamedTuple):
-    """How far a renewal has come, from the first created job on."""
+    """The last fenced job, in the order of creation."""
 
     created_at: datetime
     job_id: UUID
 
 
 def count_unvalidated_jobs(connection: sa.Connection) -> int:
-    """Return the unfinished jobs with items that nobody has counted: their results are of nobody.
+    """Return the number of unfinished jobs with a file that was not validated, first or appended.
 
-    They are those of the job's file, or of one that was appended. Intake counts them; before it
-    does, a results writer passes over what the log holds of them.
+    Until intake has counted their items, the results writer skips results of these items.
     """
-    uncounted = sa.or_(sa.and_(_UNFINISHED, jobs.c.total_count.is_(None)), APPEND_DUE)
-    query = sa.select(sa.func.count()).select_from(jobs).where(uncounted)
+    unvalidated = sa.or_(sa.and_(_UNFINISHED, jobs.c.total_count.is_(None)), APPEND_DUE)
+    query = sa.select(sa.func.count()).select_from(jobs).where(unvalidated)
     return connection.execute(query).scalar_one()
 
 
 def fence_restored_jobs(
     connection: sa.Connection, after: RestorePosition | None
 ) -> list[sa.Row[Any]]:
-    """Renew a slice of the unfinished jobs behind a place; return their rows in their order."""
+    """Fence the next unfinished jobs behind `after`; return their rows in order."""
     query = sa.select(jobs).where(_UNFINISHED)
     if after is not None:
-        place = sa.tuple_(
+        position = sa.tuple_(
             sa.literal(after.created_at, jobs.c.created_at.type),
             sa.literal(after.job_id, jobs.c.id.type),
         )
-        query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) > place)
+        query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) > position)
     query = query.order_by(jobs.c.created_at, jobs.c.id).limit(SLICE_JOBS)
-    found = list(connection.execute(query.with_for_update(key_share=True)))
-    for row in found:
+    rows = list(connection.execute(query.with_for_update(key_share=True)))
+    for row in rows:
         assert row.state not in TERMINAL_STATES
         if row.kind == JobKind.BATCH.value:
-            _say_again(connection, row)
+            _republish_control(connection, row)
     connection.execute(
         sa.update(job_leases)
-        .where(job_leases.c.job_id.in_([row.id for row in found]))
+        .where(job_leases.c.job_id.in_([row.id for row in rows]))
         .values(epoch=job_leases.c.epoch + VERSION_JUMP, expires_at=sa.func.now())
     )
-    _fence_first_finaliser(connection, found)
+    _fence_first_finaliser(connection, rows)
     connection.execute(NOTIFY_OUTBOX)
-    return found
+    return rows
 
 
-def _say_again(connection: sa.Connection, row: sa.Row[Any]) -> None:
-    """Take back what the log says of a job, then say what is restored."""
+def _republish_control(connection: sa.Connection, row: sa.Row[Any]) -> None:
+    """Delete the control state of a job from the log, then publish the restored one."""
     connection.execute(
         outbox.insert().values(
             topic=CONTROL.name,
@@ -104,7 +103,7 @@ def _say_again(connection: sa.Connection, row: sa.Row[Any]) -> None:
 
 
 def _fence_first_finaliser(connection: sa.Connection, rows: Collection[sa.Row[Any]]) -> None:
-    """Let the next finaliser of each job begin above the epochs whose objects may exist."""
+    """Let the next finaliser of each job start above the epochs whose objects may exist."""
     if not rows:
         return
     past = sa.select(

@@ -1,4 +1,4 @@
-"""Files appended to a job that is not sealed, and the seal behind which no more come."""
+"""Appends files to an open job, and seals it so that it accepts no more files."""
 
 from typing import Any, Final
 from uuid import UUID
@@ -15,15 +15,15 @@ from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 
 APPENDED_MAX: Final = 100
-"""Files appended to one job: the ids of each are compared with those of all before."""
+"""Limit of appended files per job: the ids of each are compared with those of all before it."""
 
 
 def append_file(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, file_id: UUID | None
 ) -> sa.Row[Any]:
-    """Append an input file to a job; its items count once it was found valid.
+    """Append an input file to a job; its items count once the file is validated.
 
-    Raises JobMissingError, JobNotOpenError, JobSealedError, FileMissingError, InvalidFieldError.
+    Raises JobNotFoundError, JobNotOpenError, JobSealedError, UploadedFileNotFoundError, InvalidFieldError.
     """
     row = lock_open_job(connection, tenant_id, job_id, "append to")
     if row.sealed:
@@ -31,8 +31,11 @@ def append_file(
     file = find_input(connection, tenant_id, file_id)
     if file.purpose != INPUT_PURPOSE:
         raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
-    its = job_inputs.c
-    last = connection.scalar(sa.select(sa.func.max(its.number)).where(its.job_id == row.id)) or 0
+    columns = job_inputs.c
+    last = (
+        connection.scalar(sa.select(sa.func.max(columns.number)).where(columns.job_id == row.id))
+        or 0
+    )
     if last == APPENDED_MAX:
         raise InvalidFieldError(
             f"At most {APPENDED_MAX} files can be appended.", param="input_file_id"
@@ -51,11 +54,13 @@ def append_file(
 
 
 def seal_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Take no more files; a job that is sealed stays as it is. What was appended still counts.
+    """Seal a job; a sealed job does not change. Files appended before still count.
 
-    Raises JobMissingError, JobNotOpenError.
+    Raises JobNotFoundError, JobNotOpenError.
     """
-    find_job(connection, tenant_id, job_id)  # nobody locks what belongs to others
+    find_job(
+        connection, tenant_id, job_id
+    )  # before locking: a job of another tenant must not be locked
     lock_counters(connection, job_id)
     row = lock_open_job(connection, tenant_id, job_id, "seal")
     if not row.sealed:
@@ -71,7 +76,7 @@ def seal_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) ->
 
 
 def has_unvalidated(connection: sa.Connection, job_id: UUID) -> bool:
-    """Whether an appended file awaits its verdict; lock the job before you ask."""
-    its = job_inputs.c
-    waiting = sa.exists().where(its.job_id == job_id, its.state == "validating")
+    """Whether an appended file has no verdict yet. The caller has locked the job."""
+    columns = job_inputs.c
+    waiting = sa.exists().where(columns.job_id == job_id, columns.state == "validating")
     return bool(connection.scalar(sa.select(waiting)))

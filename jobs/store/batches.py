@@ -1,6 +1,6 @@
-"""Batches as clients see them: create, read, list, cancel. One transaction each, the caller's.
+"""Batches as clients see them: create, read, list, cancel. Each runs in the caller's transaction.
 
-A job belongs to one tenant; for every other it does not exist. A job of kind `request` is no batch.
+A job belongs to one tenant and is not found for any other. A job of kind `request` is not a batch.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors
 from registry.models import ENDPOINTS
 from storage.postgres.intervals import seconds
-from tenancy.tenants import keeps_nothing
+from tenancy.tenants import has_zero_retention
 
 _COUNTERS: Final = [
     column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
@@ -39,15 +39,15 @@ _COUNTERS: Final = [
 IS_BATCH: Final = jobs.c.kind == JobKind.BATCH.value
 
 APPENDED_ERRORS_MAX: Final = 1_000
-"""Validation errors of appended files that are shown with one batch. Each file keeps its first
-hundred: a page of batches with all of theirs would be a million."""
+"""Validation errors of appended files shown with one batch. Each file keeps its first hundred, so
+a page of batches with all of them could have a million."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """What a client asks for; types are right, values are not checked yet."""
+    """A batch requested by a client; the types are checked, the values are not."""
 
-    input_file_id: UUID | None  # None: what was given is no id at all
+    input_file_id: UUID | None  # None: not a valid id
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = field(default=None, repr=False)
@@ -59,9 +59,9 @@ class NewJob:
 def create_job(
     connection: sa.Connection, tenant_id: UUID, new: NewJob, *, open_max: int
 ) -> sa.Row[Any]:
-    """Add a job with everything that makes it run, or nothing of it.
+    """Insert a job with its cursor, counters and event.
 
-    Raises InvalidFieldError, FileMissingError, OpenBatchesError.
+    Raises InvalidFieldError, UploadedFileNotFoundError, OpenBatchLimitError.
     """
     window_s = checked_window_s(new)
     options = new.options.checked_values()
@@ -83,7 +83,7 @@ def create_job(
             metadata=sa.null() if new.metadata is None else new.metadata,
             output_expires_after_s=new.output_expires_after_s,
             traceparent=new.traceparent,
-            zero_retention=keeps_nothing(tenant_id),
+            zero_retention=has_zero_retention(tenant_id),
             expires_at=sa.func.now() + seconds(window_s),
             **options,
         )
@@ -106,7 +106,7 @@ def find_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) ->
 def find_job_with_errors(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None
 ) -> sa.Row[Any]:
-    """As `find_job`, with errors of appended files: those of the files appended last."""
+    """As `find_job`, with the validation errors of the files appended last."""
     return _found(connection, job_query(tenant_id, job_id, with_errors=True))
 
 
@@ -118,12 +118,12 @@ def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) ->
 
 
 def listed_query() -> sa.Select[Any]:
-    """Return the query of batches that show, with their counters."""
-    return _shown().where(IS_BATCH, jobs.c.deleted_at.is_(None))
+    """Return the query of visible batches with their counters."""
+    return _visible_query().where(IS_BATCH, jobs.c.deleted_at.is_(None))
 
 
 def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Close a job for its owner; one that is being closed already is returned as it is.
+    """Cancel a batch for its owner; a batch that is closing does not change.
 
     Raises JobNotFoundError, JobEndedError.
     """
@@ -138,15 +138,17 @@ def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) 
 def checked_window_s(new: NewJob) -> int:
     """Return the completion window in seconds. Raises InvalidFieldError for the first mistake."""
     if new.endpoint not in ENDPOINTS:
-        raise InvalidFieldError(f"Supported are {', '.join(ENDPOINTS)}.", param="endpoint")
+        raise InvalidFieldError(f"Supported endpoints: {', '.join(ENDPOINTS)}.", param="endpoint")
     window_s = window_seconds(new.completion_window)
     if window_s is None:
         raise InvalidFieldError(
             "Give '24h', or a number with s, m, h or d, from 30s to 30d.",
             param="completion_window",
         )
-    lives_s = new.output_expires_after_s
-    if lives_s is not None and not EXPIRES_AFTER_S_MIN <= lives_s <= EXPIRES_AFTER_S_MAX:
+    expires_after_s = new.output_expires_after_s
+    if expires_after_s is not None and not (
+        EXPIRES_AFTER_S_MIN <= expires_after_s <= EXPIRES_AFTER_S_MAX
+    ):
         raise InvalidFieldError(
             f"Give {EXPIRES_AFTER_S_MIN} to {EXPIRES_AFTER_S_MAX} seconds.",
             param="output_expires_after.seconds",
@@ -157,17 +159,19 @@ def checked_window_s(new: NewJob) -> int:
 
 def job_query(tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False) -> sa.Select[Any]:
     """Return the query of one batch with its counters."""
-    its = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
-    return _shown(with_errors=with_errors).where(*its, IS_BATCH, jobs.c.deleted_at.is_(None))
+    is_owned = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+    return _visible_query(with_errors=with_errors).where(
+        *is_owned, IS_BATCH, jobs.c.deleted_at.is_(None)
+    )
 
 
 def with_counters() -> sa.Select[Any]:
-    """Return the query of jobs, each with its counters."""
+    """Return the query of jobs with their counters."""
     return sa.select(*jobs.c, *_COUNTERS).join(job_counters, job_counters.c.job_id == jobs.c.id)
 
 
-def _shown(*, with_errors: bool = False) -> sa.Select[Any]:
-    """Return the query of batches with their counters and, as JSON, the files appended to them."""
+def _visible_query(*, with_errors: bool = False) -> sa.Select[Any]:
+    """Return the query of batches with their counters and, as JSON, their appended files."""
     errors = _last_errors() if with_errors else sa.null()
     files = (
         sa.select(job_inputs, errors.label("shown_errors"))
@@ -175,21 +179,23 @@ def _shown(*, with_errors: bool = False) -> sa.Select[Any]:
         .correlate(jobs)
         .subquery()
     )
-    its = files.c
+    columns = files.c
     file = sa.func.json_build_object(
-        "file_id", its.file_id, "state", its.state, "item_count", its.item_count,
-        "errors", its.shown_errors, "error_count", its.error_count,
+        "file_id", columns.file_id, "state", columns.state, "item_count", columns.item_count,
+        "errors", columns.shown_errors, "error_count", columns.error_count,
     )  # fmt: skip
-    appended = sa.select(sa.func.json_agg(aggregate_order_by(file, its.number))).scalar_subquery()
+    appended = sa.select(
+        sa.func.json_agg(aggregate_order_by(file, columns.number))
+    ).scalar_subquery()
     return with_counters().add_columns(appended.label("appended"))
 
 
 def _last_errors() -> sa.ColumnElement[Any]:
-    """Return the errors of a file, or null where it and later files keep too many in all."""
-    its = job_inputs.c
-    kept = sa.func.least(its.error_count, ERROR_LINES_MAX)
-    so_far = sa.func.sum(kept).over(order_by=its.number.desc())
-    return sa.case((so_far <= APPENDED_ERRORS_MAX, its.errors))
+    """Return the errors of a file, or null if it and later files have too many in total."""
+    columns = job_inputs.c
+    kept = sa.func.least(columns.error_count, ERROR_LINES_MAX)
+    running_total = sa.func.sum(kept).over(order_by=columns.number.desc())
+    return sa.case((running_total <= APPENDED_ERRORS_MAX, columns.errors))
 
 
 def _found(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
@@ -200,13 +206,13 @@ def _found(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
 
 
 def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:
-    """Whether the id may stand in a list of batches; an unknown one is refused by the page."""
+    """Whether the id is a batch or unknown; `read_page` rejects unknown ids."""
     kind = connection.execute(sa.select(jobs.c.kind).where(jobs.c.id == job_id)).scalar()
     return kind is None or kind == JobKind.BATCH.value
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    """Raise InvalidFieldError unless Postgres and clients can hold it."""
+    """Raise InvalidFieldError if the metadata exceeds a limit or Postgres cannot store it."""
     if len(metadata) > METADATA_PAIRS_MAX:
         raise InvalidFieldError(f"At most {METADATA_PAIRS_MAX} pairs.", param="metadata")
     for key, value in metadata.items():

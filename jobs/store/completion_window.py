@@ -1,4 +1,4 @@
-"""How long a job may take, as clients write it: `24h`, `90s`, `7d`."""
+"""Completion windows in the notation of clients: `24h`, `90s`, `7d`."""
 
 import re
 from typing import Final
@@ -13,7 +13,7 @@ _WINDOW: Final = re.compile(r"([1-9][0-9]{0,7})([smhd])")
 
 
 def window_seconds(text: str) -> int | None:
-    """Return the seconds that `text` names, or None when it is no window that we offer."""
+    """Return the window in seconds, or None if it is malformed or out of range."""
     parts = _WINDOW.fullmatch(text)
     if parts is None:
         return None

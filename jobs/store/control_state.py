@@ -1,4 +1,4 @@
-"""A change of a job's control state: the row, its version, and the record that tells everyone."""
+"""Control state of a job: locks the row, writes a new version and publishes its record."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -14,15 +14,15 @@ from topics.records.catalogue import CONTROL
 from topics.records.records import JobControl
 
 OPEN_STATES: Final = frozenset({JobState.VALIDATING, JobState.IN_PROGRESS})
-"""States in which a job can still be changed, unless it is closed or its window is over."""
+"""States in which a job can be changed, unless it is closed or its window has ended."""
 
 
 def lock_open_job(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, verb: str
 ) -> sa.Row[Any]:
-    """Lock a batch that its owner may still change; the row has the database's `now`.
+    """Lock a batch that can still be changed; the row also has the database's `now`.
 
-    Raises JobNotFoundError, JobNotOpenError; `verb` is what was asked for, for the message.
+    `verb` names the operation in the error message. Raises JobNotFoundError, JobNotOpenError.
     """
     query: sa.Select[Any] = sa.select(*jobs.c, sa.func.now().label("now")).where(
         jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, jobs.c.kind == JobKind.BATCH.value
@@ -34,16 +34,16 @@ def lock_open_job(
     if row.state not in OPEN_STATES or row.close_reason is not None or row.settled_at is not None:
         raise JobNotOpenError(f"Cannot {verb} a batch with status '{row.state}'.")
     if row.expires_at <= row.now:
-        raise JobNotOpenError(f"Cannot {verb} a batch whose completion window is over.")
+        raise JobNotOpenError(f"Cannot {verb} a batch whose completion window has ended.")
     return row
 
 
 def write_control_state(
     connection: sa.Connection, row: sa.Row[Any], values: dict[str, Any], *, jump: int = 1
 ) -> None:
-    """Set columns of a locked job under the next version, and tell batchers and consumers.
+    """Set columns of a locked job under the next control version, and publish the control record.
 
-    `jump` is how much newer it is; more than 1 where the log may know versions that we do not.
+    `jump` is the version increment; more than 1 if the log may have versions unknown to Postgres.
     """
     version = next_control_version(row) + jump - 1
     changed = connection.execute(
@@ -67,6 +67,6 @@ def write_control_state(
 
 
 def next_control_version(row: sa.Row[Any]) -> int:
-    """Return the version of a locked job's next control state."""
+    """Return the next control version of a locked job."""
     version: int = row.control_version
     return version + 1

@@ -1,6 +1,6 @@
-"""Files: rows that name objects. A deleted one disappears at once, its object when no job needs it.
+"""Files: rows that refer to objects. Deletion hides a file; its object stays while a job reads it.
 
-A file belongs to one tenant; for every other it does not exist.
+A file belongs to one tenant and is not found for any other.
 """
 
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ UPLOAD_PURPOSES: Final = ("assistants", INPUT_PURPOSE, "fine-tune", "vision", "u
 EXPIRES_AFTER_S_MIN: Final = 3600
 EXPIRES_AFTER_S_MAX: Final = 30 * 24 * 3600
 INPUT_EXPIRES_AFTER_S: Final = EXPIRES_AFTER_S_MAX
-"""Life of an input file whose owner named none."""
+"""Lifetime of an input file without an explicit one, in seconds."""
 
-# Literal, so that Postgres sees that the partial index on unfinished jobs fits.
+# Literal, so that Postgres recognises the partial index on unfinished jobs.
 UNFINISHED: Final = jobs.c.state.in_(
     [sa.literal_column(f"'{state}'") for state in JobState if state not in TERMINAL_STATES]
 )
@@ -36,15 +36,15 @@ UNFINISHED: Final = jobs.c.state.in_(
 
 @dataclass(frozen=True, slots=True)
 class StorageQuota:
-    """How much a tenant may store."""
+    """Limits on the files of a tenant."""
 
-    bytes_default: int  # of one without a limit of its own
-    files_max: int  # uploads, however small; what its batches wrote does not count
+    bytes_default: int  # for tenants without an own limit
+    files_max: int  # uploads of any size; result files do not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A complete object that becomes a file."""
+    """A stored object to be recorded as a file."""
 
     file_id: UUID
     tenant_id: UUID
@@ -53,12 +53,14 @@ class NewFile:
     object_key: str
     size_bytes: int
     sha256: str
-    expires_after_s: int | None  # None: lives until it is deleted
+    expires_after_s: int | None  # None: until it is deleted
 
 
 def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
-    """Add the row and return it, regardless of quota: what we wrote ourselves is never refused."""
-    lives = None if file.expires_after_s is None else sa.func.now() + seconds(file.expires_after_s)
+    """Insert the row and return it, without a quota check: result files are always stored."""
+    expires_at = (
+        None if file.expires_after_s is None else sa.func.now() + seconds(file.expires_after_s)
+    )
     statement = files.insert().values(
         id=file.file_id,
         tenant_id=file.tenant_id,
@@ -67,13 +69,13 @@ def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
         object_key=file.object_key,
         size_bytes=file.size_bytes,
         sha256=file.sha256,
-        expires_at=lives,
+        expires_at=expires_at,
     )
     return connection.execute(statement.returning(*files.c)).one()
 
 
 def add_upload(connection: sa.Connection, file: NewFile, quota: StorageQuota) -> sa.Row[Any]:
-    """Add what a client uploaded; rivals cannot overshoot together.
+    """Insert an uploaded file within the quota; concurrent uploads cannot exceed it together.
 
     Raises FileCountLimitError, StorageLimitError.
     """
@@ -86,20 +88,23 @@ def add_upload(connection: sa.Connection, file: NewFile, quota: StorageQuota) ->
 def stored_bytes_left(
     connection: sa.Connection, tenant_id: UUID, quota: StorageQuota, *, lock: bool = False
 ) -> int:
-    """Return how many bytes a tenant may still store, in one more file; never negative.
+    """Return how many bytes a tenant may still store in one more file; never negative.
 
-    What counts: files that show, and deleted ones that an unfinished job still reads. Raises
-    FileCountLimitError when those that were uploaded are as many as there may be.
+    Visible files count, and deleted ones that an unfinished job still reads. Raises
+    FileCountLimitError if the tenant has as many uploads as it may have.
     """
-    most = stored_bytes_max(connection, tenant_id, default=quota.bytes_default, lock=lock)
+    limit_bytes = stored_bytes_max(connection, tenant_id, default=quota.bytes_default, lock=lock)
     upload_count, used_bytes = connection.execute(stored_query(tenant_id)).one()
     if upload_count >= quota.files_max:
         raise FileCountLimitError
-    return max(0, most - used_bytes)
+    return max(0, limit_bytes - used_bytes)
 
 
 def find_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
-    """Return the row. Raises UploadedFileNotFoundError, the same for foreign, deleted and malformed ids."""
+    """Return the row of a file.
+
+    Raises UploadedFileNotFoundError, also for foreign, deleted and malformed ids.
+    """
     row = connection.execute(
         sa.select(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id, is_visible())
     ).one_or_none()
@@ -109,7 +114,7 @@ def find_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) 
 
 
 def find_input(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
-    """Return the row of a job's input file and keep it from being deleted until the commit.
+    """Return the row of a job's input file and prevent its deletion until the commit.
 
     Raises UploadedFileNotFoundError.
     """
@@ -126,15 +131,15 @@ def find_input(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None)
 def list_files(
     connection: sa.Connection, tenant_id: UUID, cursor: PageCursor, *, purpose: str | None = None
 ) -> Page:
-    """Return a page of the tenant's files. Raises FieldRefusedError."""
+    """Return a page of the tenant's files. Raises InvalidFieldError."""
     query = listed_query(purpose=purpose)
     return read_page(connection, query, files, tenant_id=tenant_id, cursor=cursor)
 
 
 def listed_query(*, purpose: str | None = None) -> sa.Select[Any]:
-    """Return the query of files that show, of one purpose or any.
+    """Return the query of visible files, of one purpose or any.
 
-    What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
+    The condition on `removed_at` is redundant; it lets Postgres use the partial index.
     """
     query = sa.select(files).where(is_visible(), files.c.removed_at.is_(None))
     return query if purpose is None else query.where(files.c.purpose == purpose)
@@ -147,11 +152,10 @@ def delete_file(
     *,
     key_id: UUID | None = None,
 ) -> None:
-    """Make a file disappear; jobs that read it go on. Raises UploadedFileNotFoundError.
+    """Delete a file; jobs that read it continue. Raises UploadedFileNotFoundError.
 
-    `key_id` is the API key that asks.
-
-    Its life ends now, so that whoever looks for files past their life finds it too.
+    The file also expires now, so that the search for expired files finds it. `key_id` is the API
+    key of the request.
     """
     deleted = connection.execute(
         sa.update(files)
@@ -165,31 +169,31 @@ def delete_file(
 
 
 def is_visible() -> sa.ColumnElement[bool]:
-    """Return the condition that a file shows: neither deleted nor expired."""
-    lives = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > sa.func.now())
-    return sa.and_(files.c.deleted_at.is_(None), lives)
+    """Return the condition that a file is visible: neither deleted nor expired."""
+    is_unexpired = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > sa.func.now())
+    return sa.and_(files.c.deleted_at.is_(None), is_unexpired)
 
 
 def is_pinned() -> sa.ColumnElement[bool]:
     """Return the condition that an unfinished job reads the file.
 
-    OFFSET 0 holds Postgres to a look-up of each file: else it may hash all appended files ever.
+    OFFSET 0 forces a look-up per file: otherwise Postgres may hash all files ever appended.
     """
     reading = sa.select(1).where(jobs.c.input_file_id == files.c.id, UNFINISHED)
-    its = job_inputs.c
+    columns = job_inputs.c
     appended = sa.select(1).where(
-        its.file_id == files.c.id,
-        its.state.in_([sa.literal_column("'validating'"), sa.literal_column("'accepted'")]),
-        its.job_id == jobs.c.id,
+        columns.file_id == files.c.id,
+        columns.state.in_([sa.literal_column("'validating'"), sa.literal_column("'accepted'")]),
+        columns.job_id == jobs.c.id,
         UNFINISHED,
     )
     return sa.or_(reading.offset(0).exists(), appended.offset(0).exists())
 
 
 def stored_query(tenant_id: UUID) -> sa.Select[int, int]:
-    """Return the query of what counts against a tenant's limits: uploads, and bytes of all files.
+    """Return the query of a tenant's usage: its number of uploads, and the bytes of all its files.
 
-    What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
+    The condition on `removed_at` is redundant; it lets Postgres use the partial index.
     """
     uploads = sa.func.count().filter(files.c.purpose != RESULT_PURPOSE)
     used_bytes = sa.func.coalesce(sa.func.sum(files.c.size_bytes), 0)

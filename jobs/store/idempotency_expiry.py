@@ -1,4 +1,4 @@
-"""Idempotency keys that are past their time, and forgetting them."""
+"""Finds and deletes expired idempotency keys."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _PRIMARY: Final = (_KEYS.tenant_id, _KEYS.scope, _KEYS.key)
 
 @dataclass(frozen=True, slots=True)
 class ExpiredIdempotencyKey:
-    """A key that is past its time, and the object of its answer."""
+    """An expired key and the object of its answer."""
 
     tenant_id: UUID
     scope: str
@@ -28,9 +28,9 @@ class ExpiredIdempotencyKey:
 def find_expired_keys(
     connection: sa.Connection, limit: int, *, excluding: Collection[str] = ()
 ) -> list[ExpiredIdempotencyKey]:
-    """Return keys past their time, oldest first; delete their objects, then forget them.
+    """Return expired keys, oldest first, except those whose object is in `excluding`.
 
-    Keys whose objects are `excluding` are left out.
+    Delete their objects before the keys.
     """
     columns = [*_PRIMARY, _KEYS.expires_at, _KEYS.body_key]
     query = sa.select(*columns).where(_KEYS.expires_at <= sa.func.now())
@@ -42,7 +42,7 @@ def find_expired_keys(
 
 
 def delete_expired_keys(connection: sa.Connection, expired: list[ExpiredIdempotencyKey]) -> int:
-    """Delete expired keys, but none that was taken again meanwhile; return how many."""
+    """Delete expired keys, except those claimed again in the meantime; return how many."""
     same = sa.tuple_(*_PRIMARY, _KEYS.expires_at).in_(
         [(key.tenant_id, key.scope, key.key, key.expires_at) for key in expired]
     )

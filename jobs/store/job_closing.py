@@ -1,4 +1,8 @@
-"""What every close of a job sets in the transaction that records its reason, whoever writes it."""
+"""Closes jobs: the columns and records of a close, cancellation by the owner, and settlement.
+
+A job settles when it gets no more items and every item has its row. Normally the results writer
+settles it with the last row; a seal, or the verdict on an appended file, can come after that row.
+"""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -17,7 +21,7 @@ _NO_MORE_FILES: Final = {"sealed": True, "total_final": True}
 
 
 def close_values(reason: CloseReason) -> dict[str, Any]:
-    """Return the columns of `jobs` that a close sets; see `drop_unvalidated_files` for what goes with it."""
+    """Return the columns of `jobs` that a close sets; also call `drop_unvalidated_files`."""
     values: dict[str, Any] = {"close_reason": reason.value, **_NO_MORE_FILES}
     if reason in STOPPED_EARLY:
         values |= {"state": JobState.CANCELLING.value, "cancelling_at": sa.func.now()}
@@ -25,7 +29,7 @@ def close_values(reason: CloseReason) -> dict[str, Any]:
 
 
 def drop_unvalidated_files(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
-    """Drop appended files of closed jobs that have no verdict yet: none of their items counts."""
+    """Drop appended files of closed jobs without a verdict: none of their items counts."""
     connection.execute(
         sa.update(job_inputs)
         .where(job_inputs.c.job_id.in_(job_ids), job_inputs.c.state == "validating")
@@ -34,9 +38,9 @@ def drop_unvalidated_files(connection: sa.Connection, job_ids: Collection[UUID])
 
 
 def start_cancelling(connection: sa.Connection, row: sa.Row[Any], reason: CloseReason) -> None:
-    """Move a job to cancelling; `row` is of `jobs`, locked, with a state that allows it.
+    """Move a job to cancelling; `row` is of `jobs`, locked, in a state that allows it.
 
-    What decides goes to the log once the number of its items is known and any lacks its row.
+    The close record is published once the number of items is known, unless every item has its row.
     """
     closed_at = connection.execute(
         sa.update(jobs)
@@ -57,9 +61,9 @@ def start_cancelling(connection: sa.Connection, row: sa.Row[Any], reason: CloseR
 def cancel_owned_job(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, kind: JobKind
 ) -> JobState | None:
-    """Close a job; one that is being closed, or has ended, stays as it is.
+    """Cancel a job of a tenant; a job that is closing or has ended does not change.
 
-    Returns the state that it was in, None where the tenant has no such job.
+    Returns the state before the call, or None if the tenant has no such job.
     """
     row = connection.execute(
         sa.select(jobs)
@@ -77,15 +81,15 @@ def cancel_owned_job(
 
 
 def lock_counters(connection: sa.Connection, job_id: UUID | None) -> None:
-    """Lock a job's counters, before the job: in the order in which the results writer does."""
+    """Lock a job's counters. Call it before locking the job, as the results writer does."""
     query = sa.select(job_counters.c.job_id).where(job_counters.c.job_id == job_id)
     connection.execute(query.with_for_update())
 
 
 def settle_if_complete(connection: sa.Connection, job_id: UUID) -> bool:
-    """Settle a job in progress whose total is final and reached; say whether it was.
+    """Settle a job in progress whose total is final and reached; return whether it settled.
 
-    Its counters are locked. Whoever calls wakes intake and relay.
+    The caller has locked its counters, and notifies intake and the relay.
     """
     counted = job_counters.c
     settled = connection.execute(

@@ -1,4 +1,4 @@
-"""The key under which a job's bodies are encrypted, and its end."""
+"""Destroys the data key that encrypts the bodies of a job."""
 
 from uuid import UUID
 
@@ -7,9 +7,9 @@ from storage.objects.object_store import ObjectStore
 
 
 def destroy_job_key(store: ObjectStore, job_id: UUID) -> None:
-    """Make what the job has on the log and in rows unreadable for good; harmless when repeated.
+    """Make the job's bodies on the log and in rows unreadable for ever; harmless when repeated.
 
-    Call it once the job is a tombstone. A process that has the key in memory forgets it within
-    `REMEMBERED_S_MAX`. Raises what a store raises.
+    Call it once the job is a tombstone. A process that has cached the key forgets it within
+    `REMEMBERED_S_MAX`. Raises the errors of the object store.
     """
     store.delete(job_key_name(job_id))

@@ -1,4 +1,4 @@
-"""What a client may ask of a job besides its file and its window; all of it is ours."""
+"""Options of a job beyond its file and completion window; all are extensions of the batch API."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -20,21 +20,21 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """How a job runs; not checked yet."""
+    """Options of a job, not checked yet."""
 
     priority: int = PRIORITY_DEFAULT
-    sealed: bool = True  # False: further files may be appended until it is sealed
-    deduplicate: bool = False  # identical items are computed once
+    sealed: bool = True  # False: files may be appended until it is sealed
+    deduplicate: bool = False  # identical items run once
     budget: JobBudget = field(default_factory=JobBudget)
 
     def checked_values(self) -> dict[str, Any]:
-        """Return the columns of `jobs`. Raises InvalidFieldError for the first mistake."""
+        """Return the columns of `jobs`. Raises InvalidFieldError for the first invalid value."""
         check_priority(self.priority)
         bounds = asdict(self.budget)
         for name, (least, most) in _BOUNDS.items():
             value = bounds[name]
             if value is not None and not least <= value <= most:
-                raise InvalidFieldError(f"Give {least} to {most}.", param=name)
+                raise InvalidFieldError(f"Give a value from {least} to {most}.", param=name)
         return {
             "priority": self.priority,
             "sealed": self.sealed,
@@ -45,6 +45,8 @@ class JobOptions:
 
 
 def check_priority(priority: int) -> None:
-    """Raise InvalidFieldError unless it is one."""
+    """Raise InvalidFieldError if the priority is out of range."""
     if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
-        raise InvalidFieldError(f"Give {PRIORITY_MIN} to {PRIORITY_MAX}.", param="priority")
+        raise InvalidFieldError(
+            f"Give a priority from {PRIORITY_MIN} to {PRIORITY_MAX}.", param="priority"
+        )

@@ -1,6 +1,6 @@
-"""The transaction that ends the validation of an appended file: its items count, or it is refused.
+"""Records the verdict on an appended file: its items count, or it is refused.
 
-The job before its lease and its counters before the job, as everyone locks them.
+Locks the counters, then the job, then its lease; all transactions use this order.
 """
 
 from typing import Any, Final
@@ -21,15 +21,15 @@ APPEND_DUE: Final = sa.and_(
     jobs.c.close_reason.is_(None),
     sa.exists().where(job_inputs.c.job_id == jobs.c.id, job_inputs.c.state == "validating"),
 )
-"""Jobs with an appended file that awaits its verdict; their first file has its own."""
+"""Jobs with an appended file without a verdict; their first file was accepted."""
 
 
 def record_append_verdict(
-    connection: sa.Connection, lease: Lease, number: int, verdict: ValidationResult
+    connection: sa.Connection, lease: Lease, number: int, result: ValidationResult
 ) -> str | None:
-    """Write `verdict` on the file of that number; return its state now.
+    """Record the verdict on file `number`; return the new state of the file.
 
-    None when the file has its verdict already, or its job was closed. Raises LeaseLostError.
+    Returns None if the file has a verdict or its job was closed. Raises LeaseLostError.
     """
     job_id = lease.job_id
     lock_counters(connection, job_id)
@@ -41,16 +41,16 @@ def record_append_verdict(
         return None
     values: dict[str, Any] = {
         "state": "refused",
-        "errors": [error.as_json() for error in verdict.errors],
-        "error_count": verdict.error_count,
+        "errors": [error.as_json() for error in result.errors],
+        "error_count": result.error_count,
     }
-    if not verdict.error_count:
+    if not result.error_count:
         values = {
             "state": "accepted",
             "first_index": job.total_count,
-            "item_count": verdict.item_count,
+            "item_count": result.item_count,
         }
-    judged = connection.execute(
+    updated = connection.execute(
         sa.update(job_inputs)
         .where(
             job_inputs.c.job_id == job_id,
@@ -59,20 +59,20 @@ def record_append_verdict(
         )
         .values(values)
     )
-    if judged.rowcount == 0:
+    if updated.rowcount == 0:
         return None
-    added = 0 if verdict.error_count else verdict.item_count
+    added = 0 if result.error_count else result.item_count
     connection.execute(
         sa.update(jobs)
         .where(jobs.c.id == job_id)
         .values(
             total_count=jobs.c.total_count + added,
             total_final=job.sealed and not has_unvalidated(connection, job_id),
-            control_version=jobs.c.control_version + 1,  # intake reads the job anew
+            control_version=jobs.c.control_version + 1,  # makes intake reload the job
         )
     )
     if job.deduplicate and added:
-        # Its copies may be of items that have ended: the writer gives them their results.
+        # Originals may have ended already: the results writer copies their results.
         connection.execute(copies_insert(job_id, job.total_count, job.total_count + added))
     settle_if_complete(connection, job_id)
     connection.execute(NOTIFY_OUTBOX)

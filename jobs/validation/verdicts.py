@@ -1,4 +1,4 @@
-"""The transaction that ends validation: the job runs, has failed, or was cancelled meanwhile."""
+"""Records the verdict on the first file of a job: the job runs, fails, or was cancelled."""
 
 from datetime import datetime
 from uuid import UUID
@@ -15,23 +15,23 @@ from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
 
 VALIDATION_DUE = sa.and_(
-    # Literal, so that Postgres sees that the partial index fits: requests need no verdict, and
-    # any number of them may be open.
+    # Literal, so that Postgres recognises the partial index. Requests need no verdict, and any
+    # number of them may be open.
     sa.literal_column("jobs.kind = 'batch'"),
     jobs.c.state.in_([JobState.VALIDATING.value, JobState.CANCELLING.value]),
     jobs.c.total_count.is_(None),
 )
-"""Which jobs await their verdict; one that is being cancelled needs its count too."""
+"""Jobs without a verdict; a job that is being cancelled also needs its item count."""
 
 
 def record_verdict(
-    connection: sa.Connection, lease: Lease, verdict: ValidationResult
+    connection: sa.Connection, lease: Lease, result: ValidationResult
 ) -> JobState | None:
-    """Write `verdict` and return the state that the job is in now.
+    """Record the verdict; return the new state of the job.
 
-    None when the job has a verdict already. Raises LeaseLostError.
+    Returns None if the job has a result. Raises LeaseLostError.
     """
-    # The job before its lease, as those who claim lock them: the other order could deadlock.
+    # Lock the job before its lease, as claims do: the other order could deadlock.
     job = connection.execute(
         sa.select(
             jobs.c.id,
@@ -49,10 +49,10 @@ def record_verdict(
     if job is None:
         return None
     is_cancelling = job.state == JobState.CANCELLING.value
-    if verdict.error_count:
-        state = _refuse(connection, job.id, verdict, is_cancelling=is_cancelling)
+    if result.error_count:
+        state = _reject(connection, job.id, result, is_cancelling=is_cancelling)
     else:
-        state = _accept(connection, job.id, verdict, is_cancelling=is_cancelling)
+        state = _accept(connection, job.id, result, is_cancelling=is_cancelling)
         _close_if_due(connection, job)
     if state.value != job.state:
         now: datetime = job.now
@@ -62,13 +62,13 @@ def record_verdict(
     return state
 
 
-def _refuse(
-    connection: sa.Connection, job_id: UUID, verdict: ValidationResult, *, is_cancelling: bool
+def _reject(
+    connection: sa.Connection, job_id: UUID, result: ValidationResult, *, is_cancelling: bool
 ) -> JobState:
-    """Nothing was executed, so the job is at its end."""
+    """End the job: none of its items has run."""
     columns: dict[str, object] = {
-        "errors": [error.as_json() for error in verdict.errors],
-        "error_count": verdict.error_count,
+        "errors": [error.as_json() for error in result.errors],
+        "error_count": result.error_count,
     }
     if is_cancelling:
         state = JobState.CANCELLED
@@ -82,14 +82,14 @@ def _refuse(
 
 
 def _accept(
-    connection: sa.Connection, job_id: UUID, verdict: ValidationResult, *, is_cancelling: bool
+    connection: sa.Connection, job_id: UUID, result: ValidationResult, *, is_cancelling: bool
 ) -> JobState:
-    assert verdict.model is not None
+    assert result.model is not None
     columns: dict[str, object] = {
-        "total_count": verdict.item_count,
-        "model": verdict.model.name,
-        "model_version": verdict.model.version,
-        "pool": verdict.model.pool,
+        "total_count": result.item_count,
+        "model": result.model.name,
+        "model_version": result.model.version,
+        "pool": result.model.pool,
     }
     state = JobState.CANCELLING
     if not is_cancelling:
@@ -108,7 +108,7 @@ def _update(
 
 
 def _close_if_due(connection: sa.Connection, job: sa.Row[tuple[object, ...]]) -> None:
-    """A cancel had to wait for the count; an expiry may have come during validation."""
+    """Publish the close of a job that was cancelled or expired during its validation."""
     reason = job.close_reason
     if reason is None and job.is_expired:
         reason = CloseReason.EXPIRED.value

@@ -77,7 +77,7 @@ class Finaliser:
             while not is_over():
                 while lease := self._claim(queue, running.values()):
                     running[threads.submit(self._end, lease)] = queue.served
-                if len(running) == jobs_max or queue.passed_over:
+                if len(running) == jobs_max or queue.has_skipped:
                     wait(running, look_s, FIRST_COMPLETED)
                 else:
                     notifications.wait(look_s)
@@ -95,7 +95,7 @@ class Finaliser:
         is_last = len(holders) == jobs_max - 1
         limit = 1 if len(holders) < jobs_max else 0
         try:
-            leases = queue.claim(limit, but_of=holders if is_last else ())
+            leases = queue.claim(limit, excluding_tenants=holders if is_last else ())
         except DATABASE_AWAY as error:
             now = self.clock.monotonic_s()
             self._away_since = self._away_since or now

@@ -74,7 +74,9 @@ def test_a_budget_never_exceeds_its_burst_nor_shrinks_with_time(
     budget = refill_budget(tokens, elapsed_s, rate, rules)
     assert 0 <= budget.tokens <= budget.burst
     assert budget.tokens <= refill_budget(tokens, elapsed_s + 1, rate, rules).tokens
-    assert refill_budget(0.0, 1e9, rate, rules).whole >= 1  # whatever waits is let through at last
+    assert (
+        refill_budget(0.0, 1e9, rate, rules).available >= 1
+    )  # whatever waits is let through at last
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1000)), max_size=50), budget_rules)
@@ -85,7 +87,7 @@ def test_no_stretch_of_time_sees_more_than_burst_and_rate(
     for elapsed_s, wanted in looks:
         passed_s += elapsed_s
         budget = refill_budget(budget.tokens, elapsed_s, 0.0, rules)
-        count = min(wanted, budget.whole)
+        count = min(wanted, budget.available)
         spent += count
         budget = RetryBudget(budget.tokens - count, budget.burst)
     assert spent <= rules.items_per_s_min * passed_s * (1 + 1e-9) + 1e-6

@@ -19,7 +19,7 @@ def job(number: int, tenant: int, *, outstanding: int = 0, is_held: bool = False
 
 
 def windows(loads: list[JobLoad]) -> dict[TenantModel, int]:
-    return dict.fromkeys((load.pair for load in loads), WINDOW)
+    return dict.fromkeys((load.tenant_model for load in loads), WINDOW)
 
 
 @st.composite
@@ -39,7 +39,7 @@ def test_slots_are_filled_with_what_can_be_had(
     crowd: tuple[list[JobLoad], set[UUID]], count_max: int
 ) -> None:
     loads, mine = crowd
-    wanted = select_jobs(loads, windows(loads), mine=mine, count_max=count_max)
+    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=count_max)
     candidates = {load.job_id for load in loads if load.job_id in mine or not load.is_held}
     assert set(wanted) <= candidates
     assert len(set(wanted)) == len(wanted) == min(count_max, len(candidates))
@@ -53,9 +53,9 @@ def test_first_jobs_of_all_come_before_later_jobs_of_any(
     counted: Counter[TenantModel] = Counter()
     place = {}
     for load in loads:
-        counted[load.pair] += 1
-        place[load.job_id] = counted[load.pair]
-    wanted = select_jobs(loads, windows(loads), mine=mine, count_max=count_max)
+        counted[load.tenant_model] += 1
+        place[load.job_id] = counted[load.tenant_model]
+    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=count_max)
     left = [
         load.job_id
         for load in loads
@@ -70,7 +70,7 @@ def test_a_new_tenant_gets_a_slot_although_all_are_taken() -> None:
     mine = {load.job_id for load in crowd[:256]}
     late = job(900, 2)
     loads = [*crowd, late]
-    wanted = select_jobs(loads, windows(loads), mine=mine, count_max=256)
+    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=256)
     assert late.job_id in wanted[:2]
     assert crowd[255].job_id not in wanted
 
@@ -80,9 +80,9 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
     free = job(9, 9)
     loads = [*full, free]
     mine = {load.job_id for load in full}
-    wanted = select_jobs(loads, windows(loads), mine=mine, count_max=3)
+    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=3)
     assert wanted == [free.job_id, full[0].job_id, full[1].job_id]
-    assert select_jobs(loads, windows(loads), mine=mine, count_max=4) == [
+    assert select_jobs(loads, windows(loads), leased_ids=mine, count_max=4) == [
         free.job_id,
         *(load.job_id for load in full),
     ]
@@ -90,10 +90,10 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
 
 def test_what_is_on_the_log_already_needs_no_slot() -> None:
     done = JobLoad(UUID(int=1), UUID(int=1), "small", "pool", 100, 100, 0, True)
-    assert select_jobs([done], windows([done]), mine={done.job_id}, count_max=9) == []
+    assert select_jobs([done], windows([done]), leased_ids={done.job_id}, count_max=9) == []
 
 
 def test_a_job_that_was_put_aside_takes_no_slot() -> None:
-    aside, free = job(1, 1)._replace(is_aside=True), job(2, 1)
+    aside, free = job(1, 1)._replace(is_suspended=True), job(2, 1)
     loads = [aside, free]
-    assert select_jobs(loads, windows(loads), mine=(), count_max=9) == [free.job_id]
+    assert select_jobs(loads, windows(loads), leased_ids=(), count_max=9) == [free.job_id]

@@ -47,8 +47,8 @@ class Looks:
             said = Received(
                 "capacity", 0, 0, pool.encode(), kind_headers(Capacity), encode(capacity), 0
             )
-            capacities.hear([said])
-        self._retrying.step(capacities)
+            capacities.update([said])
+        self._retrying.run_once(capacities)
 
 
 def wait_for_retry(

@@ -32,17 +32,17 @@ def test_small_work_does_not_wait_for_a_job_whose_files_are_large_as_a_whole(sit
     large, grown = Site(site.engine, site.objects), Site(site.engine, site.objects)
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
     grown.append(line("b-0"))
-    grown.validator.step()
+    grown.validator.run_once()
     with site.engine.begin() as connection:  # as if that file had been larger
         connection.execute(sa.update(job_inputs).values(size_bytes=SMALL_BYTES_MAX))
     for tenants in (site, large, grown):
         tenants.append(line("c-0"))
 
-    site.judge(SMALL).step()
+    site.judge(SMALL).run_once()
     assert (site.states(), large.states()) == (["accepted"], ["validating"])
     assert grown.states() == ["accepted", "validating"]
     site.append(line("d-0"))
-    site.judge(~SMALL).step()
+    site.judge(~SMALL).run_once()
     assert (site.states(), large.states()) == (["accepted", "validating"], ["accepted"])
     assert grown.states() == ["accepted", "accepted"]
 

@@ -145,12 +145,12 @@ class Intake:
         while True:
             with self.engine.begin() as connection:
                 loads = job_loads(connection)
-            self.held.hold([load.job_id for load in loads if load.remaining], 10)
-            self.held.refresh(loads)
+            self.held.acquire([load.job_id for load in loads if load.remaining], 10)
+            self.held.reload_changed(loads)
             left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
             if not left:
                 return
-            self.expander.round(left)
+            self.expander.run_once(left)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_items_of_appended_files_follow_in_order(
     intake.emit_all()
     site.append(*(line(f"b-{n}") for n in range(7)))
     site.append(line("c-0"))
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["accepted", "accepted"]
     assert site.shown().total_count == 13
     intake.emit_all(at_once=3)
@@ -186,7 +186,7 @@ def test_lost_items_of_any_file_come_again(
     site: Site, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     site.append(*(line(f"b-{n}") for n in range(4)))
-    site.validator.step()
+    site.validator.run_once()
     with site.engine.begin() as connection:
         connection.execute(sa.update(job_cursors).values(item_index=9))
     done = [0, 5, 6]
@@ -194,14 +194,14 @@ def test_lost_items_of_any_file_come_again(
     writer.write({site.job_id: [outcome(n) for n in done]})
     leases = ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60)
     again = ReEmitter(site.engine, site.objects, producer, leases)
-    assert again.emit(site.job_id, sa.and_(OPEN, jobs.c.id == site.job_id)) == 6
+    assert again.re_emit_job(site.job_id, sa.and_(OPEN, jobs.c.id == site.job_id)) == 6
     assert indexes(kafka) == [1, 2, 3, 4, 7, 8]
 
 
 def test_an_id_of_an_earlier_file_is_refused_with_its_line(site: Site) -> None:
     site.append(line("b-0"), line("b-1"))
     site.append(line("c-0"), line("a-3"), line("c-1"), line("b-1"), line("c-0"))
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["accepted", "refused"]
     assert site.errors() == [("duplicate_custom_id", n) for n in (2, 4, 5)]
     assert site.shown().total_count == 7
@@ -222,7 +222,7 @@ def test_a_file_that_is_not_valid_changes_nothing_else(
     site: Site, lines: list[bytes], code: str
 ) -> None:
     site.append(*lines)
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["refused"]
     assert [found for found, _ in site.errors()] == [code]
     assert (site.shown().total_count, site.shown().state) == (5, "in_progress")
@@ -234,7 +234,7 @@ def test_a_file_whose_content_is_gone_is_refused(site: Site) -> None:
         key = connection.scalar(sa.select(job_inputs.c.object_key))
     assert key is not None
     site.objects.delete(key)
-    site.validator.step()
+    site.validator.run_once()
     assert site.errors() == [("file_not_found", None)]
 
 
@@ -248,7 +248,7 @@ def test_a_job_whose_earlier_lines_cannot_be_read_is_put_aside_alone(
     other.append(line("b-0"))
     site.store("a", [b'{"secret": %s, "custom_id": "a"}' % raw])
     before = metrics.JOB_FAILURES._value.get()
-    site.validator.step()
+    site.validator.run_once()
     assert (site.states(), other.states()) == (["validating"], ["accepted"])
     assert metrics.JOB_FAILURES._value.get() == before + 1
     assert site.leases.count == 0
@@ -263,12 +263,12 @@ def test_a_failure_that_nobody_expects_stops_no_role(
 
     site.append(line("b-0"))
     monkeypatch.setattr("jobs.validation.append_validator.validate", broken)
-    site.validator.step()
+    site.validator.run_once()
     assert (site.states(), site.leases.count) == (["validating"], 0)
     monkeypatch.undo()
     with site.engine.begin() as connection:  # its lease runs out
         connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["accepted"]
 
 
@@ -281,7 +281,7 @@ def test_a_judge_that_loses_its_database_says_so(
     site.append(line("b-0"))
     monkeypatch.setattr("jobs.validation.append_validator.validate", away)
     with pytest.raises(OperationalError):
-        site.validator.step()
+        site.validator.run_once()
     assert site.leases.count == 0
 
 
@@ -292,7 +292,7 @@ def test_a_job_completes_only_behind_its_seal(site: Site) -> None:
     site.append(line("b-0"))
     site.control(seal_job)
     assert (site.shown().sealed, site.shown().total_final) == (True, False)
-    site.validator.step()
+    site.validator.run_once()
     assert (site.shown().total_count, site.shown().total_final) == (6, True)
     assert site.shown().state == "in_progress"
     writer.write({site.job_id: [outcome(5)]})
@@ -313,14 +313,14 @@ def test_a_refusal_behind_seal_and_last_row_settles(site: Site) -> None:
     site.append(b"no")
     site.control(seal_job)
     assert site.shown().state == "in_progress"
-    site.validator.step()
+    site.validator.run_once()
     assert (site.shown().state, site.states()) == ("finalizing", ["refused"])
 
 
 def test_a_cancel_drops_what_was_not_judged(site: Site) -> None:
     site.append(line("b-0"))
     site.control(cancel_job)
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["dropped"]
     assert (site.shown().total_count, site.shown().total_final) == (5, True)
 
@@ -349,7 +349,7 @@ def test_what_cannot_be_appended(site: Site) -> None:
 def test_a_stop_leaves_the_file_to_others(site: Site) -> None:
     site.append(line("b-0"))
     site.stop.set()
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["validating"]
 
 

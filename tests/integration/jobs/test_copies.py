@@ -105,8 +105,8 @@ class Intake:
             if not left:
                 return
             self.held.close()
-            self.held.hold(list(left), 10)
-            self.expander.round(left)
+            self.held.acquire(list(left), 10)
+            self.expander.run_once(left)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_database_that_hiccups_has_no_item_skipped(
 ) -> None:
     job_id = intake.job(["a", "b", "a", "c", "c", "d"])
     intake.keep(job_id)
-    intake.held.hold([job_id], 10)
+    intake.held.acquire([job_id], 10)
 
     def away(*_: object) -> set[int]:
         raise OperationalError("the database is away", {}, Exception())
@@ -152,9 +152,9 @@ def test_a_database_that_hiccups_has_no_item_skipped(
     with monkeypatch.context() as broken:
         broken.setattr("jobs.expansion.expander.copies_between", away)
         with pytest.raises(OperationalError):
-            intake.expander.round({job_id: 4})
-    assert intake.expander.round({job_id: 4}) == 3
-    assert intake.expander.round({job_id: 4}) == 1
+            intake.expander.run_once({job_id: 4})
+    assert intake.expander.run_once({job_id: 4}) == 3
+    assert intake.expander.run_once({job_id: 4}) == 1
 
     assert indexes(kafka) == [0, 1, 3, 5]
     with intake.engine.begin() as connection:
@@ -180,7 +180,7 @@ def test_a_lost_original_comes_again_and_a_copy_never(intake: Intake, kafka: Kaf
     ItemWriter(intake.engine, DayPartitions(intake.engine)).write({job_id: [outcome(0)]})
     again = ReEmitter(intake.engine, intake.objects, intake.producer, intake.leases)
 
-    assert again.emit(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 2
+    assert again.re_emit_job(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 2
     assert indexes(kafka) == [1, 4]
 
 
@@ -208,7 +208,7 @@ def test_appended_items_are_copies_of_earlier_ones(
     site.append(*[line(n, f"a-{n % 4}") for n in range(4)], b"{}")
     site.append(*[line(n, f"a-{n % 4}") for n in range(6)])
     site.append(line(7, "a-9"), line(8, "a-9"), line(9, "a-0"))
-    site.validator.step()
+    site.validator.run_once()
 
     assert site.states() == ["refused", "accepted", "accepted"]
     assert copies(engine) == {5: 0, 6: 1, 7: 2, 8: 3, 9: 0, 10: 1, 12: 11, 13: 0}
@@ -234,7 +234,7 @@ def test_copies_that_nobody_gave_a_result_are_found_again(intake: Intake) -> Non
             moment = sa.text(f"now() - interval '{seconds} s'")
             connection.execute(sa.update(job_counters).values(updated_at=moment, **counters))
             connection.execute(sa.update(jobs).values(created_at=moment))
-        sweep.step()
+        sweep.run_once()
         with intake.engine.begin() as connection:
             rows = connection.execute(sa.select(outbox)).all()
         return [said(row) for row in rows]

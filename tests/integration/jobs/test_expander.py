@@ -78,7 +78,7 @@ class Process:
         with self.engine.begin() as connection:
             loads = job_loads(connection)
         free = [load.job_id for load in loads if not load.is_held]
-        self.held.hold([*self.held.ids, *free], 10)
+        self.held.acquire([*self.held.ids, *free], 10)
 
     def die(self) -> None:
         """Its leases run out; nothing is given back."""
@@ -113,7 +113,7 @@ def test_a_thousand_items_are_on_the_log_in_order_of_index(
     process = start("a")
     process.claim()
     for allowed in (30, 270, 700):
-        assert process.expander.round({job_id: allowed}) == allowed
+        assert process.expander.run_once({job_id: allowed}) == allowed
     assert cursor_of(engine, job_id) == 1000
     found = chunks_by_partition(kafka)
     with engine.begin() as connection:
@@ -127,7 +127,7 @@ def test_a_thousand_items_are_on_the_log_in_order_of_index(
             assert chunk.job.deadline_s == job.expires_at.timestamp()
             assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
     assert indexes(kafka) == list(range(1000))
-    process.held.tidy({job_id})
+    process.held.release_finished({job_id})
     assert len(process.held.ids) == 0
     assert process.leases.lease_of(job_id) is None
 
@@ -142,12 +142,12 @@ def test_the_next_holder_goes_on_at_the_cursor(
     job_id = running_job(engine, 500)
     first, second = start("a"), start("b")
     first.claim()
-    first.expander.round({job_id: 200})
+    first.expander.run_once({job_id: 200})
     second.claim()
     assert len(second.held.ids) == 0
     first.die()
     second.claim()
-    second.expander.round({job_id: 300})
+    second.expander.run_once({job_id: 300})
     assert indexes(kafka) == list(range(500))
 
 
@@ -169,9 +169,9 @@ def test_a_crash_before_the_cursor_moved_emits_again(
     with monkeypatch.context() as patch:
         patch.setattr("jobs.expansion.expander.advance", crash)
         with pytest.raises(ConnectionError):
-            process.expander.round({job_id: 60})
+            process.expander.run_once({job_id: 60})
     assert cursor_of(engine, job_id) == 0
-    process.expander.round({job_id: 60})
+    process.expander.run_once({job_id: 60})
     assert indexes(kafka) == sorted([*range(60), *range(60)])
 
 
@@ -187,8 +187,8 @@ def test_a_zombie_moves_no_cursor(
     zombie.claim()
     zombie.die()
     heir.claim()
-    heir.expander.round({job_id: 40})
-    zombie.expander.round({job_id: 100})
+    heir.expander.run_once({job_id: 40})
+    zombie.expander.run_once({job_id: 100})
     assert cursor_of(engine, job_id) == 40
     assert len(zombie.held.ids) == 0
     with engine.begin() as connection, pytest.raises(LeaseLostError):
@@ -198,7 +198,7 @@ def test_a_zombie_moves_no_cursor(
             ExpansionCursor(0, 0, 40),
             ExpansionCursor(9, 9, 90),
         )
-    heir.expander.round({job_id: 60})
+    heir.expander.run_once({job_id: 60})
     assert cursor_of(engine, job_id) == 100
 
 
@@ -213,7 +213,7 @@ def test_a_heartbeat_tells_a_lost_lease(
     process.die()
     process.leases.extend_all()
     assert process.leases.lease_of(job_id) is None
-    process.held.tidy({job_id})
+    process.held.release_finished({job_id})
     assert len(process.held.ids) == 0
 
 
@@ -228,7 +228,7 @@ def test_a_job_that_cannot_be_read_is_put_aside_alone(
     bad = running_job(engine, 100, input_key="gone")
     process = start("a")
     process.claim()
-    assert process.expander.round({bad: 100, good: 100}) == 100
+    assert process.expander.run_once({bad: 100, good: 100}) == 100
     assert (cursor_of(engine, good), cursor_of(engine, bad)) == (100, 0)
     assert process.leases.lease_of(bad) is None
     process.claim()  # not before its lease has run out
@@ -255,7 +255,7 @@ def test_an_object_that_the_store_refuses_keeps_no_other_job_up(
 
     monkeypatch.setattr(objects, "read", refusing)
     process.claim()
-    assert process.expander.round({bad: 100, good: 100}) == 100
+    assert process.expander.run_once({bad: 100, good: 100}) == 100
     assert process.held.ids == {good}
     assert process.leases.lease_of(bad) is None
 
@@ -277,17 +277,17 @@ def test_a_job_that_was_put_aside_has_no_part_in_the_window(
     good = running_job(engine, 100, tenant_id=tenant_id)
     process, rival = start("a"), start("b")
     process.claim()
-    process.expander.round({bad: 10, good: 10})
+    process.expander.run_once({bad: 10, good: 10})
     after = loads()
 
-    assert (after[bad].is_held, after[bad].is_aside) == (False, True)
-    assert (after[good].is_held, after[good].is_aside) == (True, False)
-    assert allowances([*after.values()], {after[bad].pair: 50}) == {good: 40}
-    rival.held.hold([bad], 10)
+    assert (after[bad].is_held, after[bad].is_suspended) == (False, True)
+    assert (after[good].is_held, after[good].is_suspended) == (True, False)
+    assert allowances([*after.values()], {after[bad].tenant_model: 50}) == {good: 40}
+    rival.held.acquire([bad], 10)
     assert rival.held.ids == frozenset()  # not before its lease has run out
     process.die()
-    assert not loads()[bad].is_aside
-    rival.held.hold([bad], 10)
+    assert not loads()[bad].is_suspended
+    rival.held.acquire([bad], 10)
     assert rival.held.ids == {bad}
     assert loads()[bad].is_held
 
@@ -302,7 +302,7 @@ def test_a_closed_job_is_let_go(
         connection.execute(sa.text("UPDATE jobs SET close_reason = 'expired'"))
     with engine.begin() as connection:
         assert job_loads(connection) == []
-    process.held.tidy(set())
+    process.held.release_finished(set())
     assert len(process.held.ids) == 0
     process.claim()
     assert process.leases.lease_of(job_id) is None
@@ -358,7 +358,7 @@ def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
     monkeypatch.setattr("jobs.expansion.leased_jobs.open_jobs", all_but_the_first)
     monkeypatch.setattr("jobs.leasing.leases.release", away)
     with pytest.raises(OperationalError):
-        process.held.hold([first, *others], 10)
+        process.held.acquire([first, *others], 10)
     assert process.held.ids == set(others)
     assert process.leases.count == len(others)
     monkeypatch.undo()
@@ -373,18 +373,18 @@ def test_a_slot_goes_to_whoever_is_wanted_more(
     store_lines("in", 100)
     first, second, third = (running_job(engine, 100) for _ in range(3))
     process, rival = start("a"), start("b")
-    process.held.hold([first, second], 2)
-    process.expander.round({first: 50})
-    rival.held.hold([third], 2)
-    process.held.hold([third, first, second], 2)
+    process.held.acquire([first, second], 2)
+    process.expander.run_once({first: 50})
+    rival.held.acquire([third], 2)
+    process.held.acquire([third, first, second], 2)
     assert process.held.ids == {first, second}  # the other process was faster: none leaves
-    rival.held.tidy(())
-    process.held.hold([third, second], 2)
+    rival.held.release_finished(())
+    process.held.acquire([third, second], 2)
     assert process.held.ids == {second, third}
     rival.claim()
     assert rival.held.ids == {first}
-    rival.expander.round({first: 100})
-    process.expander.round({second: 100, third: 100})
+    rival.expander.run_once({first: 100})
+    process.expander.run_once({second: 100, third: 100})
     assert indexes(kafka) == sorted([*range(100)] * 3)
 
 
@@ -401,5 +401,5 @@ def test_no_job_fills_every_round(
     process = start("a")
     process.claim()
     for _ in range(6):
-        process.expander.round(dict.fromkeys(job_ids, 500))
+        process.expander.run_once(dict.fromkeys(job_ids, 500))
     assert [cursor_of(engine, job_id) for job_id in job_ids] == [200, 200, 200]

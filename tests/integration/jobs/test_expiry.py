@@ -32,8 +32,8 @@ def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> Non
         ]
         before = [job_row(connection, job_id) for job_id in others]
     sweep = ExpirySweep(engine, stall_limit_s=3600)
-    sweep.step()
-    sweep.step()
+    sweep.run_once()
+    sweep.run_once()
     with engine.begin() as connection:
         job = job_row(connection, due)
         rows = connection.execute(sa.select(outbox).order_by(outbox.c.id)).all()

@@ -109,14 +109,14 @@ def test_more_tenants_than_a_look_brings_are_all_served(engine: sa.Engine) -> No
 def test_a_tenant_that_is_not_to_be_served_keeps_its_place(engine: sa.Engine) -> None:
     one, two = fill(engine, "one", 5), fill(engine, "two", 2)
     queue = queue_of(engine, StillClock())
-    assert tenants_of(engine, queue.claim(9, but_of={one})) == [two, two]
-    assert (queue.served, queue.passed_over) == (two, True)
-    assert queue.claim(1, but_of={one}) == []
-    assert queue.passed_over
-    assert tenants_of(engine, queue.claim(9, but_of={two})) == [one] * 5
-    assert (queue.served, queue.passed_over) == (one, False)
+    assert tenants_of(engine, queue.claim(9, excluding_tenants={one})) == [two, two]
+    assert (queue.served, queue.has_skipped) == (two, True)
+    assert queue.claim(1, excluding_tenants={one}) == []
+    assert queue.has_skipped
+    assert tenants_of(engine, queue.claim(9, excluding_tenants={two})) == [one] * 5
+    assert (queue.served, queue.has_skipped) == (one, False)
     assert queue.claim(1) == []
-    assert not queue.passed_over
+    assert not queue.has_skipped
 
 
 def test_rivals_share_what_waits_and_a_locked_job_holds_up_nobody(engine: sa.Engine) -> None:

@@ -47,7 +47,7 @@ def test_rows_reach_the_log_in_order(
         pending, age_s = backlog(connection)
     assert pending == count
     assert age_s >= 0
-    OutboxRelay(engine, producer, SystemClock()).step()
+    OutboxRelay(engine, producer, SystemClock()).run_once()
     assert events(kafka) == [float(n) for n in range(count)]
     assert waiting(engine) == 0
     (first, *_) = records_of(kafka, EVENTS)
@@ -62,7 +62,7 @@ def test_a_crash_after_the_flush_sends_again_and_loses_nothing(
         assert relay(connection, producer) == 3
         connection.rollback()  # the process died before its commit
     assert waiting(engine) == 3
-    OutboxRelay(engine, producer, SystemClock()).step()
+    OutboxRelay(engine, producer, SystemClock()).run_once()
     assert events(kafka) == [0.0, 1.0, 2.0] * 2
     assert waiting(engine) == 0
 
@@ -84,7 +84,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_sent_twi
         flush(timeout_s)
 
     monkeypatch.setattr(producer, "flush", away_at_first)
-    OutboxRelay(engine, producer, SystemClock()).step()
+    OutboxRelay(engine, producer, SystemClock()).run_once()
     assert waits == 4
     assert events(kafka) == [0.0, 1.0, 2.0]
     assert waiting(engine) == 0
@@ -97,7 +97,7 @@ def test_rows_stay_when_the_log_refuses_them(
     with engine.begin() as connection:
         connection.execute(sa.update(outbox).values(partition=99))
     with pytest.raises(DeliveryError):
-        OutboxRelay(engine, producer, SystemClock()).step()
+        OutboxRelay(engine, producer, SystemClock()).run_once()
     assert waiting(engine) == 1
 
 
@@ -110,9 +110,9 @@ def test_a_row_that_no_broker_takes_stops_no_other(
         large = sa.update(outbox).where(outbox.c.id == second)
         connection.execute(large.values(value=b"x" * RECORD_BYTES_MAX))
     relay_ = OutboxRelay(engine, producer, SystemClock())
-    relay_.step()
+    relay_.run_once()
     add_events(engine, 1)
-    relay_.step()
+    relay_.run_once()
     assert events(kafka) == [0.0, 2.0, 0.0]
     assert waiting(engine) == 0
     with engine.connect() as connection:
@@ -126,7 +126,7 @@ def test_the_largest_row_that_is_sent_is_taken(
     with engine.begin() as connection:
         body = random.Random(1).randbytes(RECORD_BYTES_MAX - 1100)  # which no codec makes smaller
         connection.execute(sa.update(outbox).values(value=body))
-    OutboxRelay(engine, producer, SystemClock()).step()
+    OutboxRelay(engine, producer, SystemClock()).run_once()
     (record,) = records_of(kafka, EVENTS)
     assert record.value == body
 

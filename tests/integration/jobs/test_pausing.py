@@ -53,9 +53,9 @@ class Intake:
         """Claim and let go of jobs, as a round does before it emits."""
         with self.engine.begin() as connection:
             loads = job_loads(connection)
-        self.held.hold([load.job_id for load in loads if load.remaining], 10)
-        self.held.refresh(loads)
-        self.held.tidy({load.job_id for load in loads})
+        self.held.acquire([load.job_id for load in loads if load.remaining], 10)
+        self.held.reload_changed(loads)
+        self.held.release_finished({load.job_id for load in loads})
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_pause_stops_expansion_and_a_resume_emits_what_did_not_run(
 ) -> None:
     _, job_id = owned
     intake.look()
-    intake.expander.round({job_id: 200})
+    intake.expander.run_once({job_id: 200})
     control(engine, pause_job, *owned)
     intake.look()
     assert intake.held.ids == frozenset()
@@ -124,15 +124,15 @@ def test_a_pause_stops_expansion_and_a_resume_emits_what_did_not_run(
         assert job_loads(connection) == []
     ran = [*range(10), 150]
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(n) for n in ran]})
-    intake.resuming.step()
+    intake.resuming.run_once()
     assert valid_indexes(kafka, 1) == []  # it rests
     control(engine, resume_job, *owned)
     intake.look()
-    intake.resuming.step()
-    intake.resuming.step()
+    intake.resuming.run_once()
+    intake.resuming.run_once()
     assert valid_indexes(kafka, 1) == sorted(set(range(200)) - set(ran))
     intake.look()
-    intake.expander.round({job_id: COUNT})
+    intake.expander.run_once({job_id: COUNT})
     assert valid_indexes(kafka, 1) == sorted(set(range(COUNT)) - set(ran))
     told = controls(engine)
     assert [(c.version, c.paused, c.void_below) for c in told] == [(1, True, 1), (2, False, 1)]
@@ -148,7 +148,7 @@ def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     intake.look()
-    intake.expander.round({owned[1]: 200})
+    intake.expander.run_once({owned[1]: 200})
     control(engine, pause_job, *owned)
     intake.look()
     control(engine, resume_job, *owned)
@@ -169,7 +169,7 @@ def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
         intake.resume_clock.now_s = second
         with engine.begin() as connection:  # it was put aside: its lease runs out by itself
             connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
-        intake.resuming.step()
+        intake.resuming.run_once()
         if reads:
             tried.append(second)
             reads.clear()
@@ -177,10 +177,10 @@ def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
     assert valid_indexes(kafka, 1) == []
 
     store_lines("in", COUNT)
-    intake.resuming.step()
+    intake.resuming.run_once()
     assert reads == []
     intake.resume_clock.now_s = 1000
-    intake.resuming.step()
+    intake.resuming.run_once()
     assert valid_indexes(kafka, 1) == list(range(200))
 
 
@@ -196,17 +196,17 @@ def test_a_round_that_a_pause_overtakes_loses_nothing(
     """What of it ran before the pause was heard of has rows: its cursor moves if it still may."""
     _, job_id = owned
     intake.look()
-    intake.expander.round({job_id: 100})
+    intake.expander.run_once({job_id: 100})
     control(engine, pause_job, *owned)
     control(engine, resume_job, *owned)
     if resumes_first:
-        intake.resuming.step()
-    intake.expander.round({job_id: 100})  # it has not looked since
+        intake.resuming.run_once()
+    intake.expander.run_once({job_id: 100})  # it has not looked since
     with engine.begin() as connection:
         assert connection.scalar(sa.select(job_cursors.c.item_index)) == cursor
     intake.look()
-    intake.resuming.step()
-    intake.expander.round({job_id: COUNT})
+    intake.resuming.run_once()
+    intake.expander.run_once({job_id: COUNT})
     assert valid_indexes(kafka, 1) == list(range(COUNT))
 
 

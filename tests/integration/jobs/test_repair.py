@@ -86,8 +86,8 @@ class Looks:
         self.clock.now_s = at_s
         capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, items_per_s, 1, pool_is_up)
         said = Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
-        self.capacities.hear([said])
-        self._repairs.step(self.capacities, self.clock)
+        self.capacities.update([said])
+        self._repairs.run_once(self.capacities, self.clock)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_the_holder_of_the_job_repairs_it_and_a_rival_does_not(
     (ours,) = looks.leases.claim(sa.true(), 1)
     looks.look(2 * STALL_S)
     assert len(indexes(kafka)) == CURSOR - len(DONE)
-    assert looks.leases.holds(ours)
+    assert looks.leases.is_held(ours)
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ class LifeCycle(RuleBasedStateMachine):
     @rule(window=st.sampled_from(["1h", "24h", "30d"]), priority=st.integers(0, 9))
     def change(self, window: str, priority: int) -> None:
         wanted = JobChange(completion_window=window, priority=priority)
-        self.controlled(partial(change_job, wanted=wanted))
+        self.controlled(partial(change_job, change=wanted))
 
     @rule(count=counts)
     def append(self, count: int) -> None:

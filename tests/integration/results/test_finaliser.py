@@ -161,7 +161,7 @@ def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None
 
         with engine.begin() as connection:  # a rival takes it
             connection.execute(sa.update(job_leases).values(epoch=2, holder="b"))
-        until(lambda: not leases._held)
+        until(lambda: not leases._active)
         with pytest.raises(LeaseLostError):
             leases.raise_if_lost(lease)
     finally:

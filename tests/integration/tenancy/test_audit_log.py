@@ -61,7 +61,7 @@ def test_many_at_once_make_one_chain_without_gaps(engine: sa.Engine) -> None:
         list(threads.map(lambda number: add(engine, number), range(80)))
 
     found = check(engine)
-    assert (found.misfit, found.head.sequence) == (None, 80)
+    assert (found.mismatch, found.head.sequence) == (None, 80)
     with engine.connect() as connection:
         rows, more = read_entries(connection, TENANT, after=None, limit=80) or ([], True)
     assert not more
@@ -110,7 +110,7 @@ def test_postgres_refuses_every_change(engine: sa.Engine, statement: str) -> Non
         engine.begin() as connection,
     ):
         connection.execute(sa.text(statement))
-    assert check(engine).misfit is None
+    assert check(engine).mismatch is None
 
 
 TAMPERING = {
@@ -137,7 +137,7 @@ def test_whoever_has_rights_to_switch_triggers_off_is_found_out(
             connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
         connection.execute(sa.text(statement))
 
-    misfit = check(engine).misfit
+    misfit = check(engine).mismatch
     assert misfit is not None
     assert misfit.sequence == named[0]
     assert named[1] in misfit.reason
@@ -154,8 +154,8 @@ def test_rows_and_head_cut_off_together_are_found_by_an_anchor_alone(engine: sa.
         kept = connection.scalar(sa.select(audit_log.c.hash).where(audit_log.c.sequence == 2))
         connection.execute(sa.update(audit_heads).values(sequence=2, hash=kept))
 
-    assert check(engine).misfit is None
-    misfit = check(engine, {head.sequence: {head.hash}}).misfit
+    assert check(engine).mismatch is None
+    misfit = check(engine, {head.sequence: {head.hash}}).mismatch
     assert misfit is not None
     assert misfit.sequence == 3
 

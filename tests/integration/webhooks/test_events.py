@@ -63,7 +63,7 @@ def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
     producer.send(EVENTS.name, b"no event", partition=partition, headers=[("kind", b"event")])
     producer.flush(30)
     relay = OutboxRelay(site.engine, producer, SystemClock())
-    relay.step()
+    relay.run_once()
     producer.flush(30)
     woken: list[int] = []
     reader = EventReader(site.engine, consumer, producer, lambda: woken.append(1))

@@ -8,7 +8,7 @@ import api
 
 ACROSS_TENANTS = {
     "auth/key_refresh.py": {"working_keys"},
-    "online/answer/response_cache.py": {"response_cache_ttls", "add_cache_hits"},
+    "online/answer/response_cache.py": {"read_response_cache_ttls", "record_cache_hits"},
     "online/admit/model_routes.py": {"list_models", "find_model"},
     "auth/principals.py": {"authenticate"},  # who is calling is not known yet
     "views/following.py": {"read_news"},  # one look for all who follow

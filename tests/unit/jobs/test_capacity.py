@@ -45,17 +45,17 @@ def test_available_bulk_replicas_add_up() -> None:
         said("r5", 9, job_class="interactive"),
         said("r1", 9, job_class="interactive"),
     ):
-        capacities.hear([record])
+        capacities.update([record])
     assert capacities.pools() == {"a": PoolCapacity(15, 8), "b": PoolCapacity(7, 4)}
 
 
 def test_the_newest_word_counts_and_silence_voids_it() -> None:
     clock = HeldClock()
     capacities = PoolCapacities(clock)
-    capacities.hear([said("r1", 10)])
+    capacities.update([said("r1", 10)])
     clock.now_s = 2.0
-    capacities.hear([said("r2", 20)])
-    capacities.hear([said("r2", 30)])
+    capacities.update([said("r2", 20)])
+    capacities.update([said("r2", 30)])
     assert capacities.pools() == {"a": PoolCapacity(40, 8)}
     clock.now_s = 3.0
     assert capacities.pools() == {"a": PoolCapacity(30, 4)}
@@ -78,19 +78,19 @@ def test_a_pool_begins_with_its_newest_replica_or_epoch() -> None:
         )
     ):
         clock.now_s = float(second)
-        capacities.hear([record])
-        began[second] = capacities.began_s()
+        capacities.update([record])
+        began[second] = capacities.joined_s()
     assert began[1] == {"a": 0.0}
     assert began[3] == {"a": 0.0, "b": 2.0}
     assert began[5] == {"a": 4.0, "b": 2.0}
     clock.now_s = 20.0  # all have fallen silent meanwhile
     capacities.pools()
-    capacities.hear([said("r1", 10, epoch=2)])
-    assert capacities.began_s() == {"a": 20.0, "b": 2.0}
+    capacities.update([said("r1", 10, epoch=2)])
+    assert capacities.joined_s() == {"a": 20.0, "b": 2.0}
 
 
 def test_a_tombstone_removes_a_replica() -> None:
     capacities = PoolCapacities(HeldClock())
-    capacities.hear([said("r1", 10)])
-    capacities.hear([Received("capacity", 0, 1, b"r1:bulk", [], None, 0)])
+    capacities.update([said("r1", 10)])
+    capacities.update([Received("capacity", 0, 1, b"r1:bulk", [], None, 0)])
     assert capacities.pools() == {}

@@ -10,21 +10,21 @@ THREE = InputFiles("a", [InputFile("b", 10), InputFile("c", 15)])
 
 
 def test_an_index_says_its_file() -> None:
-    assert [THREE.at(index).key for index in (0, 9, 10, 14, 15, 999)] == list("aabbcc")
-    assert [THREE.left(index) for index in (0, 9, 10, 14, 15)] == [10, 1, 5, 1, None]
+    assert [THREE.file_at(index).key for index in (0, 9, 10, 14, 15, 999)] == list("aabbcc")
+    assert [THREE.count_left(index) for index in (0, 9, 10, 14, 15)] == [10, 1, 5, 1, None]
     assert [file.key for file in THREE] == ["a", "b", "c"]
 
 
 def test_a_job_of_one_file_has_all_in_it() -> None:
     one = InputFiles("a")
-    assert (one.at(0).key, one.at(10**6).key, one.left(5)) == ("a", "a", None)
-    assert one.start(ExpansionCursor()) == ExpansionCursor()
+    assert (one.file_at(0).key, one.file_at(10**6).key, one.count_left(5)) == ("a", "a", None)
+    assert one.reading_start(ExpansionCursor()) == ExpansionCursor()
 
 
 def test_a_new_file_begins_at_its_first_byte() -> None:
-    assert THREE.start(ExpansionCursor(900, 12, 9)) == ExpansionCursor(900, 12, 9)
-    assert THREE.start(ExpansionCursor(1000, 13, 10)) == ExpansionCursor(0, 0, 10)
-    assert THREE.start(ExpansionCursor(70, 1, 11)) == ExpansionCursor(70, 1, 11)
+    assert THREE.reading_start(ExpansionCursor(900, 12, 9)) == ExpansionCursor(900, 12, 9)
+    assert THREE.reading_start(ExpansionCursor(1000, 13, 10)) == ExpansionCursor(0, 0, 10)
+    assert THREE.reading_start(ExpansionCursor(70, 1, 11)) == ExpansionCursor(70, 1, 11)
 
 
 @given(
@@ -34,7 +34,7 @@ def test_a_new_file_begins_at_its_first_byte() -> None:
 def test_what_is_wanted_comes_file_by_file(sizes: list[int], wanted: set[int]) -> None:
     firsts = [sum(sizes[:n]) for n in range(len(sizes))]
     files = InputFiles("f0", [InputFile(f"f{n}", first) for n, first in enumerate(firsts) if n])
-    found = list(files.by_file(sorted(wanted), lambda index: index))
+    found = list(files.group_by_file(sorted(wanted), lambda index: index))
     assert [index for _, group in found for index in group] == sorted(wanted)
     assert len({file.key for file, _ in found}) == len(found)
-    assert all(files.at(index) == file for file, group in found for index in group)
+    assert all(files.file_at(index) == file for file, group in found for index in group)

@@ -35,7 +35,7 @@ def take_all(objects: LocalObjects, cursor: ExpansionCursor, count: int) -> list
     found: list[Item] = []
     while True:
         reader = ItemReader(objects, JOB, cursor)
-        items = reader.take(count, 10**9)
+        items = reader.read_items(count, 10**9)
         cursor = reader.cursor
         reader.close()
         if not items:
@@ -65,10 +65,10 @@ def test_an_item_above_the_limit_travels_as_the_place_of_its_line(tmp_path: Path
 
 def test_a_take_ends_once_enough_bytes_were_read(tmp_path: Path) -> None:
     reader = ItemReader(stored(tmp_path, b"\n".join(map(line, range(9)))), JOB, ExpansionCursor())
-    assert [len(reader.take(100, len(line(0)) + 1)) for _ in range(5)] == [2, 2, 2, 2, 1]
+    assert [len(reader.read_items(100, len(line(0)) + 1)) for _ in range(5)] == [2, 2, 2, 2, 1]
 
 
 def test_a_line_that_validation_would_have_refused_is_told(tmp_path: Path) -> None:
     reader = ItemReader(stored(tmp_path, line(0) + b"\njunk"), JOB, ExpansionCursor())
     with pytest.raises(InputChangedError):
-        reader.take(10, 1000)
+        reader.read_items(10, 1000)

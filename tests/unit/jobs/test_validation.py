@@ -244,7 +244,7 @@ def test_too_many_requests_with_those_of_the_files_before(
         items_max=10,
         line_bytes_max=1000,
         find_model=lambda _: None,
-        earlier=ExistingItems("small", item_count, list),
+        existing=ExistingItems("small", item_count, list),
     )
     assert found.error_count == is_refused
     if is_refused:

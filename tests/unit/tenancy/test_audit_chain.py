@@ -66,7 +66,7 @@ def test_the_form_of_a_hash_stays_as_it_is_published() -> None:
 def test_an_untouched_chain_is_whole(length: int) -> None:
     rows = chain(length)
     found = verify_entries(head_of(rows), rows, {1: {rows[0].hash}, length: {rows[-1].hash}})
-    assert (found.misfit, found.head) == (None, head_of(rows))
+    assert (found.mismatch, found.head) == (None, head_of(rows))
 
 
 CHANGES: dict[str, Any] = {
@@ -86,8 +86,8 @@ def test_a_changed_row_is_named(place: int, field: str) -> None:
     changed = [*rows]
     changed[place] = replace(rows[place], **{field: CHANGES[field]})
     found = verify_entries(head_of(rows), changed, {})
-    assert found.misfit is not None
-    assert found.misfit.sequence == place + 1
+    assert found.mismatch is not None
+    assert found.mismatch.sequence == place + 1
     assert found.head.sequence == place
 
 
@@ -104,27 +104,27 @@ REMOVALS: dict[str, tuple[Callable[[list[Row]], list[Row]], int]] = {
 def test_a_missing_row_is_named(change: Callable[[list[Row]], list[Row]], sequence: int) -> None:
     rows = chain(10)
     found = verify_entries(head_of(rows), change(rows), {})
-    assert found.misfit is not None
-    assert found.misfit.sequence == sequence
+    assert found.mismatch is not None
+    assert found.mismatch.sequence == sequence
 
 
 def test_a_head_that_was_changed_is_told() -> None:
     rows = chain(3)
     found = verify_entries(ChainHead(TENANT, 3, b"x" * 32), rows, {})
-    assert found.misfit is not None
-    assert (found.misfit.sequence, found.misfit.reason) == (3, "the head says otherwise")
+    assert found.mismatch is not None
+    assert (found.mismatch.sequence, found.mismatch.reason) == (3, "the head says otherwise")
 
 
 def test_a_chain_written_anew_as_a_whole_fits_itself_but_no_anchor() -> None:
     honest, forged = chain(10), chain(10, actor="key_other")
     anchor = {6: {honest[5].hash}}
 
-    assert verify_entries(head_of(forged), forged, {}).misfit is None
-    found = verify_entries(head_of(forged), forged, anchor).misfit
+    assert verify_entries(head_of(forged), forged, {}).mismatch is None
+    found = verify_entries(head_of(forged), forged, anchor).mismatch
     assert found is not None
     assert (found.sequence, found.reason) == (6, "the anchor says otherwise")
     cut = honest[:4]
-    found = verify_entries(head_of(cut), cut, anchor).misfit
+    found = verify_entries(head_of(cut), cut, anchor).mismatch
     assert found is not None
     assert (found.sequence, found.reason) == (5, "the row is missing")
 
@@ -133,6 +133,6 @@ def test_anchors_that_differ_about_one_row_never_hold() -> None:
     honest, forged = chain(10), chain(10, actor="key_other")
     anchors = {6: {honest[5].hash, forged[5].hash}}
     for rows in (honest, forged):
-        found = verify_entries(head_of(rows), rows, anchors).misfit
+        found = verify_entries(head_of(rows), rows, anchors).mismatch
         assert found is not None
         assert (found.sequence, found.reason) == (6, "the anchor says otherwise")

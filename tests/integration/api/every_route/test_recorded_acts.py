@@ -93,7 +93,7 @@ def test_each_act_leaves_one_row_in_one_chain(two: Two, world: World) -> None:
         tenant_id = connection.execute(
             sa.text("SELECT tenant_id FROM api_keys WHERE id = :id"), {"id": world.key.key_id}
         ).scalar_one()
-        assert verify_chain(connection, tenant_id, {}).misfit is None
+        assert verify_chain(connection, tenant_id, {}).mismatch is None
 
 
 def test_an_answer_that_is_given_again_is_no_second_act(two: Two, world: World) -> None:
