@@ -23,7 +23,8 @@ def append_file(
 ) -> sa.Row[Any]:
     """Append an input file to a job; its items count once the file is validated.
 
-    Raises JobNotFoundError, JobNotOpenError, JobSealedError, UploadedFileNotFoundError, InvalidFieldError.
+    Raises JobNotFoundError, JobNotOpenError, JobSealedError, UploadedFileNotFoundError,
+    InvalidFieldError.
     """
     row = lock_open_job(connection, tenant_id, job_id, "append to")
     if row.sealed:

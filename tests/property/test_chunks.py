@@ -1,4 +1,4 @@
-"""Goal: chunks respect their limits, lose nothing, and tell the truth about their range."""
+"""Goal: chunks respect their limits, lose no item, and state their index range correctly."""
 
 from itertools import pairwise
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""Goal: whatever is due is copied whole, in transactions that stay within their bounds."""
+"""Goal: all due copies are written, in transactions within their limits."""
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -10,7 +10,7 @@ counts = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 1500)), max_size=
 
 
 @given(counts=counts)
-def test_every_original_is_in_one_slice_within_the_bounds(counts: list[tuple[int, int]]) -> None:
+def test_every_original_is_in_one_slice_within_the_limits(counts: list[tuple[int, int]]) -> None:
     due = [Due(index, *its) for index, its in enumerate(counts)]
     found = list(slices(due, items_max=ITEMS, bytes_max=BYTES))
     assert sorted(o for part in found for o in part.originals) == list(range(len(due)))

@@ -1,4 +1,4 @@
-"""Goal: what intake sends of a job that retains nothing says nothing without its key."""
+"""Goal: items of a zero-retention job are unreadable on the log without the job's key."""
 
 from uuid import UUID
 
@@ -30,15 +30,15 @@ JOB = JobRef(
 )
 ITEMS = [
     Item(0, "secret-id", b'{"input":"secret"}', 1),
-    Item(1, "secret-id", b"", 1, offset=5, length=300_000),  # travels by reference
+    Item(1, "secret-id", b"", 1, offset=5, length=300_000),  # sent by reference
     Item(2, "secret-id", b'{"input":"secret"}', 1, attempt=2),  # a retry
 ]
 
 
-def test_bodies_are_encrypted_and_ids_are_left_out() -> None:
+def test_bodies_are_encrypted_and_custom_ids_left_out() -> None:
     store, sent = MemoryStore(), SentRecords()
     assert send_items(sent, JOB, ITEMS, DataKeys(store, SystemClock())) == 3
-    assert [*store.objects] == [JOB.key_name]  # there before anything is on the log
+    assert [*store.objects] == [JOB.key_name]  # stored before any record is sent
     assert not any(b"secret" in record.value for record in sent.records)
     chunks = [decode(Chunk, record.value, record.headers) for record in sent.records]
     items = [item for chunk in chunks for item in chunk.items]
@@ -55,7 +55,7 @@ def test_bodies_are_encrypted_and_ids_are_left_out() -> None:
     assert items[1].body == b""
 
 
-def test_without_keys_or_their_store_nothing_is_sent() -> None:
+def test_nothing_is_sent_without_keys_or_their_store() -> None:
     store, sent = MemoryStore(), SentRecords()
     with pytest.raises(KeyGoneError):
         send_items(sent, JOB, ITEMS)

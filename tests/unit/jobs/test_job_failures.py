@@ -1,4 +1,4 @@
-"""Goal: what is wrong with one job ends no role; what is wrong with the process does."""
+"""Goal: a job failure does not stop the role; a process failure does."""
 
 import pytest
 
@@ -29,13 +29,13 @@ from topics.errors import DeliveryError, ProducerFatalError
     ],
     ids=lambda failure: failure.code,
 )
-def test_a_failure_of_one_job_is_told(failure: MillraceError) -> None:
+def test_a_job_failure_is_recorded(failure: MillraceError) -> None:
     assert is_job_failure(failure)
     record_job_failure(new_uuid(), failure)
 
 
 @pytest.mark.parametrize("failure", [DeliveryError(), ProducerFatalError(), MillraceError()])
-def test_a_failure_of_the_process_ends_it(failure: MillraceError) -> None:
+def test_a_process_failure_is_raised(failure: MillraceError) -> None:
     assert not is_job_failure(failure)
     with pytest.raises(MillraceError):
         record_job_failure(new_uuid(), failure)

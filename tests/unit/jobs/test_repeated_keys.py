@@ -1,4 +1,4 @@
-"""Goal: whoever reads a line later takes it as validation did: of a repeated key the last one."""
+"""Goal: every stage reads the last value of a repeated key, as validation does."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -36,29 +36,29 @@ def line(request: pytest.FixtureRequest) -> bytes:
     return found
 
 
-def test_validation_takes_the_last(line: bytes) -> None:
-    verdict = validate_file(
+def test_validation_reads_the_last_value(line: bytes) -> None:
+    result = validate_file(
         lambda: [(1, 0, line)],
         endpoint=ENDPOINT,
         items_max=9,
         line_bytes_max=1000,
         find_model={"m": MODEL}.get,
     )
-    assert (verdict.item_count, verdict.errors) == (1, ())
+    assert (result.item_count, result.errors) == (1, ())
 
 
-def test_expansion_takes_the_last(line: bytes) -> None:
+def test_expansion_reads_the_last_value(line: bytes) -> None:
     item = parse_item(3, 40, line, ENDPOINT)
     assert (item.custom_id, item.body) == ("a", BODY)
 
 
-def test_copies_and_their_ids_are_of_the_last(line: bytes) -> None:
+def test_copies_and_their_ids_use_the_last_value(line: bytes) -> None:
     data = b"%b\n%b" % (line, line)
     found = find_copies([InputFile("in", 0)], lambda _: input_lines([data], line_bytes_max=1000))
     assert list(found) == [Copy(1, 0, "a")]
 
 
-def test_names_are_the_last(line: bytes) -> None:
+def test_custom_ids_use_the_last_value(line: bytes) -> None:
     def blocks() -> Iterator[bytes]:
         yield line
 
@@ -69,6 +69,6 @@ def test_names_are_the_last(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("custom_id", [b"null", b"5", b'{"a":1}'])
-def test_an_id_that_is_no_text_was_never_valid(custom_id: bytes) -> None:
+def test_an_id_that_is_not_a_string_was_never_valid(custom_id: bytes) -> None:
     with pytest.raises(InputChangedError):
         parse_item(0, 0, b'{"custom_id":%b,"body":{}}' % custom_id, ENDPOINT)

@@ -1,4 +1,4 @@
-"""Goal: items come in order from any cursor, and a crash between two takes changes nothing."""
+"""Goal: items are read in order from any cursor; a crash between two reads changes nothing."""
 
 import json
 from pathlib import Path
@@ -30,8 +30,8 @@ def line(index: int, text: str = "x") -> bytes:
     return json.dumps(request | {"body": body}).encode()
 
 
-def take_all(objects: LocalObjects, cursor: ExpansionCursor, count: int) -> list[Item]:
-    """Every take by a new reader, as if each were followed by a crash."""
+def read_all(objects: LocalObjects, cursor: ExpansionCursor, count: int) -> list[Item]:
+    """Use a new reader for each read, as after a crash."""
     found: list[Item] = []
     while True:
         reader = ItemReader(objects, JOB, cursor)
@@ -45,30 +45,30 @@ def take_all(objects: LocalObjects, cursor: ExpansionCursor, count: int) -> list
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
-def test_any_cursor_goes_on_where_it_stood(tmp_path: Path, count: int, end: bytes) -> None:
+def test_reading_resumes_at_any_cursor(tmp_path: Path, count: int, end: bytes) -> None:
     lines = [b"\xef\xbb\xbf" + line(0), b"", line(1) + b"\r", b"  ", line(2), line(3)]
-    items = take_all(stored(tmp_path, b"\n".join(lines) + end), ExpansionCursor(), count)
+    items = read_all(stored(tmp_path, b"\n".join(lines) + end), ExpansionCursor(), count)
     assert [(item.index, item.custom_id) for item in items] == [(n, f"id-{n}") for n in range(4)]
     assert items[0].body == b'{"model": "small", "input": "x"}'
     assert items[0].token_count == len(items[0].body) // 4
 
 
-def test_an_item_above_the_limit_travels_as_the_place_of_its_line(tmp_path: Path) -> None:
+def test_a_large_item_is_sent_by_reference(tmp_path: Path) -> None:
     giant = line(1, "x" * CHUNK_BYTES_MAX)
     objects = stored(tmp_path, line(0) + b"\n" + giant)
-    small, large = take_all(objects, ExpansionCursor(), 10)
+    small, large = read_all(objects, ExpansionCursor(), 10)
     assert small.length == 0
     assert (large.body, large.custom_id) == (b"", "id-1")
     with objects.read("in", offset=large.offset, length=large.length) as blocks:
         assert b"".join(blocks) == giant
 
 
-def test_a_take_ends_once_enough_bytes_were_read(tmp_path: Path) -> None:
+def test_reading_stops_at_the_byte_limit(tmp_path: Path) -> None:
     reader = ItemReader(stored(tmp_path, b"\n".join(map(line, range(9)))), JOB, ExpansionCursor())
     assert [len(reader.read_items(100, len(line(0)) + 1)) for _ in range(5)] == [2, 2, 2, 2, 1]
 
 
-def test_a_line_that_validation_would_have_refused_is_told(tmp_path: Path) -> None:
+def test_a_line_that_validation_would_reject_raises(tmp_path: Path) -> None:
     reader = ItemReader(stored(tmp_path, line(0) + b"\njunk"), JOB, ExpansionCursor())
     with pytest.raises(InputChangedError):
         reader.read_items(10, 1000)

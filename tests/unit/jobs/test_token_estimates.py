@@ -1,4 +1,4 @@
-"""Goal: an estimate for every body, one that always fits a record."""
+"""Goal: every body has an estimate that fits a record."""
 
 import tracemalloc
 
@@ -49,7 +49,7 @@ def test_a_giant_limit_still_fits_a_record() -> None:
     encode(Item(0, "a", body, token_count(CHAT, body, len(body))))
 
 
-def test_token_ids_are_not_made_objects_to_be_counted() -> None:
+def test_token_ids_are_counted_without_decoding() -> None:
     body = b'{"prompt":[%s],"max_tokens":7}' % b",".join([b"1"] * 200_000)
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Goal: resumed jobs of one tenant flood nothing, and none of them waits for ever."""
+"""Goal: resumed jobs stay within the window of their tenant, and none waits for ever."""
 
 from uuid import UUID
 
@@ -19,11 +19,11 @@ def ids(*numbers: int) -> list[UUID]:
     return [UUID(int=number) for number in numbers]
 
 
-def test_a_resumed_job_goes_on_at_once() -> None:
+def test_a_single_resumed_job_always_fits() -> None:
     assert jobs_within_window(ids(1), [load(1, 900)], MAX) == ids(1)
 
 
-def test_jobs_of_one_tenant_go_on_one_after_the_other() -> None:
+def test_resumed_jobs_of_one_tenant_share_the_window() -> None:
     loads = [load(n, 600) for n in (1, 2, 3)]
     assert jobs_within_window(ids(1, 2, 3), loads, MAX) == ids(1)
     assert jobs_within_window(ids(2, 3), loads, MAX) == []
@@ -35,7 +35,7 @@ def test_tenants_do_not_wait_for_each_other() -> None:
     assert jobs_within_window(ids(1, 2), loads, MAX) == ids(1, 2)
 
 
-def test_a_job_that_was_closed_meanwhile_is_left_out() -> None:
+def test_a_job_closed_between_the_queries_is_skipped() -> None:
     assert jobs_within_window(ids(1, 2), [load(2, 10)], MAX) == ids(2)
 
 
@@ -43,7 +43,7 @@ def test_a_job_that_was_closed_meanwhile_is_left_out() -> None:
     due=st.lists(st.integers(0, 2000), max_size=20),
     others=st.lists(st.integers(0, 500), max_size=5),
 )
-def test_the_window_is_kept_or_nothing_else_is_out(due: list[int], others: list[int]) -> None:
+def test_the_window_is_not_exceeded_unless_it_was_empty(due: list[int], others: list[int]) -> None:
     loads = [load(n, out) for n, out in enumerate([*due, *others])]
     chosen = jobs_within_window([load.job_id for load in loads[: len(due)]], loads, MAX)
     out = sum(others)

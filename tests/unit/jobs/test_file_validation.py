@@ -1,4 +1,4 @@
-"""Goal: what reaches the log can be stored, executed and told apart; the rest is named by line."""
+"""Goal: accepted items can be stored, executed and identified; errors are reported by line."""
 
 import json
 from collections.abc import Iterable
@@ -40,7 +40,9 @@ def with_input(raw: bytes) -> bytes:
     return line().replace(b'"' + SECRET.encode() + b'"', raw)
 
 
-def verdict(*lines: bytes, items_max: int = 1000, line_bytes_max: int = 2**20) -> ValidationResult:
+def validated(
+    *lines: bytes, items_max: int = 1000, line_bytes_max: int = 2**20
+) -> ValidationResult:
     data = b"\n".join(lines)
 
     def read() -> Iterable[Line]:
@@ -64,11 +66,11 @@ def only_error(found: ValidationResult) -> LineError:
 
 
 def test_a_valid_file() -> None:
-    assert verdict(line("a"), b"", line("b")) == ValidationResult(2, SMALL)
+    assert validated(line("a"), b"", line("b")) == ValidationResult(2, SMALL)
 
 
-def test_a_nul_in_a_custom_id_is_refused_before_postgres_meets_it() -> None:
-    error = only_error(verdict(line("a\0b")))
+def test_nul_in_a_custom_id_is_rejected() -> None:
+    error = only_error(validated(line("a\0b")))
     assert (error.code, error.param, error.line) == (ErrorCode.INVALID_VALUE, "custom_id", 1)
 
 
@@ -89,32 +91,32 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_json_is_refused_by_line(raw: bytes) -> None:
-    error = only_error(verdict(line("first"), with_input(raw), line("last")))
+def test_invalid_json_is_rejected_with_its_line(raw: bytes) -> None:
+    error = only_error(validated(line("first"), with_input(raw), line("last")))
     assert (error.code, error.param, error.line) == (ErrorCode.INVALID_JSON_LINE, None, 2)
 
 
-ROOM = NESTING_MAX - 2  # around it are the line and its body
+DEPTH_MAX = NESTING_MAX - 2  # the line and its body are two levels
 
 
 @pytest.mark.parametrize(
     ("opened", "closed"),
     [(b"[", b"]"), (b'{"a":', b"}"), (b"[ ", b"\t]"), (b"[0,", b"]")],
 )
-def test_nesting_has_a_bound_of_its_own(opened: bytes, closed: bytes) -> None:
+def test_nesting_is_limited_independently_of_the_stack(opened: bytes, closed: bytes) -> None:
     def nested(depth: int) -> bytes:
         return with_input(opened * depth + b"0" + closed * depth)
 
-    assert verdict(nested(ROOM)).error_count == 0
-    for depth in (ROOM + 1, 500, 20_000):
-        error = only_error(verdict(line("first"), nested(depth), line("last")))
+    assert validated(nested(DEPTH_MAX)).error_count == 0
+    for depth in (DEPTH_MAX + 1, 500, 20_000):
+        error = only_error(validated(line("first"), nested(depth), line("last")))
         assert (error.code, error.line) == (ErrorCode.INVALID_JSON_LINE, 2)
         assert error.message == "This line is nested deeper than 128 levels."
 
 
-def test_many_brackets_are_no_nesting() -> None:
+def test_many_brackets_do_not_count_as_nesting() -> None:
     wide = b"[" + b",".join([b'[{"a": []}]'] * 1000) + b"]"
-    assert verdict(with_input(wide), line("b", text="[" * 1000)).error_count == 0
+    assert validated(with_input(wide), line("b", text="[" * 1000)).error_count == 0
 
 
 @pytest.mark.parametrize(
@@ -128,8 +130,8 @@ def test_many_brackets_are_no_nesting() -> None:
         (b'"\\\\ud800" x', False),
     ],
 )
-def test_half_a_surrogate_pair_is_called_so(raw: bytes, *, is_half: bool) -> None:
-    message = only_error(verdict(with_input(raw))).message
+def test_a_lone_surrogate_has_its_own_message(raw: bytes, *, is_half: bool) -> None:
+    message = only_error(validated(with_input(raw))).message
     assert ("half of a surrogate pair" in message) is is_half
 
 
@@ -142,18 +144,18 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("raw", HARMLESS.values(), ids=HARMLESS)
-def test_strange_json_is_accepted(raw: bytes) -> None:
-    assert verdict(with_input(raw)).error_count == 0
+def test_unusual_json_is_accepted(raw: bytes) -> None:
+    assert validated(with_input(raw)).error_count == 0
 
 
 def test_a_byte_order_mark_and_crlf_are_accepted() -> None:
-    assert verdict(b"\xef\xbb\xbf" + line("a") + b"\r", line("b") + b"\r").error_count == 0
+    assert validated(b"\xef\xbb\xbf" + line("a") + b"\r", line("b") + b"\r").error_count == 0
 
 
 def test_the_last_of_repeated_keys_wins() -> None:
     repeated = line("a")[:-1] + b', "custom_id": "b", "method": "POST"}'
-    assert verdict(repeated, line("a")).error_count == 0
-    assert only_error(verdict(repeated, line("b"))).code is ErrorCode.DUPLICATE_CUSTOM_ID
+    assert validated(repeated, line("a")).error_count == 0
+    assert only_error(validated(repeated, line("b"))).code is ErrorCode.DUPLICATE_CUSTOM_ID
 
 
 @pytest.mark.parametrize(
@@ -181,63 +183,63 @@ def test_the_last_of_repeated_keys_wins() -> None:
         (b"not json", ErrorCode.INVALID_JSON_LINE, None),
     ],
 )
-def test_a_bad_line_is_named(bad: bytes, code: ErrorCode, param: str | None) -> None:
-    error = only_error(verdict(bad))
+def test_an_invalid_line_is_reported_with_code_and_param(
+    bad: bytes, code: ErrorCode, param: str | None
+) -> None:
+    error = only_error(validated(bad))
     assert (error.code, error.param, error.line) == (code, param, 1)
 
 
 def test_the_longest_custom_id_is_accepted() -> None:
-    assert verdict(line("x" * 512)).error_count == 0
+    assert validated(line("x" * 512)).error_count == 0
 
 
-def test_all_lines_name_the_model_of_the_first() -> None:
+def test_all_lines_must_have_the_model_of_the_first() -> None:
     other = line("b", body={"model": "chat"})
-    error = only_error(verdict(line("a"), other, line("c")))
+    error = only_error(validated(line("a"), other, line("c")))
     assert (error.code, error.line) == (ErrorCode.MODEL_MISMATCH, 2)
 
 
-def test_a_slip_in_the_first_model_is_no_mistake_of_the_other_lines() -> None:
-    slip = line("a", body={"model": "smal"})
-    found = verdict(slip, line("b"), line("c"), slip.replace(b'"a"', b'"d"'))
+def test_an_unknown_first_model_does_not_invalidate_other_lines() -> None:
+    mistake = line("a", body={"model": "smal"})
+    found = validated(mistake, line("b"), line("c"), mistake.replace(b'"a"', b'"d"'))
     assert [(e.line, e.code) for e in found.errors] == [
         (1, ErrorCode.MODEL_NOT_FOUND),
         (4, ErrorCode.MODEL_MISMATCH),
     ]
 
 
-def test_unknown_models_are_looked_up_once_each_and_not_for_ever() -> None:
+def test_unknown_models_are_looked_up_once_and_up_to_a_limit() -> None:
     names = [f"m{n % 500}" for n in range(1000)]
     lines = [line(f"{n}", body={"model": name}) for n, name in enumerate(names)]
-    asked: list[str] = []
+    lookups: list[str] = []
     found = validate_file(
         lambda: input_lines([b"\n".join(lines)], line_bytes_max=1000),
         endpoint=ENDPOINT,
         items_max=1000,
         line_bytes_max=1000,
-        find_model=asked.append,
+        find_model=lookups.append,
     )
-    assert asked == names[:100]
+    assert lookups == names[:100]
     assert found.error_count == 1000
     assert {error.code for error in found.errors} == {ErrorCode.MODEL_NOT_FOUND}
 
 
 def test_an_empty_file() -> None:
-    error = only_error(verdict(b"", b" ", b""))
+    error = only_error(validated(b"", b" ", b""))
     assert (error.code, error.line) == (ErrorCode.EMPTY_FILE, None)
 
 
 def test_too_many_requests() -> None:
-    assert verdict(line("a"), line("b"), items_max=2).error_count == 0
-    error = only_error(verdict(line("a"), line("b"), b"junk", b"junk", items_max=2))
+    assert validated(line("a"), line("b"), items_max=2).error_count == 0
+    error = only_error(validated(line("a"), line("b"), b"junk", b"junk", items_max=2))
     assert error.code is ErrorCode.TOO_MANY_TASKS
 
 
 @pytest.mark.parametrize(
     ("item_count", "is_refused"), [(7, False), (8, True), (10, True), (12, True)]
 )
-def test_too_many_requests_with_those_of_the_files_before(
-    item_count: int, is_refused: bool
-) -> None:
+def test_items_of_earlier_files_count_against_the_limit(item_count: int, is_refused: bool) -> None:
     found = validate_file(
         lambda: input_lines([b"\n".join(map(line, "abc"))], line_bytes_max=1000),
         endpoint=ENDPOINT,
@@ -254,13 +256,13 @@ def test_too_many_requests_with_those_of_the_files_before(
 
 
 def test_a_line_above_the_limit() -> None:
-    error = only_error(verdict(line("a"), with_input(b'"%s"' % (b"x" * 500)), line_bytes_max=400))
+    error = only_error(validated(line("a"), with_input(b'"%s"' % (b"x" * 500)), line_bytes_max=400))
     assert (error.code, error.line) == (ErrorCode.LINE_TOO_LONG, 2)
     assert error.message == "This line has more than 400 bytes."
 
 
-def test_the_later_lines_of_an_id_are_named_among_the_other_errors() -> None:
-    found = verdict(line("a"), b"junk", line("b"), line("a"), b"junk", line("a"), line("b"))
+def test_duplicate_ids_are_reported_in_line_order_with_other_errors() -> None:
+    found = validated(line("a"), b"junk", line("b"), line("a"), b"junk", line("a"), line("b"))
     duplicate, junk = ErrorCode.DUPLICATE_CUSTOM_ID, ErrorCode.INVALID_JSON_LINE
     assert [(e.line, e.code) for e in found.errors] == [
         (2, junk),
@@ -273,38 +275,40 @@ def test_the_later_lines_of_an_id_are_named_among_the_other_errors() -> None:
 
 
 def test_the_first_hundred_errors_are_kept_and_all_are_counted() -> None:
-    found = verdict(*[b"junk"] * 150, line("a"), *[line("a")] * 50)
+    found = validated(*[b"junk"] * 150, line("a"), *[line("a")] * 50)
     assert (found.error_count, found.item_count) == (200, 201)
     assert [e.line for e in found.errors] == list(range(1, 101))
 
 
-def test_lines_that_repeat_an_id_are_counted_and_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    class HeldError(LineError):
+def test_duplicate_id_errors_are_counted_without_keeping_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class TrackedError(LineError):
         __slots__ = ("__weakref__",)
 
-    held: WeakSet[LineError] = WeakSet()
+    alive: WeakSet[LineError] = WeakSet()
     counts: list[int] = []
 
-    def made(*given: Any) -> LineError:
-        error = HeldError(*given)
-        held.add(error)
-        counts.append(len(held))
+    def track(*given: Any) -> LineError:
+        error = TrackedError(*given)
+        alive.add(error)
+        counts.append(len(alive))
         return error
 
-    monkeypatch.setattr("jobs.validation.file_validation.LineError", made)
-    found = verdict(*[line("a")] * 1000)
+    monkeypatch.setattr("jobs.validation.file_validation.LineError", track)
+    found = validated(*[line("a")] * 1000)
     assert (found.error_count, len(found.errors)) == (999, ERROR_LINES_MAX)
     assert max(counts) < 2 * ERROR_LINES_MAX
 
 
-def test_equal_hashes_of_different_ids_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_hashes_of_different_ids_are_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.validation.file_validation.hash", lambda _: 7, raising=False)
-    assert verdict(line("a"), line("b")).error_count == 0
-    assert verdict(line("a"), line("b"), line("a")).error_count == 1
+    assert validated(line("a"), line("b")).error_count == 0
+    assert validated(line("a"), line("b"), line("a")).error_count == 1
 
 
-def test_errors_are_shown_as_clients_expect() -> None:
-    error = only_error(verdict(b"junk"))
+def test_errors_are_encoded_as_clients_expect() -> None:
+    error = only_error(validated(b"junk"))
     assert error.as_json() == {
         "code": "invalid_json_line",
         "message": "This line is not parseable as valid JSON.",

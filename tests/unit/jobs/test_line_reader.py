@@ -1,4 +1,4 @@
-"""Goal: every line is found with its number and place, whatever its end and however long."""
+"""Goal: every line has its number and offset, whatever its line end and length."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def test_lines(data: bytes, expected: list[Line]) -> None:
     assert lines(data) == expected
 
 
-def test_only_a_line_above_the_limit_is_too_long() -> None:
+def test_only_lines_above_the_limit_are_too_long() -> None:
     assert lines(b"123\n1234\n12345\n1", limit=4) == [
         (1, 0, b"123"),
         (2, 4, b"1234"),
@@ -41,7 +41,7 @@ def test_only_a_line_above_the_limit_is_too_long() -> None:
     assert lines(b"12345", limit=4) == [(1, 0, None)]
 
 
-def test_a_giant_line_is_never_held() -> None:
+def test_a_huge_line_is_not_kept_in_memory() -> None:
 
     def blocks() -> Iterator[bytes]:
         for _ in range(200):
@@ -52,11 +52,11 @@ def test_a_giant_line_is_never_held() -> None:
     assert found == [(1, 0, None), (2, 200_000_001, b"last")]
 
 
-def test_reading_goes_on_from_the_start_of_any_line() -> None:
+def test_reading_resumes_at_the_start_of_any_line() -> None:
     data = b"\xef\xbb\xbfa\n\nbb\r\nccc"
-    whole = lines(data)
-    for number, offset, _ in whole:
+    every = lines(data)
+    for number, offset, _ in every:
         rest = input_lines(
             [data[offset:]], line_bytes_max=9, offset=offset, lines_before=number - 1
         )
-        assert list(rest) == whole[[n for n, _, _ in whole].index(number) :]
+        assert list(rest) == every[[n for n, _, _ in every].index(number) :]

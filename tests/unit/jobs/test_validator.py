@@ -1,4 +1,4 @@
-"""Goal: small files never wait behind large ones."""
+"""Goal: large files never occupy every validation thread."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from jobs.validation.validator import free_slots
         (4, 2, 0, 2, 2),
     ],
 )
-def test_one_thread_is_kept_for_small_files(
+def test_one_thread_is_reserved_for_small_files(
     threads: int, small: int, large: int, for_large: int, for_small: int
 ) -> None:
     def free(is_small: bool) -> int:

@@ -1,4 +1,4 @@
-"""Goal: what is run again is asked for as the old job was."""
+"""Goal: a redrive inherits the options of the old job, and its edits are applied or rejected."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +12,7 @@ from jobs.store.redrive import Redrive, check_edits, edit_line, new_redrive_job
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_a_redrive_computes_identical_items_once_if_the_old_job_did(deduplicate: bool) -> None:
+def test_a_redrive_inherits_deduplication_and_metadata(deduplicate: bool) -> None:
     old = SimpleNamespace(
         id=UUID(int=1),
         metadata={"a": "b"},
@@ -28,7 +28,7 @@ def test_a_redrive_computes_identical_items_once_if_the_old_job_did(deduplicate:
 
 
 @pytest.mark.parametrize("value", ["1" * 5000, "1e999", "[" * 5000 + "]" * 5000])
-def test_a_line_that_cannot_be_written_again_is_named(value: str) -> None:
+def test_a_line_that_cannot_be_encoded_again_is_reported(value: str) -> None:
     line = b'{"custom_id":"a","body":{"seed":%s}}' % value.encode()
     with pytest.raises(InvalidFieldError) as refused:
         edit_line(line, {"user": "u"}, 7)
@@ -43,7 +43,7 @@ def test_a_line_is_patched() -> None:
 
 
 @pytest.mark.parametrize("is_list", [True, False])
-def test_edits_are_not_nested_too_deep(is_list: bool) -> None:
+def test_deeply_nested_edits_are_rejected(is_list: bool) -> None:
     def nested(depth: int) -> Any:
         value: Any = "text"
         for _ in range(depth):

@@ -1,4 +1,4 @@
-"""Goal: a bound is kept to the item and the token, and no bound stops nothing."""
+"""Goal: limits apply exactly, and a job without limits never closes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ counts = st.integers(0, 10_000)
 
 
 @given(succeeded=counts, failed=counts, tokens=counts)
-def test_without_bounds_nothing_stops(succeeded: int, failed: int, tokens: int) -> None:
+def test_a_job_without_limits_never_closes(succeeded: int, failed: int, tokens: int) -> None:
     assert (
         budget_close_reason(JobBudget(), succeeded=succeeded, failed=failed, total_tokens=tokens)
         is None
@@ -18,14 +18,14 @@ def test_without_bounds_nothing_stops(succeeded: int, failed: int, tokens: int) 
 
 
 @given(most=counts, failed=counts, succeeded=counts)
-def test_one_failure_more_than_allowed_stops(most: int, failed: int, succeeded: int) -> None:
+def test_a_job_closes_above_its_failure_limit(most: int, failed: int, succeeded: int) -> None:
     budget = JobBudget(max_failed_items=most)
     due = budget_close_reason(budget, succeeded=succeeded, failed=failed, total_tokens=0)
     assert due is (CloseReason.FAILURE_BUDGET if failed > most else None)
 
 
 @given(cap=st.integers(1, 10_000), tokens=counts)
-def test_the_token_that_reaches_the_cap_stops(cap: int, tokens: int) -> None:
+def test_a_job_closes_when_it_reaches_the_token_cap(cap: int, tokens: int) -> None:
     due = budget_close_reason(
         JobBudget(max_total_tokens=cap), succeeded=1, failed=0, total_tokens=tokens
     )
@@ -38,7 +38,7 @@ def test_the_token_that_reaches_the_cap_stops(cap: int, tokens: int) -> None:
     succeeded=counts,
     failed=counts,
 )
-def test_a_ratio_counts_from_its_sample_on(
+def test_a_failure_ratio_counts_from_its_sample_size(
     ratio: float, sample: int | None, succeeded: int, failed: int
 ) -> None:
     budget = JobBudget(max_failed_ratio=ratio, failed_ratio_sample=sample)
@@ -51,7 +51,7 @@ def test_a_ratio_counts_from_its_sample_on(
 
 
 @given(failed=counts, succeeded=counts, tokens=counts, more=counts)
-def test_what_is_due_stays_due_when_more_fails(
+def test_more_failures_keep_a_close_due(
     failed: int, succeeded: int, tokens: int, more: int
 ) -> None:
     budget = JobBudget(max_failed_items=50, max_failed_ratio=0.3, max_total_tokens=5000)
