@@ -23,7 +23,7 @@ from jobs.recovery.stall_watch import StallWatch
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.append_validator import ROLE, SMALL, AppendValidator
-from jobs.validation.append_verdicts import APPEND_DUE
+from jobs.validation.verdicts import APPEND_DUE
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import LogProducer
 

@@ -34,11 +34,10 @@ from jobs.errors import (
     InvalidRequestError,
     JobNotFoundError,
 )
-from jobs.store.batches import checked_window_s, create_job
+from jobs.store.batches import check_open_batch_limit, checked_window_s, create_job
 from jobs.store.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
 from jobs.store.idempotency import StoredAnswer
 from jobs.store.keyset_pages import unknown_cursor_error
-from jobs.store.open_batches import check_open_batch_limit
 from jobs.store.redrive import (
     REDRIVE_MAX,
     Redrive,

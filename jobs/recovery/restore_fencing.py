@@ -19,7 +19,7 @@ from jobs.store.outbox import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_inse
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_leases
-from jobs.validation.append_verdicts import APPEND_DUE
+from jobs.validation.verdicts import APPEND_DUE
 from topics.records.catalogue import CONTROL
 from topics.records.partitioner import job_partition
 from topics.records.records import JobControl

@@ -18,13 +18,17 @@ from core.limits import (
     METADATA_VALUE_CHARS_MAX,
 )
 from core.states import TERMINAL_STATES, JobKind, JobState
-from jobs.errors import InvalidFieldError, JobEndedError, JobNotFoundError
-from jobs.store.completion_window import window_seconds
-from jobs.store.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
+from jobs.errors import InvalidFieldError, JobEndedError, JobNotFoundError, OpenBatchLimitError
+from jobs.store.files import (
+    EXPIRES_AFTER_S_MAX,
+    EXPIRES_AFTER_S_MIN,
+    INPUT_PURPOSE,
+    UNFINISHED,
+    find_input,
+)
 from jobs.store.job_closing import cancel_owned_job
-from jobs.store.job_options import JobOptions
+from jobs.store.job_options import JobOptions, window_seconds
 from jobs.store.keyset_pages import Page, PageCursor, read_page, unknown_cursor_error
-from jobs.store.open_batches import check_open_batch_limit
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
@@ -37,6 +41,8 @@ _COUNTERS: Final = [
     column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
 ]
 IS_BATCH: Final = jobs.c.kind == JobKind.BATCH.value
+# Literal, so that Postgres recognises the partial index on open batches.
+_IS_BATCH_LITERAL: Final = jobs.c.kind == sa.literal_column("'batch'")
 
 APPENDED_ERRORS_MAX: Final = 1_000
 """Validation errors of appended files shown with one batch. Each file keeps its first hundred, so
@@ -224,3 +230,21 @@ def _check_metadata(metadata: dict[str, str]) -> None:
             )
         if "\x00" in key or "\x00" in value:
             raise InvalidFieldError("The character U+0000 is not allowed.", param="metadata")
+
+
+def check_open_batch_limit(connection: sa.Connection, tenant_id: UUID, *, open_max: int) -> None:
+    """Raise OpenBatchLimitError if a tenant has `open_max` batches that have not ended.
+
+    Single requests do not count: rounds of intake skip them, and stall recovery watches the oldest
+    of each pool. Nothing is locked, so concurrent creations may exceed the limit by their number.
+    """
+    if connection.scalar(limit_query(tenant_id, open_max=open_max)) is not None:
+        raise OpenBatchLimitError
+
+
+def limit_query(tenant_id: UUID, *, open_max: int) -> sa.Select[Any]:
+    """Return the query of one row if the tenant has reached `open_max`, and of none otherwise."""
+    query = sa.select(jobs.c.tenant_id).where(
+        jobs.c.tenant_id == tenant_id, _IS_BATCH_LITERAL, UNFINISHED
+    )
+    return query.offset(open_max - 1).limit(1)

@@ -13,9 +13,8 @@ import sqlalchemy as sa
 
 from jobs.errors import InvalidFieldError
 from jobs.store.batches import find_job
-from jobs.store.completion_window import WINDOW_S_MAX, WINDOW_S_MIN, window_seconds
 from jobs.store.control_state import lock_open_job, next_control_version, write_control_state
-from jobs.store.job_options import check_priority
+from jobs.store.job_options import WINDOW_S_MAX, WINDOW_S_MIN, check_priority, window_seconds
 
 NEAR_DEADLINE_S: Final = 60.0
 """An extension this close to the deadline counts as a pause and a resume: items may already be

@@ -6,8 +6,9 @@ A key is locked until its transaction ends, and a concurrent request with a lock
 "try again" error. So no two equal requests run at once. The answer is committed with its effect.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -266,3 +267,38 @@ def _is_held_by(claim: IdempotencyClaim) -> list[sa.ColumnElement[bool]]:
         _keys.holder == claim.holder,
         _keys.state == "in_flight",
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredIdempotencyKey:
+    """An expired key and the object of its answer."""
+
+    tenant_id: UUID
+    scope: str
+    key: str
+    expires_at: datetime
+    body_key: str | None
+
+
+def find_expired_keys(
+    connection: sa.Connection, limit: int, *, excluding: Collection[str] = ()
+) -> list[ExpiredIdempotencyKey]:
+    """Return expired keys, oldest first, except those whose object is in `excluding`.
+
+    Delete their objects before the keys.
+    """
+    columns = [*_PRIMARY, _keys.expires_at, _keys.body_key]
+    query = sa.select(*columns).where(_keys.expires_at <= sa.func.now())
+    if excluding:
+        others = _keys.body_key != sa.all_(sa.literal(list(excluding), sa.ARRAY(sa.Text)))
+        query = query.where(sa.or_(_keys.body_key.is_(None), others))
+    rows = connection.execute(query.order_by(_keys.expires_at).limit(limit))
+    return [ExpiredIdempotencyKey(*row) for row in rows]
+
+
+def delete_expired_keys(connection: sa.Connection, expired: list[ExpiredIdempotencyKey]) -> int:
+    """Delete expired keys, except those claimed again in the meantime; return how many."""
+    same = sa.tuple_(*_PRIMARY, _keys.expires_at).in_(
+        [(key.tenant_id, key.scope, key.key, key.expires_at) for key in expired]
+    )
+    return connection.execute(sa.delete(idempotency_keys).where(same)).rowcount

@@ -1,11 +1,13 @@
-"""Options of a job beyond its file and completion window; all are extensions of the batch API."""
+"""Options of a job: completion window, priority, sealing, deduplication and budgets."""
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from core.urgency import PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN
 from jobs.errors import InvalidFieldError
 from jobs.store.job_budgets import JobBudget
+from topics.records.catalogue import COMPLETION_WINDOW_DAYS_MAX
 
 _COUNT_MAX: Final = 2**31 - 1
 _TOKENS_MAX: Final = 2**63 - 1
@@ -50,3 +52,19 @@ def check_priority(priority: int) -> None:
         raise InvalidFieldError(
             f"Give a priority from {PRIORITY_MIN} to {PRIORITY_MAX}.", param="priority"
         )
+
+
+WINDOW_S_MIN: Final = 30
+WINDOW_S_MAX: Final = COMPLETION_WINDOW_DAYS_MAX * 24 * 3600
+
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+_WINDOW: Final = re.compile(r"([1-9][0-9]{0,7})([smhd])")
+
+
+def window_seconds(text: str) -> int | None:
+    """Return the window in seconds, or None if it is malformed or out of range."""
+    parts = _WINDOW.fullmatch(text)
+    if parts is None:
+        return None
+    seconds = int(parts[1]) * _UNIT_S[parts[2]]
+    return seconds if WINDOW_S_MIN <= seconds <= WINDOW_S_MAX else None

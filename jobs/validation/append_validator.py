@@ -24,10 +24,10 @@ from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
 from jobs.store.copies import store_copies
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
-from jobs.validation.append_verdicts import record_append_verdict
 from jobs.validation.file_validation import ExistingItems, ValidationResult
 from jobs.validation.leased_validation import LeasedValidation
 from jobs.validation.validator import SMALL_BYTES_MAX
+from jobs.validation.verdicts import record_append_verdict
 from registry.models import ModelVersion
 from storage.objects.object_store import ObjectStore
 

@@ -7,11 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.store.idempotency_expiry import (
-    ExpiredIdempotencyKey,
-    delete_expired_keys,
-    find_expired_keys,
-)
+from jobs.store.idempotency import ExpiredIdempotencyKey, delete_expired_keys, find_expired_keys
 from results.finaliser.refused_objects import Refusals
 from results.retention.metrics import REMOVED
 from storage.objects.object_store import ObjectStore

@@ -28,7 +28,7 @@ def site(engine: sa.Engine, objects: LocalObjects) -> Site:
     return Site(engine, objects)
 
 
-def test_small_work_does_not_wait_for_a_job_whose_files_are_large_as_a_whole(site: Site) -> None:
+def test_small_appends_do_not_wait_for_jobs_with_large_files(site: Site) -> None:
     large, grown = Site(site.engine, site.objects), Site(site.engine, site.objects)
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
     grown.append(line("b-0"))
@@ -47,7 +47,7 @@ def test_small_work_does_not_wait_for_a_job_whose_files_are_large_as_a_whole(sit
     assert grown.states() == ["accepted", "accepted"]
 
 
-def test_an_intake_process_judges_small_work_beside_large(
+def test_small_appends_are_validated_while_a_large_one_runs(
     site: Site, producer: LogProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = Site(site.engine, site.objects)

@@ -29,7 +29,7 @@ from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors, job_leases
 from jobs.validation.append_validator import ROLE, AppendValidator
-from jobs.validation.append_verdicts import APPEND_DUE
+from jobs.validation.verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
@@ -182,7 +182,7 @@ def test_items_of_appended_files_follow_in_order(
     assert [offset == 0 for *_, offset in found] == [index in {0, 5, 12} for index in range(13)]
 
 
-def test_lost_items_of_any_file_come_again(
+def test_lost_items_of_every_file_are_re_emitted(
     site: Site, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     site.append(*(line(f"b-{n}") for n in range(4)))
@@ -198,7 +198,7 @@ def test_lost_items_of_any_file_come_again(
     assert indexes(kafka) == [1, 2, 3, 4, 7, 8]
 
 
-def test_an_id_of_an_earlier_file_is_refused_with_its_line(site: Site) -> None:
+def test_an_id_of_an_earlier_file_is_a_duplicate(site: Site) -> None:
     site.append(line("b-0"), line("b-1"))
     site.append(line("c-0"), line("a-3"), line("c-1"), line("b-1"), line("c-0"))
     site.validator.run_once()
@@ -218,7 +218,7 @@ def test_an_id_of_an_earlier_file_is_refused_with_its_line(site: Site) -> None:
         ([line(f"b-{n}") for n in range(46)], "too_many_tasks"),
     ],
 )
-def test_a_file_that_is_not_valid_changes_nothing_else(
+def test_an_invalid_file_does_not_change_its_job(
     site: Site, lines: list[bytes], code: str
 ) -> None:
     site.append(*lines)
@@ -228,7 +228,7 @@ def test_a_file_that_is_not_valid_changes_nothing_else(
     assert (site.shown().total_count, site.shown().state) == (5, "in_progress")
 
 
-def test_a_file_whose_content_is_gone_is_refused(site: Site) -> None:
+def test_a_file_without_content_is_refused(site: Site) -> None:
     site.append(line("b-0"))
     with site.engine.begin() as connection:
         key = connection.scalar(sa.select(job_inputs.c.object_key))
@@ -239,7 +239,7 @@ def test_a_file_whose_content_is_gone_is_refused(site: Site) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"[" * 5000 + b"]" * 5000, b"{"])
-def test_a_job_whose_earlier_lines_cannot_be_read_is_put_aside_alone(
+def test_a_job_with_unreadable_earlier_lines_is_set_aside_alone(
     site: Site, caplog: pytest.LogCaptureFixture, raw: bytes
 ) -> None:
     site.append(line("b-0"))
@@ -255,14 +255,14 @@ def test_a_job_whose_earlier_lines_cannot_be_read_is_put_aside_alone(
     assert "secret" not in caplog.text
 
 
-def test_a_failure_that_nobody_expects_stops_no_role(
+def test_an_unexpected_failure_does_not_stop_the_role(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.append_validator.validate", broken)
+    monkeypatch.setattr("jobs.validation.leased_validation.validate_file", broken)
     site.validator.run_once()
     assert (site.states(), site.leases.count) == (["validating"], 0)
     monkeypatch.undo()
@@ -272,20 +272,20 @@ def test_a_failure_that_nobody_expects_stops_no_role(
     assert site.states() == ["accepted"]
 
 
-def test_a_judge_that_loses_its_database_says_so(
+def test_a_database_outage_is_raised(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.append_validator.validate", away)
+    monkeypatch.setattr("jobs.validation.leased_validation.validate_file", away)
     with pytest.raises(OperationalError):
         site.validator.run_once()
     assert site.leases.count == 0
 
 
-def test_a_job_completes_only_behind_its_seal(site: Site) -> None:
+def test_a_job_completes_only_after_its_seal(site: Site) -> None:
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
     assert site.shown().state == "in_progress"
@@ -299,7 +299,7 @@ def test_a_job_completes_only_behind_its_seal(site: Site) -> None:
     assert site.shown().state == "finalizing"
 
 
-def test_a_seal_behind_the_last_row_settles(site: Site) -> None:
+def test_a_seal_after_the_last_row_settles_the_job(site: Site) -> None:
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
     site.control(seal_job)
@@ -307,7 +307,7 @@ def test_a_seal_behind_the_last_row_settles(site: Site) -> None:
     assert site.shown().state == "finalizing"
 
 
-def test_a_refusal_behind_seal_and_last_row_settles(site: Site) -> None:
+def test_a_refusal_after_seal_and_last_row_settles_the_job(site: Site) -> None:
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
     site.append(b"no")
@@ -317,7 +317,7 @@ def test_a_refusal_behind_seal_and_last_row_settles(site: Site) -> None:
     assert (site.shown().state, site.states()) == ("finalizing", ["refused"])
 
 
-def test_a_cancel_drops_what_was_not_judged(site: Site) -> None:
+def test_a_cancel_drops_files_without_a_verdict(site: Site) -> None:
     site.append(line("b-0"))
     site.control(cancel_job)
     site.validator.run_once()
@@ -325,7 +325,7 @@ def test_a_cancel_drops_what_was_not_judged(site: Site) -> None:
     assert (site.shown().total_count, site.shown().total_final) == (5, True)
 
 
-def test_a_sealed_job_takes_no_more(site: Site) -> None:
+def test_a_sealed_job_accepts_no_files(site: Site) -> None:
     site.control(seal_job)
     with pytest.raises(JobSealedError):
         site.append(line("b-0"))
@@ -334,7 +334,7 @@ def test_a_sealed_job_takes_no_more(site: Site) -> None:
         site.append(line("b-0"))
 
 
-def test_what_cannot_be_appended(site: Site) -> None:
+def test_invalid_appends_are_rejected(site: Site) -> None:
     with pytest.raises(UploadedFileNotFoundError):
         site.control(append_file, new_uuid())
     with pytest.raises(InvalidFieldError):
@@ -346,7 +346,7 @@ def test_what_cannot_be_appended(site: Site) -> None:
         site.control(append_file, file_id)
 
 
-def test_a_stop_leaves_the_file_to_others(site: Site) -> None:
+def test_a_stopped_validator_leaves_files_to_other_processes(site: Site) -> None:
     site.append(line("b-0"))
     site.stop.set()
     site.validator.run_once()

@@ -139,7 +139,7 @@ def test_only_originals_are_emitted_and_copies_are_not_outstanding(
     assert (cursor.item_index, cursor.copy_count) == (10, 6)
 
 
-def test_a_database_that_hiccups_has_no_item_skipped(
+def test_a_database_outage_skips_no_item(
     intake: Intake, kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = intake.job(["a", "b", "a", "c", "c", "d"])
@@ -150,7 +150,7 @@ def test_a_database_that_hiccups_has_no_item_skipped(
         raise OperationalError("the database is away", {}, Exception())
 
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.expander.copies_between", away)
+        broken.setattr("jobs.expansion.expander.find_copy_indexes", away)
         with pytest.raises(OperationalError):
             intake.expander.run_once({job_id: 4})
     assert intake.expander.run_once({job_id: 4}) == 3
@@ -162,7 +162,7 @@ def test_a_database_that_hiccups_has_no_item_skipped(
     assert (cursor.item_index, cursor.copy_count) == (6, 2)
 
 
-def test_results_of_copies_free_no_window(intake: Intake) -> None:
+def test_results_of_copies_do_not_free_the_window(intake: Intake) -> None:
     job_id = intake.job(["a", "b", "c", "a", "a", "a"])
     intake.keep(job_id)
     with intake.engine.begin() as connection:
@@ -172,7 +172,7 @@ def test_results_of_copies_free_no_window(intake: Intake) -> None:
     assert load.outstanding == 2
 
 
-def test_a_lost_original_comes_again_and_a_copy_never(intake: Intake, kafka: KafkaSettings) -> None:
+def test_only_lost_originals_are_re_emitted(intake: Intake, kafka: KafkaSettings) -> None:
     job_id = intake.job(["a", "b", "a", "b", "c"])
     intake.keep(job_id)
     with intake.engine.begin() as connection:
@@ -184,7 +184,7 @@ def test_a_lost_original_comes_again_and_a_copy_never(intake: Intake, kafka: Kaf
     assert indexes(kafka) == [1, 4]
 
 
-def test_a_second_reading_finds_the_same_and_a_late_one_writes_nothing(intake: Intake) -> None:
+def test_storing_copies_is_repeatable_and_fenced(intake: Intake) -> None:
     job_id = intake.job([n % 7 for n in range(12_000)])
     late = intake.lease(job_id)
     assert store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines) == 11_993
@@ -222,7 +222,7 @@ def test_appended_items_are_copies_of_earlier_ones(
     ]
 
 
-def test_copies_that_nobody_gave_a_result_are_found_again(intake: Intake) -> None:
+def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
     job_id = intake.job(["a", "b", "a", "b"])
     intake.keep(job_id)
     sweep = CopySweep(intake.engine, stall_limit_s=60)

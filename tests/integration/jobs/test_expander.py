@@ -102,7 +102,7 @@ def start(
         process.held.close()
 
 
-def test_a_thousand_items_are_on_the_log_in_order_of_index(
+def test_items_reach_the_log_in_index_order(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
@@ -132,7 +132,7 @@ def test_a_thousand_items_are_on_the_log_in_order_of_index(
     assert process.leases.lease_of(job_id) is None
 
 
-def test_the_next_holder_goes_on_at_the_cursor(
+def test_the_next_holder_continues_at_the_cursor(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
@@ -151,7 +151,7 @@ def test_the_next_holder_goes_on_at_the_cursor(
     assert indexes(kafka) == list(range(500))
 
 
-def test_a_crash_before_the_cursor_moved_emits_again(
+def test_a_crash_before_the_cursor_moves_emits_again(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
@@ -167,7 +167,7 @@ def test_a_crash_before_the_cursor_moved_emits_again(
         raise ConnectionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("jobs.expansion.expander.advance", crash)
+        patch.setattr("jobs.expansion.expander.advance_cursor", crash)
         with pytest.raises(ConnectionError):
             process.expander.run_once({job_id: 60})
     assert cursor_of(engine, job_id) == 0
@@ -175,7 +175,7 @@ def test_a_crash_before_the_cursor_moved_emits_again(
     assert indexes(kafka) == sorted([*range(60), *range(60)])
 
 
-def test_a_zombie_moves_no_cursor(
+def test_a_lost_lease_cannot_move_the_cursor(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
@@ -202,7 +202,7 @@ def test_a_zombie_moves_no_cursor(
     assert cursor_of(engine, job_id) == 100
 
 
-def test_a_heartbeat_tells_a_lost_lease(
+def test_a_heartbeat_drops_a_lost_lease(
     engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], Process]
 ) -> None:
     job_id = running_job(engine, 100)
@@ -217,7 +217,7 @@ def test_a_heartbeat_tells_a_lost_lease(
     assert len(process.held.ids) == 0
 
 
-def test_a_job_that_cannot_be_read_is_put_aside_alone(
+def test_only_an_unreadable_job_is_suspended(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
@@ -235,7 +235,7 @@ def test_a_job_that_cannot_be_read_is_put_aside_alone(
     assert process.leases.lease_of(bad) is None
 
 
-def test_an_object_that_the_store_refuses_keeps_no_other_job_up(
+def test_an_object_refused_by_the_store_delays_no_other_job(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,
@@ -260,7 +260,7 @@ def test_an_object_that_the_store_refuses_keeps_no_other_job_up(
     assert process.leases.lease_of(bad) is None
 
 
-def test_a_job_that_was_put_aside_has_no_part_in_the_window(
+def test_a_suspended_job_has_no_share_of_the_window(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
@@ -292,7 +292,7 @@ def test_a_job_that_was_put_aside_has_no_part_in_the_window(
     assert loads()[bad].is_held
 
 
-def test_a_closed_job_is_let_go(
+def test_a_closed_job_is_released(
     engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], Process]
 ) -> None:
     job_id = running_job(engine, 100)
@@ -316,7 +316,7 @@ def test_a_closed_job_is_let_go(
         leases.claimable("intake", 9, sa.and_(EXPANSION_DUE, jobs.c.id.in_([UUID(int=1)]))),
     ],
 )
-def test_polling_reads_indexes(engine: sa.Engine, query: sa.Select[tuple[object]]) -> None:
+def test_polling_queries_use_indexes(engine: sa.Engine, query: sa.Select[tuple[object]]) -> None:
     compiled = query.compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
@@ -324,7 +324,7 @@ def test_polling_reads_indexes(engine: sa.Engine, query: sa.Select[tuple[object]
     assert "Seq Scan" not in plan
 
 
-def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
+def test_leases_expire_if_their_jobs_cannot_be_loaded(
     engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -343,7 +343,7 @@ def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
     assert len(process.held.ids) == 1
 
 
-def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
+def test_claimed_jobs_are_kept_if_releasing_a_paused_one_fails(
     engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -364,7 +364,7 @@ def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
     monkeypatch.undo()
 
 
-def test_a_slot_goes_to_whoever_is_wanted_more(
+def test_a_slot_goes_to_the_better_ranked_job(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,

@@ -20,7 +20,7 @@ def running_job(connection: sa.Connection, tenant_id: UUID, **columns: object) -
     return add_job(connection, tenant_id, state="in_progress", total_count=5, **columns)
 
 
-def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> None:
+def test_the_sweep_closes_only_due_jobs(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         due = running_job(connection, tenant_id, expires_at=PAST)
@@ -48,7 +48,7 @@ def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> Non
     assert decode(JobControl, control.value, headers[1]).closed is CloseReason.EXPIRED
 
 
-def test_a_close_that_the_log_lost_is_said_again(engine: sa.Engine) -> None:
+def test_a_lost_close_is_republished(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         job_id = running_job(
             connection,
@@ -68,7 +68,7 @@ def test_a_close_that_the_log_lost_is_said_again(engine: sa.Engine) -> None:
         assert republish_closes(connection, 0.5) == 0  # not again before the limit has passed
 
 
-def test_a_sweep_skips_what_another_transaction_holds(engine: sa.Engine) -> None:
+def test_a_sweep_skips_locked_jobs(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         job_id = running_job(connection, add_tenant(connection), expires_at=PAST)
     with engine.begin() as holder, engine.begin() as rival:
@@ -79,7 +79,7 @@ def test_a_sweep_skips_what_another_transaction_holds(engine: sa.Engine) -> None
         assert close_expired(connection) == 0
 
 
-def test_the_sweep_reads_an_index(engine: sa.Engine) -> None:
+def test_the_sweep_uses_an_index(engine: sa.Engine) -> None:
     query = expiry_due_query(100).compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))

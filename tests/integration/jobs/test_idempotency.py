@@ -10,8 +10,13 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs.errors import IdempotencyKeyInFlightError, IdempotencyKeyReusedError
 from jobs.store import idempotency
-from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer
-from jobs.store.idempotency_expiry import delete_expired_keys, find_expired_keys
+from jobs.store.idempotency import (
+    IdempotencyClaim,
+    KeyScope,
+    StoredAnswer,
+    delete_expired_keys,
+    find_expired_keys,
+)
 from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.idempotency import idempotency_keys
 from jobs.tables.jobs import jobs
@@ -51,21 +56,21 @@ def look(engine: sa.Engine, asked: IdempotencyClaim) -> StoredAnswer | None:
         return idempotency.find_answer(connection, asked)
 
 
-def test_an_equal_claim_is_answered_again_and_the_work_is_not_done(
+def test_an_equal_claim_gets_the_saved_answer(
     engine: sa.Engine, tenant: UUID
 ) -> None:
     assert once(engine, claim(tenant)) == (CREATED, False)
     assert once(engine, claim(tenant), StoredAnswer(200, b"other")) == (CREATED, True)
 
 
-def test_another_body_or_route_is_refused(engine: sa.Engine, tenant: UUID) -> None:
+def test_another_body_or_route_is_rejected(engine: sa.Engine, tenant: UUID) -> None:
     once(engine, claim(tenant))
     for changed in ({"body_sha256": b"other"}, {"route": "POST /v1/files"}):
         with pytest.raises(IdempotencyKeyReusedError):
             once(engine, claim(tenant, **changed))
 
 
-def test_tenants_and_scopes_do_not_meet(engine: sa.Engine, tenant: UUID) -> None:
+def test_tenants_and_scopes_are_separate(engine: sa.Engine, tenant: UUID) -> None:
     once(engine, claim(tenant))
     with engine.begin() as connection:
         other = create_tenant(connection, new_uuid().hex)
@@ -74,7 +79,7 @@ def test_tenants_and_scopes_do_not_meet(engine: sa.Engine, tenant: UUID) -> None
     assert once(engine, retry, StoredAnswer(200, b"r")) == (StoredAnswer(200, b"r"), False)
 
 
-def test_a_twin_in_flight_is_told_to_try_again(engine: sa.Engine, tenant: UUID) -> None:
+def test_a_concurrent_equal_claim_is_told_to_try_again(engine: sa.Engine, tenant: UUID) -> None:
     with engine.begin() as connection:
         idempotency.answer_once(connection, claim(tenant), lambda _: CREATED)
         with pytest.raises(IdempotencyKeyInFlightError):
@@ -82,7 +87,7 @@ def test_a_twin_in_flight_is_told_to_try_again(engine: sa.Engine, tenant: UUID) 
     assert once(engine, claim(tenant)) == (CREATED, True)
 
 
-def test_what_fails_is_not_saved(engine: sa.Engine, tenant: UUID) -> None:
+def test_errors_are_not_saved(engine: sa.Engine, tenant: UUID) -> None:
     def fail(_: sa.Connection) -> StoredAnswer:
         raise IdempotencyKeyReusedError
 
@@ -92,12 +97,12 @@ def test_what_fails_is_not_saved(engine: sa.Engine, tenant: UUID) -> None:
     assert once(engine, claim(tenant)) == (CREATED, False)
 
 
-def test_a_key_is_free_after_its_time(engine: sa.Engine, tenant: UUID) -> None:
+def test_an_expired_key_is_free(engine: sa.Engine, tenant: UUID) -> None:
     once(engine, claim(tenant, keep_s=-1.0))
     assert once(engine, claim(tenant), StoredAnswer(200, b"n")) == (StoredAnswer(200, b"n"), False)
 
 
-def test_a_held_key_is_in_flight_until_its_time_is_over(engine: sa.Engine, tenant: UUID) -> None:
+def test_a_key_is_in_flight_until_its_time_ends(engine: sa.Engine, tenant: UUID) -> None:
     asked = claim(tenant)
     with engine.begin() as connection:
         idempotency.mark_in_flight(connection, asked, until_s=60)
@@ -111,7 +116,7 @@ def test_a_held_key_is_in_flight_until_its_time_is_over(engine: sa.Engine, tenan
     assert look(engine, claim(tenant, body_sha256=b"other", route="POST /v1/files")) is None
 
 
-def test_only_the_holder_may_save_or_let_go(engine: sa.Engine, tenant: UUID) -> None:
+def test_only_the_holder_may_complete_or_release_a_key(engine: sa.Engine, tenant: UUID) -> None:
     asked, late = claim(tenant), claim(tenant)
     with engine.begin() as connection:
         idempotency.mark_in_flight(connection, asked, until_s=60)
@@ -143,7 +148,7 @@ def hold_call(engine: sa.Engine, tenant: UUID, *, timeout_s: float) -> UUID:
     return new.job_id
 
 
-def test_a_key_of_a_call_that_runs_tells_which(engine: sa.Engine, tenant: UUID) -> None:
+def test_a_key_in_flight_names_its_call(engine: sa.Engine, tenant: UUID) -> None:
     job_id = hold_call(engine, tenant, timeout_s=60)
     with pytest.raises(IdempotencyKeyInFlightError) as twin:
         look(engine, claim(tenant))
@@ -164,7 +169,7 @@ def test_a_key_of_a_call_past_its_deadline_is_free(
 
 
 @pytest.mark.parametrize("changed", [{}, {"body_sha256": b"other"}, {"route": "POST /v1/files"}])
-def test_a_key_of_a_call_that_was_removed_is_free(
+def test_a_key_of_a_removed_call_is_free(
     engine: sa.Engine, tenant: UUID, changed: dict[str, object]
 ) -> None:
     job_id = hold_call(engine, tenant, timeout_s=60)
@@ -187,7 +192,7 @@ def test_only_a_retry_repeats_an_equal_request(engine: sa.Engine, tenant: UUID) 
     assert once(engine, retry(tenant, 2)) == (second, True)
 
 
-def test_a_first_try_that_its_own_retry_overtook_repeats_it(
+def test_a_first_attempt_overtaken_by_its_retry_is_a_repeat(
     engine: sa.Engine, tenant: UUID
 ) -> None:
     assert once(engine, retry(tenant, 1)) == (CREATED, False)

@@ -141,7 +141,7 @@ def test_jobs_are_validated_and_expanded_within_the_window(
     assert records_of(kafka, CAPACITY)
 
 
-def test_a_pool_of_which_nothing_is_known_gets_one_chunk(
+def test_an_unknown_pool_gets_one_chunk(
     engine: sa.Engine,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
@@ -166,7 +166,7 @@ def test_a_pool_of_which_nothing_is_known_gets_one_chunk(
     assert held == 0
 
 
-def test_a_tenant_is_served_although_another_would_fill_every_slot(
+def test_a_tenant_is_served_although_another_fills_every_slot(
     engine: sa.Engine,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
@@ -184,7 +184,7 @@ def test_a_tenant_is_served_although_another_would_fill_every_slot(
             assert connection.scalar(cursor) == 100
 
 
-def test_invalid_files_fail_and_small_jobs_do_not_wait_for_a_large_one(
+def test_small_invalid_files_fail_while_a_large_one_is_validated(
     engine: sa.Engine,
     env: dict[str, str],
     objects: LocalObjects,
@@ -226,7 +226,7 @@ def test_an_expired_job_is_closed_on_the_log(
     assert record.key == job_id.bytes
 
 
-def test_a_killed_process_loses_nothing(
+def test_killed_processes_lose_no_item(
     engine: sa.Engine,
     kafka: KafkaSettings,
     env: dict[str, str],

@@ -70,7 +70,7 @@ def tenants_of(engine: sa.Engine, claimed: list[Lease]) -> list[UUID]:
     return [owner[lease.job_id] for lease in claimed]
 
 
-def test_tenants_take_turns_whatever_they_have_waiting(engine: sa.Engine) -> None:
+def test_tenants_are_served_round_robin(engine: sa.Engine) -> None:
     crowds = {fill(engine, name, 500) for name in ("one", "two")}
     late = fill(engine, "late", 3)
     queue = queue_of(engine, StillClock())
@@ -89,7 +89,7 @@ def test_the_jobs_of_one_tenant_are_served_oldest_first(engine: sa.Engine) -> No
     assert queue.claim(1) == []
 
 
-def test_a_new_tenant_is_seen_while_others_wait(engine: sa.Engine) -> None:
+def test_a_new_tenant_enters_the_next_plan(engine: sa.Engine) -> None:
     fill(engine, "one", 500)
     clock = StillClock()
     queue = queue_of(engine, clock)
@@ -99,14 +99,14 @@ def test_a_new_tenant_is_seen_while_others_wait(engine: sa.Engine) -> None:
     assert late in tenants_of(engine, queue.claim(2))
 
 
-def test_more_tenants_than_a_look_brings_are_all_served(engine: sa.Engine) -> None:
+def test_more_tenants_than_fit_a_plan_are_all_served(engine: sa.Engine) -> None:
     everyone = [fill(engine, f"tenant {n}", 3) for n in range(100)]
     queue = queue_of(engine, StillClock())
     served = tenants_of(engine, [lease for _ in range(50) for lease in queue.claim(2)])
     assert sorted(served) == sorted(everyone)
 
 
-def test_a_tenant_that_is_not_to_be_served_keeps_its_place(engine: sa.Engine) -> None:
+def test_an_excluded_tenant_keeps_its_place(engine: sa.Engine) -> None:
     one, two = fill(engine, "one", 5), fill(engine, "two", 2)
     queue = queue_of(engine, StillClock())
     assert tenants_of(engine, queue.claim(9, excluding_tenants={one})) == [two, two]
@@ -119,7 +119,7 @@ def test_a_tenant_that_is_not_to_be_served_keeps_its_place(engine: sa.Engine) ->
     assert not queue.has_skipped
 
 
-def test_rivals_share_what_waits_and_a_locked_job_holds_up_nobody(engine: sa.Engine) -> None:
+def test_processes_share_the_jobs_and_skip_a_locked_one(engine: sa.Engine) -> None:
     fill(engine, "one", 100)
     clock = StillClock()
     queues = [queue_of(engine, clock, name) for name in "ab"]
@@ -132,7 +132,7 @@ def test_rivals_share_what_waits_and_a_locked_job_holds_up_nobody(engine: sa.Eng
     assert [lease.job_id for lease in queues[0].claim(2)] == [locked]
 
 
-def test_what_was_claimed_before_a_failure_is_left_to_others(
+def test_leases_claimed_before_a_failure_expire(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rival had the second job, so a second claim follows, which fails."""
@@ -155,7 +155,7 @@ def test_what_was_claimed_before_a_failure_is_left_to_others(
 
 
 @pytest.mark.parametrize("where", [VALIDATION_DUE, READY])
-def test_a_look_reads_only_unfinished_jobs(
+def test_a_plan_reads_only_unfinished_jobs(
     engine: sa.Engine, where: sa.ColumnElement[bool]
 ) -> None:
     fill(engine, "past", CROWD, "completed")
@@ -183,7 +183,7 @@ OPEN_REQUESTS = sa.text(
 )
 
 
-def test_a_look_at_what_awaits_validation_reads_no_single_requests(engine: sa.Engine) -> None:
+def test_a_validation_plan_reads_no_single_requests(engine: sa.Engine) -> None:
     fill(engine, "one", 50)
     with engine.begin() as connection:
         connection.execute(OPEN_REQUESTS, {"count": 5000})
@@ -194,7 +194,7 @@ def test_a_look_at_what_awaits_validation_reads_no_single_requests(engine: sa.En
     assert rows <= 100
 
 
-def test_a_claim_reads_the_jobs_that_it_wants_alone(engine: sa.Engine) -> None:
+def test_a_claim_reads_only_its_jobs(engine: sa.Engine) -> None:
     fill(engine, "one", 2000)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("VACUUM ANALYZE jobs"))

@@ -35,7 +35,7 @@ def some_jobs(engine: sa.Engine, count: int) -> list[UUID]:
         ]
 
 
-def test_the_oldest_jobs_are_claimed_once_a_role(engine: sa.Engine) -> None:
+def test_the_oldest_jobs_are_claimed_once_per_role(engine: sa.Engine) -> None:
     job_ids = some_jobs(engine, 3)
     assert claim(engine, "a", limit=2) == [
         Lease(job_id, "intake", "a", 1) for job_id in job_ids[:2]
@@ -45,7 +45,7 @@ def test_the_oldest_jobs_are_claimed_once_a_role(engine: sa.Engine) -> None:
     assert len(claim(engine, "b", role="finaliser")) == 3
 
 
-def test_a_heartbeat_does_not_wait_for_a_lease_that_a_transaction_has_locked(
+def test_a_heartbeat_skips_a_locked_lease(
     engine: sa.Engine,
 ) -> None:
     some_jobs(engine, 3)
@@ -61,7 +61,7 @@ def test_a_heartbeat_does_not_wait_for_a_lease_that_a_transaction_has_locked(
     assert extended == {held[0].job_id, held[2].job_id}
 
 
-def test_an_abandoned_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: sa.Engine) -> None:
+def test_an_expired_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: sa.Engine) -> None:
     some_jobs(engine, 1)
     (old,) = claim(engine, "a", ttl_s=-1)
     (new,) = claim(engine, "b")
@@ -79,7 +79,7 @@ def test_an_abandoned_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: 
     assert claim(engine, "c") == []
 
 
-def test_a_released_job_can_be_claimed_at_once(engine: sa.Engine) -> None:
+def test_a_released_job_can_be_claimed_immediately(engine: sa.Engine) -> None:
     some_jobs(engine, 1)
     (lease,) = claim(engine, "a")
     with engine.begin() as connection:
@@ -89,7 +89,7 @@ def test_a_released_job_can_be_claimed_at_once(engine: sa.Engine) -> None:
     assert claim(engine, "b")[0].epoch == 2
 
 
-def test_rivals_share_the_jobs_and_never_one_job(engine: sa.Engine) -> None:
+def test_concurrent_claims_never_share_a_job(engine: sa.Engine) -> None:
     job_ids = some_jobs(engine, 40)
     taken: list[Lease] = []
 
@@ -109,7 +109,7 @@ def test_rivals_share_the_jobs_and_never_one_job(engine: sa.Engine) -> None:
     assert {lease.epoch for lease in taken} == {1}
 
 
-def test_a_faster_rival_keeps_what_it_took(engine: sa.Engine) -> None:
+def test_a_faster_claim_keeps_its_lease(engine: sa.Engine) -> None:
     """The slower one chose the job before the faster one committed."""
     some_jobs(engine, 1)
     with engine.begin() as slow:
@@ -122,7 +122,7 @@ def test_a_faster_rival_keeps_what_it_took(engine: sa.Engine) -> None:
         leases.lock_lease(connection, fast)
 
 
-def test_required_leases_hold_off_the_next_holder(engine: sa.Engine) -> None:
+def test_a_locked_lease_blocks_the_next_holder(engine: sa.Engine) -> None:
     some_jobs(engine, 1)
     (lease,) = claim(engine, "a", ttl_s=-1)
     with engine.begin() as connection:
@@ -134,7 +134,7 @@ def test_required_leases_hold_off_the_next_holder(engine: sa.Engine) -> None:
         connection.execute(sa.update(job_leases).values(holder="a"))  # still ours
 
 
-def test_claiming_reads_indexes(engine: sa.Engine) -> None:
+def test_claiming_uses_indexes(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
         query = leases.claimable("intake", 10, EVERY).compile(

@@ -54,7 +54,7 @@ def test_rows_reach_the_log_in_order(
     assert first.key == JOB_ID.bytes
 
 
-def test_a_crash_after_the_flush_sends_again_and_loses_nothing(
+def test_a_crash_after_the_flush_sends_again(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     add_events(engine, 3)
@@ -67,7 +67,7 @@ def test_a_crash_after_the_flush_sends_again_and_loses_nothing(
     assert waiting(engine) == 0
 
 
-def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_sent_twice(
+def test_a_short_broker_outage_sends_nothing_twice(
     engine: sa.Engine,
     kafka: KafkaSettings,
     producer: LogProducer,
@@ -90,7 +90,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_sent_twi
     assert waiting(engine) == 0
 
 
-def test_rows_stay_when_the_log_refuses_them(
+def test_rows_stay_if_the_log_rejects_them(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     add_events(engine, 1)
@@ -101,7 +101,7 @@ def test_rows_stay_when_the_log_refuses_them(
     assert waiting(engine) == 1
 
 
-def test_a_row_that_no_broker_takes_stops_no_other(
+def test_an_oversized_row_is_parked(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     add_events(engine, 3)
@@ -119,7 +119,7 @@ def test_a_row_that_no_broker_takes_stops_no_other(
         assert len(connection.execute(sa.select(outbox.c.id)).all()) == 1
 
 
-def test_the_largest_row_that_is_sent_is_taken(
+def test_the_largest_permitted_row_is_sent(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     add_events(engine, 1)
@@ -142,7 +142,7 @@ def test_one_relay_at_a_time(
     assert waiting(engine) == 1
 
 
-def test_claiming_reads_the_primary_key(engine: sa.Engine) -> None:
+def test_claiming_uses_the_primary_key(engine: sa.Engine) -> None:
     query = claim_query(CLAIM_MAX).compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))

@@ -111,7 +111,7 @@ def valid_indexes(kafka: KafkaSettings, void_below: int) -> list[int]:
     )
 
 
-def test_a_pause_stops_expansion_and_a_resume_emits_what_did_not_run(
+def test_a_resume_re_emits_items_that_did_not_run(
     engine: sa.Engine, kafka: KafkaSettings, owned: tuple[UUID, UUID], intake: Intake
 ) -> None:
     _, job_id = owned
@@ -138,7 +138,7 @@ def test_a_pause_stops_expansion_and_a_resume_emits_what_did_not_run(
     assert [(c.version, c.paused, c.void_below) for c in told] == [(1, True, 1), (2, False, 1)]
 
 
-def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
+def test_a_job_that_cannot_resume_backs_off(
     engine: sa.Engine,
     kafka: KafkaSettings,
     owned: tuple[UUID, UUID],
@@ -185,7 +185,7 @@ def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
 
 
 @pytest.mark.parametrize(("resumes_first", "cursor"), [(False, 200), (True, 100)])
-def test_a_round_that_a_pause_overtakes_loses_nothing(
+def test_a_round_overtaken_by_a_pause_loses_no_item(
     engine: sa.Engine,
     kafka: KafkaSettings,
     owned: tuple[UUID, UUID],
@@ -210,7 +210,7 @@ def test_a_round_that_a_pause_overtakes_loses_nothing(
     assert valid_indexes(kafka, 1) == list(range(COUNT))
 
 
-def test_records_below_the_fence_move_no_cursor(
+def test_records_below_the_fence_do_not_move_the_cursor(
     engine: sa.Engine, owned: tuple[UUID, UUID], intake: Intake
 ) -> None:
     _, job_id = owned
@@ -229,7 +229,7 @@ def test_records_below_the_fence_move_no_cursor(
         )
 
 
-def test_repeated_changes_change_nothing(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
+def test_repeated_changes_have_no_effect(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
     for operation in (pause_job, pause_job, resume_job, resume_job):
         control(engine, operation, *owned)
     wanted = JobChange(priority=9)
@@ -238,7 +238,7 @@ def test_repeated_changes_change_nothing(engine: sa.Engine, owned: tuple[UUID, U
     assert [c.version for c in controls(engine)] == [1, 2, 3]
 
 
-def test_a_change_says_the_whole_state(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
+def test_a_control_record_has_the_full_state(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
     control(engine, pause_job, *owned)
     control(engine, change_job, *owned, JobChange(completion_window="2h", priority=8))
     with engine.begin() as connection:
@@ -250,7 +250,7 @@ def test_a_change_says_the_whole_state(engine: sa.Engine, owned: tuple[UUID, UUI
     )
 
 
-def test_a_late_extension_emits_anew_what_may_have_been_dropped(
+def test_a_late_extension_voids_earlier_records(
     engine: sa.Engine, owned: tuple[UUID, UUID]
 ) -> None:
     with engine.begin() as connection:
@@ -278,7 +278,7 @@ def test_an_earlier_deadline_voids_nothing(engine: sa.Engine, owned: tuple[UUID,
         (JobChange(priority=10), "priority"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_changes_are_rejected(
     engine: sa.Engine, owned: tuple[UUID, UUID], wanted: JobChange, param: str
 ) -> None:
     with pytest.raises(InvalidFieldError) as refusal:
@@ -296,7 +296,7 @@ def test_what_cannot_be_is_refused(
         {"expires_at": sa.func.now()},
     ],
 )
-def test_a_job_at_its_end_cannot_be_changed(
+def test_a_closing_job_cannot_be_changed(
     engine: sa.Engine, owned: tuple[UUID, UUID], columns: dict[str, object]
 ) -> None:
     with engine.begin() as connection:
@@ -306,14 +306,14 @@ def test_a_job_at_its_end_cannot_be_changed(
             control(engine, operation, *owned)
 
 
-def test_a_foreign_job_does_not_exist(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
+def test_a_foreign_job_is_not_found(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
     with engine.begin() as connection:
         stranger = add_tenant(connection)
         with pytest.raises(JobNotFoundError):
             lock_open_job(connection, stranger, owned[1], "pause")
 
 
-def test_looking_for_resumed_jobs_reads_an_index(engine: sa.Engine) -> None:
+def test_the_resume_query_uses_an_index(engine: sa.Engine) -> None:
     query = resume_query().compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))

@@ -47,7 +47,7 @@ def all_renewed(connection: sa.Connection) -> list[sa.Row[Any]]:
     return found
 
 
-def test_jobs_whose_items_nobody_counted_are_told(database_url: str) -> None:
+def test_jobs_without_item_count_are_counted(database_url: str) -> None:
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
@@ -59,7 +59,7 @@ def test_jobs_whose_items_nobody_counted_are_told(database_url: str) -> None:
         assert connection.scalar(sa.text(runbook_query())) == 2
 
 
-def test_jobs_with_an_appended_file_that_nobody_counted_are_told(database_url: str) -> None:
+def test_jobs_with_an_unvalidated_appended_file_are_counted(database_url: str) -> None:
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
@@ -89,7 +89,7 @@ def runbook_query() -> str:
     return " ".join(query.split())
 
 
-def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) -> None:
+def test_only_unfinished_jobs_are_fenced(database_url: str) -> None:
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
@@ -134,7 +134,7 @@ def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) ->
         assert again.epoch == lease.epoch + VERSION_JUMP + 1
 
 
-def test_no_statement_grows_with_the_jobs_that_are_done(
+def test_statements_do_not_grow_with_the_fenced_jobs(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restore_fencing, "SLICE_JOBS", 2)

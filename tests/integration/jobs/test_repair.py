@@ -95,7 +95,7 @@ def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Lo
     return Looks(engine, objects, producer)
 
 
-def test_exactly_the_missing_items_are_emitted_once(
+def test_exactly_the_missing_items_are_re_emitted(
     engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
 ) -> None:
     looks.look(0)
@@ -129,7 +129,7 @@ def test_exactly_the_missing_items_are_emitted_once(
         "UPDATE job_counters SET succeeded = 300",
     ],
 )
-def test_a_job_that_needs_no_repair_gets_none(
+def test_a_job_that_is_not_stalled_is_not_re_emitted(
     engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks, statement: str
 ) -> None:
     with engine.begin() as connection:
@@ -139,13 +139,13 @@ def test_a_job_that_needs_no_repair_gets_none(
     assert indexes(kafka) == []
 
 
-def test_a_pool_that_is_away_is_no_stall(kafka: KafkaSettings, job_id: UUID, looks: Looks) -> None:
+def test_an_unavailable_pool_is_not_a_stall(kafka: KafkaSettings, job_id: UUID, looks: Looks) -> None:
     looks.look(0, pool_is_up=False)
     looks.look(STALL_S, pool_is_up=False)
     assert indexes(kafka) == []
 
 
-def test_the_holder_of_the_job_repairs_it_and_a_rival_does_not(
+def test_only_the_holder_of_a_job_re_emits_it(
     engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
 ) -> None:
     rival = ActiveLeases(engine, role="intake", holder="b", ttl_s=60)
@@ -185,7 +185,7 @@ def requests(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> list
     return added
 
 
-def test_of_single_requests_the_oldest_of_each_pool_are_looked_at(
+def test_the_oldest_requests_of_each_pool_are_watched(
     engine: sa.Engine, requests: list[UUID]
 ) -> None:
     with engine.begin() as connection:
@@ -195,7 +195,7 @@ def test_of_single_requests_the_oldest_of_each_pool_are_looked_at(
     assert [load.job_id for load in one] == requests[4:]
 
 
-def test_however_many_single_requests_are_open_a_look_takes_some(
+def test_the_number_of_watched_requests_is_limited(
     kafka: KafkaSettings, requests: list[UUID], looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
@@ -205,7 +205,7 @@ def test_however_many_single_requests_are_open_a_look_takes_some(
     assert sorted(emitted) == sorted(requests[:2])
 
 
-def test_a_pool_that_comes_and_goes_hides_no_lost_request(
+def test_a_flapping_pool_does_not_hide_a_lost_request(
     kafka: KafkaSettings, requests: list[UUID], looks: Looks
 ) -> None:
     for number in range(20):
@@ -215,7 +215,7 @@ def test_a_pool_that_comes_and_goes_hides_no_lost_request(
     assert emitted == set(requests[:4])
 
 
-def test_requests_that_are_not_watched_are_counted(
+def test_unwatched_requests_count_as_backlog(
     kafka: KafkaSettings, requests: list[UUID], looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what a pool has to do first those that are watched are judged."""
@@ -228,14 +228,14 @@ def test_requests_that_are_not_watched_are_counted(
     assert any(chunks_by_partition(kafka).values())
 
 
-def test_any_number_of_jobs_may_stand_still(engine: sa.Engine, job_id: UUID) -> None:
+def test_any_number_of_jobs_may_stall(engine: sa.Engine, job_id: UUID) -> None:
     still = [job_id, *(UUID(int=number) for number in range(70_000))]
     with engine.begin() as connection:
         query = sa.select(jobs.c.id).where(re_emit_due(still, STALL_S))
         assert list(connection.scalars(query)) == [job_id]
 
 
-def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
+def test_a_database_outage_leaves_no_lease(
     engine: sa.Engine, job_id: UUID, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -249,17 +249,18 @@ def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
 
 
 def during_looks(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], None]) -> None:
-    """Let something happen while the rows of a span are looked for."""
+    """Call `happens` after each query for missing indexes."""
+    query = re_emit.missing_indexes
 
-    def look(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
-        found = re_emit.missing_indexes(connection, job, span)
+    def query_and_call(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
+        found = query(connection, job, span)
         happens(span)
         return found
 
-    monkeypatch.setattr("jobs.recovery.re_emit.missing_indexes", look)
+    monkeypatch.setattr(re_emit, "missing_indexes", query_and_call)
 
 
-def test_a_large_job_is_looked_through_in_spans_and_heartbeats_pass(
+def test_a_large_job_is_searched_in_ranges_without_blocking_heartbeats(
     engine: sa.Engine,
     kafka: KafkaSettings,
     job_id: UUID,
@@ -285,7 +286,7 @@ def test_a_large_job_is_looked_through_in_spans_and_heartbeats_pass(
     assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE)
 
 
-def test_a_repair_that_loses_its_lease_while_it_looks_emits_nothing(
+def test_a_lost_lease_emits_nothing(
     engine: sa.Engine,
     kafka: KafkaSettings,
     job_id: UUID,
@@ -305,7 +306,7 @@ def test_a_repair_that_loses_its_lease_while_it_looks_emits_nothing(
         assert connection.scalar(sa.select(job_cursors.c.repaired_at)) is None
 
 
-def test_what_waits_for_a_retry_is_not_lost_and_what_failed_goes_on_behind_it(
+def test_waiting_retries_are_skipped_and_attempts_continue(
     engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
 ) -> None:
     waiting = {"job_id": job_id, "item_index": 3, "attempt": 2, "due_at": sa.func.now()}
@@ -324,7 +325,7 @@ def test_what_waits_for_a_retry_is_not_lost_and_what_failed_goes_on_behind_it(
     assert set(attempts.values()) == {1}
 
 
-def test_an_item_that_ends_behind_a_look_is_not_tried_once_more(
+def test_an_item_that_fails_during_the_search_keeps_its_attempt(
     engine: sa.Engine,
     kafka: KafkaSettings,
     job_id: UUID,

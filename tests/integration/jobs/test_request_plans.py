@@ -10,11 +10,10 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs.store import batches
 from jobs.store import files as file_rows
-from jobs.store.batches import job_query
+from jobs.store.batches import job_query, limit_query
 from jobs.store.file_removal import removal_query
 from jobs.store.files import stored_query
 from jobs.store.keyset_pages import PageCursor, page_query
-from jobs.store.open_batches import limit_query
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.jobs.plans import plan
@@ -89,7 +88,7 @@ def tenant(connection: sa.Connection) -> UUID:
 
 
 @pytest.mark.timeout(300)
-def test_plans(connection: sa.Connection) -> None:
+def test_list_queries_use_their_indexes(connection: sa.Connection) -> None:
     owner = tenant(connection)
     after = connection.execute(
         sa.select(jobs.c.id, jobs.c.created_at).where(jobs.c.tenant_id == owner).limit(1)
@@ -118,7 +117,7 @@ def test_plans(connection: sa.Connection) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ascending", [True, False])
-def test_lists_pass_no_tombstones(connection: sa.Connection, ascending: bool) -> None:
+def test_list_queries_skip_tombstones(connection: sa.Connection, ascending: bool) -> None:
     connection.execute(sa.text(TOMBSTONES))
     connection.execute(sa.text("ANALYZE"))
     owner = connection.execute(sa.text("SELECT md5('t99')::uuid")).scalar_one()
@@ -133,7 +132,7 @@ def test_lists_pass_no_tombstones(connection: sa.Connection, ascending: bool) ->
 
 
 @pytest.mark.timeout(300)
-def test_garbage_and_quota_look_at_what_they_need(connection: sa.Connection) -> None:
+def test_removal_and_quota_queries_read_few_rows(connection: sa.Connection) -> None:
     text, rows = plan(connection, removal_query(100))
     assert "ix_files_unremoved" in text
     assert rows <= 100
@@ -148,7 +147,7 @@ def test_garbage_and_quota_look_at_what_they_need(connection: sa.Connection) -> 
 
 
 @pytest.mark.timeout(300)
-def test_a_new_batch_looks_at_the_open_ones_of_its_tenant_alone(
+def test_the_open_batch_limit_reads_only_its_tenant(
     connection: sa.Connection,
 ) -> None:
     connection.execute(sa.text(OPEN_BATCHES))

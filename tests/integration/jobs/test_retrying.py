@@ -36,7 +36,7 @@ def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Lo
     return Looks(engine, objects, producer)
 
 
-def test_what_is_due_comes_back_as_it_was_and_nothing_else(
+def test_due_retries_are_emitted_unchanged(
     engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
 ) -> None:
     job_id = add_open_job()
@@ -67,7 +67,7 @@ def test_lines_of_unknown_offset_are_found(
     assert waiting(engine) == []
 
 
-def test_an_item_that_waits_twice_hides_none_behind_it(
+def test_an_item_with_two_waiting_attempts_hides_no_other(
     engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
 ) -> None:
     job_id = add_open_job()
@@ -81,7 +81,7 @@ def test_an_item_that_waits_twice_hides_none_behind_it(
 
 
 @pytest.mark.parametrize("offset", [None, OFFSETS[201]])
-def test_what_a_file_does_not_have_any_more_is_told_and_waits(
+def test_items_missing_from_their_file_are_logged_and_wait(
     engine: sa.Engine,
     kafka: KafkaSettings,
     looks: Looks,
@@ -103,7 +103,7 @@ def test_what_a_file_does_not_have_any_more_is_told_and_waits(
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_line_that_cannot_be_read_holds_up_no_other_of_its_job(
+def test_an_unreadable_line_delays_no_other_line(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,
@@ -140,7 +140,7 @@ def test_a_crash_before_the_commit_sends_the_same_attempt_again(
         raise DeliveryError
 
     with monkeypatch.context() as patched:
-        patched.setattr("jobs.recovery.retry_emission.spend", lost)
+        patched.setattr("jobs.recovery.retry_emission.spend_budget", lost)
         with pytest.raises(DeliveryError):
             looks.look()
     assert waiting(engine) == [(5, 2)]
@@ -149,7 +149,7 @@ def test_a_crash_before_the_commit_sends_the_same_attempt_again(
     assert waiting(engine) == []
 
 
-def test_an_item_that_failed_again_meanwhile_keeps_its_next_retry(
+def test_a_later_attempt_keeps_its_row(
     engine: sa.Engine,
     looks: Looks,
     add_open_job: Callable[..., UUID],
@@ -164,13 +164,13 @@ def test_an_item_that_failed_again_meanwhile_keeps_its_next_retry(
         wait_for_retry(engine, job_id, 5, due_s=60, attempt=3)
         spent.append(arguments[-1])
 
-    monkeypatch.setattr("jobs.recovery.retry_emission.spend", faster)
+    monkeypatch.setattr("jobs.recovery.retry_emission.spend_budget", faster)
     looks.look()
     assert spent == [1]
     assert waiting(engine) == [(5, 3)]
 
 
-def test_a_pause_while_retries_are_sent_loses_none(
+def test_a_pause_while_retries_are_sent_loses_no_retry(
     engine: sa.Engine,
     kafka: KafkaSettings,
     producer: LogProducer,
@@ -204,7 +204,7 @@ def test_a_pause_while_retries_are_sent_loses_none(
     assert [version >= void_below for version in sorted(versions)] == [False, True]
 
 
-def test_an_item_that_has_ended_is_not_sent(
+def test_an_ended_item_is_not_retried(
     engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
 ) -> None:
     job_id = add_open_job()
@@ -223,7 +223,7 @@ def test_an_item_that_has_ended_is_not_sent(
         {"settled_at": sa.func.now(), "state": "finalizing"},
     ],
 )
-def test_a_job_that_takes_no_more_results_gets_no_retries(
+def test_a_closed_job_gets_no_retries(
     engine: sa.Engine,
     kafka: KafkaSettings,
     looks: Looks,
@@ -237,7 +237,7 @@ def test_a_job_that_takes_no_more_results_gets_no_retries(
     assert waiting(engine) == [(6, 2)]
 
 
-def test_a_pool_that_is_away_keeps_its_retries_and_no_other_pool_waits(
+def test_retries_of_an_unavailable_pool_wait_alone(
     engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
 ) -> None:
     wait_for_retry(engine, add_open_job(), 1)
@@ -248,7 +248,7 @@ def test_a_pool_that_is_away_keeps_its_retries_and_no_other_pool_waits(
     assert indexes(kafka) == [1, 2]
 
 
-def test_a_spent_budget_delays_and_is_shared_by_the_jobs_of_a_pool(
+def test_a_spent_budget_delays_and_is_shared_by_jobs(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,
@@ -279,7 +279,7 @@ def test_a_spent_budget_delays_and_is_shared_by_the_jobs_of_a_pool(
     assert len(waiting(engine)) == 102 - len(indexes(kafka))
 
 
-def test_older_jobs_of_one_tenant_leave_others_their_share(
+def test_many_jobs_of_one_tenant_leave_others_their_share(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,
@@ -304,7 +304,7 @@ def test_older_jobs_of_one_tenant_leave_others_their_share(
     assert len(indexes(kafka)) == 8
 
 
-def test_two_processes_send_no_item_twice(
+def test_two_processes_send_each_retry_once(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,
@@ -322,14 +322,14 @@ def test_two_processes_send_no_item_twice(
             looked.append(True)
             rival.look()
 
-    monkeypatch.setattr("jobs.recovery.retry_emission.spend", meanwhile)
+    monkeypatch.setattr("jobs.recovery.retry_emission.spend_budget", meanwhile)
     ours.look()
     assert looked
     assert indexes(kafka) == list(range(20))
 
 
 @pytest.mark.parametrize("failure", [ObjectStoreAwayError, ObjectStoreRefusedError])
-def test_a_job_whose_file_cannot_be_read_waits_alone(
+def test_only_a_job_with_an_unreadable_file_backs_off(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,
@@ -362,7 +362,7 @@ def test_a_job_whose_file_cannot_be_read_waits_alone(
     assert indexes(kafka) == [1, 2]
 
 
-def test_nothing_waits_mostly(engine: sa.Engine, looks: Looks) -> None:
+def test_no_waiting_retry_creates_no_budget(engine: sa.Engine, looks: Looks) -> None:
     looks.look()
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(retry_budgets)) == 0

@@ -42,7 +42,7 @@ def slow_store(objects: LocalObjects, looks: Looks, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("slow_store")
-def test_a_slow_store_ends_a_round_and_what_was_sent_counts(
+def test_a_slow_store_ends_a_round_after_the_sent_items(
     engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
 ) -> None:
     for index in range(1, 5):
@@ -58,7 +58,7 @@ def test_a_slow_store_ends_a_round_and_what_was_sent_counts(
 
 @pytest.mark.usefixtures("slow_store")
 @pytest.mark.parametrize("offsets_are_known", [True, False])
-def test_lines_far_apart_end_a_round_as_jobs_do(
+def test_distant_lines_end_a_round_like_jobs(
     engine: sa.Engine,
     kafka: KafkaSettings,
     looks: Looks,
@@ -80,7 +80,7 @@ def test_lines_far_apart_end_a_round_as_jobs_do(
     assert waiting(engine) == []
 
 
-def test_a_reading_that_outlasts_the_transaction_is_not_taken_for_a_lost_database(
+def test_a_read_longer_than_the_transaction_is_not_a_database_outage(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,

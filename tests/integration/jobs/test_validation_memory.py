@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from jobs.input.line_reader import input_lines
-from jobs.validation.file_validation import validate
+from jobs.validation.file_validation import validate_file
 from registry.models import ModelVersion
 
 COUNT = 1_000_000
@@ -33,14 +33,14 @@ def blocks() -> Iterator[bytes]:
 small = ModelVersion("small", "1", "p", "simulated", ("/v1/embeddings",), datetime.now(UTC))
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
-verdict = validate(
+result = validate_file(
     lambda: input_lines(blocks(), line_bytes_max=2**20),
     endpoint="/v1/embeddings",
     items_max=COUNT,
     line_bytes_max=2**20,
     find_model=lambda name: small,
 )
-assert (verdict.item_count, verdict.error_count) == (COUNT, 0), verdict
+assert (result.item_count, result.error_count) == (COUNT, 0), result
 print(peak() - before)
 """
 
@@ -51,7 +51,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from jobs.input.line_reader import input_lines
-from jobs.validation.file_validation import validate
+from jobs.validation.file_validation import validate_file
 from registry.models import ModelVersion
 
 
@@ -67,14 +67,14 @@ def blocks() -> Iterator[bytes]:
 small = ModelVersion("small", "1", "p", "simulated", ("/v1/embeddings",), datetime.now(UTC))
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
-verdict = validate(
+result = validate_file(
     lambda: input_lines(blocks(), line_bytes_max=2**20),
     endpoint="/v1/embeddings",
     items_max=10,
     line_bytes_max=2**20,
     find_model=lambda name: small,
 )
-(error,) = verdict.errors
+(error,) = result.errors
 assert (error.code, error.line) == ("line_too_long", 1), error
 print(peak() - before)
 """
@@ -93,10 +93,10 @@ def growth_bytes(program: str) -> int:
 
 
 @pytest.mark.timeout(SECONDS_MAX + 60)
-def test_a_line_of_200_mb_is_refused_by_its_number_in_a_small_memory() -> None:
+def test_a_line_of_200_mb_is_rejected_in_constant_memory() -> None:
     assert growth_bytes(LONG_LINE) < 16 * 1024 * 1024
 
 
 @pytest.mark.timeout(SECONDS_MAX + 60)
-def test_a_million_lines_take_a_small_constant_memory() -> None:
+def test_a_million_lines_are_validated_in_constant_memory() -> None:
     assert growth_bytes(PROGRAM) < RSS_GROWTH_MAX

@@ -80,7 +80,7 @@ def test_an_invalid_job_fails_with_its_errors(engine: sa.Engine) -> None:
     assert outbox_topics(engine) == ["events"]
 
 
-def test_a_valid_job_cancelled_meanwhile_is_closed_with_its_count(engine: sa.Engine) -> None:
+def test_a_valid_job_cancelled_during_validation_is_closed_with_its_count(engine: sa.Engine) -> None:
     lease = leased_job(engine)
     cancel(engine, lease.job_id)
     job = record(engine, lease, VALID)
@@ -88,7 +88,7 @@ def test_a_valid_job_cancelled_meanwhile_is_closed_with_its_count(engine: sa.Eng
     assert outbox_topics(engine) == ["results", "control"]
 
 
-def test_an_invalid_job_cancelled_meanwhile_is_cancelled(engine: sa.Engine) -> None:
+def test_an_invalid_job_cancelled_during_validation_is_cancelled(engine: sa.Engine) -> None:
     lease = leased_job(engine)
     cancel(engine, lease.job_id)
     job = record(engine, lease, INVALID)
@@ -103,7 +103,7 @@ def test_a_job_that_expired_during_validation_is_closed(engine: sa.Engine) -> No
     assert outbox_topics(engine) == ["results", "control", "events"]
 
 
-def test_a_second_verdict_changes_nothing(engine: sa.Engine) -> None:
+def test_a_second_verdict_has_no_effect(engine: sa.Engine) -> None:
     lease = leased_job(engine)
     first = record(engine, lease, VALID)
     with engine.begin() as connection:
@@ -112,7 +112,7 @@ def test_a_second_verdict_changes_nothing(engine: sa.Engine) -> None:
         assert job_row(connection, lease.job_id) == first
 
 
-def test_a_zombie_cannot_write_its_verdict(engine: sa.Engine) -> None:
+def test_a_lost_lease_cannot_record_a_verdict(engine: sa.Engine) -> None:
     lease = leased_job(engine)
     with engine.begin() as connection:
         leases.release(connection, lease)
@@ -123,7 +123,7 @@ def test_a_zombie_cannot_write_its_verdict(engine: sa.Engine) -> None:
         assert job_row(connection, lease.job_id).state == JobState.VALIDATING.value
 
 
-def test_a_verdict_waits_for_its_job_before_it_locks_its_lease(engine: sa.Engine) -> None:
+def test_a_verdict_locks_its_job_before_its_lease(engine: sa.Engine) -> None:
     """A rival that claims holds the job and wants the lease: the other order would deadlock."""
     lease = leased_job(engine)
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")

@@ -238,7 +238,7 @@ class LifeCycle(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300 + 10 * EXAMPLES // SHARDS)
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_a_job_lives_as_the_documentation_says(
+def test_a_job_follows_the_documented_life_cycle(
     database_url: str, tmp_path: Path, shard: int
 ) -> None:
     engine = engine_of(database_url)

@@ -26,9 +26,13 @@ from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
 from jobs.validation.append_validator import next_query
-from jobs.validation.append_verdicts import APPEND_DUE, record_append_verdict
 from jobs.validation.file_validation import ValidationResult
-from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
+from jobs.validation.verdicts import (
+    APPEND_DUE,
+    VALIDATION_DUE,
+    record_append_verdict,
+    record_verdict,
+)
 from registry.models import ModelVersion
 from results.finaliser.finalisation import READY, finalise
 from results.writer.day_partitions import DayPartitions

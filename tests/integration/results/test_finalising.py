@@ -324,7 +324,7 @@ def test_objects_of_a_crashed_attempt_are_swept_by_the_winner(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(finalisation, "require", crash)
+        patched.setattr(finalisation, "lock_lease", crash)
         with pytest.raises(KeyboardInterrupt):
             finalise(engine, store, take(engine, ttl_s=0), check=always)
     assert len(keys(store)) == 1

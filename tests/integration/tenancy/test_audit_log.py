@@ -56,7 +56,7 @@ def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> Ch
         return verify_chain(connection, TENANT, anchors or {})
 
 
-def test_many_at_once_make_one_chain_without_gaps(engine: sa.Engine) -> None:
+def test_concurrent_events_form_one_chain_without_gaps(engine: sa.Engine) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: add(engine, number), range(80)))
 
@@ -71,7 +71,7 @@ def test_many_at_once_make_one_chain_without_gaps(engine: sa.Engine) -> None:
     assert {row.subject for row in rows} == {f"batch_{number}" for number in range(80)}
 
 
-def test_an_act_that_was_rolled_back_leaves_no_gap(engine: sa.Engine) -> None:
+def test_a_rolled_back_event_leaves_no_gap(engine: sa.Engine) -> None:
     add(engine)
     with engine.connect() as connection:
         record_audit_event(connection, act(1))
@@ -103,7 +103,7 @@ def test_tenants_do_not_wait_for_each_other(engine: sa.Engine) -> None:
         "UPDATE audit_heads SET sequence = sequence + 2",
     ],
 )
-def test_postgres_refuses_every_change(engine: sa.Engine, statement: str) -> None:
+def test_postgres_rejects_every_change(engine: sa.Engine, statement: str) -> None:
     add(engine)
     with (
         pytest.raises(sa.exc.IntegrityError, match=r"append-only|moves on by one"),
@@ -127,7 +127,7 @@ TAMPERING = {
 
 
 @pytest.mark.parametrize(("statement", "named"), TAMPERING.items())
-def test_whoever_has_rights_to_switch_triggers_off_is_found_out(
+def test_changes_with_disabled_triggers_are_detected(
     engine: sa.Engine, statement: str, named: tuple[int, str]
 ) -> None:
     for number in range(6):
@@ -143,7 +143,7 @@ def test_whoever_has_rights_to_switch_triggers_off_is_found_out(
     assert named[1] in misfit.reason
 
 
-def test_rows_and_head_cut_off_together_are_found_by_an_anchor_alone(engine: sa.Engine) -> None:
+def test_only_an_anchor_detects_truncated_entries_and_head(engine: sa.Engine) -> None:
     for number in range(4):
         add(engine, number)
     with engine.begin() as connection:

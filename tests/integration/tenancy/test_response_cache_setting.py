@@ -40,7 +40,7 @@ def test_a_change_of_the_cache_is_in_the_audit_log(connection: sa.Connection) ->
     assert told(connection) == [{"response_cache_ttl_s": 60}, {"response_cache_ttl_s": None}]
 
 
-def test_no_answer_is_kept_of_a_tenant_that_retains_nothing(connection: sa.Connection) -> None:
+def test_zero_retention_excludes_the_response_cache(connection: sa.Connection) -> None:
     tenant_id = create_tenant(connection, "acme")
     set_zero_retention(connection, tenant_id, on=True)
     with pytest.raises(ZeroRetentionConflictError):

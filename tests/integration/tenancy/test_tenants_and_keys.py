@@ -35,7 +35,7 @@ def test_a_tenant_is_found_by_its_name(connection: sa.Connection) -> None:
         find_tenant(connection, "three")
 
 
-def test_a_tenant_retains_nothing_since_it_was_said_first(database_url: str) -> None:
+def test_zero_retention_keeps_its_first_start(database_url: str) -> None:
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = create_tenant(connection, "one")
@@ -60,17 +60,17 @@ def test_a_tenant_retains_nothing_since_it_was_said_first(database_url: str) -> 
 @pytest.mark.parametrize(
     "name", ["", " ", "\u00a0", "a\x00", "a\nb", "\x1b[31m", "a\u2028b", "\ud800"]
 )
-def test_a_name_that_cannot_be_seen_is_refused(connection: sa.Connection, name: str) -> None:
+def test_an_invisible_name_is_rejected(connection: sa.Connection, name: str) -> None:
     with pytest.raises(InvalidTenantNameError):
         create_tenant(connection, name)
 
 
 @pytest.mark.parametrize("name", ["acme", "Zürich AG", "日本", "a b"])
-def test_a_name_in_any_language_is_taken(connection: sa.Connection, name: str) -> None:
+def test_a_name_in_any_language_is_accepted(connection: sa.Connection, name: str) -> None:
     assert create_tenant(connection, name) == find_tenant(connection, name)
 
 
-def test_a_key_acts_until_it_is_revoked(connection: sa.Connection) -> None:
+def test_a_key_works_until_it_is_revoked(connection: sa.Connection) -> None:
     tenant_id = create_tenant(connection, "one")
     key, other = (create_key(connection, tenant_id, name) for name in ("a", "b"))
 
@@ -83,7 +83,7 @@ def test_a_key_acts_until_it_is_revoked(connection: sa.Connection) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "sk-", "\x00", "ü" * 60, "sk-" + "a" * 51, "x" * 100_000])
-def test_what_is_no_key_is_nobodys(connection: sa.Connection, secret: str) -> None:
+def test_an_invalid_secret_has_no_principal(connection: sa.Connection, secret: str) -> None:
     assert authenticate(connection, secret) is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.store.completion_window import window_seconds
+from jobs.store.job_options import window_seconds
 
 
 @pytest.mark.parametrize(
