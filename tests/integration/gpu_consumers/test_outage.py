@@ -26,7 +26,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from tests.integration.engines.upstream import Upstream, http_settings, serve
 from tests.integration.gpu_consumers.bench import POOL, Bench
-from tests.integration.jobs.retries import Looks
+from tests.integration.jobs.retries import RetryProcess
 from tests.integration.jobs.rows import job_row
 from tests.integration.results.outcomes import (
     add_running_job,
@@ -167,7 +167,7 @@ class Loop:
         self.tails = [TopicTail(site.kafka, topic, client_id="test") for topic in tails]
         self._writer = ItemWriter(engine, DayPartitions(engine), retries=RULES)
         rules = RetryBudgetRules(items_per_s_min=10 * SCALE)
-        self._retries = Looks(engine, site.objects, site.producer, rules)
+        self._retries = RetryProcess(engine, site.objects, site.producer, rules)
         self._waiting: list[Chunk] = []
         self._available = True
         self.sent = 0
@@ -188,7 +188,7 @@ class Loop:
             outcomes = decode(Outcomes, record.value, record.headers)
             jobs.setdefault(outcomes.job.job_id, []).extend(outcomes.items)
         self._writer.write(jobs)
-        self._retries.look(POOL)
+        self._retries.run(POOL)
 
     def send(self, chunk: Chunk) -> None:
         self.sent += 1

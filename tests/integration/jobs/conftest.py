@@ -1,4 +1,4 @@
-"""What tests of jobs share: a migrated database, topics of their own, objects, input files."""
+"""Fixtures of job tests: a migrated database, own topics, an object store and input files."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def objects(tmp_path: Path) -> LocalObjects:
 
 @pytest.fixture
 def store_lines(objects: LocalObjects) -> Callable[[str, int], None]:
-    """Store an input file of so many valid lines under a key."""
+    """Store an input file with a number of valid lines under a key."""
 
     def store(key: str, count: int) -> None:
         with objects.begin(key) as upload:
@@ -69,7 +69,7 @@ def input_line(index: int) -> bytes:
 
 @pytest.fixture
 def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> Callable[..., UUID]:
-    """Add a job of 300 items that are all on the log."""
+    """Add a job of 300 items that were all emitted."""
     store_lines("in", 300)
 
     def add(*, tenant_id: UUID | None = None, **columns: Any) -> UUID:

@@ -1,9 +1,8 @@
-"""Reading back what a test put on the log."""
+"""Reads records back from the log."""
 
-import time
 import uuid
-from collections.abc import Callable
 
+from tests.support.until import until
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import REQUESTS_BULK, Topic
 from topics.records.codec import decode
@@ -12,12 +11,11 @@ from topics.records.records import Chunk
 from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail import TopicTail
 
-WAIT_S_MAX = 30.0
 MARK = ("mark", b"end")
 
 
 def records_of(kafka: KafkaSettings, topic: Topic) -> list[Received]:
-    """Return every record of `topic` up to now: up to a mark on the end of each partition."""
+    """Return every record of `topic` so far, up to a mark at the end of each partition."""
     mark = uuid.uuid4().bytes
     producer = LogProducer(kafka, client_id="test-marks", linger_ms=0)
     for partition in range(topic.partition_count):
@@ -31,7 +29,7 @@ def records_of(kafka: KafkaSettings, topic: Topic) -> list[Received]:
         return sum(record.value == mark for record in records) == topic.partition_count
 
     try:
-        wait_until(read)
+        until(read, timeout_s=30)
     finally:
         tail.close()
     return [record for record in records if MARK not in record.headers]
@@ -54,11 +52,3 @@ def indexes(kafka: KafkaSettings) -> list[int]:
         for chunk in chunks
         for item in chunk.items
     )
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll `condition` until it holds, or fail."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)

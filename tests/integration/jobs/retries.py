@@ -1,4 +1,4 @@
-"""What tests of retries share: the thread with its clock, and rows that wait."""
+"""A retry process with a manual clock, and rows of waiting retries."""
 
 import random
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from jobs.store.days import job_day
 from jobs.tables.retries import item_retries
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.conftest import input_line
-from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import job_row
+from tests.support.clock import ManualClock
 from topics.clients.producer import LogProducer
 from topics.records.codec import encode, kind_headers
 from topics.records.received import Received
@@ -26,8 +26,8 @@ OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index
 RICH = RetryBudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
 
 
-class Looks:
-    """One retry thread whose clock and pools the test sets."""
+class RetryProcess:
+    """A retry emitter whose clock and pools a test sets."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class Looks:
         rules: RetryBudgetRules = RICH,
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        self.clock = HeldClock()
-        self._retrying = RetryEmitter(engine, objects, producer, rules, self.clock, fraction)
+        self.clock = ManualClock()
+        self._emitter = RetryEmitter(engine, objects, producer, rules, self.clock, fraction)
 
-    def look(self, *pools: str) -> None:
+    def run(self, *pools: str) -> None:
         capacities = PoolCapacities(self.clock)
         for pool in pools or ("pool-small",):
             capacity = Capacity(pool, 1, pool, "bulk", [0], {}, 100.0, 1)
-            said = Received(
+            record = Received(
                 "capacity", 0, 0, pool.encode(), kind_headers(Capacity), encode(capacity), 0
             )
-            capacities.update([said])
-        self._retrying.run_once(capacities)
+            capacities.update([record])
+        self._emitter.run_once(capacities)
 
 
 def wait_for_retry(

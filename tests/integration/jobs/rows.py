@@ -1,4 +1,4 @@
-"""Rows that tests of jobs begin with: what the API would have written."""
+"""Inserts the rows that the API would have written."""
 
 from datetime import datetime
 from typing import Any
@@ -62,5 +62,5 @@ def database_now(connection: sa.Connection) -> datetime:
 
 
 def without_guards(connection: sa.Connection) -> None:
-    """Let the rest of this transaction write a past that Postgres would refuse."""
+    """Disable triggers for the rest of the transaction, so that it may change the past."""
     connection.execute(sa.text("SET LOCAL session_replication_role = replica"))

@@ -1,7 +1,6 @@
-"""Goal: a file that is appended to a small job does not wait for those of large ones."""
+"""Goal: appends to small jobs do not wait for appends to large jobs."""
 
 import threading
-import time
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +17,7 @@ from jobs.validation.validator import SMALL_BYTES_MAX
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.test_appending import Site, line
+from tests.support.until import until
 from topics.clients.producer import LogProducer
 
 WAIT_S_MAX = 20.0
@@ -33,16 +33,16 @@ def test_small_appends_do_not_wait_for_jobs_with_large_files(site: Site) -> None
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
     grown.append(line("b-0"))
     grown.validator.run_once()
-    with site.engine.begin() as connection:  # as if that file had been larger
+    with site.engine.begin() as connection:  # as if the file were larger
         connection.execute(sa.update(job_inputs).values(size_bytes=SMALL_BYTES_MAX))
     for tenants in (site, large, grown):
         tenants.append(line("c-0"))
 
-    site.judge(SMALL).run_once()
+    site.validator_of(SMALL).run_once()
     assert (site.states(), large.states()) == (["accepted"], ["validating"])
     assert grown.states() == ["accepted", "validating"]
     site.append(line("d-0"))
-    site.judge(~SMALL).run_once()
+    site.validator_of(~SMALL).run_once()
     assert (site.states(), large.states()) == (["accepted", "validating"], ["accepted"])
     assert grown.states() == ["accepted", "accepted"]
 
@@ -53,17 +53,17 @@ def test_small_appends_are_validated_while_a_large_one_runs(
     large = Site(site.engine, site.objects)
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
     large.append(line("b-0"))
-    began, may_go_on, clock = threading.Event(), threading.Event(), SystemClock()
+    started, may_continue, clock = threading.Event(), threading.Event(), SystemClock()
     read = site.objects.read
 
-    def held(key: str) -> Blocks:
+    def blocking(key: str) -> Blocks:
         if key == "large":
-            began.set()
-            assert may_go_on.wait(WAIT_S_MAX)
+            started.set()
+            assert may_continue.wait(WAIT_S_MAX)
         return read(key)
 
-    monkeypatch.setattr(site.objects, "read", held)
-    means = PeriodicDeps(
+    monkeypatch.setattr(site.objects, "read", blocking)
+    deps = PeriodicDeps(
         settings=IntakeSettings(),
         engine=site.engine,
         objects=site.objects,
@@ -74,15 +74,13 @@ def test_small_appends_are_validated_while_a_large_one_runs(
         stop=site.stop,
     )
     threads = SupervisedThreads(site.stop, away_s_max=1, clock=clock)
-    start_periodic_tasks(threads, means, [producer] * PRODUCERS)
+    start_periodic_tasks(threads, deps, [producer] * PRODUCERS)
     try:
-        assert began.wait(WAIT_S_MAX)
+        assert started.wait(WAIT_S_MAX)
         site.append(line("b-0"))
-        until_s = time.monotonic() + WAIT_S_MAX
-        while site.states() == ["validating"] and time.monotonic() < until_s:
-            time.sleep(0.02)
+        until(lambda: site.states() != ["validating"])
         assert (site.states(), large.states()) == (["accepted"], ["validating"])
     finally:
-        may_go_on.set()
+        may_continue.set()
         site.stop.set()
         threads.join(WAIT_S_MAX)

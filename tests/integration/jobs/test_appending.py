@@ -1,4 +1,4 @@
-"""Goal: appended files count once they were found valid, in order, and a job waits for its seal."""
+"""Goal: appended files count once they are validated, in order, and a job waits for its seal."""
 
 import json
 import threading
@@ -51,18 +51,18 @@ def line(custom_id: str, *, model: str = "small", url: str = "/v1/embeddings") -
 
 
 class Site:
-    """A tenant with a job that is not sealed, and who validates what is appended."""
+    """A tenant with an unsealed job, and a validator of appended files."""
 
     def __init__(self, engine: sa.Engine, objects: LocalObjects) -> None:
         self.engine, self.objects = engine, objects
         self.stop = threading.Event()
         self.leases = ActiveLeases(engine, role=ROLE, holder="a", ttl_s=60)
-        self.validator = self.judge(sa.true())
+        self.validator = self.validator_of(sa.true())
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)
         self.job_id = self.job("a", 5)
 
-    def judge(self, size: sa.ColumnElement[bool]) -> AppendValidator:
+    def validator_of(self, size: sa.ColumnElement[bool]) -> AppendValidator:
         queue = LeaseQueue(self.engine, self.leases, sa.and_(APPEND_DUE, size), SystemClock())
         settings = IntakeSettings(job_items_max=50)
         return AppendValidator(self.engine, self.objects, self.leases, settings, queue, self.stop)
@@ -113,12 +113,12 @@ class Site:
         with self.engine.begin() as connection:
             return operation(connection, self.tenant_id, self.job_id, *given)
 
-    def shown(self) -> sa.Row[Any]:
+    def row(self) -> sa.Row[Any]:
         row: sa.Row[Any] = self.control(find_job)
         return row
 
     def states(self) -> list[str]:
-        return [file["state"] for file in self.shown().appended or ()]
+        return [file["state"] for file in self.row().appended or ()]
 
     def errors(self) -> list[tuple[str, int | None]]:
         (*_, last) = self.control(find_job_with_errors).appended
@@ -131,7 +131,7 @@ def site(engine: sa.Engine, objects: LocalObjects) -> Site:
 
 
 class Intake:
-    """One intake process, as far as expansion goes."""
+    """The expansion of one intake process."""
 
     def __init__(self, site: Site, producer: LogProducer) -> None:
         clock = SystemClock()
@@ -141,7 +141,7 @@ class Intake:
         self.expander = Expander(site.engine, site.objects, producer, self.held, clock)
 
     def emit_all(self, *, at_once: int = 100) -> None:
-        """Do rounds until nothing remains."""
+        """Run rounds until no item remains."""
         while True:
             with self.engine.begin() as connection:
                 loads = job_loads(connection)
@@ -168,7 +168,7 @@ def test_items_of_appended_files_follow_in_order(
     site.append(line("c-0"))
     site.validator.run_once()
     assert site.states() == ["accepted", "accepted"]
-    assert site.shown().total_count == 13
+    assert site.row().total_count == 13
     intake.emit_all(at_once=3)
     found = sorted(
         (item.index, item.custom_id, chunk.job.input_key == "a", item.offset)
@@ -193,8 +193,8 @@ def test_lost_items_of_every_file_are_re_emitted(
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in done]})
     leases = ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60)
-    again = ReEmitter(site.engine, site.objects, producer, leases)
-    assert again.re_emit_job(site.job_id, sa.and_(OPEN, jobs.c.id == site.job_id)) == 6
+    emitter = ReEmitter(site.engine, site.objects, producer, leases)
+    assert emitter.re_emit_job(site.job_id, sa.and_(OPEN, jobs.c.id == site.job_id)) == 6
     assert indexes(kafka) == [1, 2, 3, 4, 7, 8]
 
 
@@ -204,8 +204,8 @@ def test_an_id_of_an_earlier_file_is_a_duplicate(site: Site) -> None:
     site.validator.run_once()
     assert site.states() == ["accepted", "refused"]
     assert site.errors() == [("duplicate_custom_id", n) for n in (2, 4, 5)]
-    assert site.shown().total_count == 7
-    assert site.shown().state == "in_progress"
+    assert site.row().total_count == 7
+    assert site.row().state == "in_progress"
 
 
 @pytest.mark.parametrize(
@@ -218,14 +218,12 @@ def test_an_id_of_an_earlier_file_is_a_duplicate(site: Site) -> None:
         ([line(f"b-{n}") for n in range(46)], "too_many_tasks"),
     ],
 )
-def test_an_invalid_file_does_not_change_its_job(
-    site: Site, lines: list[bytes], code: str
-) -> None:
+def test_an_invalid_file_does_not_change_its_job(site: Site, lines: list[bytes], code: str) -> None:
     site.append(*lines)
     site.validator.run_once()
     assert site.states() == ["refused"]
     assert [found for found, _ in site.errors()] == [code]
-    assert (site.shown().total_count, site.shown().state) == (5, "in_progress")
+    assert (site.row().total_count, site.row().state) == (5, "in_progress")
 
 
 def test_a_file_without_content_is_refused(site: Site) -> None:
@@ -266,20 +264,18 @@ def test_an_unexpected_failure_does_not_stop_the_role(
     site.validator.run_once()
     assert (site.states(), site.leases.count) == (["validating"], 0)
     monkeypatch.undo()
-    with site.engine.begin() as connection:  # its lease runs out
+    with site.engine.begin() as connection:  # its lease expires
         connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
     site.validator.run_once()
     assert site.states() == ["accepted"]
 
 
-def test_a_database_outage_is_raised(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: object, **__: object) -> None:
+def test_a_database_outage_is_raised(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(*_: object, **__: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.leased_validation.validate_file", away)
+    monkeypatch.setattr("jobs.validation.leased_validation.validate_file", unavailable)
     with pytest.raises(OperationalError):
         site.validator.run_once()
     assert site.leases.count == 0
@@ -288,15 +284,15 @@ def test_a_database_outage_is_raised(
 def test_a_job_completes_only_after_its_seal(site: Site) -> None:
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
-    assert site.shown().state == "in_progress"
+    assert site.row().state == "in_progress"
     site.append(line("b-0"))
     site.control(seal_job)
-    assert (site.shown().sealed, site.shown().total_final) == (True, False)
+    assert (site.row().sealed, site.row().total_final) == (True, False)
     site.validator.run_once()
-    assert (site.shown().total_count, site.shown().total_final) == (6, True)
-    assert site.shown().state == "in_progress"
+    assert (site.row().total_count, site.row().total_final) == (6, True)
+    assert site.row().state == "in_progress"
     writer.write({site.job_id: [outcome(5)]})
-    assert site.shown().state == "finalizing"
+    assert site.row().state == "finalizing"
 
 
 def test_a_seal_after_the_last_row_settles_the_job(site: Site) -> None:
@@ -304,7 +300,7 @@ def test_a_seal_after_the_last_row_settles_the_job(site: Site) -> None:
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
     site.control(seal_job)
     site.control(find_job)
-    assert site.shown().state == "finalizing"
+    assert site.row().state == "finalizing"
 
 
 def test_a_refusal_after_seal_and_last_row_settles_the_job(site: Site) -> None:
@@ -312,9 +308,9 @@ def test_a_refusal_after_seal_and_last_row_settles_the_job(site: Site) -> None:
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
     site.append(b"no")
     site.control(seal_job)
-    assert site.shown().state == "in_progress"
+    assert site.row().state == "in_progress"
     site.validator.run_once()
-    assert (site.shown().state, site.states()) == ("finalizing", ["refused"])
+    assert (site.row().state, site.states()) == ("finalizing", ["refused"])
 
 
 def test_a_cancel_drops_files_without_a_verdict(site: Site) -> None:
@@ -322,7 +318,7 @@ def test_a_cancel_drops_files_without_a_verdict(site: Site) -> None:
     site.control(cancel_job)
     site.validator.run_once()
     assert site.states() == ["dropped"]
-    assert (site.shown().total_count, site.shown().total_final) == (5, True)
+    assert (site.row().total_count, site.row().total_final) == (5, True)
 
 
 def test_a_sealed_job_accepts_no_files(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""Goal: of identical items the first one alone reaches the log, through crashes and appends."""
+"""Goal: only the first of identical items is emitted, through crashes and appends."""
 
 import json
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def line(number: int, text: object) -> bytes:
 
 
 class Intake:
-    """A job whose items are texts, and a process of intake."""
+    """An intake process and jobs whose items are texts."""
 
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
         self.engine, self.objects, self.producer = engine, objects, producer
@@ -89,7 +89,7 @@ class Intake:
             )
         return lease
 
-    def keep(self, job_id: UUID) -> int:
+    def store(self, job_id: UUID) -> int:
         lease = self.lease(job_id)
         count = store_copies(self.engine, lease, [InputFile("in", 0)], self.lines)
         with self.engine.begin() as connection:
@@ -97,7 +97,7 @@ class Intake:
         return count
 
     def emit(self, *, at_once: int) -> None:
-        """Do rounds until nothing remains, each as if intake had died after the one before."""
+        """Run rounds until no item remains, each as if intake had restarted before it."""
         while True:
             with self.engine.begin() as connection:
                 loads = job_loads(connection)
@@ -127,7 +127,7 @@ def test_only_originals_are_emitted_and_copies_are_not_outstanding(
 ) -> None:
     texts = ["a", "b", "a", "a", "c", "b", "d", "d", "d", "a"]
     job_id = intake.job(texts)
-    assert intake.keep(job_id) == 6
+    assert intake.store(job_id) == 6
     assert copies(intake.engine) == {2: 0, 3: 0, 5: 1, 7: 6, 8: 6, 9: 0}
     intake.emit(at_once=3)
 
@@ -143,14 +143,14 @@ def test_a_database_outage_skips_no_item(
     intake: Intake, kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = intake.job(["a", "b", "a", "c", "c", "d"])
-    intake.keep(job_id)
+    intake.store(job_id)
     intake.held.acquire([job_id], 10)
 
-    def away(*_: object) -> set[int]:
+    def unavailable(*_: object) -> set[int]:
         raise OperationalError("the database is away", {}, Exception())
 
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.expander.find_copy_indexes", away)
+        broken.setattr("jobs.expansion.expander.find_copy_indexes", unavailable)
         with pytest.raises(OperationalError):
             intake.expander.run_once({job_id: 4})
     assert intake.expander.run_once({job_id: 4}) == 3
@@ -164,7 +164,7 @@ def test_a_database_outage_skips_no_item(
 
 def test_results_of_copies_do_not_free_the_window(intake: Intake) -> None:
     job_id = intake.job(["a", "b", "c", "a", "a", "a"])
-    intake.keep(job_id)
+    intake.store(job_id)
     with intake.engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_cursors SET item_index = 3"))
         connection.execute(sa.text("UPDATE job_counters SET succeeded = 4, copied = 3"))
@@ -174,13 +174,13 @@ def test_results_of_copies_do_not_free_the_window(intake: Intake) -> None:
 
 def test_only_lost_originals_are_re_emitted(intake: Intake, kafka: KafkaSettings) -> None:
     job_id = intake.job(["a", "b", "a", "b", "c"])
-    intake.keep(job_id)
+    intake.store(job_id)
     with intake.engine.begin() as connection:
         connection.execute(sa.update(job_cursors).values(item_index=5, copy_count=2))
     ItemWriter(intake.engine, DayPartitions(intake.engine)).write({job_id: [outcome(0)]})
-    again = ReEmitter(intake.engine, intake.objects, intake.producer, intake.leases)
+    emitter = ReEmitter(intake.engine, intake.objects, intake.producer, intake.leases)
 
-    assert again.re_emit_job(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 2
+    assert emitter.re_emit_job(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 2
     assert indexes(kafka) == [1, 4]
 
 
@@ -190,7 +190,7 @@ def test_storing_copies_is_repeatable_and_fenced(intake: Intake) -> None:
     assert store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines) == 11_993
     with intake.engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
-    assert intake.keep(job_id) == 11_993
+    assert intake.store(job_id) == 11_993
     with pytest.raises(LeaseLostError):
         store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines)
 
@@ -216,7 +216,7 @@ def test_appended_items_are_copies_of_earlier_ones(
         rows = connection.execute(
             sa.select(outbox).where(outbox.c.topic == RESULTS.name).order_by(outbox.c.id)
         ).all()
-    assert [said(row) for row in rows] == [
+    assert [copies_due(row) for row in rows] == [
         CopiesDue(site.job_id, 5, 11),
         CopiesDue(site.job_id, 11, 14),
     ]
@@ -224,7 +224,7 @@ def test_appended_items_are_copies_of_earlier_ones(
 
 def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
     job_id = intake.job(["a", "b", "a", "b"])
-    intake.keep(job_id)
+    intake.store(job_id)
     sweep = CopySweep(intake.engine, stall_limit_s=60)
 
     def due_after(seconds: int, **counters: int) -> list[CopiesDue]:
@@ -237,16 +237,16 @@ def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
         sweep.run_once()
         with intake.engine.begin() as connection:
             rows = connection.execute(sa.select(outbox)).all()
-        return [said(row) for row in rows]
+        return [copies_due(row) for row in rows]
 
     with intake.engine.begin() as connection:
         connection.execute(sa.update(job_cursors).values(item_index=4, copy_count=2))
-    assert due_after(90, succeeded=1) == []  # an original is on its way
+    assert due_after(90, succeeded=1) == []  # an original is outstanding
     assert due_after(90, succeeded=2, copied=1) == []
     assert due_after(30, succeeded=3, copied=1) == []
     assert due_after(90, succeeded=3, copied=1) == [CopiesDue(job_id, 0, 4)]
-    assert due_after(90, succeeded=3, copied=1) == []  # said a moment ago
+    assert due_after(90, succeeded=3, copied=1) == []  # published a moment ago
 
 
-def said(row: sa.Row[Any]) -> CopiesDue:
+def copies_due(row: sa.Row[Any]) -> CopiesDue:
     return decode(CopiesDue, row.value, [(name, text.encode()) for name, text in row.headers])

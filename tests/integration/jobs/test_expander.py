@@ -1,4 +1,4 @@
-"""Goal: every item reaches the log, in order, through crashes and lost leases; none is skipped."""
+"""Goal: every item reaches the log in order, through crashes and lost leases."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -62,7 +62,7 @@ def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
 
 
 class Process:
-    """One intake process, as far as expansion goes."""
+    """The expansion of one intake process."""
 
     def __init__(
         self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer, holder: str = "a"
@@ -74,14 +74,14 @@ class Process:
         self.engine = engine
 
     def claim(self) -> None:
-        """Hold what nobody holds."""
+        """Lease all jobs without a holder."""
         with self.engine.begin() as connection:
             loads = job_loads(connection)
         free = [load.job_id for load in loads if not load.is_held]
         self.held.acquire([*self.held.ids, *free], 10)
 
     def die(self) -> None:
-        """Its leases run out; nothing is given back."""
+        """Expire all leases without releasing them."""
         self.held.close()
         with self.engine.begin() as connection:
             connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
@@ -183,11 +183,11 @@ def test_a_lost_lease_cannot_move_the_cursor(
 ) -> None:
     store_lines("in", 100)
     job_id = running_job(engine, 100)
-    zombie, heir = start("a"), start("b")
+    zombie, successor = start("a"), start("b")
     zombie.claim()
     zombie.die()
-    heir.claim()
-    heir.expander.run_once({job_id: 40})
+    successor.claim()
+    successor.expander.run_once({job_id: 40})
     zombie.expander.run_once({job_id: 100})
     assert cursor_of(engine, job_id) == 40
     assert len(zombie.held.ids) == 0
@@ -198,7 +198,7 @@ def test_a_lost_lease_cannot_move_the_cursor(
             ExpansionCursor(0, 0, 40),
             ExpansionCursor(9, 9, 90),
         )
-    heir.expander.run_once({job_id: 60})
+    successor.expander.run_once({job_id: 60})
     assert cursor_of(engine, job_id) == 100
 
 
@@ -231,7 +231,7 @@ def test_only_an_unreadable_job_is_suspended(
     assert process.expander.run_once({bad: 100, good: 100}) == 100
     assert (cursor_of(engine, good), cursor_of(engine, bad)) == (100, 0)
     assert process.leases.lease_of(bad) is None
-    process.claim()  # not before its lease has run out
+    process.claim()  # not before its lease has expired
     assert process.leases.lease_of(bad) is None
 
 
@@ -275,7 +275,7 @@ def test_a_suspended_job_has_no_share_of_the_window(
         tenant_id = add_tenant(connection)
     bad = running_job(engine, 100, tenant_id=tenant_id, input_key="gone")
     good = running_job(engine, 100, tenant_id=tenant_id)
-    process, rival = start("a"), start("b")
+    process, other = start("a"), start("b")
     process.claim()
     process.expander.run_once({bad: 10, good: 10})
     after = loads()
@@ -283,12 +283,12 @@ def test_a_suspended_job_has_no_share_of_the_window(
     assert (after[bad].is_held, after[bad].is_suspended) == (False, True)
     assert (after[good].is_held, after[good].is_suspended) == (True, False)
     assert allowances([*after.values()], {after[bad].tenant_model: 50}) == {good: 40}
-    rival.held.acquire([bad], 10)
-    assert rival.held.ids == frozenset()  # not before its lease has run out
+    other.held.acquire([bad], 10)
+    assert other.held.ids == frozenset()  # not before its lease has expired
     process.die()
     assert not loads()[bad].is_suspended
-    rival.held.acquire([bad], 10)
-    assert rival.held.ids == {bad}
+    other.held.acquire([bad], 10)
+    assert other.held.ids == {bad}
     assert loads()[bad].is_held
 
 
@@ -327,13 +327,13 @@ def test_polling_queries_use_indexes(engine: sa.Engine, query: sa.Select[tuple[o
 def test_leases_expire_if_their_jobs_cannot_be_loaded(
     engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     running_job(engine, 10)
     process = start("a")
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.leased_jobs.open_jobs", away)
+        broken.setattr("jobs.expansion.leased_jobs.open_jobs", unavailable)
         with pytest.raises(OperationalError):
             process.claim()
     assert process.leases.count == 0
@@ -346,7 +346,7 @@ def test_leases_expire_if_their_jobs_cannot_be_loaded(
 def test_claimed_jobs_are_kept_if_releasing_a_paused_one_fails(
     engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     first, *others = (running_job(engine, 10) for _ in range(3))
@@ -356,7 +356,7 @@ def test_claimed_jobs_are_kept_if_releasing_a_paused_one_fails(
         return {job_id: job for job_id, job in open_jobs(*arguments).items() if job_id != first}
 
     monkeypatch.setattr("jobs.expansion.leased_jobs.open_jobs", all_but_the_first)
-    monkeypatch.setattr("jobs.leasing.leases.release", away)
+    monkeypatch.setattr("jobs.leasing.leases.release", unavailable)
     with pytest.raises(OperationalError):
         process.held.acquire([first, *others], 10)
     assert process.held.ids == set(others)
@@ -372,18 +372,18 @@ def test_a_slot_goes_to_the_better_ranked_job(
 ) -> None:
     store_lines("in", 100)
     first, second, third = (running_job(engine, 100) for _ in range(3))
-    process, rival = start("a"), start("b")
+    process, other = start("a"), start("b")
     process.held.acquire([first, second], 2)
     process.expander.run_once({first: 50})
-    rival.held.acquire([third], 2)
+    other.held.acquire([third], 2)
     process.held.acquire([third, first, second], 2)
-    assert process.held.ids == {first, second}  # the other process was faster: none leaves
-    rival.held.release_finished(())
+    assert process.held.ids == {first, second}  # the other process was faster: none is released
+    other.held.release_finished(())
     process.held.acquire([third, second], 2)
     assert process.held.ids == {second, third}
-    rival.claim()
-    assert rival.held.ids == {first}
-    rival.expander.run_once({first: 100})
+    other.claim()
+    assert other.held.ids == {first}
+    other.expander.run_once({first: 100})
     process.expander.run_once({second: 100, third: 100})
     assert indexes(kafka) == sorted([*range(100)] * 3)
 

@@ -1,4 +1,4 @@
-"""Goal: a job whose window is over is closed once, with its decision and its news."""
+"""Goal: an expired job is closed once, with its close record and control record."""
 
 from uuid import UUID
 
@@ -71,9 +71,9 @@ def test_a_lost_close_is_republished(engine: sa.Engine) -> None:
 def test_a_sweep_skips_locked_jobs(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         job_id = running_job(connection, add_tenant(connection), expires_at=PAST)
-    with engine.begin() as holder, engine.begin() as rival:
+    with engine.begin() as holder, engine.begin() as other:
         assert close_expired(holder) == 1
-        assert close_expired(rival) == 0
+        assert close_expired(other) == 0
     with engine.begin() as connection:
         assert job_row(connection, job_id).close_reason == "expired"
         assert close_expired(connection) == 0

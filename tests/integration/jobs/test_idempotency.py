@@ -1,4 +1,4 @@
-"""Idempotency keys against real Postgres: one effect, one answer, and who is told to wait."""
+"""Goal: equal claims have one effect and get one answer; concurrent ones are told to retry."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -45,20 +45,18 @@ def claim(tenant: UUID, **given: object) -> IdempotencyClaim:
 
 
 def once(
-    engine: sa.Engine, asked: IdempotencyClaim, answer: StoredAnswer = CREATED
+    engine: sa.Engine, request: IdempotencyClaim, answer: StoredAnswer = CREATED
 ) -> tuple[StoredAnswer, bool]:
     with engine.begin() as connection:
-        return idempotency.answer_once(connection, asked, lambda _: answer)
+        return idempotency.answer_once(connection, request, lambda _: answer)
 
 
-def look(engine: sa.Engine, asked: IdempotencyClaim) -> StoredAnswer | None:
+def find(engine: sa.Engine, request: IdempotencyClaim) -> StoredAnswer | None:
     with engine.begin() as connection:
-        return idempotency.find_answer(connection, asked)
+        return idempotency.find_answer(connection, request)
 
 
-def test_an_equal_claim_gets_the_saved_answer(
-    engine: sa.Engine, tenant: UUID
-) -> None:
+def test_an_equal_claim_gets_the_saved_answer(engine: sa.Engine, tenant: UUID) -> None:
     assert once(engine, claim(tenant)) == (CREATED, False)
     assert once(engine, claim(tenant), StoredAnswer(200, b"other")) == (CREATED, True)
 
@@ -103,34 +101,34 @@ def test_an_expired_key_is_free(engine: sa.Engine, tenant: UUID) -> None:
 
 
 def test_a_key_is_in_flight_until_its_time_ends(engine: sa.Engine, tenant: UUID) -> None:
-    asked = claim(tenant)
+    request = claim(tenant)
     with engine.begin() as connection:
-        idempotency.mark_in_flight(connection, asked, until_s=60)
+        idempotency.mark_in_flight(connection, request, until_s=60)
     with pytest.raises(IdempotencyKeyInFlightError):
-        look(engine, claim(tenant))
+        find(engine, claim(tenant))
     with pytest.raises(IdempotencyKeyReusedError):
-        look(engine, claim(tenant, body_sha256=b"other"))
+        find(engine, claim(tenant, body_sha256=b"other"))
     with engine.begin() as connection:
-        idempotency.mark_in_flight(connection, asked, until_s=-1)
-    assert look(engine, claim(tenant)) is None
-    assert look(engine, claim(tenant, body_sha256=b"other", route="POST /v1/files")) is None
+        idempotency.mark_in_flight(connection, request, until_s=-1)
+    assert find(engine, claim(tenant)) is None
+    assert find(engine, claim(tenant, body_sha256=b"other", route="POST /v1/files")) is None
 
 
 def test_only_the_holder_may_complete_or_release_a_key(engine: sa.Engine, tenant: UUID) -> None:
-    asked, late = claim(tenant), claim(tenant)
+    request, late = claim(tenant), claim(tenant)
     with engine.begin() as connection:
-        idempotency.mark_in_flight(connection, asked, until_s=60)
+        idempotency.mark_in_flight(connection, request, until_s=60)
         assert not idempotency.complete_in_flight(connection, late, CREATED)
         idempotency.release_key(connection, late)
-        assert idempotency.complete_in_flight(connection, asked, CREATED)
-    assert look(engine, late) == CREATED
+        assert idempotency.complete_in_flight(connection, request, CREATED)
+    assert find(engine, late) == CREATED
     with engine.begin() as connection:
-        idempotency.release_key(connection, asked)  # too late: it is saved
-    assert look(engine, late) == CREATED
+        idempotency.release_key(connection, request)  # too late: the answer is saved
+    assert find(engine, late) == CREATED
 
 
 def hold_call(engine: sa.Engine, tenant: UUID, *, timeout_s: float) -> UUID:
-    """Let a key stand for a call, whose key is held no longer than its deadline says."""
+    """Mark a key as in flight for a call; return the id of the call."""
     new = NewRequest(
         job_id=new_uuid(),
         tenant_id=tenant,
@@ -151,7 +149,7 @@ def hold_call(engine: sa.Engine, tenant: UUID, *, timeout_s: float) -> UUID:
 def test_a_key_in_flight_names_its_call(engine: sa.Engine, tenant: UUID) -> None:
     job_id = hold_call(engine, tenant, timeout_s=60)
     with pytest.raises(IdempotencyKeyInFlightError) as twin:
-        look(engine, claim(tenant))
+        find(engine, claim(tenant))
     with pytest.raises(IdempotencyKeyReusedError) as other:
         once(engine, claim(tenant, body_sha256=b"other", route="POST /v1/files"))
     assert (twin.value.job_id, other.value.job_id) == (job_id, job_id)
@@ -165,7 +163,7 @@ def test_a_key_of_a_call_past_its_deadline_is_free(
     assert once(engine, claim(tenant, **changed)) == (CREATED, False)
     assert once(engine, claim(tenant, **changed)) == (CREATED, True)
     with pytest.raises(IdempotencyKeyReusedError):
-        look(engine, claim(tenant, body_sha256=b"third"))
+        find(engine, claim(tenant, body_sha256=b"third"))
 
 
 @pytest.mark.parametrize("changed", [{}, {"body_sha256": b"other"}, {"route": "POST /v1/files"}])

@@ -1,4 +1,4 @@
-"""Goal: one holder a job and role, and no write of a holder that lost its lease."""
+"""Goal: one holder per job and role, and no write by a holder that lost its lease."""
 
 import threading
 from uuid import UUID
@@ -69,7 +69,7 @@ def test_an_expired_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: sa
     with engine.begin() as connection:
         assert leases.extend(connection, [old], 60) == set()
         assert leases.extend(connection, [new], 60) == {new.job_id}
-        leases.release(connection, old)  # not its own any more
+        leases.release(connection, old)  # no longer its own
         leases.lock_lease(connection, new)
         refused = WRITES_REFUSED.labels("intake")
         before = refused._value.get()
@@ -93,30 +93,30 @@ def test_concurrent_claims_never_share_a_job(engine: sa.Engine) -> None:
     job_ids = some_jobs(engine, 40)
     taken: list[Lease] = []
 
-    def rival(holder: str) -> None:
+    def claim_all(holder: str) -> None:
         idle = 0
         while idle < 3:
             got = claim(engine, holder, limit=3)
             taken.extend(got)
             idle = 0 if got else idle + 1
 
-    rivals = [threading.Thread(target=rival, args=(str(n),)) for n in range(6)]
-    for thread in rivals:
+    threads = [threading.Thread(target=claim_all, args=(str(n),)) for n in range(6)]
+    for thread in threads:
         thread.start()
-    for thread in rivals:
+    for thread in threads:
         thread.join()
     assert sorted(lease.job_id for lease in taken) == sorted(job_ids)
     assert {lease.epoch for lease in taken} == {1}
 
 
 def test_a_faster_claim_keeps_its_lease(engine: sa.Engine) -> None:
-    """The slower one chose the job before the faster one committed."""
+    """The slower claim selects the job before the faster one commits."""
     some_jobs(engine, 1)
     with engine.begin() as slow:
         slow.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        slow.execute(sa.select(jobs.c.id))  # takes the snapshot: no lease is seen from here
+        slow.execute(sa.select(jobs.c.id))  # takes the snapshot without any lease
         (fast,) = claim(engine, "fast")
-        with pytest.raises(sa.exc.OperationalError):  # serialisation failure: nothing is taken
+        with pytest.raises(sa.exc.OperationalError):  # serialisation failure
             leases.claim(slow, role="intake", holder="slow", ttl_s=60, limit=1, where=EVERY)
     with engine.begin() as connection:
         leases.lock_lease(connection, fast)
@@ -127,10 +127,10 @@ def test_a_locked_lease_blocks_the_next_holder(engine: sa.Engine) -> None:
     (lease,) = claim(engine, "a", ttl_s=-1)
     with engine.begin() as connection:
         leases.lock_lease(connection, lease)
-        with engine.begin() as rival:
-            rival.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
+        with engine.begin() as other:
+            other.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
             with pytest.raises(sa.exc.OperationalError):
-                leases.claim(rival, role="intake", holder="b", ttl_s=60, limit=1, where=EVERY)
+                leases.claim(other, role="intake", holder="b", ttl_s=60, limit=1, where=EVERY)
         connection.execute(sa.update(job_leases).values(holder="a"))  # still ours
 
 

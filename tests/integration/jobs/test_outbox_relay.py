@@ -1,4 +1,4 @@
-"""Goal: what was committed reaches the log in order, at least once, whoever relays."""
+"""Goal: committed records reach the log in order, at least once."""
 
 import random
 
@@ -76,14 +76,14 @@ def test_a_short_broker_outage_sends_nothing_twice(
     add_events(engine, 3)
     flush, waits = producer.flush, 0
 
-    def away_at_first(timeout_s: float | None = None) -> None:
+    def unavailable_at_first(timeout_s: float | None = None) -> None:
         nonlocal waits
         waits += 1
         if waits <= 3:
             raise DeliveryPendingError
         flush(timeout_s)
 
-    monkeypatch.setattr(producer, "flush", away_at_first)
+    monkeypatch.setattr(producer, "flush", unavailable_at_first)
     OutboxRelay(engine, producer, SystemClock()).run_once()
     assert waits == 4
     assert events(kafka) == [0.0, 1.0, 2.0]
@@ -124,7 +124,7 @@ def test_the_largest_permitted_row_is_sent(
 ) -> None:
     add_events(engine, 1)
     with engine.begin() as connection:
-        body = random.Random(1).randbytes(RECORD_BYTES_MAX - 1100)  # which no codec makes smaller
+        body = random.Random(1).randbytes(RECORD_BYTES_MAX - 1100)  # incompressible
         connection.execute(sa.update(outbox).values(value=body))
     OutboxRelay(engine, producer, SystemClock()).run_once()
     (record,) = records_of(kafka, EVENTS)

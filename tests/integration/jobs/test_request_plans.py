@@ -1,4 +1,4 @@
-"""Goal: what clients ask often costs the same however much is stored."""
+"""Goal: frequent queries of clients read few rows, however many are stored."""
 
 import re
 from collections.abc import Iterator
@@ -65,10 +65,10 @@ SELECT md5('h' || n)::uuid, md5('t99')::uuid, 'completed', '/v1/embeddings', md5
 FROM generate_series(1, 400) n;
 INSERT INTO job_counters (job_id) SELECT id FROM jobs WHERE tenant_id = md5('t99')::uuid;
 """
-"""One tenant has had 400 files and 400 batches, and has one of each."""
+"""One tenant with 399 deleted files and batches, and one of each that is visible."""
 
 READS_ALL_APPENDED = re.compile(r"'Seq Scan'[^{]*'job_inputs'")
-"""Files that were appended stay `accepted` when their jobs have ended."""
+"""Appended files stay `accepted` after their jobs end."""
 
 
 @pytest.fixture
@@ -102,7 +102,9 @@ def test_list_queries_use_their_indexes(connection: sa.Connection) -> None:
         assert "ix_jobs_listed" in text
         assert rows <= 90  # jobs, counters and appended files
 
-    other = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()  # it has files
+    other = connection.execute(
+        sa.text("SELECT md5('t2')::uuid")
+    ).scalar_one()  # it has visible files
     first = page_query(file_rows.listed_query(), files, other, PageCursor(limit=20))
     text, rows = plan(connection, first)
     assert "ix_files_listed" in text
@@ -138,10 +140,10 @@ def test_removal_and_quota_queries_read_few_rows(connection: sa.Connection) -> N
     assert rows <= 100
     assert not READS_ALL_APPENDED.search(text)
 
-    # A tenant has 400 files here, every second one long gone: the others are summed.
+    # Each tenant has 400 files, every second one removed.
     owner = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()
-    for whose in (tenant(connection), owner):
-        text, rows = plan(connection, stored_query(whose))
+    for tenant_id in (tenant(connection), owner):
+        text, rows = plan(connection, stored_query(tenant_id))
         assert not READS_ALL_APPENDED.search(text)
         assert rows <= 500
 

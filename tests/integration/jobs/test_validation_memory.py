@@ -1,4 +1,4 @@
-"""Goal: a million lines, or one of 200 MB, are validated in a small, constant memory."""
+"""Goal: a million lines, or one of 200 MB, are validated in constant memory."""
 
 import subprocess
 import sys
@@ -81,7 +81,7 @@ print(peak() - before)
 
 
 def growth_bytes(program: str) -> int:
-    """Run a program that prints by how much its peak memory grew."""
+    """Run a program that prints the growth of its peak memory."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Goal: a name leads to the version registered last, and a version never changes."""
+"""Goal: the version registered last serves new jobs, and a version never changes."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Goal: acts are chained with what they did, in one order, and nobody changes them unnoticed."""
+"""Goal: audit events form one chain per tenant, and every change of it is detected."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def act(number: int = 0, tenant_id: UUID = TENANT) -> AuditEvent:
+def event_of(number: int = 0, tenant_id: UUID = TENANT) -> AuditEvent:
     return AuditEvent(
         tenant_id=tenant_id,
         actor=CLI,
@@ -48,7 +48,7 @@ def act(number: int = 0, tenant_id: UUID = TENANT) -> AuditEvent:
 
 def add(engine: sa.Engine, number: int = 0) -> None:
     with engine.begin() as connection:
-        record_audit_event(connection, act(number))
+        record_audit_event(connection, event_of(number))
 
 
 def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> ChainCheck:
@@ -66,15 +66,15 @@ def test_concurrent_events_form_one_chain_without_gaps(engine: sa.Engine) -> Non
         rows, more = read_entries(connection, TENANT, after=None, limit=80) or ([], True)
     assert not more
     assert [row.sequence for row in rows] == list(range(80, 0, -1))
-    moments = [row.created_at for row in rows]
-    assert moments == sorted(moments, reverse=True)
+    times = [row.created_at for row in rows]
+    assert times == sorted(times, reverse=True)
     assert {row.subject for row in rows} == {f"batch_{number}" for number in range(80)}
 
 
 def test_a_rolled_back_event_leaves_no_gap(engine: sa.Engine) -> None:
     add(engine)
     with engine.connect() as connection:
-        record_audit_event(connection, act(1))
+        record_audit_event(connection, event_of(1))
         connection.rollback()
     add(engine, 2)
 
@@ -83,8 +83,8 @@ def test_a_rolled_back_event_leaves_no_gap(engine: sa.Engine) -> None:
 
 def test_tenants_do_not_wait_for_each_other(engine: sa.Engine) -> None:
     with engine.begin() as first, engine.begin() as second:
-        record_audit_event(first, act())
-        record_audit_event(second, act(1, tenant_id=UUID(int=6)))
+        record_audit_event(first, event_of())
+        record_audit_event(second, event_of(1, tenant_id=UUID(int=6)))
     with engine.connect() as connection:
         assert {TENANT, UUID(int=6)} <= set(find_chains(connection))
 
@@ -126,9 +126,9 @@ TAMPERING = {
 }
 
 
-@pytest.mark.parametrize(("statement", "named"), TAMPERING.items())
+@pytest.mark.parametrize(("statement", "expected"), TAMPERING.items())
 def test_changes_with_disabled_triggers_are_detected(
-    engine: sa.Engine, statement: str, named: tuple[int, str]
+    engine: sa.Engine, statement: str, expected: tuple[int, str]
 ) -> None:
     for number in range(6):
         add(engine, number)
@@ -137,10 +137,10 @@ def test_changes_with_disabled_triggers_are_detected(
             connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
         connection.execute(sa.text(statement))
 
-    misfit = check(engine).mismatch
-    assert misfit is not None
-    assert misfit.sequence == named[0]
-    assert named[1] in misfit.reason
+    mismatch = check(engine).mismatch
+    assert mismatch is not None
+    assert mismatch.sequence == expected[0]
+    assert expected[1] in mismatch.reason
 
 
 def test_only_an_anchor_detects_truncated_entries_and_head(engine: sa.Engine) -> None:
@@ -155,9 +155,9 @@ def test_only_an_anchor_detects_truncated_entries_and_head(engine: sa.Engine) ->
         connection.execute(sa.update(audit_heads).values(sequence=2, hash=kept))
 
     assert check(engine).mismatch is None
-    misfit = check(engine, {head.sequence: {head.hash}}).mismatch
-    assert misfit is not None
-    assert misfit.sequence == 3
+    mismatch = check(engine, {head.sequence: {head.hash}}).mismatch
+    assert mismatch is not None
+    assert mismatch.sequence == 3
 
 
 def test_tenants_and_keys_are_recorded(engine: sa.Engine) -> None:

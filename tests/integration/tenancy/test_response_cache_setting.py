@@ -1,4 +1,4 @@
-"""Goal: nobody who retains nothing has a response cache, and every change of one is told."""
+"""Goal: zero retention excludes the response cache, and every change of it is audited."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def connection(database_url: str) -> Iterator[sa.Connection]:
     engine.dispose()
 
 
-def told(connection: sa.Connection) -> list[object]:
+def recorded_changes(connection: sa.Connection) -> list[object]:
     updated = audit_log.c.action == Action.TENANT_UPDATED.value
     query = sa.select(audit_log.c.details).where(updated).order_by(audit_log.c.sequence)
     return list(connection.scalars(query))
@@ -37,7 +37,10 @@ def test_a_change_of_the_cache_is_in_the_audit_log(connection: sa.Connection) ->
     set_response_cache(connection, tenant_id, None)
 
     assert read_response_cache_ttls(connection) == {}
-    assert told(connection) == [{"response_cache_ttl_s": 60}, {"response_cache_ttl_s": None}]
+    assert recorded_changes(connection) == [
+        {"response_cache_ttl_s": 60},
+        {"response_cache_ttl_s": None},
+    ]
 
 
 def test_zero_retention_excludes_the_response_cache(connection: sa.Connection) -> None:
@@ -47,4 +50,7 @@ def test_zero_retention_excludes_the_response_cache(connection: sa.Connection) -
         set_response_cache(connection, tenant_id, 60)
     set_response_cache(connection, tenant_id, None)
 
-    assert told(connection) == [{"zero_retention": True}, {"response_cache_ttl_s": None}]
+    assert recorded_changes(connection) == [
+        {"zero_retention": True},
+        {"response_cache_ttl_s": None},
+    ]

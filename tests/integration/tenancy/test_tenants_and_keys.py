@@ -1,4 +1,4 @@
-"""Goal: a key acts for its tenant until it is revoked, and is stored as a hash alone."""
+"""Goal: a key works for its tenant until it is revoked, and only its hash is stored."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -41,20 +41,20 @@ def test_zero_retention_keeps_its_first_start(database_url: str) -> None:
         tenant_id = create_tenant(connection, "one")
         other = create_tenant(connection, "two", zero_retention=True)
 
-    def say(tenant_id: UUID, *, on: bool) -> datetime | None:
+    def set_retention(tenant_id: UUID, *, on: bool) -> datetime | None:
         with engine.begin() as connection:
             set_zero_retention(connection, tenant_id, on=on)
             query = sa.select(tenants.c.zero_retention_since).where(tenants.c.id == tenant_id)
             return connection.scalar(query)
 
-    first = say(tenant_id, on=True)
+    first = set_retention(tenant_id, on=True)
     assert first is not None
-    assert say(tenant_id, on=True) == first
-    assert say(tenant_id, on=False) is None
-    again = say(tenant_id, on=True)
+    assert set_retention(tenant_id, on=True) == first
+    assert set_retention(tenant_id, on=False) is None
+    again = set_retention(tenant_id, on=True)
     assert again is not None
     assert again > first
-    assert say(other, on=True) is None  # of everything it ever had
+    assert set_retention(other, on=True) is None  # without a start time: all its data
 
 
 @pytest.mark.parametrize(

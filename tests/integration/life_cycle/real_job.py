@@ -1,4 +1,4 @@
-"""A real job in a real database, moved by the functions that the roles are made of."""
+"""A real job in Postgres, changed by the functions of the roles."""
 
 import json
 import threading
@@ -48,13 +48,13 @@ from topics.records.records import Close
 MODEL: Final = ModelVersion(
     "small", "1", "pool-small", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)
 )
-_REFUSED: Final = (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 1),)
+_ERRORS: Final = (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 1),)
 
 Operation = Callable[[sa.Connection, UUID, UUID | None], Any]
 
 
-class World:
-    """One tenant and its job."""
+class RealJob:
+    """A job of one tenant."""
 
     def __init__(self, engine: sa.Engine, store: LocalObjects, tenant_id: UUID) -> None:
         self.engine, self.store, self.tenant_id = engine, store, tenant_id
@@ -62,7 +62,7 @@ class World:
         self.writer = ItemWriter(engine, partitions)
         self.closer = JobCloser(engine, partitions, slice_items=3)
         self.job_id = UUID(int=0)
-        self.ids = 0  # of lines, over all files
+        self.line_count = 0  # over all files
 
     def create(self, count: int, *, sealed: bool, budget: JobBudget) -> None:
         file_id = self.file(count)
@@ -76,14 +76,14 @@ class World:
             self.job_id = create_job(connection, self.tenant_id, new, open_max=10).id
 
     def file(self, count: int) -> UUID:
-        """Store a file of so many lines."""
+        """Store a file with `count` lines."""
         file_id = new_uuid()
         key = f"files/{file_id.hex}"
         with self.store.begin(key) as upload:
             for _ in range(count):
-                line = {"custom_id": f"id-{self.ids}", "body": {"model": "small"}}
+                line = {"custom_id": f"id-{self.line_count}", "body": {"model": "small"}}
                 upload.write(json.dumps(line).encode() + b"\n")
-                self.ids += 1
+                self.line_count += 1
             stored = upload.complete()
         with self.engine.begin() as connection:
             insert_file(
@@ -102,42 +102,44 @@ class World:
         return file_id
 
     def control(self, operation: Operation) -> Any:
-        """Do as an owner."""
+        """Run an operation of the owner."""
         with self.engine.begin() as connection:
             return operation(connection, self.tenant_id, self.job_id)
 
-    def judge_first(self, count: int, *, is_valid: bool) -> None:
+    def validate_first(self, count: int, *, is_valid: bool) -> None:
         lease = self._lease("intake", VALIDATION_DUE)
         with self.engine.begin() as connection:
-            record_verdict(connection, lease, _verdict(count, is_valid=is_valid))
+            record_verdict(connection, lease, _result(count, is_valid=is_valid))
         self._release(lease)
 
-    def judge_appended(self, count: int, *, is_valid: bool) -> None:
+    def validate_appended_file(self, count: int, *, is_valid: bool) -> None:
         lease = self._lease("append", APPEND_DUE)
         with self.engine.begin() as connection:
             file = connection.execute(next_query(self.job_id)).one()
             state = record_append_verdict(
-                connection, lease, file.number, _verdict(count, is_valid=is_valid)
+                connection, lease, file.number, _result(count, is_valid=is_valid)
             )
         assert state == ("accepted" if is_valid else "refused")
         self._release(lease)
 
     def write(self, indexes: Sequence[int], kind: Outcome) -> None:
-        made = failed if kind is Outcome.FAILED else outcome
-        self.writer.write({self.job_id: [made(index) for index in indexes]})
+        build = failed if kind is Outcome.FAILED else outcome
+        self.writer.write({self.job_id: [build(index) for index in indexes]})
 
     def closes(self) -> list[Close]:
-        """Closes of the job that lie in the outbox, in order."""
-        mine = (outbox.c.key == self.job_id.bytes, outbox.c.topic == RESULTS.name)
+        """Return the close records of the job in the outbox, in order."""
+        is_close = (outbox.c.key == self.job_id.bytes, outbox.c.topic == RESULTS.name)
         with self.engine.begin() as connection:
-            rows = connection.execute(sa.select(outbox).where(*mine).order_by(outbox.c.id)).all()
+            rows = connection.execute(
+                sa.select(outbox).where(*is_close).order_by(outbox.c.id)
+            ).all()
         return [
             decode(Close, row.value, [(name, text.encode()) for name, text in row.headers])
             for row in rows
         ]
 
-    def judge_close(self) -> None:
-        """Relay the oldest close and let the writer judge it."""
+    def read_close(self) -> None:
+        """Relay the oldest close to the results writer."""
         close = self.closes()[0]
         oldest = sa.select(sa.func.min(outbox.c.id)).where(
             outbox.c.key == self.job_id.bytes, outbox.c.topic == RESULTS.name
@@ -148,7 +150,7 @@ class World:
         assert do_all(self.closer.closing(close), threading.Event())
 
     def let_expire(self) -> None:
-        """Its window is over now."""
+        """End the completion window now."""
         self._update(expires_at=sa.text("now() - interval '1 s'"))
 
     def sweep(self) -> None:
@@ -162,21 +164,21 @@ class World:
         return state
 
     def row(self) -> sa.Row[Any]:
-        """The job with its counters."""
+        """Return the job with its counters."""
         counted = [c for c in job_counters.c if c.name != "job_id"]
         query = sa.select(*jobs.c, *counted).join(job_counters, job_counters.c.job_id == jobs.c.id)
         with self.engine.connect() as connection:
             return connection.execute(query.where(jobs.c.id == self.job_id)).one()
 
     def files(self) -> list[tuple[str, int | None]]:
-        """State and item count of what was appended."""
-        its = job_inputs.c
-        query = sa.select(its.state, its.item_count).where(its.job_id == self.job_id)
+        """Return state and item count of the appended files."""
+        columns = job_inputs.c
+        query = sa.select(columns.state, columns.item_count).where(columns.job_id == self.job_id)
         with self.engine.connect() as connection:
-            return [tuple(row) for row in connection.execute(query.order_by(its.number))]
+            return [tuple(row) for row in connection.execute(query.order_by(columns.number))]
 
-    def leave(self) -> None:
-        """Let no later example find anything of it to do."""
+    def clean_up(self) -> None:
+        """Leave no work of this job for later examples."""
         later = sa.text("now() + interval '1 day'")
         open_job = (jobs.c.id == self.job_id, jobs.c.state.not_in(TERMINAL_STATES))
         with self.engine.begin() as connection:
@@ -204,7 +206,5 @@ class World:
             connection.execute(sa.update(jobs).where(jobs.c.id == self.job_id).values(**columns))
 
 
-def _verdict(count: int, *, is_valid: bool) -> ValidationResult:
-    return (
-        ValidationResult(count, MODEL) if is_valid else ValidationResult(count, None, _REFUSED, 1)
-    )
+def _result(count: int, *, is_valid: bool) -> ValidationResult:
+    return ValidationResult(count, MODEL) if is_valid else ValidationResult(count, None, _ERRORS, 1)

@@ -1,4 +1,4 @@
-"""Goal: what waits comes back when it is due, within its pool's budget, over crashes, once."""
+"""Goal: due retries are emitted once, within the budget of their pool, through crashes."""
 
 import random
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.retries import (
     OFFSETS,
-    Looks,
+    RetryProcess,
     add_row,
     emitted,
     wait_for_retry,
@@ -32,18 +32,21 @@ from topics.settings import KafkaSettings
 
 
 @pytest.fixture
-def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
-    return Looks(engine, objects, producer)
+def retries(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> RetryProcess:
+    return RetryProcess(engine, objects, producer)
 
 
 def test_due_retries_are_emitted_unchanged(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    retries: RetryProcess,
+    add_open_job: Callable[..., UUID],
 ) -> None:
     job_id = add_open_job()
     wait_for_retry(engine, job_id, 0, 7, 8, 299)
     wait_for_retry(engine, job_id, 9, due_s=60)
-    looks.look()
-    looks.look()
+    retries.run()
+    retries.run()
     found = emitted(kafka)
     assert [(i.index, i.custom_id, i.attempt) for i in found] == [
         (index, f"id-{index}", 2) for index in (0, 7, 8, 299)
@@ -54,13 +57,16 @@ def test_due_retries_are_emitted_unchanged(
 
 
 def test_lines_of_unknown_offset_are_found(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    retries: RetryProcess,
+    add_open_job: Callable[..., UUID],
 ) -> None:
     wait_for_retry(engine, add_open_job(), 3, 200, 201)
     with engine.begin() as connection:
         unknown = sa.update(item_retries).where(item_retries.c.item_index > 3)
         connection.execute(unknown.values(line_offset=None))
-    looks.look()
+    retries.run()
     assert [(i.index, i.custom_id) for i in emitted(kafka)] == [
         (index, f"id-{index}") for index in (3, 200, 201)
     ]
@@ -68,14 +74,17 @@ def test_lines_of_unknown_offset_are_found(
 
 
 def test_an_item_with_two_waiting_attempts_hides_no_other(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    retries: RetryProcess,
+    add_open_job: Callable[..., UUID],
 ) -> None:
     job_id = add_open_job()
     wait_for_retry(engine, job_id, 3, 200)
     wait_for_retry(engine, job_id, 3, attempt=3)
     with engine.begin() as connection:
         connection.execute(sa.update(item_retries).values(line_offset=None))
-    looks.look()
+    retries.run()
     assert [(i.index, i.attempt) for i in emitted(kafka)] == [(3, 2), (3, 3), (200, 2)]
     assert waiting(engine) == []
 
@@ -84,7 +93,7 @@ def test_an_item_with_two_waiting_attempts_hides_no_other(
 def test_items_missing_from_their_file_are_logged_and_wait(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    looks: Looks,
+    retries: RetryProcess,
     store_lines: Callable[[str, int], None],
     add_open_job: Callable[..., UUID],
     caplog: pytest.LogCaptureFixture,
@@ -96,7 +105,7 @@ def test_items_missing_from_their_file_are_logged_and_wait(
     with engine.begin() as connection:
         lost = sa.update(item_retries).where(item_retries.c.item_index == 201)
         connection.execute(lost.values(line_offset=offset))
-    looks.look()
+    retries.run()
     assert indexes(kafka) == [3, 149]
     assert waiting(engine) == [(201, 2)]
     assert [getattr(record, "code", "") for record in caplog.records] == ["input_changed"]
@@ -107,7 +116,7 @@ def test_an_unreadable_line_delays_no_other_line(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,
-    looks: Looks,
+    retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     caplog: pytest.LogCaptureFixture,
     is_known: bool,
@@ -121,7 +130,7 @@ def test_an_unreadable_line_delays_no_other_line(
     if not is_known:
         with engine.begin() as connection:
             connection.execute(sa.update(item_retries).values(line_offset=None))
-    looks.look()
+    retries.run()
     assert indexes(kafka) == [index for index in range(300) if index != 5]
     assert waiting(engine) == [(5, 2)]
     assert [getattr(record, "facts", None) for record in caplog.records] == [{"items": 1}]
@@ -130,42 +139,42 @@ def test_an_unreadable_line_delays_no_other_line(
 def test_a_crash_before_the_commit_sends_the_same_attempt_again(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    looks: Looks,
+    retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wait_for_retry(engine, add_open_job(), 5)
 
-    def lost(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise DeliveryError
 
     with monkeypatch.context() as patched:
-        patched.setattr("jobs.recovery.retry_emission.spend_budget", lost)
+        patched.setattr("jobs.recovery.retry_emission.spend_budget", fail)
         with pytest.raises(DeliveryError):
-            looks.look()
+            retries.run()
     assert waiting(engine) == [(5, 2)]
-    looks.look()
+    retries.run()
     assert [(i.index, i.attempt) for i in emitted(kafka)] == [(5, 2), (5, 2)]
     assert waiting(engine) == []
 
 
 def test_a_later_attempt_keeps_its_row(
     engine: sa.Engine,
-    looks: Looks,
+    retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The writer schedules attempt 3 before the row of attempt 2 is deleted."""
+    """The results writer schedules attempt 3 before the row of attempt 2 is deleted."""
     job_id = add_open_job()
     wait_for_retry(engine, job_id, 5)
     spent: list[int] = []
 
-    def faster(*arguments: Any) -> None:
+    def schedule_next(*arguments: Any) -> None:
         wait_for_retry(engine, job_id, 5, due_s=60, attempt=3)
         spent.append(arguments[-1])
 
-    monkeypatch.setattr("jobs.recovery.retry_emission.spend_budget", faster)
-    looks.look()
+    monkeypatch.setattr("jobs.recovery.retry_emission.spend_budget", schedule_next)
+    retries.run()
     assert spent == [1]
     assert waiting(engine) == [(5, 3)]
 
@@ -174,7 +183,7 @@ def test_a_pause_while_retries_are_sent_loses_no_retry(
     engine: sa.Engine,
     kafka: KafkaSettings,
     producer: LogProducer,
-    looks: Looks,
+    retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -193,9 +202,9 @@ def test_a_pause_while_retries_are_sent_loses_no_retry(
 
     with monkeypatch.context() as patched:
         patched.setattr(producer, "flush", pause_and_resume)
-        looks.look()
+        retries.run()
     assert waiting(engine) == [(5, 2)]
-    looks.look()
+    retries.run()
     assert waiting(engine) == []
     with engine.connect() as connection:
         void_below = job_row(connection, job_id).void_below
@@ -205,12 +214,15 @@ def test_a_pause_while_retries_are_sent_loses_no_retry(
 
 
 def test_an_ended_item_is_not_retried(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    retries: RetryProcess,
+    add_open_job: Callable[..., UUID],
 ) -> None:
     job_id = add_open_job()
     add_row(engine, job_id, 4)
     wait_for_retry(engine, job_id, 4, 5)
-    looks.look()
+    retries.run()
     assert indexes(kafka) == [5]
     assert waiting(engine) == []
 
@@ -226,25 +238,28 @@ def test_an_ended_item_is_not_retried(
 def test_a_closed_job_gets_no_retries(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    looks: Looks,
+    retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     columns: dict[str, Any],
 ) -> None:
     wait_for_retry(engine, add_open_job(**columns), 4, 5)
     wait_for_retry(engine, add_open_job(), 6, due_s=60)
-    looks.look()
+    retries.run()
     assert indexes(kafka) == []
     assert waiting(engine) == [(6, 2)]
 
 
 def test_retries_of_an_unavailable_pool_wait_alone(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    retries: RetryProcess,
+    add_open_job: Callable[..., UUID],
 ) -> None:
     wait_for_retry(engine, add_open_job(), 1)
     wait_for_retry(engine, add_open_job(pool="other"), 2)
-    looks.look("other")
+    retries.run("other")
     assert indexes(kafka) == [2]
-    looks.look()
+    retries.run()
     assert indexes(kafka) == [1, 2]
 
 
@@ -257,24 +272,24 @@ def test_a_spent_budget_delays_and_is_shared_by_jobs(
 ) -> None:
     rules = RetryBudgetRules(share=0.0, items_per_s_min=10.0, burst_s=1.0)
     first, second = (
-        Looks(engine, objects, producer, rules),
-        Looks(engine, objects, producer, rules),
+        RetryProcess(engine, objects, producer, rules),
+        RetryProcess(engine, objects, producer, rules),
     )
     flood, small = add_open_job(), add_open_job()
     wait_for_retry(engine, flood, *range(100))
     wait_for_retry(engine, small, 200, 201)
     frozen = sa.update(retry_budgets).values(filled_at=sa.func.now() + sa.text("interval '1 h'"))
-    first.look()
+    first.run()
     with engine.begin() as connection:
         connection.execute(frozen)
-    second.look()  # another process has the same budget
+    second.run()  # another process shares the budget
     assert indexes(kafka) == [*range(8), 200, 201]
     later = sa.update(retry_budgets).values(
         tokens=0, filled_at=sa.func.now() - sa.text("interval '500 ms'")
     )
     with engine.begin() as connection:
         connection.execute(later)
-    first.look()
+    first.run()
     assert 13 <= 2 + len([i for i in indexes(kafka) if i < 100]) <= 20
     assert len(waiting(engine)) == 102 - len(indexes(kafka))
 
@@ -286,9 +301,9 @@ def test_many_jobs_of_one_tenant_leave_others_their_share(
     producer: LogProducer,
     add_open_job: Callable[..., UUID],
 ) -> None:
-    """A look has two retries to give: six jobs that are older must not have both each time."""
+    """A round emits two retries; six older jobs must not get both each time."""
     rules = RetryBudgetRules(share=0.0, items_per_s_min=2.0, burst_s=1.0)
-    looks = Looks(engine, objects, producer, rules, fraction=random.Random(1).random)
+    retries = RetryProcess(engine, objects, producer, rules, fraction=random.Random(1).random)
     with engine.begin() as connection:
         crowd = add_tenant(connection)
     for _ in range(6):
@@ -297,7 +312,7 @@ def test_many_jobs_of_one_tenant_leave_others_their_share(
     wait_for_retry(engine, other, *range(100, 110))
     refilled = sa.update(retry_budgets).values(tokens=2.0, filled_at=sa.func.now())
     for _ in range(4):
-        looks.look()
+        retries.run()
         with engine.begin() as connection:
             connection.execute(refilled)
     assert len([index for index in indexes(kafka) if index >= 100]) == 4
@@ -313,18 +328,18 @@ def test_two_processes_send_each_retry_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wait_for_retry(engine, add_open_job(), *range(20))
-    rival = Looks(engine, objects, producer)
-    ours = Looks(engine, objects, producer)
-    looked: list[bool] = []
+    other = RetryProcess(engine, objects, producer)
+    ours = RetryProcess(engine, objects, producer)
+    has_run: list[bool] = []
 
-    def meanwhile(*_: object) -> None:
-        if not looked:
-            looked.append(True)
-            rival.look()
+    def run_other(*_: object) -> None:
+        if not has_run:
+            has_run.append(True)
+            other.run()
 
-    monkeypatch.setattr("jobs.recovery.retry_emission.spend_budget", meanwhile)
-    ours.look()
-    assert looked
+    monkeypatch.setattr("jobs.recovery.retry_emission.spend_budget", run_other)
+    ours.run()
+    assert has_run
     assert indexes(kafka) == list(range(20))
 
 
@@ -333,7 +348,7 @@ def test_only_a_job_with_an_unreadable_file_backs_off(
     engine: sa.Engine,
     kafka: KafkaSettings,
     objects: LocalObjects,
-    looks: Looks,
+    retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
     failure: type[MillraceError],
@@ -342,28 +357,28 @@ def test_only_a_job_with_an_unreadable_file_backs_off(
     wait_for_retry(engine, add_open_job(), 2)
     read = objects.read
 
-    def ailing(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def failing(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
         if key == "gone":
             raise failure
         return read(key, offset=offset, length=length)
 
-    monkeypatch.setattr(objects, "read", ailing)
-    looks.look()
+    monkeypatch.setattr(objects, "read", failing)
+    retries.run()
     assert indexes(kafka) == [2]
     assert waiting(engine) == [(1, 2)]
     monkeypatch.undo()
     with objects.begin("gone") as upload:
         upload.write(b"\n".join(map(input_line, range(300))))
         upload.complete()
-    looks.look()
+    retries.run()
     assert waiting(engine) == [(1, 2)]
-    looks.clock.now_s += 11
-    looks.look()
+    retries.clock.now_s += 11
+    retries.run()
     assert indexes(kafka) == [1, 2]
 
 
-def test_no_waiting_retry_creates_no_budget(engine: sa.Engine, looks: Looks) -> None:
-    looks.look()
+def test_no_waiting_retry_creates_no_budget(engine: sa.Engine, retries: RetryProcess) -> None:
+    retries.run()
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(retry_budgets)) == 0
         assert connection.scalar(sa.select(sa.func.count()).select_from(item_attempts)) == 0

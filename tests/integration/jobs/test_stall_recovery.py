@@ -1,4 +1,4 @@
-"""Goal: a stalled job gets exactly its lost items again; no other job is touched."""
+"""Goal: exactly the lost items of a stalled job are re-emitted; no other job is touched."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -20,9 +20,9 @@ from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors, job_leases
 from jobs.tables.retries import item_attempts, item_retries
 from storage.objects.local_objects import LocalObjects
-from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.support.clock import ManualClock
 from topics.clients.producer import LogProducer
 from topics.records.codec import encode, kind_headers
 from topics.records.received import Received
@@ -36,7 +36,7 @@ CURSOR = 300
 
 @pytest.fixture
 def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
-    """A job of 400 items, 300 of them emitted, that has seen nothing for two minutes."""
+    """A job of 400 items, 300 of them emitted, without change for two minutes."""
     store_lines("in", 400)
     with engine.begin() as connection:
         job_id = add_job(
@@ -73,49 +73,49 @@ def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
     return job_id
 
 
-class Looks:
-    """One repair thread whose clock the test moves."""
+class Recovery:
+    """A stall recovery with a manual clock."""
 
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
-        self.clock = HeldClock()
+        self.clock = ManualClock()
         self.capacities = PoolCapacities(self.clock)
         self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
-        self._repairs = StallRecovery(engine, objects, producer, self.leases, StallWatch(STALL_S))
+        self._recovery = StallRecovery(engine, objects, producer, self.leases, StallWatch(STALL_S))
 
-    def look(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
+    def run(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
         self.clock.now_s = at_s
         capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, items_per_s, 1, pool_is_up)
-        said = Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
-        self.capacities.update([said])
-        self._repairs.run_once(self.capacities, self.clock)
+        record = Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
+        self.capacities.update([record])
+        self._recovery.run_once(self.capacities, self.clock)
 
 
 @pytest.fixture
-def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
-    return Looks(engine, objects, producer)
+def recovery(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Recovery:
+    return Recovery(engine, objects, producer)
 
 
 def test_exactly_the_missing_items_are_re_emitted(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
 ) -> None:
-    looks.look(0)
-    looks.look(STALL_S - 1)
+    recovery.run(0)
+    recovery.run(STALL_S - 1)
     assert indexes(kafka) == []
-    looks.look(STALL_S)
+    recovery.run(STALL_S)
     missing = sorted(set(range(CURSOR)) - DONE)
     assert indexes(kafka) == missing
     for chunks in chunks_by_partition(kafka).values():
         for chunk in chunks:
             assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
-    assert looks.leases.lease_of(job_id) is None
-    looks.look(STALL_S + 1)
-    looks.look(3 * STALL_S)  # stalled again by this clock, but not by the database's
+    assert recovery.leases.lease_of(job_id) is None
+    recovery.run(STALL_S + 1)
+    recovery.run(3 * STALL_S)  # stalled again by this clock, but not by the database's
     assert indexes(kafka) == missing
     with engine.begin() as connection:
         connection.execute(
             sa.update(job_cursors).values(repaired_at=sa.text("now() - interval '2 min'"))
         )
-    looks.look(3 * STALL_S + 1)
+    recovery.run(3 * STALL_S + 1)
     assert indexes(kafka) == sorted(missing * 2)
 
 
@@ -130,39 +130,41 @@ def test_exactly_the_missing_items_are_re_emitted(
     ],
 )
 def test_a_job_that_is_not_stalled_is_not_re_emitted(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks, statement: str
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery, statement: str
 ) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text(statement))
-    looks.look(0)
-    looks.look(STALL_S)
+    recovery.run(0)
+    recovery.run(STALL_S)
     assert indexes(kafka) == []
 
 
-def test_an_unavailable_pool_is_not_a_stall(kafka: KafkaSettings, job_id: UUID, looks: Looks) -> None:
-    looks.look(0, pool_is_up=False)
-    looks.look(STALL_S, pool_is_up=False)
+def test_an_unavailable_pool_is_not_a_stall(
+    kafka: KafkaSettings, job_id: UUID, recovery: Recovery
+) -> None:
+    recovery.run(0, pool_is_up=False)
+    recovery.run(STALL_S, pool_is_up=False)
     assert indexes(kafka) == []
 
 
 def test_only_the_holder_of_a_job_re_emits_it(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
 ) -> None:
-    rival = ActiveLeases(engine, role="intake", holder="b", ttl_s=60)
-    (held,) = rival.claim(sa.true(), 1)
-    looks.look(0)
-    looks.look(STALL_S)
+    other = ActiveLeases(engine, role="intake", holder="b", ttl_s=60)
+    (held,) = other.claim(sa.true(), 1)
+    recovery.run(0)
+    recovery.run(STALL_S)
     assert indexes(kafka) == []
-    rival.release(held)
-    (ours,) = looks.leases.claim(sa.true(), 1)
-    looks.look(2 * STALL_S)
+    other.release(held)
+    (ours,) = recovery.leases.claim(sa.true(), 1)
+    recovery.run(2 * STALL_S)
     assert len(indexes(kafka)) == CURSOR - len(DONE)
-    assert looks.leases.is_held(ours)
+    assert recovery.leases.is_held(ours)
 
 
 @pytest.fixture
 def requests(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> list[UUID]:
-    """Single requests that are lost, the oldest first: four of one pool, then one of another."""
+    """Lost single requests, the oldest first: four of one pool, then one of another."""
     store_lines("in", 1)
     added: list[UUID] = []
     for pool in (*["pool-small"] * 4, "other"):
@@ -196,59 +198,59 @@ def test_the_oldest_requests_of_each_pool_are_watched(
 
 
 def test_the_number_of_watched_requests_is_limited(
-    kafka: KafkaSettings, requests: list[UUID], looks: Looks, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
-    looks.look(0)
-    looks.look(STALL_S)
+    recovery.run(0)
+    recovery.run(STALL_S)
     emitted = [c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks]
     assert sorted(emitted) == sorted(requests[:2])
 
 
 def test_a_flapping_pool_does_not_hide_a_lost_request(
-    kafka: KafkaSettings, requests: list[UUID], looks: Looks
+    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery
 ) -> None:
     for number in range(20):
-        looks.look(number * STALL_S / 2, pool_is_up=number % 2 == 0)
-    looks.look(10 * STALL_S)
+        recovery.run(number * STALL_S / 2, pool_is_up=number % 2 == 0)
+    recovery.run(10 * STALL_S)
     emitted = {c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks}
     assert emitted == set(requests[:4])
 
 
 def test_unwatched_requests_count_as_backlog(
-    kafka: KafkaSettings, requests: list[UUID], looks: Looks, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what a pool has to do first those that are watched are judged."""
+    """The limit of watched requests includes the backlog of unwatched ones."""
     monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
-    rate = len(requests[:4]) / STALL_S  # of four requests two turns take two limits
-    looks.look(0, items_per_s=rate)
-    looks.look(1.9 * STALL_S, items_per_s=rate)
+    rate = len(requests[:4]) / STALL_S  # a backlog of four requests doubles the limit
+    recovery.run(0, items_per_s=rate)
+    recovery.run(1.9 * STALL_S, items_per_s=rate)
     assert not any(chunks_by_partition(kafka).values())
-    looks.look(2 * STALL_S, items_per_s=rate)
+    recovery.run(2 * STALL_S, items_per_s=rate)
     assert any(chunks_by_partition(kafka).values())
 
 
 def test_any_number_of_jobs_may_stall(engine: sa.Engine, job_id: UUID) -> None:
-    still = [job_id, *(UUID(int=number) for number in range(70_000))]
+    stalled = [job_id, *(UUID(int=number) for number in range(70_000))]
     with engine.begin() as connection:
-        query = sa.select(jobs.c.id).where(re_emit_due(still, STALL_S))
+        query = sa.select(jobs.c.id).where(re_emit_due(stalled, STALL_S))
         assert list(connection.scalars(query)) == [job_id]
 
 
 def test_a_database_outage_leaves_no_lease(
-    engine: sa.Engine, job_id: UUID, looks: Looks, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
-    looks.look(0)
-    monkeypatch.setattr("jobs.recovery.re_emit.missing_indexes", away)
+    recovery.run(0)
+    monkeypatch.setattr("jobs.recovery.re_emit.missing_indexes", unavailable)
     with pytest.raises(OperationalError):
-        looks.look(STALL_S)
-    assert looks.leases.count == 0
+        recovery.run(STALL_S)
+    assert recovery.leases.count == 0
 
 
-def during_looks(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], None]) -> None:
+def during_search(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], None]) -> None:
     """Call `happens` after each query for missing indexes."""
     query = re_emit.missing_indexes
 
@@ -264,24 +266,24 @@ def test_a_large_job_is_searched_in_ranges_without_blocking_heartbeats(
     engine: sa.Engine,
     kafka: KafkaSettings,
     job_id: UUID,
-    looks: Looks,
+    recovery: Recovery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spans: list[range] = []
 
-    def beat(span: range) -> None:
+    def heartbeat(span: range) -> None:
         spans.append(span)
-        lease = looks.leases.lease_of(job_id)
+        lease = recovery.leases.lease_of(job_id)
         assert lease is not None
         with engine.begin() as connection:
             connection.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
-            leases.lock_lease(connection, lease)  # nobody has it locked: a heartbeat passes it over
+            leases.lock_lease(connection, lease)
             assert leases.extend(connection, [lease], 60) == {job_id}
 
     monkeypatch.setattr(re_emit, "RANGE_ITEMS", 110)
-    during_looks(monkeypatch, beat)
-    looks.look(0)
-    looks.look(STALL_S)
+    during_search(monkeypatch, heartbeat)
+    recovery.run(0)
+    recovery.run(STALL_S)
     assert spans == [range(110), range(110, 220), range(220, 300)]
     assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE)
 
@@ -290,24 +292,24 @@ def test_a_lost_lease_emits_nothing(
     engine: sa.Engine,
     kafka: KafkaSettings,
     job_id: UUID,
-    looks: Looks,
+    recovery: Recovery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def take_over(_: range) -> None:
         with engine.begin() as connection:
-            rival = sa.update(job_leases).values(holder="b", epoch=job_leases.c.epoch + 1)
-            connection.execute(rival)
+            statement = sa.update(job_leases).values(holder="b", epoch=job_leases.c.epoch + 1)
+            connection.execute(statement)
 
-    during_looks(monkeypatch, take_over)
-    looks.look(0)
-    looks.look(STALL_S)
+    during_search(monkeypatch, take_over)
+    recovery.run(0)
+    recovery.run(STALL_S)
     assert indexes(kafka) == []
     with engine.begin() as connection:
         assert connection.scalar(sa.select(job_cursors.c.repaired_at)) is None
 
 
 def test_waiting_retries_are_skipped_and_attempts_continue(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
 ) -> None:
     waiting = {"job_id": job_id, "item_index": 3, "attempt": 2, "due_at": sa.func.now()}
     failed = {"job_id": job_id, "status_code": 500, "code": "broken"}
@@ -316,8 +318,8 @@ def test_waiting_retries_are_skipped_and_attempts_continue(
         for index, attempt in ((3, 1), (7, 1), (7, 2)):
             row = failed | {"item_index": index, "attempt": attempt}
             connection.execute(item_attempts.insert().values(**row))
-    looks.look(0)
-    looks.look(STALL_S)
+    recovery.run(0)
+    recovery.run(STALL_S)
     assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE - {3})
     emitted = [c for chunks in chunks_by_partition(kafka).values() for c in chunks]
     attempts = {item.index: item.attempt for chunk in emitted for item in chunk.items}
@@ -329,19 +331,19 @@ def test_an_item_that_fails_during_the_search_keeps_its_attempt(
     engine: sa.Engine,
     kafka: KafkaSettings,
     job_id: UUID,
-    looks: Looks,
+    recovery: Recovery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What comes twice then is its first attempt, which every reader takes for what it is."""
+    """The item is emitted as its first attempt, which readers count as a repeat."""
 
     def fail(_: range) -> None:
         row = {"job_id": job_id, "item_index": 7, "status_code": 500, "code": "broken"}
         with engine.begin() as connection:
             connection.execute(item_attempts.insert().values(**row, attempt=3))
 
-    during_looks(monkeypatch, fail)
-    looks.look(0)
-    looks.look(STALL_S)
+    during_search(monkeypatch, fail)
+    recovery.run(0)
+    recovery.run(STALL_S)
     emitted = [c for chunks in chunks_by_partition(kafka).values() for c in chunks]
     assert {item.attempt for chunk in emitted for item in chunk.items} == {1}
 

@@ -1,4 +1,4 @@
-"""Goal: after a restore, unfinished jobs are newer than anything the log may hold of them."""
+"""Goal: after a restore, unfinished jobs are newer than any of their records on the log."""
 
 import re
 from pathlib import Path
@@ -27,18 +27,18 @@ from topics.records.codec import decode
 from topics.records.records import JobControl
 
 
-def said(connection: sa.Connection, job_id: UUID) -> list[JobControl | None]:
-    """What the control topic will say of a job; None takes back what was said."""
-    its = sa.select(outbox.c.value, outbox.c.headers).where(
+def control_records(connection: sa.Connection, job_id: UUID) -> list[JobControl | None]:
+    """Return the control records of a job in the outbox; None is a tombstone."""
+    query = sa.select(outbox.c.value, outbox.c.headers).where(
         outbox.c.topic == CONTROL.name, outbox.c.key == job_id.bytes
     )
     return [
         None if value is None else decode(JobControl, value, [(k, v.encode()) for k, v in headers])
-        for value, headers in connection.execute(its.order_by(outbox.c.id))
+        for value, headers in connection.execute(query.order_by(outbox.c.id))
     ]
 
 
-def all_renewed(connection: sa.Connection) -> list[sa.Row[Any]]:
+def fence_all(connection: sa.Connection) -> list[sa.Row[Any]]:
     found: list[sa.Row[Any]] = []
     while rows := fence_restored_jobs(
         connection, RestorePosition(found[-1].created_at, found[-1].id) if found else None
@@ -83,7 +83,7 @@ def test_jobs_with_an_unvalidated_appended_file_are_counted(database_url: str) -
 
 
 def runbook_query() -> str:
-    """What the runbook of a restore asks."""
+    """Return the query in the runbook of a restore."""
     text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
     (query,) = re.findall(r"`(SELECT count\(\*\) FROM jobs .*?)`", text, re.DOTALL)
     return " ".join(query.split())
@@ -107,14 +107,14 @@ def test_only_unfinished_jobs_are_fenced(database_url: str) -> None:
             where=jobs.c.id == running,
         )
     with engine.begin() as connection:
-        assert {row.id for row in all_renewed(connection)} == {running, closed}
+        assert {row.id for row in fence_all(connection)} == {running, closed}
 
-        taken_back, state = said(connection, running)
-        assert taken_back is None
+        tombstone, state = control_records(connection, running)
+        assert tombstone is None
         assert state is not None
         assert (state.version, state.paused, state.closed) == (3 + VERSION_JUMP, False, None)
-        taken_back, state = said(connection, closed)
-        assert taken_back is None
+        tombstone, state = control_records(connection, closed)
+        assert tombstone is None
         assert state is not None
         assert state.closed is CloseReason.CANCELLED
         leases = connection.execute(sa.select(job_leases)).all()
@@ -141,7 +141,7 @@ def test_statements_do_not_grow_with_the_fenced_jobs(
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
-        made = {add_job(connection, tenant_id, state="in_progress") for _ in range(7)}
+        expected = {add_job(connection, tenant_id, state="in_progress") for _ in range(7)}
     sizes: list[int] = []
 
     def note(*given: Any) -> None:
@@ -150,7 +150,7 @@ def test_statements_do_not_grow_with_the_fenced_jobs(
 
     sa.event.listen(engine, "before_cursor_execute", note)
     with engine.begin() as connection:
-        renewed = [row.id for row in all_renewed(connection)]
-    assert sorted(renewed) == sorted(made)  # though they were created in one moment
+        fenced = [row.id for row in fence_all(connection)]
+    assert sorted(fenced) == sorted(expected)  # with equal creation times
     assert len(sizes) == 5
     assert len(set(sizes[1:])) == 1

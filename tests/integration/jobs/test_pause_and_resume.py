@@ -1,4 +1,4 @@
-"""Goal: a paused job holds no place on the log, and goes on with exactly what did not run."""
+"""Goal: a paused job has no valid records on the log; a resume emits exactly what did not run."""
 
 from collections.abc import Callable, Iterator
 from uuid import UUID
@@ -24,10 +24,10 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
-from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import add_job, add_tenant, database_now, job_row
 from tests.integration.results.outcomes import outcome
+from tests.support.clock import ManualClock
 from topics.clients.producer import LogProducer
 from topics.records.codec import decode
 from topics.records.records import JobControl
@@ -37,7 +37,7 @@ COUNT = 300
 
 
 class Intake:
-    """One intake process, as far as its jobs may be paused."""
+    """Expansion and resume of one intake process."""
 
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
         self.engine = engine
@@ -45,12 +45,12 @@ class Intake:
         clock = SystemClock()
         self.held = LeasedJobs(engine, self.leases, clock)
         self.expander = Expander(engine, objects, producer, self.held, clock)
-        again = ReEmitter(engine, objects, producer, self.leases)
-        self.resume_clock = HeldClock()
-        self.resuming = ResumeSweep(engine, again, self.resume_clock, window_items_max=20_000)
+        emitter = ReEmitter(engine, objects, producer, self.leases)
+        self.resume_clock = ManualClock()
+        self.resumes = ResumeSweep(engine, emitter, self.resume_clock, window_items_max=20_000)
 
-    def look(self) -> None:
-        """Claim and let go of jobs, as a round does before it emits."""
+    def lease_jobs(self) -> None:
+        """Claim, reload and release jobs, as a round does before it emits."""
         with self.engine.begin() as connection:
             loads = job_loads(connection)
         self.held.acquire([load.job_id for load in loads if load.remaining], 10)
@@ -67,7 +67,7 @@ def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> I
 
 @pytest.fixture
 def owned(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> tuple[UUID, UUID]:
-    """A tenant and its job of 300 items, which runs."""
+    """A tenant and its running job of 300 items."""
     store_lines("in", COUNT)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
@@ -90,7 +90,7 @@ def control(engine: sa.Engine, operation: Callable[..., object], *given: object)
 
 
 def controls(engine: sa.Engine) -> list[JobControl]:
-    """What was told, in order."""
+    """Return the control records in order."""
     query = sa.select(outbox).where(outbox.c.topic == "control").order_by(outbox.c.id)
     with engine.begin() as connection:
         rows = connection.execute(query).all()
@@ -101,7 +101,7 @@ def controls(engine: sa.Engine) -> list[JobControl]:
 
 
 def valid_indexes(kafka: KafkaSettings, void_below: int) -> list[int]:
-    """Indexes on the log that are not void, sorted, repeats included."""
+    """Return the indexes on the log that are not void, sorted, with repeats."""
     return sorted(
         item.index
         for chunks in chunks_by_partition(kafka).values()
@@ -115,27 +115,27 @@ def test_a_resume_re_emits_items_that_did_not_run(
     engine: sa.Engine, kafka: KafkaSettings, owned: tuple[UUID, UUID], intake: Intake
 ) -> None:
     _, job_id = owned
-    intake.look()
+    intake.lease_jobs()
     intake.expander.run_once({job_id: 200})
     control(engine, pause_job, *owned)
-    intake.look()
+    intake.lease_jobs()
     assert intake.held.ids == frozenset()
     with engine.begin() as connection:
         assert job_loads(connection) == []
     ran = [*range(10), 150]
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(n) for n in ran]})
-    intake.resuming.run_once()
-    assert valid_indexes(kafka, 1) == []  # it rests
+    intake.resumes.run_once()
+    assert valid_indexes(kafka, 1) == []  # it is paused
     control(engine, resume_job, *owned)
-    intake.look()
-    intake.resuming.run_once()
-    intake.resuming.run_once()
+    intake.lease_jobs()
+    intake.resumes.run_once()
+    intake.resumes.run_once()
     assert valid_indexes(kafka, 1) == sorted(set(range(200)) - set(ran))
-    intake.look()
+    intake.lease_jobs()
     intake.expander.run_once({job_id: COUNT})
     assert valid_indexes(kafka, 1) == sorted(set(range(COUNT)) - set(ran))
-    told = controls(engine)
-    assert [(c.version, c.paused, c.void_below) for c in told] == [(1, True, 1), (2, False, 1)]
+    records = controls(engine)
+    assert [(c.version, c.paused, c.void_below) for c in records] == [(1, True, 1), (2, False, 1)]
 
 
 def test_a_job_that_cannot_resume_backs_off(
@@ -147,10 +147,10 @@ def test_a_job_that_cannot_resume_backs_off(
     store_lines: Callable[[str, int], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    intake.look()
+    intake.lease_jobs()
     intake.expander.run_once({owned[1]: 200})
     control(engine, pause_job, *owned)
-    intake.look()
+    intake.lease_jobs()
     control(engine, resume_job, *owned)
     with objects.begin("in") as upload:
         upload.write(b"not what was validated\n")
@@ -158,18 +158,18 @@ def test_a_job_that_cannot_resume_backs_off(
     reads: list[str] = []
     read = objects.read
 
-    def noted(key: str) -> Blocks:
+    def recorded(key: str) -> Blocks:
         reads.append(key)
         return read(key)
 
-    monkeypatch.setattr(objects, "read", noted)
+    monkeypatch.setattr(objects, "read", recorded)
 
     tried = []
     for second in (0, 0.5, 1, 2, 3, 6, 7, 14, 15, 30, 31, 62, 63, 122, 123, 182, 183, 199):
         intake.resume_clock.now_s = second
-        with engine.begin() as connection:  # it was put aside: its lease runs out by itself
+        with engine.begin() as connection:  # the lease of a failed job expires by itself
             connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
-        intake.resuming.run_once()
+        intake.resumes.run_once()
         if reads:
             tried.append(second)
             reads.clear()
@@ -177,10 +177,10 @@ def test_a_job_that_cannot_resume_backs_off(
     assert valid_indexes(kafka, 1) == []
 
     store_lines("in", COUNT)
-    intake.resuming.run_once()
+    intake.resumes.run_once()
     assert reads == []
     intake.resume_clock.now_s = 1000
-    intake.resuming.run_once()
+    intake.resumes.run_once()
     assert valid_indexes(kafka, 1) == list(range(200))
 
 
@@ -193,19 +193,19 @@ def test_a_round_overtaken_by_a_pause_loses_no_item(
     resumes_first: bool,
     cursor: int,
 ) -> None:
-    """What of it ran before the pause was heard of has rows: its cursor moves if it still may."""
+    """The cursor moves unless the resume has fenced it."""
     _, job_id = owned
-    intake.look()
+    intake.lease_jobs()
     intake.expander.run_once({job_id: 100})
     control(engine, pause_job, *owned)
     control(engine, resume_job, *owned)
     if resumes_first:
-        intake.resuming.run_once()
-    intake.expander.run_once({job_id: 100})  # it has not looked since
+        intake.resumes.run_once()
+    intake.expander.run_once({job_id: 100})  # with the state from before the pause
     with engine.begin() as connection:
         assert connection.scalar(sa.select(job_cursors.c.item_index)) == cursor
-    intake.look()
-    intake.resuming.run_once()
+    intake.lease_jobs()
+    intake.resumes.run_once()
     intake.expander.run_once({job_id: COUNT})
     assert valid_indexes(kafka, 1) == list(range(COUNT))
 
@@ -214,7 +214,7 @@ def test_records_below_the_fence_do_not_move_the_cursor(
     engine: sa.Engine, owned: tuple[UUID, UUID], intake: Intake
 ) -> None:
     _, job_id = owned
-    intake.look()
+    intake.lease_jobs()
     lease = intake.leases.lease_of(job_id)
     assert lease is not None
     with engine.begin() as connection:
@@ -232,9 +232,9 @@ def test_records_below_the_fence_do_not_move_the_cursor(
 def test_repeated_changes_have_no_effect(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
     for operation in (pause_job, pause_job, resume_job, resume_job):
         control(engine, operation, *owned)
-    wanted = JobChange(priority=9)
+    change = JobChange(priority=9)
     for _ in range(2):
-        control(engine, change_job, *owned, wanted)
+        control(engine, change_job, *owned, change)
     assert [c.version for c in controls(engine)] == [1, 2, 3]
 
 
@@ -269,7 +269,7 @@ def test_an_earlier_deadline_voids_nothing(engine: sa.Engine, owned: tuple[UUID,
 
 
 @pytest.mark.parametrize(
-    ("wanted", "param"),
+    ("change", "param"),
     [
         (JobChange(completion_window="31d"), "completion_window"),
         (JobChange(completion_window="1h", expires_at_s=1), "completion_window"),
@@ -279,10 +279,10 @@ def test_an_earlier_deadline_voids_nothing(engine: sa.Engine, owned: tuple[UUID,
     ],
 )
 def test_invalid_changes_are_rejected(
-    engine: sa.Engine, owned: tuple[UUID, UUID], wanted: JobChange, param: str
+    engine: sa.Engine, owned: tuple[UUID, UUID], change: JobChange, param: str
 ) -> None:
     with pytest.raises(InvalidFieldError) as refusal:
-        control(engine, change_job, *owned, wanted)
+        control(engine, change_job, *owned, change)
     assert refusal.value.param == param
     assert controls(engine) == []
 
