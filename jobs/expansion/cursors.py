@@ -80,7 +80,7 @@ def advance_cursor(
     )
     if moved.rowcount == 1:
         return True
-    fence = connection.scalar(sa.select(columns.fence).where(columns.job_id == lease.job_id))
-    if fence is not None and fence > version:
+    current = connection.scalar(sa.select(columns.fence).where(columns.job_id == lease.job_id))
+    if current is not None and current > version:
         return False
     raise LeaseLostError(job_id=lease.job_id, item_index=before.item_index)

@@ -42,10 +42,10 @@ def test_any_split_into_blocks_yields_the_same_lines(data: bytes, places: list[i
 
 @given(data=files)
 def test_reading_can_resume_at_every_line(data: bytes) -> None:
-    every = list(input_lines([data], line_bytes_max=LIMIT))
-    for index, (number, offset, _) in enumerate(every):
+    all_lines = list(input_lines([data], line_bytes_max=LIMIT))
+    for index, (number, offset, _) in enumerate(all_lines):
         rest = input_lines(
             [data[offset:]], line_bytes_max=LIMIT, offset=offset, lines_before=number - 1
         )
         if offset:
-            assert list(rest) == every[index:]
+            assert list(rest) == all_lines[index:]

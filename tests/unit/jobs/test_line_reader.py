@@ -54,9 +54,9 @@ def test_a_huge_line_is_not_kept_in_memory() -> None:
 
 def test_reading_resumes_at_the_start_of_any_line() -> None:
     data = b"\xef\xbb\xbfa\n\nbb\r\nccc"
-    every = lines(data)
-    for number, offset, _ in every:
+    all_lines = lines(data)
+    for number, offset, _ in all_lines:
         rest = input_lines(
             [data[offset:]], line_bytes_max=9, offset=offset, lines_before=number - 1
         )
-        assert list(rest) == every[[n for n, _, _ in every].index(number) :]
+        assert list(rest) == all_lines[[n for n, _, _ in all_lines].index(number) :]
