@@ -14,7 +14,7 @@ from core.clock import SystemClock
 from storage.objects.local_objects import LocalObjects
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.jobs.rows import add_job, add_tenant
+from tests.integration.jobs.rows import add_running_job, add_tenant
 from topics.clients.admin import LogAdmin
 from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
@@ -73,16 +73,9 @@ def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> 
     store_lines("in", 300)
 
     def add(*, tenant_id: UUID | None = None, **columns: Any) -> UUID:
-        given: dict[str, Any] = {
-            "input_key": "in",
-            "state": "in_progress",
-            "model": "small",
-            "model_version": "1",
-            "pool": "pool-small",
-            "total_count": 300,
-            "cursor": {"item_index": 300, "byte_offset": 1, "line_number": 300},
-        }
+        cursor = {"item_index": 300, "byte_offset": 1, "line_number": 300}
         with engine.begin() as connection:
-            return add_job(connection, tenant_id or add_tenant(connection), **(given | columns))
+            tenant = tenant_id or add_tenant(connection)
+            return add_running_job(connection, tenant, 300, cursor=cursor, **columns)
 
     return add

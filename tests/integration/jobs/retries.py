@@ -9,12 +9,10 @@ import sqlalchemy as sa
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.recovery.retry_emission import RetryEmitter
 from jobs.recovery.retry_policy import RetryBudgetRules
-from jobs.store.days import job_day
 from jobs.tables.retries import item_retries
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import chunks_by_partition
-from tests.integration.jobs.rows import job_row
 from tests.support.clock import ManualClock
 from topics.clients.producer import LogProducer
 from topics.records.codec import encode, kind_headers
@@ -77,22 +75,3 @@ def waiting(engine: sa.Engine) -> list[tuple[int, int]]:
 def emitted(kafka: KafkaSettings) -> list[Item]:
     chunks = [c for found in chunks_by_partition(kafka).values() for c in found]
     return sorted((i for c in chunks for i in c.items), key=lambda item: item.index)
-
-
-def add_row(engine: sa.Engine, job_id: UUID, index: int) -> None:
-    with engine.begin() as connection:
-        day = job_day(job_row(connection, job_id).created_at)
-        connection.execute(
-            sa.text(
-                f"CREATE TABLE IF NOT EXISTS items_{day} PARTITION OF items "
-                f"FOR VALUES FROM ({day}) TO ({day + 1})"
-            )
-        )
-        connection.execute(
-            sa.text(
-                "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt, "
-                "input_tokens, output_tokens, cached_tokens, reasoning_tokens) "
-                "VALUES (:job, :day, :index, 1, 200, 1, 0, 0, 0, 0)"
-            ),
-            {"job": job_id, "day": day, "index": index},
-        )

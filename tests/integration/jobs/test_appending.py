@@ -14,9 +14,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs import metrics
 from jobs.errors import InvalidFieldError, JobSealedError, UploadedFileNotFoundError
-from jobs.expansion.expander import Expander
-from jobs.expansion.job_loads import OPEN, job_loads
-from jobs.expansion.leased_jobs import LeasedJobs
+from jobs.expansion.job_loads import OPEN
 from jobs.input.input_files import appended_files
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
@@ -33,8 +31,9 @@ from jobs.validation.verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
+from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_running_job, add_tenant, job_row
 from tests.integration.results.outcomes import outcome
 from topics.clients.producer import LogProducer
 from topics.settings import KafkaSettings
@@ -69,18 +68,9 @@ class Site:
 
     def job(self, name: str, count: int, **columns: Any) -> UUID:
         self.store(name, [line(f"{name}-{n}") for n in range(count)])
-        given: dict[str, Any] = {
-            "input_key": name,
-            "state": "in_progress",
-            "model": "small",
-            "model_version": "1",
-            "pool": "pool-small",
-            "total_count": count,
-            "sealed": False,
-            "total_final": False,
-        }
+        unsealed = {"input_key": name, "sealed": False, "total_final": False}
         with self.engine.begin() as connection:
-            return add_job(connection, self.tenant_id, **(given | columns))
+            return add_running_job(connection, self.tenant_id, count, **(unsealed | columns))
 
     def store(self, key: str, lines: list[bytes]) -> int:
         with self.objects.begin(key) as upload:
@@ -130,38 +120,15 @@ def site(engine: sa.Engine, objects: LocalObjects) -> Site:
     return Site(engine, objects)
 
 
-class Intake:
-    """The expansion of one intake process."""
-
-    def __init__(self, site: Site, producer: LogProducer) -> None:
-        clock = SystemClock()
-        leases = ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60)
-        self.engine = site.engine
-        self.held = LeasedJobs(site.engine, leases, clock)
-        self.expander = Expander(site.engine, site.objects, producer, self.held, clock)
-
-    def emit_all(self, *, at_once: int = 100) -> None:
-        """Run rounds until no item remains."""
-        while True:
-            with self.engine.begin() as connection:
-                loads = job_loads(connection)
-            self.held.acquire([load.job_id for load in loads if load.remaining], 10)
-            self.held.reload_changed(loads)
-            left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
-            if not left:
-                return
-            self.expander.run_once(left)
-
-
 @pytest.fixture
-def intake(site: Site, producer: LogProducer) -> Iterator[Intake]:
-    intake = Intake(site, producer)
+def intake(site: Site, producer: LogProducer) -> Iterator[ExpansionProcess]:
+    intake = ExpansionProcess(site.engine, site.objects, producer)
     yield intake
-    intake.held.close()
+    intake.jobs.close()
 
 
 def test_items_of_appended_files_follow_in_order(
-    site: Site, kafka: KafkaSettings, intake: Intake
+    site: Site, kafka: KafkaSettings, intake: ExpansionProcess
 ) -> None:
     intake.emit_all()
     site.append(*(line(f"b-{n}") for n in range(7)))

@@ -10,15 +10,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from core.clock import SystemClock
 from core.errors import LeaseLostError
-from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import OPEN, job_loads
-from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing import leases
-from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.recovery.copy_sweep import CopySweep
 from jobs.recovery.re_emit import ReEmitter
@@ -30,8 +26,9 @@ from jobs.tables.progress import job_counters, job_cursors
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
+from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import indexes
-from tests.integration.jobs.rows import add_job, add_tenant, without_guards
+from tests.integration.jobs.rows import add_running_job, add_tenant, without_guards
 from tests.integration.jobs.test_appending import Site
 from tests.integration.results.outcomes import outcome
 from topics.clients.producer import LogProducer
@@ -51,32 +48,21 @@ def line(number: int, text: object) -> bytes:
     return json.dumps(request).encode()
 
 
-class Intake:
+class Intake(ExpansionProcess):
     """An intake process and jobs whose items are texts."""
 
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
-        self.engine, self.objects, self.producer = engine, objects, producer
-        self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
-        clock = SystemClock()
-        self.held = LeasedJobs(engine, self.leases, clock)
-        self.expander = Expander(engine, objects, producer, self.held, clock)
+        super().__init__(engine, objects, producer)
+        self.objects, self.producer = objects, producer
 
     def job(self, texts: list[Any], **columns: Any) -> UUID:
         with self.objects.begin("in") as upload:
             for number, text in enumerate(texts):
                 upload.write(line(number, text) + b"\n")
             upload.complete()
-        given = {
-            "input_key": "in",
-            "state": "in_progress",
-            "model": "small",
-            "model_version": "1",
-            "pool": "pool-small",
-            "total_count": len(texts),
-            "deduplicate": True,
-        }
         with self.engine.begin() as connection:
-            return add_job(connection, add_tenant(connection), **(given | columns))
+            tenant_id = add_tenant(connection)
+            return add_running_job(connection, tenant_id, len(texts), deduplicate=True, **columns)
 
     def lines(self, key: str) -> Iterator[Line]:
         with self.objects.read(key) as blocks:
@@ -96,24 +82,12 @@ class Intake:
             leases.release(connection, lease)
         return count
 
-    def emit(self, *, at_once: int) -> None:
-        """Run rounds until no item remains, each as if intake had restarted before it."""
-        while True:
-            with self.engine.begin() as connection:
-                loads = job_loads(connection)
-            left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
-            if not left:
-                return
-            self.held.close()
-            self.held.acquire(list(left), 10)
-            self.expander.run_once(left)
-
 
 @pytest.fixture
 def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
     intake = Intake(engine, objects, producer)
     yield intake
-    intake.held.close()
+    intake.jobs.close()
 
 
 def copies(engine: sa.Engine) -> dict[int, int]:
@@ -129,7 +103,7 @@ def test_only_originals_are_emitted_and_copies_are_not_outstanding(
     job_id = intake.job(texts)
     assert intake.store(job_id) == 6
     assert copies(intake.engine) == {2: 0, 3: 0, 5: 1, 7: 6, 8: 6, 9: 0}
-    intake.emit(at_once=3)
+    intake.emit_all(at_once=3)
 
     assert indexes(kafka) == [0, 1, 4, 6]
     with intake.engine.begin() as connection:
@@ -144,7 +118,7 @@ def test_a_database_outage_skips_no_item(
 ) -> None:
     job_id = intake.job(["a", "b", "a", "c", "c", "d"])
     intake.store(job_id)
-    intake.held.acquire([job_id], 10)
+    intake.jobs.acquire([job_id], 10)
 
     def unavailable(*_: object) -> set[int]:
         raise OperationalError("the database is away", {}, Exception())

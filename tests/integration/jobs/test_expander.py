@@ -8,30 +8,22 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from core.clock import SystemClock
 from core.errors import LeaseLostError
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
-from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import (
-    EXPANSION_DUE,
     OpenJob,
     job_loads,
-    loads_query,
     open_jobs,
-    requests_query,
 )
-from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.windows import JobLoad, allowances
-from jobs.leasing import leases
-from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
-from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
 from storage.objects.errors import ObjectStoreRefusedError
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
+from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_running_job, add_tenant, job_row
 from topics.clients.producer import LogProducer
 from topics.records.partitioner import shuffle_shard
 from topics.settings import KafkaSettings
@@ -42,16 +34,8 @@ StoreLines = Callable[[str, int], None]
 def running_job(
     engine: sa.Engine, count: int, *, tenant_id: UUID | None = None, **columns: object
 ) -> UUID:
-    given = {
-        "input_key": "in",
-        "state": "in_progress",
-        "model": "small",
-        "model_version": "1",
-        "pool": "pool-small",
-        "total_count": count,
-    }
     with engine.begin() as connection:
-        return add_job(connection, tenant_id or add_tenant(connection), **(given | columns))
+        return add_running_job(connection, tenant_id or add_tenant(connection), count, **columns)
 
 
 def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
@@ -61,52 +45,26 @@ def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
     return index
 
 
-class Process:
-    """The expansion of one intake process."""
-
-    def __init__(
-        self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer, holder: str = "a"
-    ) -> None:
-        self.leases = ActiveLeases(engine, role="intake", holder=holder, ttl_s=60)
-        clock = SystemClock()
-        self.held = LeasedJobs(engine, self.leases, clock)
-        self.expander = Expander(engine, objects, producer, self.held, clock)
-        self.engine = engine
-
-    def claim(self) -> None:
-        """Lease all jobs without a holder."""
-        with self.engine.begin() as connection:
-            loads = job_loads(connection)
-        free = [load.job_id for load in loads if not load.is_held]
-        self.held.acquire([*self.held.ids, *free], 10)
-
-    def die(self) -> None:
-        """Expire all leases without releasing them."""
-        self.held.close()
-        with self.engine.begin() as connection:
-            connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
-
-
 @pytest.fixture
 def start(
     engine: sa.Engine, objects: LocalObjects, producer: LogProducer
-) -> Iterator[Callable[[str], Process]]:
-    started: list[Process] = []
+) -> Iterator[Callable[[str], ExpansionProcess]]:
+    started: list[ExpansionProcess] = []
 
-    def start_one(holder: str) -> Process:
-        started.append(Process(engine, objects, producer, holder))
+    def start_one(holder: str) -> ExpansionProcess:
+        started.append(ExpansionProcess(engine, objects, producer, holder))
         return started[-1]
 
     yield start_one
     for process in started:
-        process.held.close()
+        process.jobs.close()
 
 
 def test_items_reach_the_log_in_index_order(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 1000)
     job_id = running_job(engine, 1000, traceparent="00-ab-cd-01")
@@ -127,8 +85,8 @@ def test_items_reach_the_log_in_index_order(
             assert chunk.job.deadline_s == job.expires_at.timestamp()
             assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
     assert indexes(kafka) == list(range(1000))
-    process.held.release_finished({job_id})
-    assert len(process.held.ids) == 0
+    process.jobs.release_finished({job_id})
+    assert len(process.jobs.ids) == 0
     assert process.leases.lease_of(job_id) is None
 
 
@@ -136,7 +94,7 @@ def test_the_next_holder_continues_at_the_cursor(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 500)
     job_id = running_job(engine, 500)
@@ -144,7 +102,7 @@ def test_the_next_holder_continues_at_the_cursor(
     first.claim()
     first.expander.run_once({job_id: 200})
     second.claim()
-    assert len(second.held.ids) == 0
+    assert len(second.jobs.ids) == 0
     first.die()
     second.claim()
     second.expander.run_once({job_id: 300})
@@ -155,7 +113,7 @@ def test_a_crash_before_the_cursor_moves_emits_again(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store_lines("in", 100)
@@ -179,7 +137,7 @@ def test_a_lost_lease_cannot_move_the_cursor(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 100)
     job_id = running_job(engine, 100)
@@ -190,7 +148,7 @@ def test_a_lost_lease_cannot_move_the_cursor(
     successor.expander.run_once({job_id: 40})
     zombie.expander.run_once({job_id: 100})
     assert cursor_of(engine, job_id) == 40
-    assert len(zombie.held.ids) == 0
+    assert len(zombie.jobs.ids) == 0
     with engine.begin() as connection, pytest.raises(LeaseLostError):
         advance_cursor(
             connection,
@@ -203,7 +161,7 @@ def test_a_lost_lease_cannot_move_the_cursor(
 
 
 def test_a_heartbeat_drops_a_lost_lease(
-    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], Process]
+    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], ExpansionProcess]
 ) -> None:
     job_id = running_job(engine, 100)
     process = start("a")
@@ -213,15 +171,15 @@ def test_a_heartbeat_drops_a_lost_lease(
     process.die()
     process.leases.extend_all()
     assert process.leases.lease_of(job_id) is None
-    process.held.release_finished({job_id})
-    assert len(process.held.ids) == 0
+    process.jobs.release_finished({job_id})
+    assert len(process.jobs.ids) == 0
 
 
 def test_only_an_unreadable_job_is_suspended(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 100)
     good = running_job(engine, 100)
@@ -240,7 +198,7 @@ def test_an_object_refused_by_the_store_delays_no_other_job(
     kafka: KafkaSettings,
     objects: LocalObjects,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store_lines("in", 100)
@@ -256,7 +214,7 @@ def test_an_object_refused_by_the_store_delays_no_other_job(
     monkeypatch.setattr(objects, "read", refusing)
     process.claim()
     assert process.expander.run_once({bad: 100, good: 100}) == 100
-    assert process.held.ids == {good}
+    assert process.jobs.ids == {good}
     assert process.leases.lease_of(bad) is None
 
 
@@ -264,11 +222,10 @@ def test_a_suspended_job_has_no_share_of_the_window(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     def loads() -> dict[UUID, JobLoad]:
-        with engine.begin() as connection:
-            return {load.job_id: load for load in job_loads(connection)}
+        return {load.job_id: load for load in process.loads()}
 
     store_lines("in", 100)
     with engine.begin() as connection:
@@ -283,17 +240,17 @@ def test_a_suspended_job_has_no_share_of_the_window(
     assert (after[bad].is_held, after[bad].is_suspended) == (False, True)
     assert (after[good].is_held, after[good].is_suspended) == (True, False)
     assert allowances([*after.values()], {after[bad].tenant_model: 50}) == {good: 40}
-    other.held.acquire([bad], 10)
-    assert other.held.ids == frozenset()  # not before its lease has expired
+    other.jobs.acquire([bad], 10)
+    assert other.jobs.ids == frozenset()  # not before its lease has expired
     process.die()
     assert not loads()[bad].is_suspended
-    other.held.acquire([bad], 10)
-    assert other.held.ids == {bad}
+    other.jobs.acquire([bad], 10)
+    assert other.jobs.ids == {bad}
     assert loads()[bad].is_held
 
 
 def test_a_closed_job_is_released(
-    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], Process]
+    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], ExpansionProcess]
 ) -> None:
     job_id = running_job(engine, 100)
     process = start("a")
@@ -302,30 +259,14 @@ def test_a_closed_job_is_released(
         connection.execute(sa.text("UPDATE jobs SET close_reason = 'expired'"))
     with engine.begin() as connection:
         assert job_loads(connection) == []
-    process.held.release_finished(set())
-    assert len(process.held.ids) == 0
+    process.jobs.release_finished(set())
+    assert len(process.jobs.ids) == 0
     process.claim()
     assert process.leases.lease_of(job_id) is None
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        loads_query(),
-        requests_query(["pool"], 9),
-        leases.claimable("intake", 9, sa.and_(EXPANSION_DUE, jobs.c.id.in_([UUID(int=1)]))),
-    ],
-)
-def test_polling_queries_use_indexes(engine: sa.Engine, query: sa.Select[tuple[object]]) -> None:
-    compiled = query.compile(engine, compile_kwargs={"literal_binds": True})
-    with engine.begin() as connection:
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {compiled}")))
-    assert "Seq Scan" not in plan
-
-
 def test_leases_expire_if_their_jobs_cannot_be_loaded(
-    engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, start: Callable[[str], ExpansionProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
@@ -340,11 +281,11 @@ def test_leases_expire_if_their_jobs_cannot_be_loaded(
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
     process.claim()
-    assert len(process.held.ids) == 1
+    assert len(process.jobs.ids) == 1
 
 
 def test_claimed_jobs_are_kept_if_releasing_a_paused_one_fails(
-    engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, start: Callable[[str], ExpansionProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
@@ -358,8 +299,8 @@ def test_claimed_jobs_are_kept_if_releasing_a_paused_one_fails(
     monkeypatch.setattr("jobs.expansion.leased_jobs.open_jobs", all_but_the_first)
     monkeypatch.setattr("jobs.leasing.leases.release", unavailable)
     with pytest.raises(OperationalError):
-        process.held.acquire([first, *others], 10)
-    assert process.held.ids == set(others)
+        process.jobs.acquire([first, *others], 10)
+    assert process.jobs.ids == set(others)
     assert process.leases.count == len(others)
     monkeypatch.undo()
 
@@ -368,21 +309,21 @@ def test_a_slot_goes_to_the_better_ranked_job(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 100)
     first, second, third = (running_job(engine, 100) for _ in range(3))
     process, other = start("a"), start("b")
-    process.held.acquire([first, second], 2)
+    process.jobs.acquire([first, second], 2)
     process.expander.run_once({first: 50})
-    other.held.acquire([third], 2)
-    process.held.acquire([third, first, second], 2)
-    assert process.held.ids == {first, second}  # the other process was faster: none is released
-    other.held.release_finished(())
-    process.held.acquire([third, second], 2)
-    assert process.held.ids == {second, third}
+    other.jobs.acquire([third], 2)
+    process.jobs.acquire([third, first, second], 2)
+    assert process.jobs.ids == {first, second}  # the other process was faster: none is released
+    other.jobs.release_finished(())
+    process.jobs.acquire([third, second], 2)
+    assert process.jobs.ids == {second, third}
     other.claim()
-    assert other.held.ids == {first}
+    assert other.jobs.ids == {first}
     other.expander.run_once({first: 100})
     process.expander.run_once({second: 100, third: 100})
     assert indexes(kafka) == sorted([*range(100)] * 3)
@@ -392,7 +333,7 @@ def test_no_job_fills_every_round(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("jobs.expansion.expander.ROUND_ITEMS_MAX", 100)

@@ -5,7 +5,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import CloseReason
-from jobs.recovery.expiry import ExpirySweep, close_expired, expiry_due_query, republish_closes
+from jobs.recovery.expiry import ExpirySweep, close_expired, republish_closes
 from jobs.store.days import job_day
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
@@ -77,11 +77,3 @@ def test_a_sweep_skips_locked_jobs(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         assert job_row(connection, job_id).close_reason == "expired"
         assert close_expired(connection) == 0
-
-
-def test_the_sweep_uses_an_index(engine: sa.Engine) -> None:
-    query = expiry_due_query(100).compile(engine, compile_kwargs={"literal_binds": True})
-    with engine.begin() as connection:
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
-    assert "Seq Scan" not in plan

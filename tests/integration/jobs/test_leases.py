@@ -132,13 +132,3 @@ def test_a_locked_lease_blocks_the_next_holder(engine: sa.Engine) -> None:
             with pytest.raises(sa.exc.OperationalError):
                 leases.claim(other, role="intake", holder="b", ttl_s=60, limit=1, where=EVERY)
         connection.execute(sa.update(job_leases).values(holder="a"))  # still ours
-
-
-def test_claiming_uses_indexes(engine: sa.Engine) -> None:
-    with engine.begin() as connection:
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        query = leases.claimable("intake", 10, EVERY).compile(
-            engine, compile_kwargs={"literal_binds": True}
-        )
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
-    assert "Seq Scan" not in plan

@@ -6,15 +6,11 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from core.clock import SystemClock
 from jobs.errors import InvalidFieldError, JobNotFoundError, JobNotOpenError
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor, fence_cursor
-from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import job_loads
-from jobs.expansion.leased_jobs import LeasedJobs
-from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery.re_emit import ReEmitter
-from jobs.recovery.resume import ResumeSweep, resume_query
+from jobs.recovery.resume import ResumeSweep
 from jobs.store.control_state import lock_open_job
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
 from jobs.tables.jobs import jobs
@@ -24,8 +20,9 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
+from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition
-from tests.integration.jobs.rows import add_job, add_tenant, database_now, job_row
+from tests.integration.jobs.rows import add_running_job, add_tenant, database_now, job_row
 from tests.integration.results.outcomes import outcome
 from tests.support.clock import ManualClock
 from topics.clients.producer import LogProducer
@@ -36,33 +33,21 @@ from topics.settings import KafkaSettings
 COUNT = 300
 
 
-class Intake:
+class Intake(ExpansionProcess):
     """Expansion and resume of one intake process."""
 
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
-        self.engine = engine
-        self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
-        clock = SystemClock()
-        self.held = LeasedJobs(engine, self.leases, clock)
-        self.expander = Expander(engine, objects, producer, self.held, clock)
+        super().__init__(engine, objects, producer)
         emitter = ReEmitter(engine, objects, producer, self.leases)
         self.resume_clock = ManualClock()
         self.resumes = ResumeSweep(engine, emitter, self.resume_clock, window_items_max=20_000)
-
-    def lease_jobs(self) -> None:
-        """Claim, reload and release jobs, as a round does before it emits."""
-        with self.engine.begin() as connection:
-            loads = job_loads(connection)
-        self.held.acquire([load.job_id for load in loads if load.remaining], 10)
-        self.held.reload_changed(loads)
-        self.held.release_finished({load.job_id for load in loads})
 
 
 @pytest.fixture
 def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
     intake = Intake(engine, objects, producer)
     yield intake
-    intake.held.close()
+    intake.jobs.close()
 
 
 @pytest.fixture
@@ -71,17 +56,7 @@ def owned(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> tuple[U
     store_lines("in", COUNT)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
-        job_id = add_job(
-            connection,
-            tenant_id,
-            input_key="in",
-            state="in_progress",
-            model="small",
-            model_version="1",
-            pool="pool-small",
-            total_count=COUNT,
-        )
-    return tenant_id, job_id
+        return tenant_id, add_running_job(connection, tenant_id, COUNT)
 
 
 def control(engine: sa.Engine, operation: Callable[..., object], *given: object) -> None:
@@ -119,7 +94,7 @@ def test_a_resume_re_emits_items_that_did_not_run(
     intake.expander.run_once({job_id: 200})
     control(engine, pause_job, *owned)
     intake.lease_jobs()
-    assert intake.held.ids == frozenset()
+    assert intake.jobs.ids == frozenset()
     with engine.begin() as connection:
         assert job_loads(connection) == []
     ran = [*range(10), 150]
@@ -311,11 +286,3 @@ def test_a_foreign_job_is_not_found(engine: sa.Engine, owned: tuple[UUID, UUID])
         stranger = add_tenant(connection)
         with pytest.raises(JobNotFoundError):
             lock_open_job(connection, stranger, owned[1], "pause")
-
-
-def test_the_resume_query_uses_an_index(engine: sa.Engine) -> None:
-    query = resume_query().compile(engine, compile_kwargs={"literal_binds": True})
-    with engine.begin() as connection:
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
-    assert "Seq Scan" not in plan

@@ -20,12 +20,11 @@ from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.retries import (
     OFFSETS,
     RetryProcess,
-    add_row,
     emitted,
     wait_for_retry,
     waiting,
 )
-from tests.integration.jobs.rows import add_tenant, job_row
+from tests.integration.jobs.rows import add_item_row, add_tenant, job_row
 from topics.clients.producer import LogProducer
 from topics.errors import DeliveryError
 from topics.settings import KafkaSettings
@@ -220,7 +219,8 @@ def test_an_ended_item_is_not_retried(
     add_open_job: Callable[..., UUID],
 ) -> None:
     job_id = add_open_job()
-    add_row(engine, job_id, 4)
+    with engine.begin() as connection:
+        add_item_row(connection, job_id, 4)
     wait_for_retry(engine, job_id, 4, 5)
     retries.run()
     assert indexes(kafka) == [5]

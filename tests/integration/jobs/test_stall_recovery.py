@@ -21,7 +21,7 @@ from jobs.tables.progress import job_cursors, job_leases
 from jobs.tables.retries import item_attempts, item_retries
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_item_row, add_running_job, add_tenant, job_row
 from tests.support.clock import ManualClock
 from topics.clients.producer import LogProducer
 from topics.records.codec import encode, kind_headers
@@ -39,37 +39,17 @@ def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
     """A job of 400 items, 300 of them emitted, without change for two minutes."""
     store_lines("in", 400)
     with engine.begin() as connection:
-        job_id = add_job(
+        job_id = add_running_job(
             connection,
             add_tenant(connection),
-            input_key="in",
-            state="in_progress",
-            model="small",
-            model_version="1",
-            pool="pool-small",
-            total_count=400,
+            400,
             cursor={"item_index": CURSOR, "byte_offset": 1, "line_number": CURSOR},
             counters={
                 "succeeded": len(DONE),
                 "updated_at": sa.text("now() - interval '2 min'"),
             },
         )
-        day = job_day(job_row(connection, job_id).created_at)
-        connection.execute(
-            sa.text(
-                f"CREATE TABLE IF NOT EXISTS items_{day} PARTITION OF items "
-                f"FOR VALUES FROM ({day}) TO ({day + 1})"
-            )
-        )
-        for index in DONE:
-            connection.execute(
-                sa.text(
-                    "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, "
-                    "attempt, input_tokens, output_tokens, cached_tokens, reasoning_tokens) "
-                    "VALUES (:job, :day, :index, 1, 200, 1, 0, 0, 0, 0)"
-                ),
-                {"job": job_id, "day": day, "index": index},
-            )
+        add_item_row(connection, job_id, *DONE)
     return job_id
 
 
@@ -169,17 +149,13 @@ def requests(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> list
     added: list[UUID] = []
     for pool in (*["pool-small"] * 4, "other"):
         with engine.begin() as connection:
-            one = add_job(
+            one = add_running_job(
                 connection,
                 add_tenant(connection),
+                1,
                 kind="request",
                 input_file_id=None,
-                input_key="in",
-                state="in_progress",
-                model="small",
-                model_version="1",
                 pool=pool,
-                total_count=1,
                 cursor={"item_index": 1, "byte_offset": 1, "line_number": 1},
                 counters={"updated_at": sa.text("now() - interval '2 min'")},
             )

@@ -50,13 +50,3 @@ def test_a_huge_line_is_not_kept_in_memory() -> None:
 
     found = list(input_lines(blocks(), line_bytes_max=1_000_000))
     assert found == [(1, 0, None), (2, 200_000_001, b"last")]
-
-
-def test_reading_resumes_at_the_start_of_any_line() -> None:
-    data = b"\xef\xbb\xbfa\n\nbb\r\nccc"
-    all_lines = lines(data)
-    for number, offset, _ in all_lines:
-        rest = input_lines(
-            [data[offset:]], line_bytes_max=9, offset=offset, lines_before=number - 1
-        )
-        assert list(rest) == all_lines[[n for n, _, _ in all_lines].index(number) :]
