@@ -20,8 +20,8 @@ from jobs.leasing.lease_heartbeat import HeldLeases
 from jobs.recovery.retry_policy import RetryRules
 from jobs.supervised_threads import Background
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
-from results.finaliser.request_finalisation import CHANNEL as REQUESTS
-from results.finaliser.request_finalisation import RequestEnding
+from results.finaliser.request_finaliser import CHANNEL as REQUESTS
+from results.finaliser.request_finaliser import RequestEnding
 from results.retention.idempotency_key_removal import KeyRemoval
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep

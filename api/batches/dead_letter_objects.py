@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from api.resources import seconds
 from core.ids import JOB, public_id
-from results.views.dead_letters import DeadLetterView, Place, code_of_row
+from results.views.dead_letter_queries import DeadLetterView, Place, code_of_row
 
 _PREFIX: Final = "dead"
 _ID: Final = re.compile(r"dead_([0-9a-f]{32})_(0|[1-9][0-9]{0,8})")

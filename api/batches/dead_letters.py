@@ -48,7 +48,7 @@ from jobs.store.redrive import (
     mark_redriven,
     redrive_job,
 )
-from results.views.dead_letters import find_dead, list_dead, readable_body
+from results.views.dead_letter_queries import find_dead, list_dead, readable_body
 from storage.objects.object_store import ObjectStore, StoredObject
 from tenancy.audit_log import Action, Details
 

@@ -22,7 +22,7 @@ from results.audit.audit_report import (
     compare_items,
     compare_log,
 )
-from results.audit.item_facts import RowFacts
+from results.audit.item_fingerprints import RowFacts
 from results.audit.job_log import LogRead, judge_log, written_up_to
 from results.audit.recorded_totals import (
     OUTCOMES,

@@ -29,7 +29,7 @@ from results.webhooks.endpoints.endpoints import (
     find_endpoint,
     list_endpoints,
 )
-from results.webhooks.events.event_bodies import EVENT_TYPES
+from results.webhooks.events.messages import EVENT_TYPES
 from tenancy.audit_log import Action
 
 router = APIRouter()

@@ -10,9 +10,9 @@ from fastapi import Depends, Request
 
 from api.http.answers import ApiError, unavailable
 from core.open_files import ShortageError
-from results.webhooks.endpoints.address_rules import Reach, reach_of
-from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.address_policy import Reach, reach_of
 from results.webhooks.endpoints.callbacks import Callback
+from results.webhooks.endpoints.dns_lookups import LookUps, LookUpsBusyError
 from results.webhooks.endpoints.endpoints import check_event_types
 from results.webhooks.endpoints.name_resolution import (
     AddressRefusedError,
@@ -21,7 +21,7 @@ from results.webhooks.endpoints.name_resolution import (
 )
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, UrlError, parse_url
 from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS
+from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.settings import WebhookSettings
 
 _LOOK_UP_S: Final = 4.0

@@ -15,7 +15,7 @@ from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
 from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.rebuild import Rebuilt, rebuild
-from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.rebuild_outcome import Verdict
 from results.rebuilding.shadow_tables import shadow_engine
 from results.settings import WriterSettings
 from storage.postgres.engines import create_engine

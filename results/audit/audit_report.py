@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from results.audit.item_facts import RowFacts, differing
+from results.audit.item_fingerprints import RowFacts, differing
 from results.audit.log_tally import LogJudge
 from results.audit.recorded_totals import OUTCOMES, TOKENS, Books, Tally
 

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from core.errors import RecordUnreadableError
-from results.audit.item_facts import Facts, RowFacts
+from results.audit.item_fingerprints import Facts, RowFacts
 from results.audit.log_extent import CLOCKS_DIFFER_S_MAX, partition_log
 from results.audit.log_tally import LogJudge
 from results.writer.record_reader import read_record

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.audit.item_facts import Facts, RowFacts, said_by, said_by_close, said_by_copy
+from results.audit.item_fingerprints import Facts, RowFacts, said_by, said_by_close, said_by_copy
 from results.audit.recorded_totals import Tally
+from results.writer.counters import JobSum, sum_items
 from results.writer.job_closer import CLOSE_OUTCOMES
-from results.writer.sums import JobSum, sum_items
 from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
 
 

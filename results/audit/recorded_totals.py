@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from jobs.errors import JobMissingError
-from results.writer.sums import IS_BILLED
+from results.writer.counters import IS_BILLED
 from storage.postgres.items import items
 
 WINDOW_ITEMS: Final = 20_000

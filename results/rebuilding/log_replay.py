@@ -22,11 +22,11 @@ from results.settings import WriterSettings
 from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import code_of
-from results.writer.groups import Entry, grouped
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import do_all
 from results.writer.outcome_router import Judge
+from results.writer.record_groups import Entry, grouped
 from results.writer.record_reader import read_record
 from topics.records.catalogue import RESULTS
 from topics.records.received import Received

@@ -14,7 +14,7 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.rebuilding.comparison import Comparison, compare, first_row_s
 from results.rebuilding.log_replay import LogReplay
-from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.rebuild_outcome import Verdict
 from results.rebuilding.shadow_tables import begin_jobs
 from results.rebuilding.table_swap import swap
 from topics.records.catalogue import RESULTS

@@ -14,7 +14,7 @@ from core.states import JobKind
 from jobs.tables.jobs import jobs
 from results.rebuilding.comparison import COLUMNS, COUNTERS, USAGE, Comparison, same
 from results.rebuilding.missing_dead_letters import add_missing
-from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.rebuild_outcome import Verdict
 from results.rebuilding.shadow_tables import LONG, SCHEMA, statement
 from results.writer.day_partitions import DayPartitions
 from tenancy.audit_log import CLI, Act, Action, record_act

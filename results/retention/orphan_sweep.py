@@ -21,7 +21,7 @@ from jobs.store.orphans import (
     without_key,
 )
 from results import metrics
-from results.finaliser.request_finalisation import spare_answers
+from results.finaliser.request_finaliser import spare_answers
 from storage.objects.object_store import ObjectStore
 from storage.postgres.database_now import database_now_s
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from jobs.tables.jobs import jobs
 from results.retention.deletion import bury_batch
 from results.retention.metrics import REMOVED
-from results.retention.refused_batches import note_failure
+from results.retention.removal_failures import note_failure
 
 FAILURES_MAX: Final = 3
 """Failures that end a turn: each may last as long as a statement, and other work waits behind."""

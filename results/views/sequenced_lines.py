@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from results.finaliser.encrypted_rows import RowOpener
 from results.finaliser.output_lines import ItemRow, LineTemplate, belongs_to_output, one_line
-from results.views.item_names import ItemNames
+from results.finaliser.row_decryption import RowOpener
+from results.views.item_custom_ids import ItemNames
 from results.views.result_file_lines import ResultFileLines
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, StoredFile

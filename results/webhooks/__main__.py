@@ -21,12 +21,12 @@ from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.supervised_threads import Background
 from results.__main__ import process_name, require_connections
-from results.webhooks.delivery.attempt_results import Settler
+from results.webhooks.delivery.attempt_recording import Settler
 from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
+from results.webhooks.delivery.http_sender import Poster
 from results.webhooks.delivery.message_removal import MessageRemoval
-from results.webhooks.delivery.poster import Poster
-from results.webhooks.endpoints.address_rules import reach_of
-from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.endpoints.address_policy import reach_of
+from results.webhooks.endpoints.dns_lookups import LookUps
 from results.webhooks.endpoints.name_resolution import system_resolver
 from results.webhooks.endpoints.secret_encryption import Sealer
 from results.webhooks.events.event_reader import GROUP, EventReader

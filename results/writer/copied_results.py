@@ -18,9 +18,10 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from results import metrics
 from results.writer.counter_locks import LockedJob, lock_jobs, look_at_job
+from results.writer.counters import sum_items
 from results.writer.failure_handling import bury
-from results.writer.groups import JobItems
 from results.writer.open_work import Step
+from results.writer.record_groups import JobItems
 from results.writer.settling import count_and_settle
 from results.writer.statements import (
     COUNT_COPIES,
@@ -30,7 +31,6 @@ from results.writer.statements import (
     OF_THESE,
 )
 from results.writer.stopping import stop_over_budget
-from results.writer.sums import sum_items
 from storage.postgres.engines import Cursor, raw_cursor
 from topics.records.records import CopiesDue, ItemOutcome
 

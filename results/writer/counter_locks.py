@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs.store.job_budgets import Budget
-from results.writer.groups import JobItems
+from results.writer.record_groups import JobItems
 from results.writer.statements import LOCK_JOBS, LOOK_AT_JOBS
 from storage.postgres.engines import Cursor
 

@@ -17,8 +17,8 @@ from core.outcomes import Outcome
 from jobs.recovery.retry_policy import RetryRules, backoff_s, may_try_again
 from jobs.store.outbox import outbox_insert
 from results.writer.counter_locks import LockedJob
-from results.writer.groups import JobItems
 from results.writer.item_copy import existing_indexes
+from results.writer.record_groups import JobItems
 from results.writer.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHEDULE_RETRIES
 from storage.postgres.engines import Cursor, raw_cursor
 from topics.records.catalogue import DEAD_LETTERS

@@ -5,7 +5,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from results.writer.counter_locks import LockedJob
-from results.writer.groups import JobItems
+from results.writer.record_groups import JobItems
 from results.writer.statements import COPY_ITEMS, COPY_TYPES, FIND_EXISTING
 from storage.postgres.engines import Cursor
 from topics.records.records import ItemOutcome

@@ -23,13 +23,13 @@ from core.outcomes import Outcome
 from jobs.recovery.retry_policy import RetryRules
 from results import metrics
 from results.writer.counter_locks import Admitted, admit, lock_jobs
+from results.writer.counters import JobSum, sum_items
 from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import FailureJudge, bury
-from results.writer.groups import JobItems
 from results.writer.item_copy import copy_items, missing_items
+from results.writer.record_groups import JobItems
 from results.writer.settling import count_and_settle
 from results.writer.stopping import stop_over_budget
-from results.writer.sums import JobSum, sum_items
 from storage.postgres.engines import raw_cursor
 from storage.postgres.refused_statements import DATA_REFUSED, ROW_EXISTS
 from topics.records.records import ItemOutcome

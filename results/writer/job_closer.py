@@ -15,11 +15,11 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from results import metrics
 from results.writer.counter_locks import LockedJob, lock_jobs
+from results.writer.counters import JobSum
 from results.writer.day_partitions import DayPartitions
 from results.writer.open_work import Step
 from results.writer.settling import count_and_settle
 from results.writer.statements import DROP_RETRIES, INSERT_MISSING, SET_CLOSED
-from results.writer.sums import JobSum
 from storage.postgres.engines import Cursor, raw_cursor
 from topics.records.records import Close
 

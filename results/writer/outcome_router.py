@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from results.writer.copied_results import CopyWriter
-from results.writer.groups import Group
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import Step
+from results.writer.record_groups import Group
 from topics.records.records import Close
 
 

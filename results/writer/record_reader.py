@@ -4,7 +4,7 @@ import logging
 
 from core.errors import RecordUnreadableError
 from results.metrics import DEAD_LETTERS
-from results.writer.groups import Entry
+from results.writer.record_groups import Entry
 from topics.clients.producer import Sender
 from topics.records.codec import decode_value, kind_of
 from topics.records.dead_letter_copy import send_dead_letter

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from core.states import JobKind, JobState
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
+from results.writer.counters import JobSum
 from results.writer.statements import COUNT_AND_SETTLE
-from results.writer.sums import JobSum
 from storage.postgres.engines import raw_cursor
 
 

@@ -14,7 +14,7 @@ from jobs.store.closes import stop
 from jobs.store.job_budgets import close_due
 from jobs.tables.jobs import jobs
 from results.writer.counter_locks import LockedJob
-from results.writer.sums import JobSum
+from results.writer.counters import JobSum
 
 
 def stop_over_budget(

@@ -15,9 +15,9 @@ from core.clock import Clock
 from results.metrics import DATABASE_RETRIES, IGNORED_AFTER_CLOSE
 from results.settings import WriterSettings
 from results.writer.call_billing import CallBill, bills_of
-from results.writer.groups import Group, grouped
 from results.writer.open_work import OpenWork, Step
 from results.writer.outcome_router import Judge
+from results.writer.record_groups import Group, grouped
 from results.writer.record_reader import read_entry
 from storage.postgres.engines import DATABASE_AWAY
 from topics.clients.consumer import LogConsumer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from results.webhooks.events.event_bodies import EVENT_TYPES
+from results.webhooks.events.messages import EVENT_TYPES
 from tests.integration.webhooks.receivers import Receiver, ok, receiving
 from tests.support.job_checks import ENDPOINT, chat_line, ended, watch
 from tests.support.stacks import Stack, await_true, running_stack

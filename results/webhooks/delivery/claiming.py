@@ -13,7 +13,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from results.webhooks.delivery.disabled_deliveries import drop_waiting
-from results.webhooks.events.event_bodies import ITEM_FAILED
+from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import DELETED
 
 _LOCK_KEY: Final = 0x77656268  # one claim at a time in one database

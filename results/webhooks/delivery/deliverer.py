@@ -18,12 +18,12 @@ from core.ids import EVENT, public_id
 from core.open_files import ShortageError
 from core.retry_after import retry_after_s
 from results.webhooks import metrics
-from results.webhooks.delivery.attempt_results import Attempt, Settler, put_off
+from results.webhooks.delivery.attempt_recording import Attempt, Settler, put_off
 from results.webhooks.delivery.claiming import Delivery, Room, claim, release
-from results.webhooks.delivery.poster import Poster, PostError
+from results.webhooks.delivery.http_sender import Poster, PostError
 from results.webhooks.delivery.retry_schedule import RETRY_AFTER_S_MAX, Failure
 from results.webhooks.delivery.signatures import signed_headers
-from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.dns_lookups import LookUps, LookUpsBusyError
 from results.webhooks.endpoints.receiver_urls import UrlError, parse_url
 from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
 from results.webhooks.settings import WebhookSettings

@@ -12,7 +12,7 @@ from jobs.errors import FieldRefusedError, RequestRefusedError
 from jobs.store.keyset_pages import Cursor, unknown_cursor
 from results.webhooks.delivery.disabled_deliveries import PENDING
 from results.webhooks.endpoints.endpoints import find_endpoint
-from results.webhooks.events.event_bodies import event_body
+from results.webhooks.events.messages import event_body
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_messages
 
 REPLAYS_MAX: Final = 10_000

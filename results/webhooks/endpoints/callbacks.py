@@ -11,7 +11,7 @@ from core.ids import new_uuid
 from results.webhooks.delivery.signatures import secret_hint
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl
 from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS
+from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_callback_secrets, webhook_endpoints
 
 

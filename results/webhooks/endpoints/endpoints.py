@@ -19,8 +19,8 @@ from results.webhooks.delivery.signatures import secret_hint
 from results.webhooks.endpoints.callbacks import callback_lane
 from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_bodies import EVENT_TYPES
 from results.webhooks.events.message_recording import watch_running_jobs
+from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.tables import (
     DELETED,
     webhook_deliveries,

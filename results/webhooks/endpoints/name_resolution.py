@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from core.futures import in_daemon
 from core.open_files import ShortageError, is_shortage
-from results.webhooks.endpoints.address_rules import Reach
+from results.webhooks.endpoints.address_policy import Reach
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, is_address
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[list[str]]]

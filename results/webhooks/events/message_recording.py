@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.tables.jobs import jobs
-from results.webhooks.events.event_bodies import (
+from results.webhooks.events.messages import (
     ITEM_FAILED,
     REQUEST_EVENTS,
     STATE_EVENTS,

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.states import TERMINAL_STATES
 from jobs.store.days import job_day
-from results.webhooks.events.event_bodies import (
+from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.messages import (
     ITEM_FAILED,
     ITEMS_MAX,
     PERCENTS,
@@ -25,7 +26,6 @@ from results.webhooks.events.event_bodies import (
     job_message,
     shown_items,
 )
-from results.webhooks.events.message_recording import listeners_of, record_messages
 from results.webhooks.tables import webhook_watches
 
 _JOBS_MAX: Final = 200  # of one transaction

@@ -16,7 +16,7 @@ from core.errors import MillraceError
 from core.outcomes import Outcome
 from jobs.tables.jobs import jobs
 from registry.models import add_model
-from results.finaliser.request_finalisation import RequestEnding
+from results.finaliser.request_finaliser import RequestEnding
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from tests.integration.api.conftest import Site, new_site, running

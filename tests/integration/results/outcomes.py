@@ -9,7 +9,7 @@ from core.outcomes import Outcome
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
-from results.writer.sums import IS_BILLED
+from results.writer.counters import IS_BILLED
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings

@@ -15,12 +15,12 @@ from core.states import CloseReason
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.audit.audit_report import compare_items
-from results.audit.item_facts import RowFacts
+from results.audit.item_fingerprints import RowFacts
 from results.audit.job_log import LogRead, judge_log, written_up_to
 from results.audit.log_extent import PartitionLog
 from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.rebuild import Rebuilt, rebuild
-from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.rebuild_outcome import Verdict
 from results.rebuilding.shadow_tables import SCHEMA, RebuildRunsError, shadow_engine
 from results.retention.deletion import bury_batch
 from results.settings import WriterSettings

@@ -10,7 +10,7 @@ from core.ids import new_uuid
 from core.outcomes import Outcome
 from results.call_tables import billed_calls
 from results.writer.call_billing import CallBill, bills_of, write_bills
-from results.writer.groups import is_bill
+from results.writer.record_groups import is_bill
 from tenancy.cached_answers import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import job_ref, outcome

@@ -8,7 +8,7 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.tables.jobs import jobs
 from results.audit.audit_report import compare_items
-from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.rebuild_outcome import Verdict
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (

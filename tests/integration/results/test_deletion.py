@@ -27,7 +27,7 @@ from results.finaliser.finalisation import READY, finalise
 from results.retention import batch_removal
 from results.retention.batch_removal import BodyRemoval, due_query, slice_query
 from results.retention.deletion import delete_batch
-from results.views.dead_letters import Place, find_dead, list_dead
+from results.views.dead_letter_queries import Place, find_dead, list_dead
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.errors import ObjectStoreAwayError

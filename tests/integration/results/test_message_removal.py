@@ -11,7 +11,7 @@ from core.ids import new_uuid
 from results.retention import batch_removal
 from results.retention.batch_removal import BodyRemoval, messages_query
 from results.retention.deletion import delete_batch
-from results.webhooks.events.event_bodies import ITEM_FAILED
+from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import (
     webhook_attempts,
     webhook_deliveries,

@@ -11,7 +11,7 @@ from core.ids import new_uuid
 from jobs.tables.progress import job_counters
 from jobs.tables.retries import dead_items, item_attempts
 from results.rebuilding import rebuild as rebuilding
-from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.rebuild_outcome import Verdict
 from results.rebuilding.table_swap import swap
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings

@@ -33,9 +33,9 @@ from jobs.store.single_requests import (
     request_input_key,
 )
 from jobs.tables.idempotency import idempotency_keys
-from results.finaliser import request_finalisation
+from results.finaliser import request_finaliser
 from results.finaliser.finalisation import READY
-from results.finaliser.request_finalisation import RequestEnding, end_requests
+from results.finaliser.request_finaliser import RequestEnding, end_requests
 from results.retention import idempotency_key_removal
 from results.retention.idempotency_key_removal import KeyRemoval
 from results.retention.orphan_sweep import OrphanSweep
@@ -123,7 +123,7 @@ def test_a_request_ends_with_its_answer_and_without_files(
 def test_of_many_requests_each_process_chooses_its_own(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_finalisation, "ROUND_MAX", 2)
+    monkeypatch.setattr(request_finaliser, "ROUND_MAX", 2)
     job_ids = [begin(engine, store)[1] for _ in range(7)]
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)] for job_id in job_ids})
     offered: list[list[UUID]] = []

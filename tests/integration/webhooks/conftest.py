@@ -17,17 +17,17 @@ from pydantic import SecretStr
 
 from core.clock import SystemClock
 from core.ids import new_uuid
-from results.webhooks.delivery.attempt_results import Settler
+from results.webhooks.delivery.attempt_recording import Settler
 from results.webhooks.delivery.claiming import Delivery, Room, claim
 from results.webhooks.delivery.deliverer import Deliverer
-from results.webhooks.delivery.poster import Poster
-from results.webhooks.endpoints.address_rules import reach_of
-from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.delivery.http_sender import Poster
+from results.webhooks.endpoints.address_policy import reach_of
+from results.webhooks.endpoints.dns_lookups import LookUps
 from results.webhooks.endpoints.endpoints import EndpointChange, create_endpoint
 from results.webhooks.endpoints.name_resolution import Resolver
 from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS, Message, job_message
 from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.messages import TERMINAL_EVENTS, Message, job_message
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_endpoints
 from storage.postgres.engines import create_engine

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.states import JobState
 from results.webhooks.endpoints.endpoints import EndpointChange, create_endpoint
-from results.webhooks.events.event_bodies import EVENT_TYPES
 from results.webhooks.events.message_recording import record_events
+from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.tables import webhook_messages
 from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job

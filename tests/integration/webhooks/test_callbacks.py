@@ -24,8 +24,8 @@ from results.webhooks.endpoints.endpoints import (
     list_endpoints,
 )
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS, job_message
 from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.messages import TERMINAL_EVENTS, job_message
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_lanes
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
-from results.webhooks.delivery import attempt_results
-from results.webhooks.delivery.attempt_results import Attempt, Settler
+from results.webhooks.delivery import attempt_recording
+from results.webhooks.delivery.attempt_recording import Attempt, Settler
 from results.webhooks.delivery.claiming import Delivery
 from results.webhooks.delivery.signatures import secret_text
 from results.webhooks.endpoints.endpoints import rotate_secret
@@ -82,7 +82,7 @@ async def test_an_unreadable_old_secret_does_not_keep_the_new_one_from_signing(s
 async def test_files_that_we_lack_are_held_against_no_endpoint(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_results, "_PUT_OFF_S", 0.05)
+    monkeypatch.setattr(attempt_recording, "_PUT_OFF_S", 0.05)
     asked = []
 
     async def resolve(_host: str, _port: int) -> list[str]:

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from openai import OpenAI
 
 from results.webhooks.delivery.delivery_history import begin_test
-from results.webhooks.delivery.poster import ANSWER_BYTES_MAX
+from results.webhooks.delivery.http_sender import ANSWER_BYTES_MAX
 from results.webhooks.delivery.retry_schedule import DELAYS_S
 from results.webhooks.delivery.signatures import secret_text
-from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.endpoints.dns_lookups import LookUps
 from results.webhooks.endpoints.endpoints import EndpointChange, change_endpoint, rotate_secret
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.jobs.rows import add_tenant

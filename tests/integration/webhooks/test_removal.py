@@ -20,7 +20,7 @@ from results.webhooks.endpoints.endpoints import (
     list_endpoints,
 )
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS
+from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job

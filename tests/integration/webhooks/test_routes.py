@@ -22,7 +22,7 @@ from api.http.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from results.webhooks.delivery.deliverer import Deliverer
-from results.webhooks.events.event_bodies import EVENT_TYPES
+from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints
 from storage.objects.local_objects import LocalObjects

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from results.webhooks.delivery.attempt_results import Attempt, Settler
+from results.webhooks.delivery.attempt_recording import Attempt, Settler
 from results.webhooks.delivery.claiming import Delivery
 from results.webhooks.delivery.message_removal import MessageRemoval
 from results.webhooks.delivery.retry_schedule import Failure

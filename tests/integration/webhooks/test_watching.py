@@ -11,7 +11,7 @@ from core.states import JobState
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
-from results.webhooks.events.event_bodies import ITEM_FAILED, PROGRESS
+from results.webhooks.events.messages import ITEM_FAILED, PROGRESS
 from results.webhooks.events.progress_watch import Watcher
 from results.webhooks.tables import webhook_watches
 from results.writer.day_partitions import DayPartitions

@@ -8,8 +8,8 @@ import pytest
 from api.http.answers import ApiError
 from api.webhooks import webhook_services
 from api.webhooks.webhook_services import WebhookServices
-from results.webhooks.endpoints.address_rules import Reach
-from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.endpoints.address_policy import Reach
+from results.webhooks.endpoints.dns_lookups import LookUps
 from results.webhooks.settings import WebhookSettings
 
 ME, OTHER = UUID(int=1), UUID(int=2)

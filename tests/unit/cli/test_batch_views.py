@@ -16,7 +16,7 @@ from core.ids import new_uuid
 from core.states import JobKind
 from results.rebuilding.comparison import Comparison
 from results.rebuilding.rebuild import Rebuilt
-from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.rebuild_outcome import Verdict
 from topics.errors import LogUnavailableError
 
 STREAM = (

@@ -4,8 +4,8 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix, job_key_name
 from core.outcomes import Outcome
-from results.finaliser.encrypted_rows import RowOpener
 from results.finaliser.output_lines import ItemRow
+from results.finaliser.row_decryption import RowOpener
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
 from tests.support.memory_objects import MemoryStore

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.writer.groups import Entry, Group, grouped
+from results.writer.record_groups import Entry, Group, grouped
 from topics.records.records import CallRef, Close, ItemOutcome, JobRef, Outcomes
 
 JOB = new_uuid()

@@ -6,7 +6,7 @@ from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import CloseReason
 from results.rebuilding.log_replay import above_limit
-from results.writer.groups import Entry
+from results.writer.record_groups import Entry
 from topics.records.records import Close, ItemOutcome, JobRef, Outcomes
 
 PLACE = ("results", 0)

@@ -10,8 +10,8 @@ import pytest
 
 from core.clock import SystemClock
 from core.outcomes import Outcome
+from results.finaliser.output_files import ResultFiles, write_result_files
 from results.finaliser.output_lines import ItemRow, LineTemplate
-from results.finaliser.result_files import ResultFiles, write_result_files
 from results.writer.custom_ids import JobCustomIds
 from storage.objects.errors import ObjectStoreFullError
 from storage.objects.local_objects import LocalObjects

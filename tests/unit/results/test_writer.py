@@ -16,9 +16,9 @@ from core.clock import Clock
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.settings import WriterSettings
-from results.writer.groups import Group
 from results.writer.open_work import CROWD, OpenWork, Step
 from results.writer.outcome_router import Judge
+from results.writer.record_groups import Group
 from results.writer.writer import ResultsWriter
 from tests.unit.results.test_reading import job_ref
 from topics.clients.consumer import LogConsumer

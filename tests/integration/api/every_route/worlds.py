@@ -12,8 +12,8 @@ from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.jobs import jobs
 from migrations.schema import SCHEMA
 from results.webhooks.endpoints.endpoints import ENDPOINT
-from results.webhooks.events.event_bodies import job_message
 from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.messages import job_message
 from tenancy.api_keys import NewKey
 from tenancy.audit_log import ENTRY
 from tenancy.tables import api_keys

@@ -18,7 +18,7 @@ from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
 from results.finaliser.item_rows import item_rows
-from results.finaliser.result_files import write_result_files
+from results.finaliser.output_files import write_result_files
 from results.writer.custom_ids import CustomIds, JobCustomIds
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter

@@ -10,7 +10,7 @@ import pytest
 from core.outcomes import Outcome
 from core.states import CloseReason
 from results.audit.audit_report import ITEMS_NAMED_MAX, compare_books, compare_items, compare_log
-from results.audit.item_facts import Facts, RowFacts, said_by, said_by_close, said_by_copy
+from results.audit.item_fingerprints import Facts, RowFacts, said_by, said_by_close, said_by_copy
 from results.audit.log_tally import LogJudge
 from results.audit.recorded_totals import Books, Tally
 from results.writer.item_writer import UNSTORABLE_CODE

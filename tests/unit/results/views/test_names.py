@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from results.views import input_names
-from results.views.input_names import InputNames
-from results.views.item_names import ItemNames
+from results.views import input_custom_ids
+from results.views.input_custom_ids import InputNames
+from results.views.item_custom_ids import ItemNames
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import Blocks
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, source
@@ -53,8 +53,8 @@ def far_apart(count: int) -> list[int]:
 def test_an_item_far_from_the_others_costs_a_stretch_and_no_file(
     zero_retention: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_names, "_STEP_BYTES", 2000)
-    monkeypatch.setattr(input_names, "PASSED_BYTES_MAX", 20_000)
+    monkeypatch.setattr(input_custom_ids, "_STEP_BYTES", 2000)
+    monkeypatch.setattr(input_custom_ids, "PASSED_BYTES_MAX", 20_000)
     store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
     names = ItemNames(store.store, source(store, zero_retention=zero_retention))
     order = far_apart(2 * COUNT)
@@ -73,8 +73,8 @@ def test_names_that_wait_are_bounded_in_bytes() -> None:
     names = InputNames(store.store, source(store, zero_retention=True), keeps_passed=True)
     assert names.at(9_999) == f"{9_999:0510}"
 
-    assert 0 < sum(map(sys.getsizeof, names._passed.values())) <= input_names.PASSED_BYTES_MAX
-    assert names._passed_bytes <= input_names.PASSED_BYTES_MAX
+    assert 0 < sum(map(sys.getsizeof, names._passed.values())) <= input_custom_ids.PASSED_BYTES_MAX
+    assert names._passed_bytes <= input_custom_ids.PASSED_BYTES_MAX
     assert names.at(1) == f"{1:0510}"
     names.close()
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_to_its_end_is_read_again(monkeypatch: pytest.Monkey
         def fail(*_: object) -> str:
             raise ObjectStoreAwayError
 
-        away.setattr(input_names, "id_in", fail)
+        away.setattr(input_custom_ids, "id_in", fail)
         with pytest.raises(ObjectStoreAwayError):
             names.at(5)
     assert names.at(5) == "a-5"

@@ -8,7 +8,7 @@ import pytest
 from core.object_names import job_key_name
 from core.outcomes import Outcome
 from results.finaliser.output_lines import LineTemplate
-from results.views.item_names import ItemNames, find_index
+from results.views.item_custom_ids import ItemNames, find_index
 from results.views.result_sequence import SequencedRow
 from results.views.sequenced_lines import SequencedLines, jsonl, server_sent
 from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, Place, Way

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from core.clock import Clock
-from results.views.item_names import ItemNames, find_index
+from results.views.item_custom_ids import ItemNames, find_index
 from results.views.timed_reads import SearchOverdueError, TimedReads
 from tests.unit.results.views.stored import MemoryObjects, source
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from openai.types.webhooks import BatchCompletedWebhookEvent
 
-from results.webhooks.events.event_bodies import (
+from results.webhooks.events.messages import (
     EVENT_TYPES,
     ITEMS_MAX,
     STATE_EVENTS,

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from results.webhooks.endpoints.address_rules import Reach
-from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.address_policy import Reach
+from results.webhooks.endpoints.dns_lookups import LookUps, LookUpsBusyError
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import parse_url
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from core.open_files import ShortageError, is_shortage
-from results.webhooks.delivery.poster import Poster
-from results.webhooks.endpoints.address_rules import Reach
+from results.webhooks.delivery.http_sender import Poster
+from results.webhooks.endpoints.address_policy import Reach
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import parse_url
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from results.webhooks.delivery import poster
-from results.webhooks.delivery.poster import Answer, Poster
-from results.webhooks.endpoints.address_rules import Reach
+from results.webhooks.delivery import http_sender
+from results.webhooks.delivery.http_sender import Answer, Poster
+from results.webhooks.endpoints.address_policy import Reach
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, parse_url
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
@@ -49,7 +49,7 @@ async def answering(said: bytes) -> AsyncIterator[ReceiverUrl]:
 async def test_a_head_in_time_is_the_answer_though_its_body_never_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(poster, "_DRAIN_S", 2.5)
+    monkeypatch.setattr(http_sender, "_DRAIN_S", 2.5)
     async with answering(HEAD + b"so") as url:
         answer = await make_poster(2.0).post(url, looked_up("127.0.0.1"), {}, b"{}")
     assert answer == Answer(200, None)
@@ -58,7 +58,7 @@ async def test_a_head_in_time_is_the_answer_though_its_body_never_ends(
 async def test_an_address_that_swallows_everything_leaves_time_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    connected, asked = poster._connected, []
+    connected, asked = http_sender._connected, []
 
     async def swallowed(address: str, port: int) -> socket.socket:
         asked.append(address)
@@ -66,8 +66,8 @@ async def test_an_address_that_swallows_everything_leaves_time_for_the_next(
             await asyncio.Event().wait()
         return await connected(address, port)
 
-    monkeypatch.setattr(poster, "_connected", swallowed)
-    monkeypatch.setattr(poster, "_CONNECT_S_MAX", 0.01)
+    monkeypatch.setattr(http_sender, "_connected", swallowed)
+    monkeypatch.setattr(http_sender, "_CONNECT_S_MAX", 0.01)
     async with answering(HEAD + b"something") as url:
         found = looked_up("10.0.0.1", "10.0.0.2", "127.0.0.1")
         answer = await make_poster(20.0).post(url, found, {}, b"{}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.webhooks.endpoints.address_rules import Reach, reach_of
+from results.webhooks.endpoints.address_policy import Reach, reach_of
 from results.webhooks.endpoints.receiver_urls import (
     URL_CHARS_MAX,
     UrlError,

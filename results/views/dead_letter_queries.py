@@ -16,8 +16,8 @@ from jobs.store.batches import find_job
 from jobs.store.keyset_pages import Page, unknown_cursor
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import dead_items, item_attempts
-from results.finaliser.encrypted_rows import RowOpener
 from results.finaliser.output_lines import ItemRow
+from results.finaliser.row_decryption import RowOpener
 from results.writer.failure_handling import stable_code
 from storage.objects.object_store import ObjectStore
 from storage.postgres.items import items

@@ -14,7 +14,7 @@ from typing import Final
 import httptools
 
 from core.open_files import ShortageError, is_shortage
-from results.webhooks.endpoints.address_rules import Reach
+from results.webhooks.endpoints.address_policy import Reach
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl
 

@@ -13,7 +13,7 @@ import msgspec
 
 from jobs.input.line_reader import custom_id_of, input_lines
 from jobs.settings import LINE_BYTES_CEILING
-from results.views.input_names import InputNames
+from results.views.input_custom_ids import InputNames
 from results.views.result_file_lines import ResultFileLines
 from results.views.result_sources import ResultSource, StoredFile
 from results.writer.custom_ids import InputShorterError
