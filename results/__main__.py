@@ -21,8 +21,8 @@ from jobs.recovery.retry_policy import RetryRules
 from jobs.supervised_threads import Background
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
 from results.finaliser.request_finaliser import CHANNEL as REQUESTS
-from results.finaliser.request_finaliser import RequestEnding
-from results.retention.idempotency_key_removal import KeyRemoval
+from results.finaliser.request_finaliser import RequestFinaliser
+from results.retention.idempotency_key_removal import IdempotencyKeyRemoval
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.settings import FinaliserSettings, WriterSettings
@@ -31,7 +31,7 @@ from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.outcome_router import Judge
+from results.writer.outcome_router import OutcomeRouter
 from results.writer.writer import GROUP, ResultsWriter
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_AWAY, create_engine
@@ -71,7 +71,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     producer = LogProducer(kafka, client_id=name)
     partitions = DayPartitions(engine)
     writer = ResultsWriter(
-        judge=Judge(
+        judge=OutcomeRouter(
             items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
             closes=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
             copies=CopyWriter(engine),
@@ -123,7 +123,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
         clock=clock,
     )
     beside = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
-    keys = KeyRemoval(engine, store)
+    keys = IdempotencyKeyRemoval(engine, store)
     sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
     try:
         with (
@@ -131,7 +131,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
             Notifications(database, REQUESTS, application_name=ROLE) as for_requests,
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
-            beside.start("requests", RequestEnding(engine, store).step, wait)
+            beside.start("requests", RequestFinaliser(engine, store).step, wait)
             beside.every(settings.removal_interval_s, "ages", in_turn(keys.step, sweep.step))
             say_ready()
             finaliser.run(for_jobs, stop)

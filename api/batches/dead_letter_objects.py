@@ -9,16 +9,16 @@ import sqlalchemy as sa
 
 from api.resources import seconds
 from core.ids import JOB, public_id
-from results.views.dead_letter_queries import DeadLetterView, Place, code_of_row
+from results.views.dead_letter_queries import DeadLetterPosition, DeadLetterView, code_of_row
 
 _PREFIX: Final = "dead"
 _ID: Final = re.compile(r"dead_([0-9a-f]{32})_(0|[1-9][0-9]{0,8})")
 
 
-def parse_dead_id(text: str) -> Place | None:
+def parse_dead_id(text: str) -> DeadLetterPosition | None:
     """Return the item behind an id, or None when it is no id of a dead letter."""
     found = _ID.fullmatch(text)
-    return None if found is None else Place(UUID(hex=found[1]), int(found[2]))
+    return None if found is None else DeadLetterPosition(UUID(hex=found[1]), int(found[2]))
 
 
 def dead_letter_object(row: sa.Row[Any]) -> dict[str, object]:

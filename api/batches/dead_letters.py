@@ -48,7 +48,7 @@ from jobs.store.redrive import (
     mark_redriven,
     redrive_job,
 )
-from results.views.dead_letter_queries import find_dead, list_dead, readable_body
+from results.views.dead_letter_queries import find_dead_letter, list_dead_letters, readable_body
 from storage.objects.object_store import ObjectStore, StoredObject
 from tenancy.audit_log import Action, Details
 
@@ -79,7 +79,7 @@ async def show_list(
         raise unknown_cursor()
     page = await services.database.run_for(
         principal.tenant_id,
-        list_dead,
+        list_dead_letters,
         principal.tenant_id,
         job_id=None if batch is None else _job_id(batch),
         after=place,
@@ -93,7 +93,7 @@ async def show(letter_id: str, principal: PrincipalOf, services: ServicesOf) -> 
     """Show one with all its attempts and its last answer."""
     place = parse_dead_id(letter_id)
     view = await services.database.run_for(
-        principal.tenant_id, find_dead, principal.tenant_id, place
+        principal.tenant_id, find_dead_letter, principal.tenant_id, place
     )
     body = view.row.body
     if view.row.zero_retention:

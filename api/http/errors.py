@@ -20,7 +20,7 @@ from jobs.errors import (
     QuotaError,
     RequestRefusedError,
 )
-from results.webhooks.endpoints.endpoints import EndpointMissingError
+from results.webhooks.endpoints.endpoints import EndpointNotFoundError
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError, ObjectStoreFullError
 
 _MESSAGES: Final = {
@@ -58,7 +58,9 @@ def as_api_error(error: MillraceError) -> ApiError | None:
         # Clients try 409 again unless they are told: here somebody has to act first.
         return ApiError(409, str(error), code=error.code, headers={"x-should-retry": "false"})
     if isinstance(error, RequestRefusedError):
-        missing = FileMissingError | JobMissingError | EndpointMissingError | DeadLetterMissingError
+        missing = (
+            FileMissingError | JobMissingError | EndpointNotFoundError | DeadLetterMissingError
+        )
         is_path = isinstance(error, missing) and error.param is None
         status = _STATUSES.get(type(error), 404 if is_path else 400)
         return ApiError(status, str(error), code=error.code, param=error.param)

@@ -18,19 +18,19 @@ from core.ids import JOB, parse_public_id, public_id
 from results.audit.audit_report import (
     Difference,
     ItemDifferences,
-    compare_books,
     compare_items,
     compare_log,
+    compare_recorded_totals,
 )
-from results.audit.item_fingerprints import RowFacts
-from results.audit.job_log import LogRead, judge_log, written_up_to
+from results.audit.item_fingerprints import RowFingerprints
+from results.audit.job_log import LogRead, committed_offset, tally_log
 from results.audit.recorded_totals import (
     OUTCOMES,
     TOKENS,
     WINDOW_ITEMS,
-    Tally,
-    read_books,
-    tally_rows,
+    ItemTotals,
+    read_recorded_totals,
+    sum_item_rows,
 )
 from results.views.result_sources import ResultSource, result_source
 from topics.errors import LogUnavailableError
@@ -53,10 +53,14 @@ async def show(
         principal.tenant_id, result_source, principal.tenant_id, wanted
     )
     with views.audits.one(principal.tenant_id):
-        before = await services.database.run_for(principal.tenant_id, read_books, source.job_id)
+        before = await services.database.run_for(
+            principal.tenant_id, read_recorded_totals, source.job_id
+        )
         rows = await _tally(services, source)
-        after = await services.database.run_for(principal.tenant_id, read_books, source.job_id)
-        differences = compare_books(before, rows, after)
+        after = await services.database.run_for(
+            principal.tenant_id, read_recorded_totals, source.job_id
+        )
+        differences = compare_recorded_totals(before, rows, after)
         from_log = await _from_log(views, source, rows) if log else None
     if from_log is not None:
         differences += from_log.differences
@@ -88,7 +92,9 @@ async def show(
 class _FromLog:
     """What the log says, beside the rows."""
 
-    def __init__(self, read: LogRead, rows: RowFacts, tally: Tally, *, is_settled: bool) -> None:
+    def __init__(
+        self, read: LogRead, rows: RowFingerprints, tally: ItemTotals, *, is_settled: bool
+    ) -> None:
         self.read = read
         self.items = compare_items(rows, read.judge) if read.is_whole else ItemDifferences()
         self.differences: list[Difference] = []
@@ -124,22 +130,22 @@ class _FromLog:
         }
 
 
-async def _tally(services: Services, source: ResultSource) -> Tally:
-    total = Tally()
+async def _tally(services: Services, source: ResultSource) -> ItemTotals:
+    total = ItemTotals()
     for first in range(0, source.total_count, WINDOW_ITEMS):
         job = (source.job_id, source.day)
         total = total.plus(
-            await services.database.run_for(source.tenant_id, tally_rows, job, first)
+            await services.database.run_for(source.tenant_id, sum_item_rows, job, first)
         )
     return total
 
 
-async def _from_log(views: Views, source: ResultSource, tally: Tally) -> _FromLog:
+async def _from_log(views: Views, source: ResultSource, tally: ItemTotals) -> _FromLog:
     """Read the rows, then the log. Raises ApiError."""
     if views.kafka is None:
         raise ApiError(400, "This API does not reach the log.", code="invalid_value", param="log")
     try:
-        written_to = await asyncio.to_thread(written_up_to, views.kafka, source.job_id)
+        written_to = await asyncio.to_thread(committed_offset, views.kafka, source.job_id)
         rows = await _row_facts(views.services, source)
         read = await asyncio.to_thread(
             _judged, views.kafka, views.services, source, rows, written_to
@@ -162,10 +168,10 @@ def _judged(
     kafka: KafkaSettings,
     services: Services,
     source: ResultSource,
-    rows: RowFacts,
+    rows: RowFingerprints,
     written_to: int,
 ) -> LogRead:
-    return judge_log(
+    return tally_log(
         kafka,
         (source.job_id, source.job.created_at),
         rows,
@@ -174,8 +180,8 @@ def _judged(
     )
 
 
-async def _row_facts(services: Services, source: ResultSource) -> RowFacts:
-    facts = RowFacts(source.total_count)
+async def _row_facts(services: Services, source: ResultSource) -> RowFingerprints:
+    facts = RowFingerprints(source.total_count)
     for first in range(0, source.total_count, _HASH_ITEMS):
         span = range(first, min(first + _HASH_ITEMS, source.total_count))
         await services.database.run_for(
@@ -184,7 +190,7 @@ async def _row_facts(services: Services, source: ResultSource) -> RowFacts:
     return facts
 
 
-def _pick(tally: Tally, names: tuple[str, ...]) -> dict[str, int]:
+def _pick(tally: ItemTotals, names: tuple[str, ...]) -> dict[str, int]:
     return {name: getattr(tally, name) for name in names}
 
 

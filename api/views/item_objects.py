@@ -6,7 +6,7 @@ from uuid import UUID
 from api.resources import seconds, usage_object
 from core.ids import JOB, public_id
 from results.finaliser.output_lines import ERROR_MESSAGES
-from results.views.item_status import Failure, ItemStatus, ItemView
+from results.views.item_status import ItemFailure, ItemStatus, ItemView
 from results.views.result_sources import ResultSource
 
 ITEM: Final = f"{JOB}_req"
@@ -63,7 +63,7 @@ def _error(item: ItemView) -> dict[str, str | None] | None:
     return {"code": code, "message": row.error_message or ERROR_MESSAGES.get(code)}
 
 
-def _failure(failure: Failure) -> dict[str, object]:
+def _failure(failure: ItemFailure) -> dict[str, object]:
     return {
         "attempt": failure.attempt,
         "status_code": failure.status_code or None,

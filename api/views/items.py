@@ -16,7 +16,7 @@ from core.clock import SystemClock
 from core.ids import JOB, parse_public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
 from jobs.store.keyset_pages import unknown_cursor
-from results.views.item_custom_ids import ItemNames, find_index
+from results.views.item_custom_ids import ItemCustomIds, find_index
 from results.views.item_status import ItemQuery, ItemStatus, ItemView, read_items
 from results.views.result_sequence import sequence_of
 from results.views.result_sources import ResultSource, result_source
@@ -151,7 +151,7 @@ async def _name(views: Views, source: ResultSource, index: int) -> str | None:
     """Return the `custom_id` of an item without a row; None also when that takes too long."""
 
     def read() -> str | None:
-        names = ItemNames(_reads(views), source)
+        names = ItemCustomIds(_reads(views), source)
         try:
             return names.at(index)
         except SearchOverdueError:

@@ -12,7 +12,7 @@ from api.runtime.services import Services
 from api.runtime.tenant_slots import Slots
 from api.views.following import Followers
 from api.views.result_pages import ResultPages
-from results.views.dispatched_items import Dispatched, dispatched_items
+from results.views.dispatched_items import DispatchedItems, dispatched_items
 from topics.errors import LogUnavailableError
 from topics.settings import KafkaSettings
 
@@ -31,7 +31,7 @@ class _Look:
     """What a pool's batches held at a moment."""
 
     asked_s: float
-    found: asyncio.Task[Dispatched]
+    found: asyncio.Task[DispatchedItems]
 
 
 @dataclass(slots=True)

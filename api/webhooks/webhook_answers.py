@@ -10,18 +10,18 @@ import msgspec
 from api.http.answers import ApiError
 from jobs.store.idempotency import Answer
 from results.webhooks.delivery.signatures import secret_text
-from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
+from results.webhooks.endpoints.secret_encryption import SecretCipher, SecretUnreadableError
 
 
 def sealed_answer(
-    shown: Mapping[str, object], secret: bytes, sealer: Sealer, tenant_id: UUID
+    shown: Mapping[str, object], secret: bytes, sealer: SecretCipher, tenant_id: UUID
 ) -> Answer:
     """Return `shown` with its secret encrypted: nothing at rest may show one."""
     sealed = base64.b64encode(sealer.seal(secret, tenant_id)).decode()
     return Answer(200, msgspec.json.encode({**shown, "signing_secret": sealed}))
 
 
-def opened_answer(answer: Answer, sealer: Sealer, tenant_id: UUID) -> Answer:
+def opened_answer(answer: Answer, sealer: SecretCipher, tenant_id: UUID) -> Answer:
     """Return the answer as its client sees it; bytes are equal as often as it is given.
 
     Raises ApiError (410) when the key that it was encrypted under is gone.

@@ -21,10 +21,10 @@ from jobs.store.idempotency import Answer
 from jobs.store.keyset_pages import Cursor
 from results.webhooks.delivery.delivery_history import (
     Replay,
-    begin_test,
+    create_test_delivery,
     find_attempt,
     list_deliveries,
-    replay,
+    replay_deliveries,
 )
 from results.webhooks.endpoints.endpoints import ENDPOINT, check_event_types
 from tenancy.api_keys import Principal
@@ -92,7 +92,7 @@ async def test(
     wanted = parse_public_id(ENDPOINT, endpoint_id)
 
     def begin(connection: sa.Connection) -> UUID:
-        return begin_test(connection, principal.tenant_id, wanted, body.event_type)
+        return create_test_delivery(connection, principal.tenant_id, wanted, body.event_type)
 
     async def finish(message_id: UUID) -> Answer:
         assert wanted is not None
@@ -135,7 +135,7 @@ async def send_again(
     )
 
     def work(connection: sa.Connection) -> Answer:
-        replayed = replay(connection, principal.tenant_id, endpoint, wanted)
+        replayed = replay_deliveries(connection, principal.tenant_id, endpoint, wanted)
         last_id = replayed.last_id
         done = {
             "object": "webhook_endpoint.replay",

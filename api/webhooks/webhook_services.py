@@ -10,9 +10,9 @@ from fastapi import Depends, Request
 
 from api.http.answers import ApiError, unavailable
 from core.open_files import ShortageError
-from results.webhooks.endpoints.address_policy import Reach, reach_of
+from results.webhooks.endpoints.address_policy import AddressPolicy, address_policy
 from results.webhooks.endpoints.callbacks import Callback
-from results.webhooks.endpoints.dns_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.dns_lookups import DnsLookups, DnsLookupsBusyError
 from results.webhooks.endpoints.endpoints import check_event_types
 from results.webhooks.endpoints.name_resolution import (
     AddressRefusedError,
@@ -20,7 +20,7 @@ from results.webhooks.endpoints.name_resolution import (
     system_resolver,
 )
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, UrlError, parse_url
-from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.endpoints.secret_encryption import SecretCipher
 from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.settings import WebhookSettings
 
@@ -33,12 +33,12 @@ class WebhookServices:
     """Of one API process. It contacts no receiver: that is the role `webhooks` alone."""
 
     settings: WebhookSettings
-    reach: Reach
-    look_ups: LookUps
-    optional_sealer: Sealer | None
+    reach: AddressPolicy
+    look_ups: DnsLookups
+    optional_sealer: SecretCipher | None
 
     @property
-    def sealer(self) -> Sealer:
+    def sealer(self) -> SecretCipher:
         """The sealer of secrets. Raises ApiError when this installation has no key for it."""
         if self.optional_sealer is None:
             raise _no_key()
@@ -62,7 +62,7 @@ class WebhookServices:
             raise ApiError(
                 400, "The host has no public address.", code="invalid_value", param=param
             ) from None
-        except (TimeoutError, LookUpsBusyError, ShortageError):
+        except (TimeoutError, DnsLookupsBusyError, ShortageError):
             raise unavailable(
                 "The host could not be looked up in time.",
                 retry_after_s=2,
@@ -96,9 +96,9 @@ def webhook_services(settings: WebhookSettings) -> WebhookServices:
     keys = settings.keys()
     return WebhookServices(
         settings=settings,
-        reach=reach_of(settings),
-        look_ups=LookUps(system_resolver, count_max=_LOOK_UP_THREADS, wait_s=_LOOK_UP_S),
-        optional_sealer=Sealer(keys, secrets.token_bytes) if keys else None,
+        reach=address_policy(settings),
+        look_ups=DnsLookups(system_resolver, count_max=_LOOK_UP_THREADS, wait_s=_LOOK_UP_S),
+        optional_sealer=SecretCipher(keys, secrets.token_bytes) if keys else None,
     )
 
 

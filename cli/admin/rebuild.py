@@ -14,8 +14,8 @@ from cli.tables import Form, FormOption, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
 from results.rebuilding.log_replay import LogReplay
-from results.rebuilding.rebuild import Rebuilt, rebuild
-from results.rebuilding.rebuild_outcome import Verdict
+from results.rebuilding.rebuild import RebuiltJob, rebuild
+from results.rebuilding.rebuild_outcome import RebuildOutcome
 from results.rebuilding.shadow_tables import shadow_engine
 from results.settings import WriterSettings
 from storage.postgres.engines import create_engine
@@ -33,8 +33,8 @@ _HEADERS = (
     "attempts",
 )
 _WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7, 7, 8)
-_WELL = frozenset({Verdict.SAME, Verdict.SWAPPED, Verdict.GONE})
-_WELL_OF_ALL = _WELL | {Verdict.NOT_ENDED}  # nobody asked for a job that runs
+_WELL = frozenset({RebuildOutcome.SAME, RebuildOutcome.SWAPPED, RebuildOutcome.GONE})
+_WELL_OF_ALL = _WELL | {RebuildOutcome.NOT_ENDED}  # nobody asked for a job that runs
 
 
 def rebuild_jobs(
@@ -61,7 +61,7 @@ def rebuild_jobs(
     """
     if (job is None) == (not all_jobs):
         raise typer.BadParameter("give either an ID or --all")
-    verdicts: list[Verdict] = []
+    verdicts: list[RebuildOutcome] = []
     found = _rebuilt(_ids(job), apply, timeout, data)
     first = list(islice(found, 1))  # before anything is written: it may fail at once
     if job is not None and not first:
@@ -71,12 +71,12 @@ def rebuild_jobs(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def is_well(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
+def is_well(verdicts: Iterable[RebuildOutcome], *, all_jobs: bool) -> bool:
     """Whether nothing is left to look at."""
     return (_WELL_OF_ALL if all_jobs else _WELL).issuperset(verdicts)
 
 
-def write(found: Iterable[Rebuilt], form: Form, verdicts: list[Verdict]) -> None:
+def write(found: Iterable[RebuiltJob], form: Form, verdicts: list[RebuildOutcome]) -> None:
     """Write what became of jobs, and note their verdicts; also what was done before a failure."""
     shown: list[dict[str, object]] = []
 
@@ -110,7 +110,7 @@ def _ids(job: str | None) -> list[UUID] | None:
 
 def _rebuilt(
     job_ids: list[UUID] | None, apply: bool, timeout_s: float, data: DataOption
-) -> Iterator[Rebuilt]:
+) -> Iterator[RebuiltJob]:
     database = database_settings(data)
     writer = WriterSettings.from_env(os.environ)
     live = create_engine(database, application_name="millrace-rebuild")
@@ -118,14 +118,14 @@ def _rebuilt(
         replay = LogReplay(kafka_settings(data), writer, timeout_s=timeout_s)
         with shadow_engine(database, live) as shadow:
             for one in rebuild(live, shadow, replay, job_ids, apply=apply):
-                if one.verdict is Verdict.OTHER_LIMIT:
+                if one.verdict is RebuildOutcome.OTHER_LIMIT:
                     typer.echo(about_limit(one, writer.attempts_max), err=True)
                 yield one
     finally:
         live.dispose()
 
 
-def about_limit(one: Rebuilt, attempts_max: int) -> str:
+def about_limit(one: RebuiltJob, attempts_max: int) -> str:
     """Return why a job was refused that ran under another limit of attempts."""
     found = one.found
     assert found is not None  # it was compared
@@ -140,7 +140,7 @@ def about_limit(one: Rebuilt, attempts_max: int) -> str:
     )
 
 
-def row(one: Rebuilt) -> tuple[str, ...]:
+def row(one: RebuiltJob) -> tuple[str, ...]:
     """Return the cells of a job."""
     found = one.found
     if found is None:
@@ -158,7 +158,7 @@ def row(one: Rebuilt) -> tuple[str, ...]:
     )
 
 
-def as_json(one: Rebuilt) -> dict[str, object]:
+def as_json(one: RebuiltJob) -> dict[str, object]:
     """Return a job for programs, with its digests."""
     found = one.found
     shown: dict[str, object] = {"job": shown_id(one), "verdict": one.verdict.value}
@@ -180,6 +180,6 @@ def as_json(one: Rebuilt) -> dict[str, object]:
     return shown
 
 
-def shown_id(one: Rebuilt) -> str:
+def shown_id(one: RebuiltJob) -> str:
     """Return the id that clients know."""
     return public_id(JOB if one.kind == JobKind.BATCH else SINGLE, one.job_id)

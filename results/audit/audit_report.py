@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from results.audit.item_fingerprints import RowFacts, differing
-from results.audit.log_tally import LogJudge
-from results.audit.recorded_totals import OUTCOMES, TOKENS, Books, Tally
+from results.audit.item_fingerprints import RowFingerprints, differing
+from results.audit.log_tally import LogTally
+from results.audit.recorded_totals import OUTCOMES, TOKENS, ItemTotals, RecordedTotals
 
 ITEMS_NAMED_MAX: Final = 100
 """Items that are named of each kind of difference; all of them are counted."""
@@ -42,7 +42,9 @@ class ItemDifferences:
         return bool(self.row_missing_count or self.result_missing_count or self.row_differs_count)
 
 
-def compare_books(before: Books, rows: Tally, after: Books) -> list[Difference]:
+def compare_recorded_totals(
+    before: RecordedTotals, rows: ItemTotals, after: RecordedTotals
+) -> list[Difference]:
     """Return where rows, counters, ledger and order disagree.
 
     Rows were read between `before` and `after`, so of a job that runs they may lie between.
@@ -61,7 +63,7 @@ def compare_books(before: Books, rows: Tally, after: Books) -> list[Difference]:
     return list(dict.fromkeys(found))
 
 
-def _within(books: Books) -> Iterator[Difference]:
+def _within(books: RecordedTotals) -> Iterator[Difference]:
     """Compare what one transaction writes, so it agrees at every moment."""
     for name in (*TOKENS, "copied"):
         counted, billed = getattr(books.counters, name), getattr(books.ledger, name)
@@ -76,16 +78,16 @@ def _within(books: Books) -> Iterator[Difference]:
         yield Difference("items.ended", ("counters", ended), ("input", books.total_count))
 
 
-def compare_log(rows: Tally, log: Tally) -> list[Difference]:
+def compare_log(rows: ItemTotals, log: ItemTotals) -> list[Difference]:
     """Return where the sums of a settled job's rows and of its whole log disagree."""
     return [
         Difference(f"log.{name}", ("rows", left), ("log", right))
-        for name, left, right in zip(Tally._fields, rows, log, strict=True)
+        for name, left, right in zip(ItemTotals._fields, rows, log, strict=True)
         if left != right
     ]
 
 
-def compare_items(rows: RowFacts, judge: LogJudge) -> ItemDifferences:
+def compare_items(rows: RowFingerprints, judge: LogTally) -> ItemDifferences:
     """Return which items rows and log tell differently."""
     found = ItemDifferences()
     log = judge.facts

@@ -30,7 +30,7 @@ WHERE job_id = %b::uuid AND item_index >= %b::int AND item_index < %b::int
 """
 
 
-class Facts:
+class ItemFingerprints:
     """A fingerprint of what is known of each item of a job. Good in one process only."""
 
     def __init__(self, total_count: int) -> None:
@@ -44,7 +44,7 @@ class Facts:
         self.prints[index] = hash(said)
 
 
-class RowFacts(Facts):
+class RowFingerprints(ItemFingerprints):
     """What the rows of a job say."""
 
     def __init__(self, total_count: int) -> None:
@@ -79,8 +79,8 @@ class RowFacts(Facts):
                 self.originals[index] = original
 
 
-def said_by(item: ItemOutcome) -> tuple[object, ...]:
-    """Return what an outcome says, as `RowFacts` reads it from its row."""
+def outcome_fields(item: ItemOutcome) -> tuple[object, ...]:
+    """Return what an outcome says, as `RowFingerprints` reads it from its row."""
     return (
         item.outcome.value,
         item.status_code,
@@ -96,18 +96,18 @@ def said_by(item: ItemOutcome) -> tuple[object, ...]:
     )
 
 
-def said_by_copy(item: ItemOutcome) -> tuple[object, ...]:
+def copy_fields(item: ItemOutcome) -> tuple[object, ...]:
     """Return what the row of a copy says that took over this outcome."""
-    outcome, status_code, _, _, _, _, _, *rest, _ = said_by(item)
+    outcome, status_code, _, _, _, _, _, *rest, _ = outcome_fields(item)
     return (outcome, status_code, 0, 0, 0, 0, 0, *rest, item.index)
 
 
-def said_by_close(outcome: Outcome, code: str) -> tuple[object, ...]:
+def close_fields(outcome: Outcome, code: str) -> tuple[object, ...]:
     """Return what a row says that a close made."""
     return (outcome.value, 0, 0, 0, 0, 0, 0, code, 0, None, None)
 
 
-def differing(one: Facts, other: Facts) -> Iterable[int]:
+def differing(one: ItemFingerprints, other: ItemFingerprints) -> Iterable[int]:
     """Yield the indexes of which both know something, and not the same."""
     pairs = zip(one.known, other.known, one.prints, other.prints, strict=True)
     for index, (known, too, left, right) in enumerate(pairs):

@@ -7,9 +7,9 @@ from typing import Final
 from uuid import UUID
 
 from core.errors import RecordUnreadableError
-from results.audit.item_fingerprints import Facts, RowFacts
+from results.audit.item_fingerprints import ItemFingerprints, RowFingerprints
 from results.audit.log_extent import CLOCKS_DIFFER_S_MAX, partition_log
-from results.audit.log_tally import LogJudge
+from results.audit.log_tally import LogTally
 from results.writer.record_reader import read_record
 from results.writer.writer import GROUP
 from topics.records.catalogue import RESULTS
@@ -25,7 +25,7 @@ _CLIENT: Final = "millrace-audit"
 class LogRead:
     """What was read of the log, and whether that was all of a job."""
 
-    judge: LogJudge
+    judge: LogTally
     holds_first: bool  # the log goes back to before the job
     was_in_time: bool
     stretch: Stretch
@@ -37,7 +37,7 @@ class LogRead:
         return self.holds_first and self.was_in_time
 
 
-def written_up_to(settings: KafkaSettings, job_id: UUID) -> int:
+def committed_offset(settings: KafkaSettings, job_id: UUID) -> int:
     """Return the offset that the writer has committed on the job's partition.
 
     Ask before rows are read: they hold everything below it. Raises LogUnavailableError.
@@ -50,10 +50,10 @@ def written_up_to(settings: KafkaSettings, job_id: UUID) -> int:
         reader.close()
 
 
-def judge_log(
+def tally_log(
     settings: KafkaSettings,
     job: tuple[UUID, datetime],
-    rows: RowFacts,
+    rows: RowFingerprints,
     *,
     written_to: int,
     stop_at_s: float,
@@ -64,7 +64,7 @@ def judge_log(
     """
     started_s = time.monotonic()
     job_id, created_at = job
-    judge = LogJudge(rows, Facts(len(rows.known)))
+    judge = LogTally(rows, ItemFingerprints(len(rows.known)))
     reader = StretchReader(settings, RESULTS, client_id=_CLIENT)
     try:
         log = partition_log(reader, job_partition(job_id, RESULTS.partition_count))
@@ -83,7 +83,7 @@ def judge_log(
     return LogRead(judge, holds_first, was_in_time, stretch, time.monotonic() - started_s)
 
 
-def _take(judge: LogJudge, received: Received, *, is_late: bool) -> None:
+def _take(judge: LogTally, received: Received, *, is_late: bool) -> None:
     try:
         record = read_record(received)
     except RecordUnreadableError:

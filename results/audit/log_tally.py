@@ -9,8 +9,14 @@ from dataclasses import dataclass, field
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.audit.item_fingerprints import Facts, RowFacts, said_by, said_by_close, said_by_copy
-from results.audit.recorded_totals import Tally
+from results.audit.item_fingerprints import (
+    ItemFingerprints,
+    RowFingerprints,
+    close_fields,
+    copy_fields,
+    outcome_fields,
+)
+from results.audit.recorded_totals import ItemTotals
 from results.writer.counters import JobSum, sum_items
 from results.writer.job_closer import CLOSE_OUTCOMES
 from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
@@ -31,17 +37,17 @@ class LogCounts:
 
 
 @dataclass(slots=True)
-class LogJudge:
+class LogTally:
     """Judges the records of one job in the order of its partition."""
 
-    rows: RowFacts
-    facts: Facts
+    rows: RowFingerprints
+    facts: ItemFingerprints
     late: set[int] = field(default_factory=set)
     """Items decided by records that the writer may not have written yet."""
     counts: LogCounts = field(default_factory=LogCounts)
-    tally: Tally = field(default_factory=Tally)
+    tally: ItemTotals = field(default_factory=ItemTotals)
     closed_reason: CloseReason | None = None
-    _given: Facts = field(init=False)
+    _given: ItemFingerprints = field(init=False)
     """What the rows of copies say of each original that has a result; without copies, nothing."""
     _ends: bytearray = field(init=False)
     """How those originals ended."""
@@ -49,7 +55,7 @@ class LogJudge:
     def __post_init__(self) -> None:
         """Take as much room as the copies need: `rows` were read before."""
         count = len(self.rows.originals)
-        self._given, self._ends = Facts(count), bytearray(count)
+        self._given, self._ends = ItemFingerprints(count), bytearray(count)
 
     def take(self, record: Outcomes | Close | CopiesDue, *, is_late: bool) -> None:
         """Judge the next record; call `finish` behind the last one."""
@@ -103,8 +109,8 @@ class LogJudge:
             self.tally = self.tally._replace(failed=self.tally.failed + 1)
             self._give(index, Outcome.FAILED, ())
             return False
-        self.facts.note(index, said_by(item))
-        self._give(index, item.outcome, said_by_copy(item))
+        self.facts.note(index, outcome_fields(item))
+        self._give(index, item.outcome, copy_fields(item))
         if is_late:
             self.late.add(index)
         return True
@@ -114,7 +120,9 @@ class LogJudge:
         index = failure.index
         if index in self.rows.unstorable:
             return self.rows.unstorable[index] == failure.attempt
-        return bool(self.rows.known[index]) and self.rows.prints[index] == hash(said_by(failure))
+        return bool(self.rows.known[index]) and self.rows.prints[index] == hash(
+            outcome_fields(failure)
+        )
 
     def _give(self, index: int, outcome: Outcome, said: tuple[object, ...]) -> None:
         if self.rows.originals:
@@ -129,7 +137,7 @@ class LogJudge:
         self._copy()
         self.closed_reason = close.reason
         outcome, code = CLOSE_OUTCOMES[close.reason]
-        said = said_by_close(outcome, code)
+        said = close_fields(outcome, code)
         open_ = [index for index, known in enumerate(self.facts.known) if not known]
         for index in open_:
             self.facts.note(index, said)
@@ -138,8 +146,8 @@ class LogJudge:
         self.tally = self.tally.plus(_of_outcome(outcome, len(open_)))
 
 
-def _tally(total: JobSum) -> Tally:
-    return Tally(
+def _tally(total: JobSum) -> ItemTotals:
+    return ItemTotals(
         total.succeeded,
         total.failed,
         total.cancelled,
@@ -152,5 +160,5 @@ def _tally(total: JobSum) -> Tally:
     )
 
 
-def _of_outcome(outcome: Outcome, count: int) -> Tally:
-    return Tally()._replace(**{outcome.label: count})
+def _of_outcome(outcome: Outcome, count: int) -> ItemTotals:
+    return ItemTotals()._replace(**{outcome.label: count})

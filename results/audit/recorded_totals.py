@@ -23,7 +23,7 @@ TOKENS: Final = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_to
 OUTCOMES: Final = tuple(outcome.label for outcome in Outcome)
 
 
-class Tally(NamedTuple):
+class ItemTotals(NamedTuple):
     """Items by outcome and the tokens of those on the bill."""
 
     succeeded: int = 0
@@ -42,21 +42,21 @@ class Tally(NamedTuple):
         """Items that have ended."""
         return self.succeeded + self.failed + self.cancelled + self.expired
 
-    def plus(self, other: "Tally") -> "Tally":
+    def plus(self, other: "ItemTotals") -> "Tally":
         """Return the sum of both."""
-        return Tally(*map(sum, zip(self, other, strict=True)))
+        return ItemTotals(*map(sum, zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class RecordedTotals:
     """Counters, ledger and order of a job at one moment."""
 
     state: str
     total_count: int
     is_settled: bool
     closed_reason: str | None
-    counters: Tally  # `billed` is not counted there
-    ledger: Tally  # has no outcomes
+    counters: ItemTotals  # `billed` is not counted there
+    ledger: ItemTotals  # has no outcomes
     sequenced: int | None  # items in the order of results; None: the job keeps none
 
 
@@ -83,31 +83,31 @@ WHERE j.id = :job
 """).bindparams(sa.bindparam("job", type_=sa.Uuid))
 
 
-def read_books(connection: sa.Connection, job_id: UUID) -> Books:
+def read_recorded_totals(connection: sa.Connection, job_id: UUID) -> RecordedTotals:
     """Return what is written down about a job. Raises JobMissingError: it was deleted meanwhile."""
     row = connection.execute(_BOOKS, {"job": job_id}).one_or_none()
     if row is None:
         raise JobMissingError
     numbers = [None if number is None else int(number) for number in row[4:]]
-    return Books(
+    return RecordedTotals(
         state=row[0],
         total_count=row[1],
         is_settled=row[2],
         closed_reason=row[3],
         # Only the last one may be None.
-        counters=Tally(*numbers[:8])._replace(copied=numbers[13]),  # type: ignore[arg-type]
-        ledger=Tally(0, 0, 0, 0, *numbers[8:13])._replace(copied=numbers[14]),  # type: ignore[arg-type]
+        counters=ItemTotals(*numbers[:8])._replace(copied=numbers[13]),  # type: ignore[arg-type]
+        ledger=ItemTotals(0, 0, 0, 0, *numbers[8:13])._replace(copied=numbers[14]),  # type: ignore[arg-type]
         sequenced=numbers[15],
     )
 
 
-def tally_rows(connection: sa.Connection, job: tuple[UUID, int], first: int) -> Tally:
+def sum_item_rows(connection: sa.Connection, job: tuple[UUID, int], first: int) -> ItemTotals:
     """Add up the rows of WINDOW_ITEMS indexes from `first` on; `job` is its id and day."""
-    return Tally(*map(int, connection.execute(tally_query(job, first)).one()))
+    return ItemTotals(*map(int, connection.execute(item_sums_query(job, first)).one()))
 
 
-def tally_query(job: tuple[UUID, int], first: int) -> sa.Select[Any]:
-    """Return the query of `tally_rows`."""
+def item_sums_query(job: tuple[UUID, int], first: int) -> sa.Select[Any]:
+    """Return the query of `sum_item_rows`."""
     job_id, day = job
     counts = [sa.func.count().filter(items.c.outcome == outcome.value) for outcome in Outcome]
     sums = [sa.func.coalesce(sa.func.sum(items.c[name]).filter(IS_BILLED), 0) for name in TOKENS]

@@ -26,7 +26,7 @@ from jobs.tables.jobs import jobs
 from results.finaliser.item_rows import item_rows
 from results.finaliser.output_files import ResultFiles, result_prefix, write_result_files
 from results.finaliser.output_lines import ItemRow
-from results.finaliser.row_decryption import RowOpener
+from results.finaliser.row_decryption import RowDecrypter
 from results.writer.custom_ids import CustomIds, JobCustomIds
 from storage.objects.object_store import ObjectStore, StoredObject
 
@@ -69,7 +69,7 @@ def finalise(
         check=check,
     )
     if job.zero_retention:
-        rows = map(RowOpener(store, job.id).opened, rows)
+        rows = map(RowDecrypter(store, job.id).opened, rows)
     inputs = [InputFile(job.input_key, 0, job.input_bytes), *appended.get(job.id, ())]
     custom_ids = JobCustomIds((file.first_index, _ids_of(store, file)) for file in inputs)
     written = write_result_files(

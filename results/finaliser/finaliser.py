@@ -20,7 +20,7 @@ from jobs.leasing.leases import Lease
 from jobs.supervised_threads import Background
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
-from results.finaliser.retry_backoff import Pauses
+from results.finaliser.retry_backoff import RetryBackoff
 from results.retention.file_object_removal import FileRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from results.settings import FinaliserSettings
@@ -45,7 +45,7 @@ class Finaliser:
     settings: FinaliserSettings
     clock: Clock
     _away_since: float | None = None  # monotonic
-    _pauses: Pauses = field(default_factory=Pauses)
+    _pauses: RetryBackoff = field(default_factory=RetryBackoff)
 
     def run(self, notifications: Notifications, stop: threading.Event) -> None:
         """End settled jobs until `stop`, and for `stop_grace_s` those that are begun.

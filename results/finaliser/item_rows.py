@@ -36,7 +36,7 @@ ORDER BY item_index
 """
 
 
-class RowMissingError(MillraceError):
+class RowNotFoundError(MillraceError):
     """A settled job lacks the row of an item."""
 
     code = "row_missing"
@@ -48,7 +48,7 @@ def item_rows(
     """Yield one row for every index below `total_count`.
 
     `check` is called before each page, and before each row whose body is an object.
-    Raises RowMissingError, and whatever `check` raises.
+    Raises RowNotFoundError, and whatever `check` raises.
     """
     expected, asked = 0, PAGE_ITEMS
     while expected < total_count:
@@ -57,10 +57,10 @@ def item_rows(
         rows, size_bytes = _page(engine, job_id, day, indexes)
         asked = _rows_to_ask_for(len(rows), size_bytes)
         if not rows:
-            raise RowMissingError(job=job_id, index=expected)
+            raise RowNotFoundError(job=job_id, index=expected)
         for row in rows:
             if row.item_index != expected:
-                raise RowMissingError(job=job_id, index=expected)
+                raise RowNotFoundError(job=job_id, index=expected)
             if row.body_key is not None:
                 check()
             expected += 1

@@ -6,12 +6,12 @@ from typing import Final
 from core.errors import Disposition, MillraceError
 from storage.objects.object_store import ObjectStore
 
-RESTING_MAX: Final = 10_000
+REFUSED_MAX: Final = 10_000
 """Beyond, all are asked for again: the store gives up nothing, and its operator is to act."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusals:
+class RefusedObjects:
     """What one process was refused since it last tried everything; one thread uses it."""
 
     resting: set[str] = field(default_factory=set)
@@ -32,5 +32,5 @@ class Refusals:
 
     def wake(self, *, is_last: bool) -> None:
         """Let all be asked for again, once the last of the others was, or when they are many."""
-        if is_last or len(self.resting) >= RESTING_MAX:
+        if is_last or len(self.resting) >= REFUSED_MAX:
             self.resting.clear()

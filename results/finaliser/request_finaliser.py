@@ -55,7 +55,7 @@ _TARGET: Final = sa.case(
 
 
 @dataclass(frozen=True, slots=True)
-class RequestEnding:
+class RequestFinaliser:
     """Ends requests; any number of processes may."""
 
     engine: sa.Engine
@@ -83,7 +83,7 @@ class RequestEnding:
             dones = list(threads.map(self._clear, found))
         cleared = [row.id for row, done in zip(found, dones, strict=True) if done]
         with self.engine.begin() as connection:
-            states = end_requests(connection, cleared)
+            states = finalise_requests(connection, cleared)
         for state in states:
             metrics.JOBS_TERMINAL.labels(state).inc()
         return len(cleared) == ROUND_MAX and bool(states)
@@ -127,7 +127,7 @@ def spare_answers(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     }
 
 
-def end_requests(connection: sa.Connection, job_ids: Sequence[UUID]) -> list[str]:
+def finalise_requests(connection: sa.Connection, job_ids: Sequence[UUID]) -> list[str]:
     """Move settled requests to their terminal states and announce them; return the states."""
     if not job_ids:
         return []

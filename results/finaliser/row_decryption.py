@@ -20,7 +20,7 @@ ANSWER_UNREADABLE: Final = "answer_unreadable"
 
 
 @dataclass(slots=True)
-class RowOpener:
+class RowDecrypter:
     """Decrypts the rows of one job; one thread at a time uses it."""
 
     store: ObjectStore

@@ -56,7 +56,7 @@ class RolesRunError(MillraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryResult:
     """What was done."""
 
     job_count: int  # unfinished jobs that were renewed
@@ -64,7 +64,7 @@ class Recovered:
     first_is_held: bool  # False: the log begins later than what is read again should
 
 
-def recover(engine: sa.Engine, kafka: KafkaSettings) -> Recovered:
+def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
     """Prepare the start of the roles on a restored database.
 
     Raises RolesRunError, LogUnavailableError, and one of DATABASE_AWAY.
@@ -86,7 +86,7 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> Recovered:
     with engine.connect() as connection:
         last_bill = connection.scalar(_LAST_BILL)
     record_count, first_is_held = _rewind(kafka, group, since_s(oldest, last_bill))
-    return Recovered(job_count, record_count, first_is_held)
+    return RecoveryResult(job_count, record_count, first_is_held)
 
 
 def since_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:

@@ -24,8 +24,8 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import code_of
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
-from results.writer.outcome_router import Judge
+from results.writer.open_work import run_all
+from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Entry, grouped
 from results.writer.record_reader import read_record
 from topics.records.catalogue import RESULTS
@@ -72,7 +72,7 @@ class LogReplay:
         """
         settings, tables = self._writer, _OneTable(shadow)
         rules = RetryRules(attempts_max=settings.attempts_max)
-        judge = Judge(
+        judge = OutcomeRouter(
             items=ItemWriter(shadow, tables, retries=rules),
             closes=JobCloser(shadow, tables, slice_items=settings.close_slice_items),
             copies=CopyWriter(shadow),
@@ -84,7 +84,7 @@ class LogReplay:
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
-                do_all(judge.judge(group), never)
+                run_all(judge.judge(group), never)
         return above
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from results.rebuilding.shadow_tables import SCHEMA, statement
 
 
-class Missing(NamedTuple):
+class MissingCounts(NamedTuple):
     """Rows that only the shadow has."""
 
     letters: int
@@ -58,10 +58,10 @@ FROM {SCHEMA}.item_attempts made {_ITS_ROW}
 """When it failed is not on the log: no later than its item ended."""
 
 
-def count_missing(connection: sa.Connection, span: dict[str, object]) -> Missing:
+def count_missing(connection: sa.Connection, span: dict[str, object]) -> MissingCounts:
     """Count what is missing of a job's items; `span` binds `day`, `job`, `first` and `last`."""
     counts: list[Any] = [connection.scalar(statement(text), span) for text in (_LETTERS, _ATTEMPTS)]
-    return Missing._make(counts)
+    return MissingCounts._make(counts)
 
 
 def add_missing(connection: sa.Connection, job: tuple[UUID, int]) -> None:

@@ -14,20 +14,20 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.rebuilding.comparison import Comparison, compare, first_row_s
 from results.rebuilding.log_replay import LogReplay
-from results.rebuilding.rebuild_outcome import Verdict
-from results.rebuilding.shadow_tables import begin_jobs
+from results.rebuilding.rebuild_outcome import RebuildOutcome
+from results.rebuilding.shadow_tables import copy_jobs_to_shadow
 from results.rebuilding.table_swap import swap
 from topics.records.catalogue import RESULTS
 from topics.records.partitioner import job_partition
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuiltJob:
     """A job and what its log says; nothing is known of one whose log was not judged."""
 
     job_id: UUID
     kind: str
-    verdict: Verdict
+    verdict: RebuildOutcome
     found: Comparison | None = None
 
 
@@ -48,7 +48,7 @@ def rebuild(
     job_ids: Sequence[UUID] | None,
     *,
     apply: bool,
-) -> Iterator[Rebuilt]:
+) -> Iterator[RebuiltJob]:
     """Yield what became of each job of `job_ids`, or of all that have items; None means all.
 
     Each as soon as it is known: what was swapped stays so, whatever comes behind it.
@@ -63,14 +63,14 @@ def rebuild(
         held = []
         for job in group:
             if not job.is_settled:
-                yield Rebuilt(job.job_id, job.kind, Verdict.NOT_ENDED)
+                yield RebuiltJob(job.job_id, job.kind, RebuildOutcome.NOT_ENDED)
             elif not log.holds(job.created_s, _first_row_s(live, job)):
-                yield Rebuilt(job.job_id, job.kind, Verdict.LOG_BEGINS_LATER)
+                yield RebuiltJob(job.job_id, job.kind, RebuildOutcome.LOG_BEGINS_LATER)
             else:
                 held.append(job)
         above_limit: Mapping[UUID, int] = {}
         if held:
-            begin_jobs(live, [job.job_id for job in held])
+            copy_jobs_to_shadow(live, [job.job_id for job in held])
             above_limit = replay.run(shadow, log, [job.job_id for job in held])
         for job in held:
             yield _settle(live, job, above_limit.get(job.job_id, 0), apply=apply)
@@ -81,22 +81,22 @@ def _first_row_s(live: sa.Engine, job: _Job) -> float | None:
         return first_row_s(connection, (job.job_id, job.day), job.total_count)
 
 
-def _settle(live: sa.Engine, job: _Job, above_limit: int, *, apply: bool) -> Rebuilt:
+def _settle(live: sa.Engine, job: _Job, above_limit: int, *, apply: bool) -> RebuiltJob:
     place = (job.job_id, job.day)
     with live.connect() as connection:
         found = compare(connection, place, job.total_count, above_limit=above_limit)
-    verdict = Verdict.DIFFERS
+    verdict = RebuildOutcome.DIFFERS
     if found is None:
-        verdict = Verdict.GONE
+        verdict = RebuildOutcome.GONE
     elif found.is_same:
-        verdict = Verdict.SAME
+        verdict = RebuildOutcome.SAME
     elif found.has_other_limit:
-        verdict = Verdict.OTHER_LIMIT
+        verdict = RebuildOutcome.OTHER_LIMIT
     elif found.shadow_ended != job.total_count:
-        verdict = Verdict.LOG_INCOMPLETE
+        verdict = RebuildOutcome.LOG_INCOMPLETE
     elif apply:
         verdict = swap(live, place, found)
-    return Rebuilt(job.job_id, job.kind, verdict, found)
+    return RebuiltJob(job.job_id, job.kind, verdict, found)
 
 
 def _jobs(live: sa.Engine, job_ids: Sequence[UUID] | None) -> list[_Job]:

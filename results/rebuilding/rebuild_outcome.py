@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class RebuildOutcome(StrEnum):
     """What became of a job."""
 
     SAME = "same"

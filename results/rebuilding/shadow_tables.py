@@ -17,7 +17,7 @@ from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 
 SCHEMA: Final = "millrace_rebuild"
-LONG: Final = sa.text("SET LOCAL statement_timeout = '600s'")
+LONG_TIMEOUT: Final = sa.text("SET LOCAL statement_timeout = '600s'")
 """Of what a job has, a statement may touch all, which is a million rows."""
 
 _ADVISORY_LOCK: Final = 0x72656275  # one rebuild at a time in one database
@@ -60,10 +60,10 @@ def shadow_engine(settings: DatabaseSettings, live: sa.Engine) -> Iterator[sa.En
             guard.commit()
 
 
-def begin_jobs(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
+def copy_jobs_to_shadow(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
     """Fill the shadow with jobs as they were before their first result, and nothing else."""
     with live.begin() as connection:
-        connection.execute(LONG)
+        connection.execute(LONG_TIMEOUT)
         for name in connection.scalars(_TABLES).all():
             connection.execute(sa.text(f"TRUNCATE {SCHEMA}.{name}"))
         ids = {"ids": list(job_ids)}

@@ -14,8 +14,8 @@ from core.states import JobKind
 from jobs.tables.jobs import jobs
 from results.rebuilding.comparison import COLUMNS, COUNTERS, USAGE, Comparison, same
 from results.rebuilding.missing_dead_letters import add_missing
-from results.rebuilding.rebuild_outcome import Verdict
-from results.rebuilding.shadow_tables import LONG, SCHEMA, statement
+from results.rebuilding.rebuild_outcome import RebuildOutcome
+from results.rebuilding.shadow_tables import LONG_TIMEOUT, SCHEMA, statement
 from results.writer.day_partitions import DayPartitions
 from tenancy.audit_log import CLI, Act, Action, record_act
 
@@ -68,7 +68,7 @@ INSERT INTO job_slices SELECT * FROM {SCHEMA}.job_slices WHERE job_id = :job
 """  # noqa: S608
 
 
-def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> Verdict:
+def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> RebuildOutcome:
     """Make a settled job's projections what the log says.
 
     GONE: it was deleted since it was compared; DIFFERS: it is not settled any more. Items whose
@@ -78,10 +78,10 @@ def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> Verdict:
     bound: dict[str, object] = {"job": job_id, "day": day}
     DayPartitions(live).ensure([day])
     with live.begin() as connection:
-        connection.execute(LONG)
+        connection.execute(LONG_TIMEOUT)
         is_settled = _lock(connection, bound)
         if not is_settled:
-            return Verdict.GONE if is_settled is None else Verdict.DIFFERS
+            return RebuildOutcome.GONE if is_settled is None else RebuildOutcome.DIFFERS
         for text in (_DELETE, _INSERT, _COUNT):
             connection.execute(statement(text), bound)
         add_missing(connection, job)
@@ -91,7 +91,7 @@ def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> Verdict:
             connection.execute(statement(_DROP_ORDER), bound)
             connection.execute(statement(_COPY_ORDER), bound)
         _record(connection, job_id, found)
-    return Verdict.SWAPPED
+    return RebuildOutcome.SWAPPED
 
 
 def _lock(connection: sa.Connection, bound: dict[str, object]) -> bool | None:

@@ -26,7 +26,7 @@ from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.finaliser.output_files import result_prefix
 from results.retention.deletion import files_of
 from results.retention.metrics import REMOVED
-from results.retention.removal_failures import note_failure
+from results.retention.removal_failures import record_removal_failure
 from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import webhook_messages
 from storage.objects.object_store import ObjectStore
@@ -56,7 +56,7 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class BodyRemoval:
+class BatchDataRemoval:
     """Removes rows and objects of deleted batches; any number of processes may."""
 
     engine: sa.Engine
@@ -95,7 +95,7 @@ class BodyRemoval:
             LOG.warning("objects stay", extra={"job": row.id.hex, "code": failure.code})
             self._put_off(row.id, _PAUSE_S)
         except sa.exc.DBAPIError as failure:
-            note_failure(row.id, failure)
+            record_removal_failure(row.id, failure)
             self._put_off(row.id, _PAUSE_S)
         return removed
 

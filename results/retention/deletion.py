@@ -51,10 +51,10 @@ def delete_batch(
         raise JobMissingError
     if row.state not in TERMINAL_STATES:
         raise JobRunningError(f"Cannot delete a batch with status '{row.state}': cancel it first.")
-    return bury_batch(connection, row, key_id=key_id)
+    return make_tombstone(connection, row, key_id=key_id)
 
 
-def bury_batch(
+def make_tombstone(
     connection: sa.Connection, row: sa.Row[Any], *, key_id: UUID | None
 ) -> dict[str, int]:
     """Make a tombstone of a terminal batch; `row` is of `jobs`, locked. No key: its age did it.

@@ -49,7 +49,7 @@ class OldRequest(NamedTuple):
 
 def old_batches_query(days: float, limit: int = SLICE) -> sa.Select[Any]:
     """Return the query of batches that ended more than `days` ago, the first created first."""
-    cut = before(days)
+    cut = days_ago(days)
     return (
         sa.select(jobs)
         .where(_BATCH, _KEPT, jobs.c.created_at < cut, _ENDED, cut > _ENDED_AT)
@@ -62,7 +62,7 @@ def old_requests(connection: sa.Connection, *, days: float) -> list[OldRequest]:
     """Return a slice of single requests that came more than `days` ago and have ended."""
     old = (
         sa.select(jobs.c.id, jobs.c.tenant_id, JOB_DAY.label("day"))
-        .where(_REQUEST, _KEPT, jobs.c.created_at < before(days), _ENDED)
+        .where(_REQUEST, _KEPT, jobs.c.created_at < days_ago(days), _ENDED)
         .order_by(jobs.c.created_at)
         .limit(REQUESTS_SLICE)
         .subquery()
@@ -106,7 +106,7 @@ def end_old_files(connection: sa.Connection, *, days: float) -> int:
         sa.and_(
             files.c.expires_at.is_(None),
             files.c.deleted_at.is_(None),
-            files.c.created_at < before(days),
+            files.c.created_at < days_ago(days),
         ),
     )
 
@@ -138,7 +138,7 @@ def purge_tombstones(connection: sa.Connection, *, days: float) -> int:
     """Remove the last row of batches that were deleted more than `days` ago; return how many."""
     old = connection.scalars(
         sa.select(jobs.c.id)
-        .where(jobs.c.deleted_at < before(days), jobs.c.removal_due_at.is_(None))
+        .where(jobs.c.deleted_at < days_ago(days), jobs.c.removal_due_at.is_(None))
         .order_by(jobs.c.deleted_at)
         .limit(SLICE)
         .with_for_update(skip_locked=True)
@@ -150,7 +150,7 @@ def purge_tombstones(connection: sa.Connection, *, days: float) -> int:
     return connection.execute(sa.delete(jobs).where(jobs.c.id.in_(old))).rowcount
 
 
-class FilePlace(NamedTuple):
+class FilePosition(NamedTuple):
     """How far a look at the rows of removed files has come."""
 
     removed_at: object
@@ -158,8 +158,8 @@ class FilePlace(NamedTuple):
 
 
 def purge_files(
-    connection: sa.Connection, *, days: float, after: FilePlace | None
-) -> tuple[int, FilePlace | None]:
+    connection: sa.Connection, *, days: float, after: FilePosition | None
+) -> tuple[int, FilePosition | None]:
     """Look at a slice of rows of files whose objects went more than `days` ago.
 
     Those that no job names any more go. Returns how many, and where to go on; None: at the end.
@@ -179,13 +179,13 @@ def purge_files(
         sa.delete(files).where(files.c.id.in_([row.id for row in looked]), sa.not_(named))
     )
     last = looked[-1]
-    place = FilePlace(last.removed_at, last.id) if len(looked) == FILES_SLICE else None
+    place = FilePosition(last.removed_at, last.id) if len(looked) == FILES_SLICE else None
     return gone.rowcount, place
 
 
-def removed_files_query(days: float, after: FilePlace | None) -> sa.Select[Any]:
+def removed_files_query(days: float, after: FilePosition | None) -> sa.Select[Any]:
     """Return the query of a slice of removed files, the first removed first."""
-    query = sa.select(files.c.removed_at, files.c.id).where(files.c.removed_at < before(days))
+    query = sa.select(files.c.removed_at, files.c.id).where(files.c.removed_at < days_ago(days))
     if after is not None:
         place = sa.tuple_(
             sa.literal(after.removed_at, files.c.removed_at.type),
@@ -195,6 +195,6 @@ def removed_files_query(days: float, after: FilePlace | None) -> sa.Select[Any]:
     return query.order_by(files.c.removed_at, files.c.id).limit(FILES_SLICE)
 
 
-def before(days: float) -> sa.ColumnElement[Any]:
+def days_ago(days: float) -> sa.ColumnElement[Any]:
     """Return the moment `days` ago by the database's time."""
     return sa.func.now() - seconds(sa.cast(days * 86_400, sa.Double))

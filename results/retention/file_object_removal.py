@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from core.errors import MillraceError
 from jobs.store.file_removal import files_to_remove, mark_removed
 from results import metrics
-from results.finaliser.refused_objects import Refusals
+from results.finaliser.refused_objects import RefusedObjects
 from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class FileRemoval:
     engine: sa.Engine
     store: ObjectStore
     is_over: Callable[[], bool] = lambda: False
-    _refusals: Refusals = field(default_factory=Refusals)
+    _refusals: RefusedObjects = field(default_factory=RefusedObjects)
 
     def step(self) -> None:
         """Remove what is due. Raises one of DATABASE_AWAY.

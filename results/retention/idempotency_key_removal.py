@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from jobs.store.expired_keys import ExpiredKey, expired_keys, forget
-from results.finaliser.refused_objects import Refusals
+from results.finaliser.refused_objects import RefusedObjects
 from results.retention.metrics import REMOVED
 from storage.objects.object_store import ObjectStore
 
@@ -18,12 +18,12 @@ ROUND_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRemoval:
+class IdempotencyKeyRemoval:
     """Any number of processes may remove."""
 
     engine: sa.Engine
     store: ObjectStore
-    _refusals: Refusals = field(default_factory=Refusals)
+    _refusals: RefusedObjects = field(default_factory=RefusedObjects)
 
     def step(self) -> None:
         """Remove all that is due. Raises one of DATABASE_AWAY.

@@ -11,7 +11,7 @@ from results.retention.metrics import FAILURES
 LOG: Final = logging.getLogger(__name__)
 
 
-def note_failure(job_id: UUID, failure: sa.exc.DBAPIError) -> None:
+def record_removal_failure(job_id: UUID, failure: sa.exc.DBAPIError) -> None:
     """Log and count that a batch stays for now. Raises `failure` when its connection was lost.
 
     A lock, a timeout or a guard of one batch is that batch's alone; a lost connection is

@@ -12,14 +12,14 @@ import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
 from results.retention import expired_data, zero_retention
-from results.retention.batch_removal import BodyRemoval, waiting_query
+from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_unneeded_days
-from results.retention.expired_data import FilePlace
+from results.retention.expired_data import FilePosition
 from results.retention.key_destruction import KeyDestruction
 from results.retention.metrics import REMOVED, WAITING
 from results.retention.settings import RetentionSettings
-from results.retention.sweep_lease import take
-from results.retention.tombstones import Burials
+from results.retention.sweep_lease import acquire_sweep_lease
+from results.retention.tombstones import BatchTombstones
 from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
@@ -40,16 +40,16 @@ class RetentionSweep:
     holder: str  # names this process in the lease
     is_over: Callable[[], bool] = lambda: False
     _turn: int = 0
-    _files_after: FilePlace | None = None
-    _burials: Burials = field(init=False)
+    _files_after: FilePosition | None = None
+    _burials: BatchTombstones = field(init=False)
     _keys: KeyDestruction = field(init=False)
-    _bodies: BodyRemoval = field(init=False)
+    _bodies: BatchDataRemoval = field(init=False)
 
     def __post_init__(self) -> None:
         """Share what the turns need."""
-        self._burials = Burials(self.engine, self.is_over)
+        self._burials = BatchTombstones(self.engine, self.is_over)
         self._keys = KeyDestruction(self.engine, self.store, self.is_over)
-        self._bodies = BodyRemoval(self.engine, self.store, self.is_over)
+        self._bodies = BatchDataRemoval(self.engine, self.store, self.is_over)
 
     def step(self) -> None:
         """Do one turn when the lease is ours. Raises one of DATABASE_AWAY."""
@@ -80,7 +80,7 @@ class RetentionSweep:
         if self.is_over():
             return False
         with self.engine.begin() as connection:
-            return take(connection, LEASE, self.holder, ttl_s=_LEASE_S)
+            return acquire_sweep_lease(connection, LEASE, self.holder, ttl_s=_LEASE_S)
 
     def _slices(self, kind: str, do: Callable[..., int], **given: Any) -> None:
         """Do slices until one finds nothing."""

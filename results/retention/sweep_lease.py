@@ -12,7 +12,7 @@ from storage.postgres.intervals import seconds
 _NOW = sa.func.clock_timestamp()
 
 
-def take(connection: sa.Connection, name: str, holder: str, *, ttl_s: float) -> bool:
+def acquire_sweep_lease(connection: sa.Connection, name: str, holder: str, *, ttl_s: float) -> bool:
     """Take or extend the lease for `ttl_s` seconds; False while another process has it."""
     until = _NOW + seconds(ttl_s)
     taken = insert(sweep_leases).values(name=name, holder=holder, expires_at=until)

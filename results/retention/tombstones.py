@@ -12,9 +12,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.tables.jobs import jobs
-from results.retention.deletion import bury_batch
+from results.retention.deletion import make_tombstone
 from results.retention.metrics import REMOVED
-from results.retention.removal_failures import note_failure
+from results.retention.removal_failures import record_removal_failure
 
 FAILURES_MAX: Final = 3
 """Failures that end a turn: each may last as long as a statement, and other work waits behind."""
@@ -23,7 +23,7 @@ _SLICES_MAX: Final = 50  # of the batches that a query finds at once, in one tur
 
 
 @dataclass(frozen=True, slots=True)
-class Burials:
+class BatchTombstones:
     """One process; any number may bury, since each locks what it buries."""
 
     engine: sa.Engine
@@ -61,9 +61,9 @@ class Burials:
                     row = connection.execute(locked).one_or_none()
                     if row is None:
                         return 0
-                    bury_batch(connection, row, key_id=None)
+                    make_tombstone(connection, row, key_id=None)
             except sa.exc.DBAPIError as failure:
-                note_failure(job_id, failure)
+                record_removal_failure(job_id, failure)
                 self._resting.add(job_id)
                 return 0
         REMOVED.labels("tombstone_made").inc()

@@ -8,7 +8,7 @@ from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention.deletion import NAMED_FILES
-from results.retention.expired_data import before, end_files, old_batches_query
+from results.retention.expired_data import days_ago, end_files, old_batches_query
 from tenancy.tables import tenants
 
 _DAY_HOURS: Final = 24
@@ -46,7 +46,7 @@ def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
         sa.and_(
             sa.exists(theirs),
             files.c.deleted_at.is_(None),
-            files.c.created_at < before(hours / _DAY_HOURS),
+            files.c.created_at < days_ago(hours / _DAY_HOURS),
             sa.not_(sa.or_(*named, sa.exists(appended))),
         ),
     )

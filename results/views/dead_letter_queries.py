@@ -17,7 +17,7 @@ from jobs.store.keyset_pages import Page, unknown_cursor
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import dead_items, item_attempts
 from results.finaliser.output_lines import ItemRow
-from results.finaliser.row_decryption import RowOpener
+from results.finaliser.row_decryption import RowDecrypter
 from results.writer.failure_handling import stable_code
 from storage.objects.object_store import ObjectStore
 from storage.postgres.items import items
@@ -42,7 +42,7 @@ _SHOWN: Final = (items.c.custom_id, items.c.status_code, items.c.error_code, ite
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeadLetterPosition:
     """Which item of which job."""
 
     job_id: UUID
@@ -50,7 +50,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedTry:
+class FailedAttempt:
     """One execution that failed."""
 
     attempt: int
@@ -64,15 +64,15 @@ class DeadLetterView:
     """A dead letter with all its attempts, and what finding its line needs."""
 
     row: sa.Row[Any]
-    tries: list[FailedTry]
+    tries: list[FailedAttempt]
 
 
-def list_dead(
+def list_dead_letters(
     connection: sa.Connection,
     tenant_id: UUID,
     *,
     job_id: UUID | None,
-    after: Place | None,
+    after: DeadLetterPosition | None,
     limit: int,
 ) -> Page:
     """Return a page of dead letters: of one job by their index, or of all jobs the newest first.
@@ -81,7 +81,7 @@ def list_dead(
     """
     if job_id is not None:
         find_job(connection, tenant_id, job_id)
-    query = dead_query(tenant_id, job_id)
+    query = dead_letters_query(tenant_id, job_id)
     if after is not None:
         place = connection.execute(
             sa.select(dead_items.c.failed_at).where(
@@ -95,7 +95,9 @@ def list_dead(
     return Page(list(found[:limit]), len(found) > limit)
 
 
-def find_dead(connection: sa.Connection, tenant_id: UUID, place: Place | None) -> DeadLetterView:
+def find_dead_letter(
+    connection: sa.Connection, tenant_id: UUID, place: DeadLetterPosition | None
+) -> DeadLetterView:
     """Return one dead letter. Raises DeadLetterMissingError, also for foreign ids."""
     if place is None:
         raise DeadLetterMissingError
@@ -115,14 +117,16 @@ def find_dead(connection: sa.Connection, tenant_id: UUID, place: Place | None) -
         item_attempts.c.code,
         item_attempts.c.failed_at,
     ).where(item_attempts.c.job_id == place.job_id, item_attempts.c.item_index == place.item_index)
-    tries = [FailedTry(*t) for t in connection.execute(recorded.order_by(item_attempts.c.attempt))]
+    tries = [
+        FailedAttempt(*t) for t in connection.execute(recorded.order_by(item_attempts.c.attempt))
+    ]
     if not tries or tries[-1].attempt < row.attempt:
-        last = FailedTry(row.attempt, row.status_code or 0, code_of_row(row), row.failed_at)
+        last = FailedAttempt(row.attempt, row.status_code or 0, code_of_row(row), row.failed_at)
         tries = [*tries, last]
     return DeadLetterView(row, tries)
 
 
-def dead_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
+def dead_letters_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
     """Return the query of a list, in its order."""
     query = (
         sa.select(
@@ -138,7 +142,7 @@ def dead_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
 
 
 def readable_body(store: ObjectStore, row: sa.Row[Any]) -> bytes | None:
-    """Return the answer of a row of `find_dead`; None without one, or when its key is gone.
+    """Return the answer of a row of `find_dead_letter`; None without one, or when its key is gone.
 
     Raises what a store raises. Reads it only for jobs whose answers are encrypted.
     """
@@ -156,7 +160,7 @@ def readable_body(store: ObjectStore, row: sa.Row[Any]) -> bytes | None:
         None,
         row.copied_from,
     )
-    return RowOpener(store, row.job_id).opened(answer).body
+    return RowDecrypter(store, row.job_id).opened(answer).body
 
 
 def code_of_row(row: sa.Row[Any]) -> str:
@@ -166,7 +170,7 @@ def code_of_row(row: sa.Row[Any]) -> str:
     return stable_code(row.error_code, row.body or b"", row.status_code)
 
 
-def _is(place: Place) -> tuple[sa.ColumnElement[bool], ...]:
+def _is(place: DeadLetterPosition) -> tuple[sa.ColumnElement[bool], ...]:
     return dead_items.c.job_id == place.job_id, dead_items.c.item_index == place.item_index
 
 
@@ -174,7 +178,9 @@ def _of(job_id: UUID | None) -> tuple[sa.ColumnElement[bool], ...]:
     return () if job_id is None else (dead_items.c.job_id == job_id,)
 
 
-def _behind(after: Place, failed_at: datetime, *, in_job: bool) -> sa.ColumnElement[bool]:
+def _behind(
+    after: DeadLetterPosition, failed_at: datetime, *, in_job: bool
+) -> sa.ColumnElement[bool]:
     if in_job:
         return dead_items.c.item_index > after.item_index
     key = (dead_items.c.failed_at, dead_items.c.job_id, dead_items.c.item_index)

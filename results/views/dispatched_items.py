@@ -16,13 +16,13 @@ from topics.tail_readers.offset_ranges import Stretch, StretchReader
 _CLIENT: Final = "millrace-item-status"
 _RECORDS_MAX: Final = 64  # of one partition; credits keep it far below
 
-Dispatched = dict[UUID, dict[int, str]]
+DispatchedItems = dict[UUID, dict[int, str]]
 """By job, the indexes of items and who has each."""
 
 
 def dispatched_items(
     settings: KafkaSettings, pool: str, job_class: str, *, timeout_s: float
-) -> Dispatched:
+) -> DispatchedItems:
     """Return the items of a pool that were dispatched and whose batch has not ended.
 
     Raises LogUnavailableError.
@@ -30,7 +30,7 @@ def dispatched_items(
     topic = batches_topic(pool, job_class)
     group = f"gpu-{pool}-{job_class}"
     reader = StretchReader(settings, topic, client_id=_CLIENT, group=group)
-    found: Dispatched = {}
+    found: DispatchedItems = {}
     try:
         numbers = range(topic.partition_count)
         committed = reader.committed(numbers)
@@ -48,7 +48,7 @@ def _open(whole: Stretch, committed: int | None) -> Stretch:
     return Stretch(whole.partition, max(first, whole.end - _RECORDS_MAX), whole.end)
 
 
-def _note(found: Dispatched, records: Sequence[Received]) -> None:
+def _note(found: DispatchedItems, records: Sequence[Received]) -> None:
     for record in records:
         try:
             batch = decode(Batch, record.value, record.headers)

@@ -24,7 +24,7 @@ PASSED_BYTES_MAX: Final = 4 * 1024 * 1024
 _ENTRY_BYTES: Final = 100  # what a name takes beside its text, roughly
 
 
-class InputNames:
+class InputCustomIds:
     """Reads the input files of one job. One thread at a time uses it. Close it."""
 
     def __init__(self, store: Reads, source: ResultSource, *, keeps_passed: bool) -> None:

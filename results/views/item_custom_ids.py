@@ -13,7 +13,7 @@ import msgspec
 
 from jobs.input.line_reader import custom_id_of, input_lines
 from jobs.settings import LINE_BYTES_CEILING
-from results.views.input_custom_ids import InputNames
+from results.views.input_custom_ids import InputCustomIds
 from results.views.result_file_lines import ResultFileLines
 from results.views.result_sources import ResultSource, StoredFile
 from results.writer.custom_ids import InputShorterError
@@ -24,7 +24,7 @@ _ESCAPES: Final = (b"\\u", b"\\/")
 """How else than we do may others write a character."""
 
 
-class ItemNames:
+class ItemCustomIds:
     """Tells the `custom_id` of items; quick when indexes grow. One thread uses it. Close it."""
 
     def __init__(self, store: Reads, source: ResultSource) -> None:
@@ -32,7 +32,7 @@ class ItemNames:
         self._store, self._source = store, source
         self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
         self._output: ResultFileLines | None = None
-        self._input = InputNames(store, source, keeps_passed=source.job.zero_retention)
+        self._input = InputCustomIds(store, source, keeps_passed=source.job.zero_retention)
 
     def at(self, index: int) -> str | None:
         """Return the id of an item without one in its row; None when no file tells any more.

@@ -44,7 +44,7 @@ class ItemStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ItemFailure:
     """An execution that failed in a way that may pass."""
 
     attempt: int
@@ -61,7 +61,7 @@ class ItemView:
     status: ItemStatus
     row: sa.Row[Any]
     replica_id: str | None = None  # that has it now
-    failures: Sequence[Failure] = field(default_factory=list)
+    failures: Sequence[ItemFailure] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _emitted(connection: sa.Connection, job_id: UUID) -> int:
 
 def _failures(
     connection: sa.Connection, job_id: UUID, indexes: Sequence[int]
-) -> dict[int, list[Failure]]:
+) -> dict[int, list[ItemFailure]]:
     if not indexes:
         return {}
     at_s = sa.extract("epoch", item_attempts.c.failed_at)
@@ -209,10 +209,10 @@ def _failures(
         item_attempts.c.code,
         at_s,
     ).where(item_attempts.c.job_id == job_id, item_attempts.c.item_index.in_(indexes))
-    found: dict[int, list[Failure]] = {}
+    found: dict[int, list[ItemFailure]] = {}
     for index, attempt, status_code, code, failed_at_s in connection.execute(
         query.order_by(item_attempts.c.item_index, item_attempts.c.attempt)
     ):
-        failure = Failure(attempt, status_code, code, float(failed_at_s))
+        failure = ItemFailure(attempt, status_code, code, float(failed_at_s))
         found.setdefault(index, []).append(failure)
     return found

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from results.finaliser.output_lines import ItemRow, LineTemplate, belongs_to_output, one_line
-from results.finaliser.row_decryption import RowOpener
-from results.views.item_custom_ids import ItemNames
+from results.finaliser.row_decryption import RowDecrypter
+from results.views.item_custom_ids import ItemCustomIds
 from results.views.result_file_lines import ResultFileLines
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, StoredFile
@@ -45,9 +45,9 @@ class SequencedLines:
         """Open nothing yet."""
         self._store, self._source, self._frame = store, source, frame
         self._template = LineTemplate(source.job_id)
-        self._names = ItemNames(store, source)
+        self._names = ItemCustomIds(store, source)
         is_encrypted = source.job.zero_retention
-        self._opener = RowOpener(store, source.job_id) if is_encrypted else None
+        self._opener = RowDecrypter(store, source.job_id) if is_encrypted else None
         self.after = 0
         """The sequence of the last line that was given out whole."""
 
@@ -58,7 +58,7 @@ class SequencedLines:
         source again and go on behind `after`.
         """
         if self._opener is not None:  # so that a key that was destroyed ends what it encrypted
-            self._opener = RowOpener(self._store, self._source.job_id)
+            self._opener = RowDecrypter(self._store, self._source.job_id)
         rows = list(rows)
         names = self._names.of(row.item_index for _, row in rows if row.custom_id is None)
         held: list[bytes] = []

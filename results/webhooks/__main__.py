@@ -21,16 +21,16 @@ from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.supervised_threads import Background
 from results.__main__ import process_name, require_connections
-from results.webhooks.delivery.attempt_recording import Settler
+from results.webhooks.delivery.attempt_recording import AttemptRecorder
 from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
-from results.webhooks.delivery.http_sender import Poster
+from results.webhooks.delivery.http_sender import HttpSender
 from results.webhooks.delivery.message_removal import MessageRemoval
-from results.webhooks.endpoints.address_policy import reach_of
-from results.webhooks.endpoints.dns_lookups import LookUps
+from results.webhooks.endpoints.address_policy import address_policy
+from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.endpoints.name_resolution import system_resolver
-from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_reader import GROUP, EventReader
-from results.webhooks.events.progress_watch import Watcher
+from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.events.event_reader import GROUP, JobEventReader
+from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.settings import WebhookSettings
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -83,14 +83,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     clock = SystemClock()
     deliverer = Deliverer(
         engine=engine,
-        look_ups=LookUps(system_resolver, count_max=look_ups_max),
-        poster=Poster(
-            reach=reach_of(settings),
+        look_ups=DnsLookups(system_resolver, count_max=look_ups_max),
+        poster=HttpSender(
+            reach=address_policy(settings),
             tls=ssl.create_default_context(),
             timeout_s=settings.timeout_s,
         ),
-        sealer=Sealer(keys, secrets.token_bytes),
-        settler=Settler(settings, random.random),
+        sealer=SecretCipher(keys, secrets.token_bytes),
+        settler=AttemptRecorder(settings, random.random),
         settings=settings,
         clock=clock,
         holder=name,
@@ -105,8 +105,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         on_revoke=lambda _: None,  # nothing is held between two polls
     )
     background = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
-    reader = EventReader(engine, consumer, producer, deliverer.wake)
-    watcher = Watcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
+    reader = JobEventReader(engine, consumer, producer, deliverer.wake)
+    watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)
     background.every(0, "events", reader.step)
     background.every(settings.watch_interval_s, "watches", watcher.step)

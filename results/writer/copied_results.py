@@ -17,18 +17,18 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from results import metrics
-from results.writer.counter_locks import LockedJob, lock_jobs, look_at_job
+from results.writer.counter_locks import LockedJob, lock_jobs, read_job_counters
 from results.writer.counters import sum_items
-from results.writer.failure_handling import bury
-from results.writer.open_work import Step
+from results.writer.failure_handling import record_dead_letters
+from results.writer.open_work import WorkStep
 from results.writer.record_groups import JobItems
 from results.writer.settling import count_and_settle
 from results.writer.statements import (
     COUNT_COPIES,
     FIND_COPIES_DUE,
-    HAVE_MORE_COPIES,
+    FIND_COPY_INDEXES,
+    HAS_MORE_COPIES,
     INSERT_COPIES,
-    OF_THESE,
 )
 from results.writer.stopping import stop_over_budget
 from storage.postgres.engines import Cursor, raw_cursor
@@ -44,7 +44,7 @@ LOOK_ITEMS: Final = 50_000
 _WHOLE: Final = range(2**31 - 1)  # cut at the number of items
 
 
-class Due(NamedTuple):
+class DueCopies(NamedTuple):
     """An original that has its row, and its copies that have none."""
 
     original_index: int
@@ -53,7 +53,7 @@ class Due(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class CopySlice:
     """Originals whose copies in a span fit into one transaction, or one whose need several."""
 
     originals: tuple[int, ...]
@@ -61,7 +61,7 @@ class Slice:
     is_whole: bool
 
 
-def slices(due: Sequence[Due], *, items_max: int, bytes_max: int) -> Iterator[Slice]:
+def copy_slices(due: Sequence[DueCopies], *, items_max: int, bytes_max: int) -> Iterator[CopySlice]:
     """Cut what is due into transactions; one row fits always. Pure."""
     light: list[int] = []
     count = size = 0
@@ -69,16 +69,16 @@ def slices(due: Sequence[Due], *, items_max: int, bytes_max: int) -> Iterator[Sl
         its_size = one.copy_count * one.size_bytes
         if one.copy_count > items_max or its_size > bytes_max:
             fits = min(items_max, bytes_max // max(1, one.size_bytes))
-            yield Slice((one.original_index,), max(1, fits), is_whole=False)
+            yield CopySlice((one.original_index,), max(1, fits), is_whole=False)
             continue
         if light and (count + one.copy_count > items_max or size + its_size > bytes_max):
-            yield Slice(tuple(light), count, is_whole=True)
+            yield CopySlice(tuple(light), count, is_whole=True)
             light, count, size = [], 0, 0
         light.append(one.original_index)
         count += one.copy_count
         size += its_size
     if light:
-        yield Slice(tuple(light), count, is_whole=True)
+        yield CopySlice(tuple(light), count, is_whole=True)
 
 
 class CopyWriter:
@@ -100,7 +100,7 @@ class CopyWriter:
         self._slice_items, self._slice_bytes = slice_items, slice_bytes
         self._look_items = look_items
 
-    def copying(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[Step]:
+    def copying(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[WorkStep]:
         """Return the steps that give the copies of these items their rows.
 
         Items without a row have nothing to give yet.
@@ -110,18 +110,18 @@ class CopyWriter:
             for job_id in job_ids
         ]
 
-    def copying_due(self, due: CopiesDue) -> list[Step]:
+    def copying_due(self, due: CopiesDue) -> list[WorkStep]:
         """Return the steps for copies among these items, as far as their originals have rows."""
         return [partial(self._look, due.job_id, range(due.first_index, due.end_index), None)]
 
-    def _look(self, job_id: UUID, within: range, originals: list[int] | None) -> list[Step]:
+    def _look(self, job_id: UUID, within: range, originals: list[int] | None) -> list[WorkStep]:
         """Find what is due in a span: all copies, or those of some originals.
 
         It takes no lock, or writers would wait for it: each slice does, and looks again.
         """
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
-            job = look_at_job(cursor, job_id)
+            job = read_job_counters(cursor, job_id)
             if job is None or job.closed_reason is not None:
                 return []
             span = range(within.start, min(within.stop, job.total_count))
@@ -130,7 +130,7 @@ class CopyWriter:
                 parts = (range(at, min(at + step, span.stop)) for at in span[::step])
                 return [partial(self._look, job_id, part, originals) for part in parts]
             due = _due(cursor, job, span, originals)
-        cut = slices(due, items_max=self._slice_items, bytes_max=self._slice_bytes)
+        cut = copy_slices(due, items_max=self._slice_items, bytes_max=self._slice_bytes)
         return [partial(self._write, job_id, span, part) for part in cut]
 
     def _is_too_much(
@@ -142,17 +142,17 @@ class CopyWriter:
         if originals is None:
             return True
         parameters = [job_id, originals, span.start, span.stop, self._look_items]
-        row = cursor.execute(HAVE_MORE_COPIES, parameters, prepare=False).fetchone()
+        row = cursor.execute(HAS_MORE_COPIES, parameters, prepare=False).fetchone()
         return row == (True,)
 
-    def _write(self, job_id: UUID, span: range, part: Slice) -> list[Step]:
+    def _write(self, job_id: UUID, span: range, part: CopySlice) -> list[WorkStep]:
         """Write one slice, or the next of an original that needs several."""
         last = self._transaction(job_id, span, part)
         if last is None or part.is_whole:
             return []
         return [partial(self._write, job_id, range(last + 1, span.stop), part)]
 
-    def _transaction(self, job_id: UUID, span: range, part: Slice) -> int | None:
+    def _transaction(self, job_id: UUID, span: range, part: CopySlice) -> int | None:
         """Return the last index that got its row; None when none was left."""
         started = time.perf_counter()
         with self._engine.begin() as connection:
@@ -166,7 +166,7 @@ class CopyWriter:
                 return None
             added = sum_items(job_id, rows)._replace(executed=0)  # copies cost nothing
             if failed := [row for row in rows if row.outcome is Outcome.FAILED]:
-                metrics.DEAD_ITEMS.inc(bury(connection, {job_id: failed}, locked))
+                metrics.DEAD_ITEMS.inc(record_dead_letters(connection, {job_id: failed}, locked))
             cursor.execute(COUNT_COPIES, [len(rows), job_id, len(rows), job_id], prepare=False)
             count_and_settle(connection, [added])
             stop_over_budget(connection, [added], locked)
@@ -179,16 +179,18 @@ class CopyWriter:
         return rows[-1].index
 
 
-def _due(cursor: Cursor, job: LockedJob, span: range, originals: list[int] | None) -> list[Due]:
+def _due(
+    cursor: Cursor, job: LockedJob, span: range, originals: list[int] | None
+) -> list[DueCopies]:
     own = [job.day, job.job_id]
     of_these = [] if originals is None else [originals]
-    statement = FIND_COPIES_DUE.format(of_these=OF_THESE if of_these else "")
+    statement = FIND_COPIES_DUE.format(of_these=FIND_COPY_INDEXES if of_these else "")
     parameters = [*own, *own, job.job_id, *of_these, span.start, span.stop]
     cursor.execute(statement, parameters, prepare=False)
-    return [Due._make(row) for row in cursor]
+    return [DueCopies._make(row) for row in cursor]
 
 
-def _inserted(cursor: Cursor, job: LockedJob, within: range, part: Slice) -> list[ItemOutcome]:
+def _inserted(cursor: Cursor, job: LockedJob, within: range, part: CopySlice) -> list[ItemOutcome]:
     """Insert a slice; return what was, in the order of the items, with the beginning of bodies."""
     place: list[Any] = [job.day, job.job_id]
     span = [job.job_id, list(part.originals), within.start, within.stop, part.count_max]

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from jobs.store.job_budgets import Budget
 from results.writer.record_groups import JobItems
-from results.writer.statements import LOCK_JOBS, LOOK_AT_JOBS
+from results.writer.statements import LOCK_JOBS, READ_JOB_COUNTERS
 from storage.postgres.engines import Cursor
 
 
@@ -28,7 +28,7 @@ class LockedJob:
 
 
 @dataclass(slots=True)
-class Admitted:
+class AdmittedItems:
     """Outcomes that count, and the number of those that do not."""
 
     jobs: JobItems
@@ -43,9 +43,9 @@ def lock_jobs(cursor: Cursor, job_ids: Iterable[UUID]) -> dict[UUID, LockedJob]:
     return {row[0]: _locked_job(row) for row in cursor}
 
 
-def look_at_job(cursor: Cursor, job_id: UUID) -> LockedJob | None:
+def read_job_counters(cursor: Cursor, job_id: UUID) -> LockedJob | None:
     """Return a job as it is now; whoever writes behind this look locks it and looks again."""
-    cursor.execute(LOOK_AT_JOBS, [[job_id]], prepare=False)
+    cursor.execute(READ_JOB_COUNTERS, [[job_id]], prepare=False)
     row = cursor.fetchone()
     return None if row is None else _locked_job(row)
 
@@ -63,9 +63,9 @@ def _locked_job(row: tuple[Any, ...]) -> LockedJob:
     return LockedJob(job_id, closed_reason, total or 0, day, ended, budget, *counts)
 
 
-def admit(jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Admitted:
+def admit_items(jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> AdmittedItems:
     """Drop outcomes behind a close, and those that no input file asked for."""
-    admitted = Admitted({})
+    admitted = AdmittedItems({})
     for job_id, items in jobs.items():
         job = locked.get(job_id)
         if job is None:

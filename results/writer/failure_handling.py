@@ -19,7 +19,12 @@ from jobs.store.outbox import outbox_insert
 from results.writer.counter_locks import LockedJob
 from results.writer.item_copy import existing_indexes
 from results.writer.record_groups import JobItems
-from results.writer.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHEDULE_RETRIES
+from results.writer.statements import (
+    FIND_ATTEMPTS,
+    INSERT_DEAD_ITEMS,
+    RECORD_ATTEMPTS,
+    SCHEDULE_RETRIES,
+)
 from storage.postgres.engines import Cursor, raw_cursor
 from topics.records.catalogue import DEAD_LETTERS
 from topics.records.codec import encode
@@ -44,7 +49,7 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 @dataclass(slots=True)
-class Judged:
+class HandledFailures:
     """Outcomes that are final, and how many failures wait for another attempt instead."""
 
     final: JobItems
@@ -52,20 +57,22 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureJudge:
+class FailureHandler:
     """Decides about failures; `fraction` returns an even random number from [0, 1)."""
 
     rules: RetryRules
     fraction: Callable[[], float]
 
-    def judge(self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Judged:
+    def judge(
+        self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]
+    ) -> HandledFailures:
         """Record failures that may pass: schedule the next attempt, or make the last one final.
 
         Of an item the first final outcome on the log counts, however the log was cut into groups:
         what stands behind one, or comes when its item has a row, changes nothing. A failure that
         another attempt may follow changes nothing either where a final outcome is in its group.
         """
-        judged = Judged({})
+        judged = HandledFailures({})
         for job_id, items in jobs.items():
             if not any(item.retryable for item in items):  # nearly always
                 judged.final[job_id] = items
@@ -134,7 +141,9 @@ class FailureJudge:
         cursor.execute(SCHEDULE_RETRIES, [*columns, job_id], prepare=False)
 
 
-def bury(connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> int:
+def record_dead_letters(
+    connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, LockedJob]
+) -> int:
     """Keep a dead letter for every failed item of a batch, and announce them; return how many.
 
     Call it in the transaction that inserted their rows, with what was inserted.
@@ -151,19 +160,19 @@ def bury(connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, Locked
             [_line_offset(item) for item in dead],
         ]
         day = locked[job_id].day
-        cursor.execute(BURY, [day, *columns, job_id], prepare=False)
+        cursor.execute(INSERT_DEAD_ITEMS, [day, *columns, job_id], prepare=False)
         buried = cursor.fetchall()
         if not buried:
             continue
         count += len(buried)
         tenant_id, now_s = buried[0]
-        for part in parts_of(_letters(cursor, job_id, dead, now_s)):
+        for part in split_for_records(_letters(cursor, job_id, dead, now_s)):
             record = DeadItems(job_id, day, tenant_id, part)
             connection.execute(outbox_insert(DEAD_LETTERS, record, job_id=job_id))
     return count
 
 
-def parts_of(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
+def split_for_records(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
     """Yield the letters in their order, as many at a time as one record holds."""
     part: list[DeadItem] = []
     part_bytes = 0

@@ -22,10 +22,10 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.recovery.retry_policy import RetryRules
 from results import metrics
-from results.writer.counter_locks import Admitted, admit, lock_jobs
+from results.writer.counter_locks import AdmittedItems, admit_items, lock_jobs
 from results.writer.counters import JobSum, sum_items
 from results.writer.day_partitions import DayPartitions
-from results.writer.failure_handling import FailureJudge, bury
+from results.writer.failure_handling import FailureHandler, record_dead_letters
 from results.writer.item_copy import copy_items, missing_items
 from results.writer.record_groups import JobItems
 from results.writer.settling import count_and_settle
@@ -45,7 +45,7 @@ _REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REFUSED, OverflowError, Un
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """What one committed transaction did."""
 
     sums: list[JobSum]
@@ -73,7 +73,7 @@ class ItemWriter:
         """
         self._engine = engine
         self._partitions = partitions
-        self._failures = FailureJudge(retries, fraction)
+        self._failures = FailureHandler(retries, fraction)
         self._expects_duplicates = True  # what a predecessor wrote uncommitted comes again
 
     def write(self, jobs: JobItems) -> frozenset[UUID]:
@@ -99,12 +99,12 @@ class ItemWriter:
         self._expects_duplicates = written.duplicate_count > 0
         return written.deduplicating
 
-    def _transaction(self, jobs: JobItems) -> Written:
+    def _transaction(self, jobs: JobItems) -> WriteResult:
         started = time.perf_counter()
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
             locked = lock_jobs(cursor, jobs)
-            admitted = admit(jobs, locked)
+            admitted = admit_items(jobs, locked)
             self._partitions.ensure({locked[job_id].day for job_id in admitted.jobs})
             new, retry_count, dead_count = admitted.jobs, 0, 0
             sums = [sum_items(job_id, items) for job_id, items in new.items()]
@@ -118,12 +118,12 @@ class ItemWriter:
                 sums = [sum_items(job_id, items) for job_id, items in new.items()]
             copy_items(cursor, new, locked)
             if has_failures:
-                dead_count = bury(connection, new, locked)
+                dead_count = record_dead_letters(connection, new, locked)
             count_and_settle(connection, sums)
             stop_over_budget(connection, sums, locked)
         duplicate_count = _count(admitted.jobs) - _count(new) - retry_count
         deduplicating = frozenset(j for j in admitted.jobs if locked[j].deduplicates)
-        written = Written(
+        written = WriteResult(
             sums, _count(new), duplicate_count, retry_count, dead_count, deduplicating
         )
         _measure(written, admitted, time.perf_counter() - started)
@@ -168,7 +168,7 @@ def _count(jobs: JobItems) -> int:
     return sum(map(len, jobs.values()))
 
 
-def _measure(written: Written, admitted: Admitted, seconds: float) -> None:
+def _measure(written: WriteResult, admitted: AdmittedItems, seconds: float) -> None:
     for outcome in Outcome:
         rows = sum(getattr(job_sum, outcome.label) for job_sum in written.sums)
         if rows:

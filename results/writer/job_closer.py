@@ -17,7 +17,7 @@ from results import metrics
 from results.writer.counter_locks import LockedJob, lock_jobs
 from results.writer.counters import JobSum
 from results.writer.day_partitions import DayPartitions
-from results.writer.open_work import Step
+from results.writer.open_work import WorkStep
 from results.writer.settling import count_and_settle
 from results.writer.statements import DROP_RETRIES, INSERT_MISSING, SET_CLOSED
 from storage.postgres.engines import Cursor, raw_cursor
@@ -44,11 +44,11 @@ class JobCloser:
         self._partitions = partitions
         self._slice_items = slice_items
 
-    def closing(self, close: Close) -> list[Step]:
+    def closing(self, close: Close) -> list[WorkStep]:
         """Return the steps that give every item of the job a row."""
         return [partial(self._step, close, 0)]
 
-    def _step(self, close: Close, first: int) -> list[Step]:
+    def _step(self, close: Close, first: int) -> list[WorkStep]:
         job = self._slice(close, first)
         after = first + self._slice_items
         is_done = job is None or after >= job.total_count

@@ -20,10 +20,10 @@ CROWD: Final = 32
 """Beyond, works end one after another: in turn, none would before nearly all have."""
 
 
-class Step(Protocol):
+class WorkStep(Protocol):
     """One transaction, or a look that writes nothing; doing it again changes nothing."""
 
-    def __call__(self) -> "list[Step]":
+    def __call__(self) -> "list[WorkStep]":
         """Do it and return what follows, in order. Raises one of DATABASE_AWAY."""
         ...
 
@@ -32,7 +32,7 @@ class Step(Protocol):
 class _Open:
     offsets: dict[Partition, int]  # of the first of its records in each partition
     job_ids: frozenset[UUID]
-    steps: deque[Step]
+    steps: deque[WorkStep]
     item_count: int
     behind: "tuple[_Open, ...]" = ()  # what ends before it begins; nothing once it has begun
 
@@ -62,7 +62,7 @@ class OpenWork:
         self,
         offsets: Mapping[Partition, int],
         job_ids: Collection[UUID],
-        steps: Iterable[Step],
+        steps: Iterable[WorkStep],
         *,
         item_count: int = 0,
     ) -> None:
@@ -76,7 +76,7 @@ class OpenWork:
             self._open.append(one)
 
     def begin_behind(
-        self, offsets: Mapping[Partition, int], job_id: UUID, steps: Iterable[Step]
+        self, offsets: Mapping[Partition, int], job_id: UUID, steps: Iterable[WorkStep]
     ) -> None:
         """Let work of one job begin when all that is open of it has ended."""
         behind = tuple(one for one in self._open if job_id in one.job_ids)
@@ -135,7 +135,7 @@ def _do_first(one: _Open) -> None:
         one.steps.extendleft(reversed(follow))
 
 
-def do_all(steps: Iterable[Step], stop: threading.Event) -> bool:
+def run_all(steps: Iterable[WorkStep], stop: threading.Event) -> bool:
     """Do steps and what follows from them; False when `stop` came first."""
     left = deque(steps)
     while left and not stop.is_set():

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from results.writer.copied_results import CopyWriter
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import Step
+from results.writer.open_work import WorkStep
 from results.writer.record_groups import Group
 from topics.records.records import Close
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class OutcomeRouter:
     """Turns groups into rows; one thread uses it."""
 
     items: ItemWriter
     closes: JobCloser
     copies: CopyWriter
 
-    def judge(self, group: Group) -> list[Step]:
+    def judge(self, group: Group) -> list[WorkStep]:
         """Make its outcomes durable; return the steps that follow. Raises one of DATABASE_AWAY."""
         if isinstance(group.alone, Close):
             return self.closes.closing(group.alone)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-LOOK_AT_JOBS: Final = """
+READ_JOB_COUNTERS: Final = """
 SELECT c.job_id, c.closed_reason, j.total_count,
     (j.created_at AT TIME ZONE 'UTC')::date - DATE '1970-01-01',
     c.succeeded + c.failed + c.cancelled + c.expired,
@@ -13,7 +13,7 @@ WHERE c.job_id = ANY(%b::uuid[])
 ORDER BY c.job_id
 """
 
-LOCK_JOBS: Final = f"{LOOK_AT_JOBS}FOR UPDATE OF c\n"
+LOCK_JOBS: Final = f"{READ_JOB_COUNTERS}FOR UPDATE OF c\n"
 """In id order, so that two writers cannot wait for each other. Under this lock nobody else writes
 rows of these jobs, and every statement after it sees the rows of those who did."""
 
@@ -58,10 +58,10 @@ GROUP BY c.original_index ORDER BY c.original_index
 """Originals that have their row, with the number of copies in a span that have none, and the size
 of each."""
 
-OF_THESE: Final = "c.original_index = ANY(%b::int[]) AND"
+FIND_COPY_INDEXES: Final = "c.original_index = ANY(%b::int[]) AND"
 """Holds `FIND_COPIES_DUE` to some originals."""
 
-HAVE_MORE_COPIES: Final = """
+HAS_MORE_COPIES: Final = """
 SELECT EXISTS (
     SELECT FROM item_copies WHERE job_id = %b::uuid AND original_index = ANY(%b::int[])
         AND item_index >= %b::int AND item_index < %b::int
@@ -206,7 +206,7 @@ DELETE FROM item_retries WHERE (job_id, item_index, attempt) IN (
 """
 """Of a close. What is locked is being emitted, and intake deletes it itself."""
 
-BURY: Final = """
+INSERT_DEAD_ITEMS: Final = """
 INSERT INTO dead_items (job_id, item_index, tenant_id, job_day, attempt, line_offset)
 SELECT jobs.id, dead.item_index, jobs.tenant_id, %b::int, dead.attempt, dead.line_offset
 FROM jobs, unnest(%b::int[], %b::int[], %b::bigint[]) AS dead (item_index, attempt, line_offset)

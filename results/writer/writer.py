@@ -15,8 +15,8 @@ from core.clock import Clock
 from results.metrics import DATABASE_RETRIES, IGNORED_AFTER_CLOSE
 from results.settings import WriterSettings
 from results.writer.call_billing import CallBill, bills_of
-from results.writer.open_work import OpenWork, Step
-from results.writer.outcome_router import Judge
+from results.writer.open_work import OpenWork, WorkStep
+from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Group, grouped
 from results.writer.record_reader import read_entry
 from storage.postgres.engines import DATABASE_AWAY
@@ -50,7 +50,7 @@ _BACKOFF_S_MAX: Final = 5.0
 class ResultsWriter:
     """One member of the group; its methods run in one thread."""
 
-    judge: Judge
+    judge: OutcomeRouter
     bill: Callable[[Sequence[CallBill]], None]
     producer: LogProducer
     settings: WriterSettings
@@ -154,7 +154,7 @@ class ResultsWriter:
             self._patiently(partial(self._begin, group, steps), consumer, stop)
         return True
 
-    def _steps_of(self, group: Group) -> Sequence[Step]:
+    def _steps_of(self, group: Group) -> Sequence[WorkStep]:
         """Judge a group without what is behind a close that has not begun, or is not ours now."""
         for job_id in self._open.waiting_jobs & group.jobs.keys():
             IGNORED_AFTER_CLOSE.inc(len(group.jobs.pop(job_id)))
@@ -164,7 +164,7 @@ class ResultsWriter:
             return ()
         return self.judge.judge(group)
 
-    def _begin(self, group: Group, steps: Sequence[Step]) -> None:
+    def _begin(self, group: Group, steps: Sequence[WorkStep]) -> None:
         kept = self._kept(group.offsets)
         if not kept:
             return

@@ -17,7 +17,7 @@ from core.clock import SystemClock
 from core.ids import FILE, JOB, parse_public_id
 from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
-from results.retention.batch_removal import BodyRemoval
+from results.retention.batch_removal import BatchDataRemoval
 from storage.objects.local_objects import LocalObjects
 from tests.support.job_checks import ENDPOINT, ended, lines_of, watch
 from tests.support.stacks import Stack
@@ -127,7 +127,7 @@ def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
     assert job_key_name(job_id) not in dict(stored_objects(stack))  # at once
     engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
     store = LocalObjects(stack.data / "objects", clock=SystemClock())
-    BodyRemoval(engine, store).step(100_000)  # as a finaliser does within a minute
+    BatchDataRemoval(engine, store).step(100_000)  # as a finaliser does within a minute
 
     assert search(stack, PROMPT, NAME, *answers[:2]) == [Found()] * 4
     with engine.connect() as connection:

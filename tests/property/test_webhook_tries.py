@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from results.webhooks.delivery.retry_schedule import (
     DELAYS_S,
     RETRY_AFTER_S_MAX,
-    Failure,
+    DeliveryFailure,
     next_delay_s,
 )
 
@@ -24,7 +24,7 @@ def delays_s(tries: list[tuple[tuple[int | None, float | None], float]]) -> list
     """Return the wait after each failure, as long as there is a try left."""
     waits_s = []
     for count, ((status, retry_after_s), fraction) in enumerate(tries, start=1):
-        wait_s = next_delay_s(count, Failure(status, retry_after_s), fraction)
+        wait_s = next_delay_s(count, DeliveryFailure(status, retry_after_s), fraction)
         if wait_s is None:
             break
         waits_s.append(wait_s)

@@ -10,14 +10,14 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from results.webhooks.delivery.claiming import Delivery
+from results.webhooks.delivery.claiming import WebhookDelivery
 from results.webhooks.delivery.disabled_deliveries import PENDING, drop_waiting
 from results.webhooks.delivery.retry_schedule import (
     DAY_S,
     QUIET_S,
-    Failure,
-    lane_block_s,
+    DeliveryFailure,
     next_delay_s,
+    queue_backoff_s,
 )
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import (
@@ -40,24 +40,26 @@ FAILING: Final = "failing"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttempt:
     """One try, as history keeps it."""
 
     started_s: float  # by the database's time
     duration_s: float
-    failure: Failure | None  # None: it was answered with 2xx
+    failure: DeliveryFailure | None  # None: it was answered with 2xx
     status_code: int | None
     error_code: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Settler:
+class AttemptRecorder:
     """Writes ends of tries; a transaction each, the caller's."""
 
     settings: WebhookSettings
     fraction: Callable[[], float]  # random, uniform in [0, 1)
 
-    def settle(self, connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> str | None:
+    def settle(
+        self, connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
+    ) -> str | None:
         """Return the delivery's state now; None: written before, or claimed anew since."""
         failure = attempt.failure
         delay_s = None
@@ -78,7 +80,11 @@ class Settler:
         return state
 
     def _end_try(
-        self, connection: sa.Connection, delivery: Delivery, state: str, delay_s: float | None
+        self,
+        connection: sa.Connection,
+        delivery: WebhookDelivery,
+        state: str,
+        delay_s: float | None,
     ) -> bool:
         """Write the state, unless that was done or the claim was lost to a later one."""
         wait_s = (delay_s or 0.0) * self.settings.time_scale
@@ -102,8 +108,8 @@ class Settler:
     def _judge_lane(
         self,
         connection: sa.Connection,
-        delivery: Delivery,
-        failure: Failure | None,
+        delivery: WebhookDelivery,
+        failure: DeliveryFailure | None,
         endpoint_age_s: float,
     ) -> None:
         if failure is None:
@@ -112,16 +118,16 @@ class Settler:
             )
             return
         if failure.is_gone:
-            disable(connection, delivery.endpoint_id, GONE)
+            disable_endpoint(connection, delivery.endpoint_id, GONE)
             return
         scale = self.settings.time_scale
         lane = _fail_lane(connection, delivery.lane, QUIET_S * scale)
         # Callbacks share a lane: a new one is not blamed for what the host did before.
         failing_s = min(lane.for_s, endpoint_age_s)
         if failing_s >= self.settings.disable_after_days * DAY_S * scale:
-            disable(connection, delivery.endpoint_id, FAILING)
+            disable_endpoint(connection, delivery.endpoint_id, FAILING)
             return
-        block_s = scale * lane_block_s(
+        block_s = scale * queue_backoff_s(
             lane.failure_count, self.settings.breaker_failures, failure, self.fraction()
         )
         if block_s:
@@ -133,7 +139,7 @@ class Settler:
             )
 
 
-def put_off(connection: sa.Connection, delivery: Delivery) -> None:
+def postpone_delivery(connection: sa.Connection, delivery: WebhookDelivery) -> None:
     """Give a claim back for a moment: it could not be tried, and no failure is counted."""
     connection.execute(
         sa.update(webhook_deliveries)
@@ -143,7 +149,7 @@ def put_off(connection: sa.Connection, delivery: Delivery) -> None:
     )
 
 
-def disable(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:
+def disable_endpoint(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:
     """Deliver nothing more to an endpoint until its owner enables it; drop a slice that waits."""
     disabled = connection.execute(
         sa.update(webhook_endpoints)
@@ -192,7 +198,9 @@ def _seconds_since(moment: sa.ColumnElement[datetime]) -> sa.ColumnElement[float
     return sa.cast(sa.extract("epoch", sa.func.now() - moment), sa.Double)
 
 
-def _remember(connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> None:
+def _remember(
+    connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
+) -> None:
     connection.execute(
         webhook_attempts.insert().values(
             message_id=delivery.message_id,
@@ -206,7 +214,7 @@ def _remember(connection: sa.Connection, delivery: Delivery, attempt: Attempt) -
     )
 
 
-def _is(delivery: Delivery) -> sa.ColumnElement[bool]:
+def _is(delivery: WebhookDelivery) -> sa.ColumnElement[bool]:
     return sa.and_(
         webhook_deliveries.c.message_id == delivery.message_id,
         webhook_deliveries.c.endpoint_id == delivery.endpoint_id,

@@ -110,7 +110,7 @@ LEFT JOIN webhook_callback_secrets s ON s.tenant_id = claimed.tenant_id
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class WebhookDelivery:
     """A message for an endpoint, claimed for one try."""
 
     message_id: UUID
@@ -132,7 +132,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ClaimLimits:
     """How many tries a process has room for."""
 
     slots: int
@@ -143,9 +143,9 @@ class Room:
     proven_lanes: Container[str]  # their last try succeeded; others get one try at a time
 
 
-def claim(
-    connection: sa.Connection, room: Room, *, holder: str, lease_s: float
-) -> tuple[list[Delivery], bool]:
+def claim_deliveries(
+    connection: sa.Connection, room: ClaimLimits, *, holder: str, lease_s: float
+) -> tuple[list[WebhookDelivery], bool]:
     """Claim what is due, as far as there is room; a transaction of its own.
 
     Returns also whether to look again at once, as more may be due behind what was looked at.
@@ -154,7 +154,7 @@ def claim(
     fallen_count = connection.execute(FALL_DUE, {"limit": _FALLEN_DUE_MAX}).rowcount
     is_more = fallen_count == _FALLEN_DUE_MAX
     due = connection.execute(DUE, {"lane_max": room.lane_slots_max}).all()
-    chosen = fitting(due, room)
+    chosen = limit_per_queue(due, room)
     if not chosen:
         return [], is_more
     suspects = {(row.message_id, row.endpoint_id): row.is_suspect for row in chosen}
@@ -167,13 +167,13 @@ def claim(
         drop_waiting(connection, endpoint_id)
     claimed = connection.execute(_CLAIM, {**wanted, "holder": holder, "lease_s": lease_s})
     deliveries = [
-        Delivery(**row._asdict(), is_suspect=suspects[row.message_id, row.endpoint_id])
+        WebhookDelivery(**row._asdict(), is_suspect=suspects[row.message_id, row.endpoint_id])
         for row in claimed
     ]
     return deliveries, is_more or bool(dropped)
 
 
-def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:
+def limit_per_queue(due: Sequence[sa.Row[Any]], room: ClaimLimits) -> list[sa.Row[Any]]:
     """Return the first of `due` that fit: in all, of a tenant, and of lanes not known to be well.
 
     A lane that was not heard of yet may hang, so it gets more than one try only after a success.
@@ -200,7 +200,7 @@ def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:
     return chosen
 
 
-def release(connection: sa.Connection, holder: str) -> None:
+def release_deliveries(connection: sa.Connection, holder: str) -> None:
     """Let others try at once what this process claimed and does not finish."""
     connection.execute(
         sa.text(

@@ -18,14 +18,23 @@ from core.ids import EVENT, public_id
 from core.open_files import ShortageError
 from core.retry_after import retry_after_s
 from results.webhooks import metrics
-from results.webhooks.delivery.attempt_recording import Attempt, Settler, put_off
-from results.webhooks.delivery.claiming import Delivery, Room, claim, release
-from results.webhooks.delivery.http_sender import Poster, PostError
-from results.webhooks.delivery.retry_schedule import RETRY_AFTER_S_MAX, Failure
+from results.webhooks.delivery.attempt_recording import (
+    AttemptRecorder,
+    DeliveryAttempt,
+    postpone_delivery,
+)
+from results.webhooks.delivery.claiming import (
+    ClaimLimits,
+    WebhookDelivery,
+    claim_deliveries,
+    release_deliveries,
+)
+from results.webhooks.delivery.http_sender import HttpSender, SendError
+from results.webhooks.delivery.retry_schedule import RETRY_AFTER_S_MAX, DeliveryFailure
 from results.webhooks.delivery.signatures import signed_headers
-from results.webhooks.endpoints.dns_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.dns_lookups import DnsLookups, DnsLookupsBusyError
 from results.webhooks.endpoints.receiver_urls import UrlError, parse_url
-from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
+from results.webhooks.endpoints.secret_encryption import SecretCipher, SecretUnreadableError
 from results.webhooks.settings import WebhookSettings
 from storage.postgres.engines import DATABASE_AWAY
 
@@ -49,16 +58,16 @@ class Deliverer:
     """One process of the role; any number may run. Its coroutines run on one loop."""
 
     engine: sa.Engine
-    look_ups: LookUps
-    poster: Poster
-    sealer: Sealer
-    settler: Settler
+    look_ups: DnsLookups
+    poster: HttpSender
+    sealer: SecretCipher
+    settler: AttemptRecorder
     settings: WebhookSettings
     clock: Clock
     holder: str
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _loop: asyncio.AbstractEventLoop | None = None
-    _running: dict[asyncio.Task[None], Delivery] = field(default_factory=dict)
+    _running: dict[asyncio.Task[None], WebhookDelivery] = field(default_factory=dict)
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(DATABASE_THREADS, "deliveries")
     )
@@ -114,17 +123,17 @@ class Deliverer:
             task.cancel()
         await asyncio.gather(*cut, return_exceptions=True)
         try:
-            await self._transaction(lambda c: release(c, self.holder))
+            await self._transaction(lambda c: release_deliveries(c, self.holder))
         except DATABASE_AWAY:
             LOG.warning("claims end by themselves: database away")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _claim(self) -> list[Delivery]:
+    async def _claim(self) -> list[WebhookDelivery]:
         """Claim what there is room for; nothing while Postgres is away."""
         running = list(self._running.values())
         limits = self.settings
         tenants: Counter[UUID] = Counter(delivery.tenant_id for delivery in running)
-        room = Room(
+        room = ClaimLimits(
             slots=limits.slots_max - len(running),
             suspect_slots=limits.slots_max // 2 - sum(d.is_suspect for d in running),
             lane_slots_max=limits.lane_slots_max,
@@ -136,7 +145,7 @@ class Deliverer:
             return []
         try:
             claimed, is_more = await self._transaction(
-                lambda c: claim(c, room, holder=self.holder, lease_s=self._lease_s)
+                lambda c: claim_deliveries(c, room, holder=self.holder, lease_s=self._lease_s)
             )
         except DATABASE_AWAY as failure:
             now_s = self.clock.monotonic_s()
@@ -150,7 +159,7 @@ class Deliverer:
             self._wake.set()
         return claimed
 
-    async def _deliver(self, delivery: Delivery) -> None:
+    async def _deliver(self, delivery: WebhookDelivery) -> None:
         """Try once and write how it ended; what goes wrong here is this delivery's alone."""
         if delivery.try_count == 1:
             metrics.FIRST_TRY_AGE.observe(delivery.age_s)
@@ -163,11 +172,11 @@ class Deliverer:
         try:
             attempt = await self._try(delivery)
             state = await self._settle(delivery, attempt, claim_ends_s)
-        except (LookUpsBusyError, ShortageError):
+        except (DnsLookupsBusyError, ShortageError):
             metrics.PUT_OFF.inc()
             LOG.info("put off", extra=facts)
             with contextlib.suppress(*DATABASE_AWAY):  # its claim ends by itself
-                await self._transaction(lambda c: put_off(c, delivery))
+                await self._transaction(lambda c: postpone_delivery(c, delivery))
         except DATABASE_AWAY:
             LOG.warning("end of a try not written: database away", extra=facts)
         except Exception:
@@ -188,11 +197,11 @@ class Deliverer:
             if len(self._proven) > _PROVEN_MAX:
                 del self._proven[next(iter(self._proven))]
 
-    async def _try(self, delivery: Delivery) -> Attempt:
-        """Return how the try ended. Raises LookUpsBusyError, ShortageError: there was none."""
+    async def _try(self, delivery: WebhookDelivery) -> DeliveryAttempt:
+        """Return how the try ended. Raises DnsLookupsBusyError, ShortageError: there was none."""
         began_s = self.clock.monotonic_s()
         status_code: int | None = None
-        failure: Failure | None = None
+        failure: DeliveryFailure | None = None
         error_code: str | None = None
         try:
             headers = self._signed(delivery)
@@ -204,17 +213,17 @@ class Deliverer:
             if not 200 <= status_code < 300:
                 error_code = f"{status_code // 100}xx"
                 wait_s = retry_after_s(answer.retry_after, delivery.now_s, s_max=RETRY_AFTER_S_MAX)
-                failure = Failure(status_code, wait_s)
-        except PostError as error:
-            failure, error_code = Failure(None), error.code
+                failure = DeliveryFailure(status_code, wait_s)
+        except SendError as error:
+            failure, error_code = DeliveryFailure(None), error.code
         except SecretUnreadableError:
-            failure, error_code = Failure(None), "secret_unreadable"
+            failure, error_code = DeliveryFailure(None), "secret_unreadable"
         except UrlError:  # the rules have become stricter, or private ones are no longer allowed
-            failure, error_code = Failure(None), "address_refused"
+            failure, error_code = DeliveryFailure(None), "address_refused"
         duration_s = self.clock.monotonic_s() - began_s
-        return Attempt(delivery.now_s, duration_s, failure, status_code, error_code)
+        return DeliveryAttempt(delivery.now_s, duration_s, failure, status_code, error_code)
 
-    def _signed(self, delivery: Delivery) -> dict[str, str]:
+    def _signed(self, delivery: WebhookDelivery) -> dict[str, str]:
         """Return the headers that sign. Raises SecretUnreadableError."""
         owner, old = delivery.secret_owner, delivery.sealed_old_secret
         facts = {"endpoint": delivery.endpoint_id, "is_callback": owner == delivery.tenant_id}
@@ -231,7 +240,7 @@ class Deliverer:
         return signed_headers(secrets, message_id, int(delivery.now_s), delivery.body)
 
     async def _settle(
-        self, delivery: Delivery, attempt: Attempt, claim_ends_s: float
+        self, delivery: WebhookDelivery, attempt: DeliveryAttempt, claim_ends_s: float
     ) -> str | None:
         """Write how a try ended, as often as it takes while nobody else may repeat it.
 

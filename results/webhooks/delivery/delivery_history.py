@@ -46,7 +46,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """How many messages are sent again, and the last of them where more may follow."""
 
     count: int
@@ -99,9 +99,9 @@ def _place_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) ->
     return sa.tuple_(sa.literal(created_at), sa.literal(message_id, table.c.message_id.type))
 
 
-def replay(
+def replay_deliveries(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, wanted: Replay
-) -> Replayed:
+) -> ReplayResult:
     """Send messages again, oldest first, with their ids and the whole schedule: 10,000 at most.
 
     Those that wait for a try get it now. Raises EndpointMissingError, EndpointDisabledError,
@@ -148,7 +148,7 @@ def replay(
         .returning(table.c.created_at, table.c.message_id)
     ).all()
     last = max(replayed, key=tuple).message_id if len(replayed) == REPLAYS_MAX else None
-    return Replayed(len(replayed), last)
+    return ReplayResult(len(replayed), last)
 
 
 def _require_sent(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> None:
@@ -162,7 +162,7 @@ def _require_sent(connection: sa.Connection, endpoint_id: UUID, message_id: UUID
         raise FieldRefusedError("No such message was sent here.", param="message_id")
 
 
-def begin_test(
+def create_test_delivery(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, event_type: str
 ) -> UUID:
     """Add a sample message that is tried once, breaker or not; return its id.

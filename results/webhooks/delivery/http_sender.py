@@ -14,11 +14,11 @@ from typing import Final
 import httptools
 
 from core.open_files import ShortageError, is_shortage
-from results.webhooks.endpoints.address_policy import Reach
+from results.webhooks.endpoints.address_policy import AddressPolicy
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl
 
-ANSWER_BYTES_MAX: Final = 64 * 1024
+RESPONSE_BYTES_MAX: Final = 64 * 1024
 _PIECE_BYTES: Final = 8 * 1024
 _DRAIN_S: Final = 1.0  # to let the receiver end what it says; it changes nothing
 _ADDRESSES_TRIED_MAX: Final = 4
@@ -26,7 +26,7 @@ _CONNECT_SHARE: Final = 0.25  # of a try's time, for an address behind which ano
 _CONNECT_S_MAX: Final = 5.0
 
 
-class PostError(Exception):
+class SendError(Exception):
     """There was no answer; `code` says why, stable for logs and history."""
 
     def __init__(self, code: str) -> None:
@@ -36,7 +36,7 @@ class PostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceiverResponse:
     """What a receiver said."""
 
     status_code: int
@@ -44,10 +44,10 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Poster:
+class HttpSender:
     """Sends; holds what all tries share."""
 
-    reach: Reach
+    reach: AddressPolicy
     tls: ssl.SSLContext
     timeout_s: float
 
@@ -57,8 +57,8 @@ class Poster:
         looked_up: Awaitable[list[str]],
         headers: Mapping[str, str],
         body: bytes,
-    ) -> Answer:
-        """Return the answer to one request. Raises PostError, ShortageError.
+    ) -> ReceiverResponse:
+        """Return the answer to one request. Raises SendError, ShortageError.
 
         `looked_up` gives the addresses of the host: the time for that is the try's, too.
         """
@@ -68,15 +68,15 @@ class Poster:
                 request = _request(url, headers, body)
                 return await self._exchange(connected, url, request, limit)
         except TimeoutError:
-            raise PostError("timed_out") from None
+            raise SendError("timed_out") from None
         except AddressRefusedError:
-            raise PostError("address_refused") from None
+            raise SendError("address_refused") from None
         except ssl.SSLError:
-            raise PostError("tls_failed") from None
+            raise SendError("tls_failed") from None
         except httptools.HttpParserError:
-            raise PostError("not_http") from None
+            raise SendError("not_http") from None
         except OSError as error:
-            raise (ShortageError if is_shortage(error) else PostError("disconnected")) from None
+            raise (ShortageError if is_shortage(error) else SendError("disconnected")) from None
 
     async def _exchange(
         self,
@@ -84,7 +84,7 @@ class Poster:
         url: ReceiverUrl,
         request: bytes,
         limit: asyncio.Timeout,
-    ) -> Answer:
+    ) -> ReceiverResponse:
         """Return the answer. `limit` is lifted once its head is there: nothing else counts."""
         try:
             reader, writer = await asyncio.open_connection(
@@ -118,7 +118,7 @@ class Poster:
             except OSError as error:  # TimeoutError is one
                 if is_shortage(error):
                     raise
-        raise PostError("connect_failed")
+        raise SendError("connect_failed")
 
 
 async def _connected(address: str, port: int) -> socket.socket:
@@ -140,7 +140,7 @@ class _Head:
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
-        self.answer: Answer | None = None
+        self.answer: ReceiverResponse | None = None
         self.is_complete = False
         self.size = 0  # bytes that were read
         self._retry_after: str | None = None
@@ -152,7 +152,7 @@ class _Head:
     def on_headers_complete(self) -> None:
         status = self.parser.get_status_code()
         if status >= 200 and self.answer is None:
-            self.answer = Answer(status, self._retry_after)
+            self.answer = ReceiverResponse(status, self._retry_after)
         self._retry_after = None
 
     def on_message_complete(self) -> None:
@@ -160,14 +160,14 @@ class _Head:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> _Head:
-    """Read until there is an answer. Raises PostError, OSError, HttpParserError."""
+    """Read until there is an answer. Raises SendError, OSError, HttpParserError."""
     head = _Head()
     while head.answer is None:
         piece = await reader.read(_PIECE_BYTES)
         if not piece:
-            raise PostError("disconnected")
-        if head.size + len(piece) > ANSWER_BYTES_MAX:
-            raise PostError("answer_too_large")
+            raise SendError("disconnected")
+        if head.size + len(piece) > RESPONSE_BYTES_MAX:
+            raise SendError("answer_too_large")
         _feed(head, piece)
     return head
 
@@ -176,8 +176,8 @@ async def _drain(reader: asyncio.StreamReader, head: _Head) -> None:
     """Let the receiver end what it says, for a moment; whatever it is changes nothing."""
     with contextlib.suppress(OSError, httptools.HttpParserError):
         async with asyncio.timeout(_DRAIN_S):
-            while not head.is_complete and head.size < ANSWER_BYTES_MAX:
-                piece = await reader.read(min(_PIECE_BYTES, ANSWER_BYTES_MAX - head.size))
+            while not head.is_complete and head.size < RESPONSE_BYTES_MAX:
+                piece = await reader.read(min(_PIECE_BYTES, RESPONSE_BYTES_MAX - head.size))
                 if not piece:
                     return
                 _feed(head, piece)
@@ -188,7 +188,7 @@ def _feed(head: _Head, piece: bytes) -> None:
     try:
         head.parser.feed_data(piece)
     except httptools.HttpParserUpgrade:
-        raise PostError("not_http") from None
+        raise SendError("not_http") from None
     except httptools.HttpParserError:
         if head.answer is None:
             raise

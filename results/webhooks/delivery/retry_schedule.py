@@ -24,7 +24,7 @@ DELAYS_S: Final = (
 )
 """Least wait before each try; the first one comes at once."""
 
-TRIED_FOR_S: Final = sum(DELAYS_S)
+RETRIED_FOR_S: Final = sum(DELAYS_S)
 """From the first try to the last at least: more than the 72 hours that are promised."""
 
 RETRY_AFTER_S_MAX: Final = DAY_S
@@ -43,7 +43,7 @@ _THROTTLING: Final = frozenset({429, 502, 504})
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class DeliveryFailure:
     """A try that was not answered with 2xx."""
 
     status_code: int | None  # None: there was no answer
@@ -60,15 +60,15 @@ class Failure:
         return self.status_code in _THROTTLING or self.retry_after_s is not None
 
 
-def next_delay_s(failure_count: int, failure: Failure, fraction: float) -> float | None:
+def next_delay_s(failure_count: int, failure: DeliveryFailure, fraction: float) -> float | None:
     """Return the wait after the `failure_count`th failure, or None when there is no try left."""
     if failure_count >= len(DELAYS_S):
         return None
     return max(jittered(DELAYS_S[failure_count], fraction), failure.retry_after_s or 0.0)
 
 
-def lane_block_s(
-    failures_in_a_row: int, breaker_failures: int, failure: Failure, fraction: float
+def queue_backoff_s(
+    failures_in_a_row: int, breaker_failures: int, failure: DeliveryFailure, fraction: float
 ) -> float:
     """Return how long the whole lane rests after a failure; 0 when it need not."""
     block_s = 0.0

@@ -53,7 +53,7 @@ _DENIED: Final = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AddressPolicy:
     """What may be contacted."""
 
     allow_private: bool = False
@@ -75,10 +75,10 @@ class Reach:
         return bool(found) and all(map(self.allows, found))
 
 
-def reach_of(settings: WebhookSettings) -> Reach:
+def address_policy(settings: WebhookSettings) -> AddressPolicy:
     """Return what `settings` allow."""
     parts = filter(None, settings.denied_networks.split(","))
-    return Reach(settings.allow_private, tuple(ip_network(part.strip()) for part in parts))
+    return AddressPolicy(settings.allow_private, tuple(ip_network(part.strip()) for part in parts))
 
 
 def is_public(address: Address) -> bool:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from core.ids import new_uuid
 from results.webhooks.delivery.signatures import secret_hint
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl
-from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.endpoints.secret_encryption import SecretCipher
 from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_callback_secrets, webhook_endpoints
 
@@ -25,7 +25,11 @@ class Callback:
 
 
 def add_callback(
-    connection: sa.Connection, tenant_id: UUID, job_id: UUID, callback: Callback, sealer: Sealer
+    connection: sa.Connection,
+    tenant_id: UUID,
+    job_id: UUID,
+    callback: Callback,
+    sealer: SecretCipher,
 ) -> UUID:
     """Add the callback of a new job, in the transaction that creates it; return its endpoint's id.
 
@@ -41,19 +45,19 @@ def add_callback(
             name="callback",
             url=callback.text,
             event_types=list(dict.fromkeys(callback.event_types)),
-            lane=callback_lane(tenant_id, callback.url),
+            lane=callback_queue(tenant_id, callback.url),
         )
     )
     return endpoint_id
 
 
-def callback_lane(tenant_id: UUID, url: ReceiverUrl) -> str:
+def callback_queue(tenant_id: UUID, url: ReceiverUrl) -> str:
     """Return the lane that the callbacks of a tenant to one host share."""
     return f"c:{tenant_id.hex}:{url.origin}"
 
 
 def rotate_callback_secret(
-    connection: sa.Connection, tenant_id: UUID, sealer: Sealer, *, keep_old: bool
+    connection: sa.Connection, tenant_id: UUID, sealer: SecretCipher, *, keep_old: bool
 ) -> bytes:
     """Make the secret that signs a tenant's callbacks anew and return it.
 
@@ -75,7 +79,7 @@ def rotate_callback_secret(
     return secret
 
 
-def _ensure_secret(connection: sa.Connection, tenant_id: UUID, sealer: Sealer) -> None:
+def _ensure_secret(connection: sa.Connection, tenant_id: UUID, sealer: SecretCipher) -> None:
     secret = sealer.new_secret()
     connection.execute(
         insert(webhook_callback_secrets)

@@ -16,11 +16,11 @@ _SHARE: Final = 8  # of all places one tenant has this part
 _WAIT_S: Final = 10.0  # within the margin of a claim
 
 
-class LookUpsBusyError(Exception):
+class DnsLookupsBusyError(Exception):
     """There was no place for a look-up in time; of the receiver this says nothing."""
 
 
-class LookUps:
+class DnsLookups:
     """Of one process; used on one loop."""
 
     def __init__(self, resolve: Resolver, *, count_max: int, wait_s: float = _WAIT_S) -> None:
@@ -35,7 +35,7 @@ class LookUps:
     async def begin(self, tenant_id: UUID, url: ReceiverUrl) -> Awaitable[list[str]]:
         """Wait for a place, begin, and return what gives the addresses of `url`'s host.
 
-        Raises LookUpsBusyError.
+        Raises DnsLookupsBusyError.
         """
         if is_address(url.host):
             return look_up(url, self._resolve)
@@ -44,7 +44,7 @@ class LookUps:
             async with asyncio.timeout(self._wait_s):
                 await self._enter(share)
         except TimeoutError:
-            raise LookUpsBusyError from None
+            raise DnsLookupsBusyError from None
 
         def leave(ended: asyncio.Task[list[str]]) -> None:
             self._places.release()

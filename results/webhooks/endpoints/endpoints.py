@@ -16,9 +16,9 @@ from jobs.store.keyset_pages import Cursor, Page, read_page
 from jobs.tables.jobs import jobs
 from results.webhooks.delivery.disabled_deliveries import PENDING, drop_waiting
 from results.webhooks.delivery.signatures import secret_hint
-from results.webhooks.endpoints.callbacks import callback_lane
+from results.webhooks.endpoints.callbacks import callback_queue
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.endpoints.secret_encryption import SecretCipher
 from results.webhooks.events.message_recording import watch_running_jobs
 from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.tables import (
@@ -37,7 +37,7 @@ _OVERLAP: Final = sa.text("now() + interval '24 hours'")
 _IS_KEPT: Final = webhook_endpoints.c.disabled_reason.is_distinct_from(DELETED)
 
 
-class EndpointMissingError(RequestRefusedError):
+class EndpointNotFoundError(RequestRefusedError):
     """No such webhook endpoint."""
 
     code = "webhook_endpoint_not_found"
@@ -72,7 +72,7 @@ def create_endpoint(
     connection: sa.Connection,
     tenant_id: UUID,
     new: EndpointChange,
-    sealer: Sealer,
+    sealer: SecretCipher,
     *,
     endpoints_max: int,
 ) -> tuple[sa.Row[Any], bytes]:
@@ -115,24 +115,24 @@ def create_endpoint(
 def find_endpoint(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None
 ) -> sa.Row[Any]:
-    """Return an endpoint, or a callback. Raises EndpointMissingError, also for foreign ids."""
+    """Return an endpoint, or a callback. Raises EndpointNotFoundError, also for foreign ids."""
     row = connection.execute(
         sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
     ).one_or_none()
     if row is None:
-        raise EndpointMissingError
+        raise EndpointNotFoundError
     return row
 
 
 def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Return the callback of a job. Raises EndpointMissingError: none, not yours, or deleted."""
+    """Return the callback of a job. Raises EndpointNotFoundError: none, not yours, or deleted."""
     if job_id is None:  # to SQL it would mean every endpoint that is no callback
-        raise EndpointMissingError
+        raise EndpointNotFoundError
     row = connection.execute(
         sa.select(webhook_endpoints).where(_shown(tenant_id), webhook_endpoints.c.job_id == job_id)
     ).one_or_none()
     if row is None:
-        raise EndpointMissingError
+        raise EndpointNotFoundError
     return row
 
 
@@ -145,7 +145,7 @@ def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -
 def change_endpoint(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, change: EndpointChange
 ) -> sa.Row[Any]:
-    """Change what `change` gives and return the endpoint. Raises EndpointMissingError.
+    """Change what `change` gives and return the endpoint. Raises EndpointNotFoundError.
 
     A new URL also enables it, and what waits goes there; disabling it drops what waits, a slice of
     it at once.
@@ -181,7 +181,7 @@ def change_endpoint(
 def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> None:
     """Hide an endpoint for good, with its history, and forget its URL and secrets.
 
-    Its rows may be millions: `MessageRemoval` takes them. Raises EndpointMissingError.
+    Its rows may be millions: `MessageRemoval` takes them. Raises EndpointNotFoundError.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
@@ -205,17 +205,17 @@ def rotate_secret(
     connection: sa.Connection,
     tenant_id: UUID,
     endpoint_id: UUID | None,
-    sealer: Sealer,
+    sealer: SecretCipher,
     *,
     keep_old: bool,
 ) -> tuple[sa.Row[Any], bytes]:
     """Give an endpoint a new secret; the one before signs beside it for 24 hours if `keep_old`.
 
-    Raises EndpointMissingError, also for callbacks: their secret is the tenant's.
+    Raises EndpointNotFoundError, also for callbacks: their secret is the tenant's.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     if row.sealed_secret is None:
-        raise EndpointMissingError
+        raise EndpointNotFoundError
     secret = sealer.new_secret()
     changed = _update(
         connection,
@@ -232,7 +232,7 @@ def rotate_secret(
 
 def _move_callback(connection: sa.Connection, row: sa.Row[Any], url: str) -> str:
     """Let what waits for a callback wait in the lane of its new host; return that lane."""
-    lane = callback_lane(row.tenant_id, parse_url(url, allow_private=True))
+    lane = callback_queue(row.tenant_id, parse_url(url, allow_private=True))
     connection.execute(
         sa.update(webhook_deliveries)
         .where(
@@ -262,7 +262,7 @@ def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None
         .with_for_update(key_share=True)
     ).one_or_none()
     if row is None:
-        raise EndpointMissingError
+        raise EndpointNotFoundError
     return row
 
 

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from core.futures import in_daemon
 from core.open_files import ShortageError, is_shortage
-from results.webhooks.endpoints.address_policy import Reach
+from results.webhooks.endpoints.address_policy import AddressPolicy
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, is_address
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
@@ -42,7 +42,7 @@ async def look_up(url: ReceiverUrl, resolve: Resolver) -> list[str]:
     return [url.host] if is_address(url.host) else await resolve(url.host, url.port)
 
 
-async def allowed_addresses(looked_up: Awaitable[list[str]], reach: Reach) -> list[str]:
+async def allowed_addresses(looked_up: Awaitable[list[str]], reach: AddressPolicy) -> list[str]:
     """Return what a look-up gives.
 
     Raises AddressRefusedError, also for a part of the addresses, and ShortageError.

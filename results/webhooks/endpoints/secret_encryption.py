@@ -24,7 +24,7 @@ class SecretUnreadableError(MillraceError):
     code = "webhook_secret_unreadable"
 
 
-class Sealer:
+class SecretCipher:
     """Encrypts secrets with the first of its keys and decrypts with any."""
 
     def __init__(self, keys: Sequence[bytes], random_bytes: Callable[[int], bytes]) -> None:

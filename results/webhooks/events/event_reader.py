@@ -27,7 +27,7 @@ _FLUSH_S: Final = 30.0
 
 
 @dataclass(slots=True)
-class EventReader:
+class JobEventReader:
     """One member of the group; its methods run in one thread."""
 
     engine: sa.Engine

@@ -15,7 +15,7 @@ from results.webhooks.events.messages import (
     REQUEST_EVENTS,
     STATE_EVENTS,
     WATCHED_EVENTS,
-    Message,
+    WebhookMessage,
     job_message,
     request_message,
 )
@@ -66,7 +66,7 @@ _HEARD: Final = {JobState.IN_PROGRESS.value, *(state.value for state in TERMINAL
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class Subscription:
     """An endpoint that may want to hear of a job."""
 
     endpoint_id: UUID
@@ -106,7 +106,7 @@ def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
 
 
 def record_messages(
-    connection: sa.Connection, messages: Iterable[Message], listeners: Sequence[Listener]
+    connection: sa.Connection, messages: Iterable[WebhookMessage], listeners: Sequence[Subscription]
 ) -> int:
     """Add messages that one of `listeners` wants, and a delivery for each who does."""
     count = 0
@@ -134,9 +134,9 @@ def record_messages(
     return count
 
 
-def listeners_of(
+def find_subscriptions(
     connection: sa.Connection, tenant_ids: Iterable[UUID], job_ids: Iterable[UUID]
-) -> list[Listener]:
+) -> list[Subscription]:
     """Return the endpoints of tenants, and the callbacks of jobs, that are not disabled."""
     of_tenants = webhook_endpoints.c.tenant_id.in_(list(tenant_ids))
     # Two looks by an index each: callbacks, of which there may be many, are passed over by neither.
@@ -151,7 +151,7 @@ def listeners_of(
         )
     ]
     return [
-        Listener(
+        Subscription(
             row.id,
             row.tenant_id,
             row.job_id,
@@ -169,10 +169,10 @@ def watch_running_jobs(connection: sa.Connection, endpoint: sa.Row[Any]) -> None
         connection.execute(_WATCH_RUNNING, {"tenant": endpoint.tenant_id, "endpoint": endpoint.id})
 
 
-def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Listener]:
+def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Subscription]:
     if not events:
         return []
-    return listeners_of(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
+    return find_subscriptions(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
 
 
 def _known_jobs(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, tuple[JobKind, bool]]:
@@ -184,7 +184,7 @@ def _known_jobs(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, tup
     return {job_id: (JobKind(kind), gone) for job_id, kind, gone in connection.execute(query)}
 
 
-def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Listener]) -> None:
+def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Subscription]) -> None:
     """Watch a job as it begins; one that ended before it was watched may have failed items."""
     wanted = {ITEM_FAILED} if event.state in STATE_EVENTS else set(WATCHED_EVENTS)
     hearing = (x for x in listeners if x.hears(event.tenant_id, event.job_id, event.at_s))
@@ -193,7 +193,7 @@ def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Liste
         connection.execute(insert(webhook_watches).values(values).on_conflict_do_nothing())
 
 
-def _add_message(connection: sa.Connection, message: Message) -> bool:
+def _add_message(connection: sa.Connection, message: WebhookMessage) -> bool:
     added = connection.execute(
         insert(webhook_messages)
         .values(

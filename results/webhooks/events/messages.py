@@ -34,7 +34,7 @@ _ITEMS_BYTES_MAX: Final = 16 * 1024  # a payload stays below 20 kB, as the schem
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WebhookMessage:
     """One event, as it will be sent to every endpoint that asked for its type."""
 
     message_id: UUID
@@ -55,21 +55,23 @@ class FailedItem:
 
 def job_message(
     event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float, ours: object = None
-) -> Message:
+) -> WebhookMessage:
     """Return the message of `event`, its id and type; `ours` goes beside the job's id."""
     message_id, event_type = event
     data: dict[str, object] = {"id": public_id(JOB, job_id)}
     if ours is not None:
         data["millrace"] = ours
     body = event_body(message_id, event_type, at_s, data)
-    return Message(message_id, tenant_id, job_id, event_type, at_s, body)
+    return WebhookMessage(message_id, tenant_id, job_id, event_type, at_s, body)
 
 
-def request_message(event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float) -> Message:
+def request_message(
+    event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float
+) -> WebhookMessage:
     """Return the message that a single request has ended."""
     message_id, event_type = event
     body = event_body(message_id, event_type, at_s, {"id": public_id(SINGLE, job_id)})
-    return Message(message_id, tenant_id, job_id, event_type, at_s, body)
+    return WebhookMessage(message_id, tenant_id, job_id, event_type, at_s, body)
 
 
 def event_body(message_id: UUID, event_type: str, at_s: float, data: dict[str, object]) -> bytes:

@@ -14,14 +14,14 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.states import TERMINAL_STATES
 from jobs.store.days import job_day
-from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import (
     ITEM_FAILED,
     ITEMS_MAX,
     PERCENTS,
     PROGRESS,
     FailedItem,
-    Message,
+    WebhookMessage,
     crossed_percents,
     job_message,
     shown_items,
@@ -73,7 +73,7 @@ ORDER BY finished_at DESC, item_index DESC LIMIT 1
 
 
 @dataclass(slots=True)
-class Watcher:
+class ProgressWatcher:
     """Looks at watched jobs; several processes share them."""
 
     engine: sa.Engine
@@ -109,10 +109,10 @@ class Watcher:
         return watches[-1].job_id if len(watches) == _JOBS_MAX else None
 
     def _tell(self, connection: sa.Connection, watches: Sequence[sa.Row[Any]]) -> int:
-        listeners = listeners_of(
+        listeners = find_subscriptions(
             connection, {w.tenant_id for w in watches}, {w.job_id for w in watches}
         )
-        messages: list[Message] = []
+        messages: list[WebhookMessage] = []
         for watch in watches:
             changes: dict[str, Any] = {}
             messages += _progress(watch, changes)
@@ -129,7 +129,7 @@ class Watcher:
         return record_messages(connection, messages, listeners)
 
 
-def _progress(watch: sa.Row[Any], changes: dict[str, Any]) -> list[Message]:
+def _progress(watch: sa.Row[Any], changes: dict[str, Any]) -> list[WebhookMessage]:
     if not watch.total_final:
         return []  # a share of what may still grow would be told too early, and once for good
     percents = crossed_percents(watch.percent, watch.ended_count, watch.total_count or 0)
@@ -150,7 +150,9 @@ def _progress(watch: sa.Row[Any], changes: dict[str, Any]) -> list[Message]:
     ]
 
 
-def _failed(connection: sa.Connection, watch: sa.Row[Any], changes: dict[str, Any]) -> Message:
+def _failed(
+    connection: sa.Connection, watch: sa.Row[Any], changes: dict[str, Any]
+) -> WebhookMessage:
     """Name the first failed items that are new, count all of them, and move behind the last."""
     place = {"day": job_day(watch.created_at), "job": watch.job_id}
     behind = {"at": watch.failed_at, "index": watch.failed_index, "items_max": ITEMS_MAX}

@@ -16,7 +16,7 @@ from core.errors import MillraceError
 from core.outcomes import Outcome
 from jobs.tables.jobs import jobs
 from registry.models import add_model
-from results.finaliser.request_finaliser import RequestEnding
+from results.finaliser.request_finaliser import RequestFinaliser
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from tests.integration.api.conftest import Site, new_site, running
@@ -53,7 +53,7 @@ class Durable:
 
     def end(self) -> None:
         """End what is settled, as the finaliser does."""
-        RequestEnding(self.site.engine, self.site.objects).step()
+        RequestFinaliser(self.site.engine, self.site.objects).step()
 
     def job_count(self) -> int:
         with self.site.engine.connect() as connection:

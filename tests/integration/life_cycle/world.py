@@ -34,7 +34,7 @@ from results.finaliser.finalisation import READY, finalise
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from storage.objects.local_objects import LocalObjects
 from tests.integration.results.outcomes import failed, outcome
 from topics.records.catalogue import RESULTS
@@ -141,7 +141,7 @@ class World:
         with self.engine.begin() as connection:
             connection.execute(sa.delete(outbox).where(outbox.c.id == oldest.scalar_subquery()))
         assert close.day == job_day(self.row().created_at)
-        assert do_all(self.closer.closing(close), threading.Event())
+        assert run_all(self.closer.closing(close), threading.Event())
 
     def let_expire(self) -> None:
         """Its window is over now."""

@@ -15,14 +15,14 @@ from core.states import CloseReason
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.audit.audit_report import compare_items
-from results.audit.item_fingerprints import RowFacts
-from results.audit.job_log import LogRead, judge_log, written_up_to
+from results.audit.item_fingerprints import RowFingerprints
+from results.audit.job_log import LogRead, committed_offset, tally_log
 from results.audit.log_extent import PartitionLog
 from results.rebuilding.log_replay import LogReplay
-from results.rebuilding.rebuild import Rebuilt, rebuild
-from results.rebuilding.rebuild_outcome import Verdict
+from results.rebuilding.rebuild import RebuiltJob, rebuild
+from results.rebuilding.rebuild_outcome import RebuildOutcome
 from results.rebuilding.shadow_tables import SCHEMA, RebuildRunsError, shadow_engine
-from results.retention.deletion import bury_batch
+from results.retention.deletion import make_tombstone
 from results.settings import WriterSettings
 from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
@@ -75,14 +75,16 @@ def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -
     return job_id
 
 
-def judged(engine: sa.Engine, kafka: KafkaSettings, job_id: UUID) -> tuple[RowFacts, LogRead]:
+def judged(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID
+) -> tuple[RowFingerprints, LogRead]:
     created_at = job(engine, job_id)["created_at"]
-    written_to = written_up_to(kafka, job_id)
-    rows = RowFacts(TOTAL)
+    written_to = committed_offset(kafka, job_id)
+    rows = RowFingerprints(TOTAL)
     with engine.connect() as connection:
         rows.read(connection, (job_id, job_day(created_at)), range(TOTAL))
     stop_at_s = time.monotonic() + 20
-    read = judge_log(kafka, (job_id, created_at), rows, written_to=written_to, stop_at_s=stop_at_s)
+    read = tally_log(kafka, (job_id, created_at), rows, written_to=written_to, stop_at_s=stop_at_s)
     return rows, read
 
 
@@ -145,8 +147,12 @@ def test_time_that_is_up_is_said(
     job_id = whole_life(engine, kafka, producer)
     created_at = job(engine, job_id)["created_at"]
 
-    read = judge_log(
-        kafka, (job_id, created_at), RowFacts(TOTAL), written_to=0, stop_at_s=time.monotonic()
+    read = tally_log(
+        kafka,
+        (job_id, created_at),
+        RowFingerprints(TOTAL),
+        written_to=0,
+        stop_at_s=time.monotonic(),
     )
 
     assert not read.was_in_time
@@ -161,7 +167,7 @@ def rebuilt(
     *,
     apply: bool = False,
     attempts_max: int = 3,
-) -> list[Rebuilt]:
+) -> list[RebuiltJob]:
     replay = LogReplay(kafka, WriterSettings(attempts_max=attempts_max), timeout_s=30)
     with shadow_engine(database, engine) as shadow:
         return list(rebuild(engine, shadow, replay, job_ids, apply=apply))
@@ -174,7 +180,7 @@ def bury(engine: sa.Engine, job_id: UUID) -> None:
         ended = {"state": "completed", "completed_at": sa.func.now()}
         connection.execute(sa.update(jobs).where(its).values(ended))
         row = connection.execute(sa.select(jobs).where(its)).one()
-        bury_batch(connection, row, key_id=None)
+        make_tombstone(connection, row, key_id=None)
 
 
 def state_of(engine: sa.Engine, job_id: UUID) -> Any:
@@ -194,7 +200,7 @@ def test_a_job_made_again_is_the_same_and_nothing_is_touched(
 
     (one,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
-    assert one.verdict is Verdict.SAME
+    assert one.verdict is RebuildOutcome.SAME
     assert one.found is not None
     assert one.found.live_digest == one.found.shadow_digest
     assert state_of(engine, job_id) == before
@@ -231,14 +237,14 @@ def test_what_differs_is_put_right_only_when_asked(
     assert state_of(engine, job_id) == broken
     everything = {one.job_id: one for one in rebuilt(engine, kafka, database, None, apply=True)}
 
-    assert compared.verdict is Verdict.DIFFERS
+    assert compared.verdict is RebuildOutcome.DIFFERS
     assert compared.found is not None
     found = compared.found
     assert (found.missing, found.extra, found.different) == (2, 0, 1)
     agree = (found.counters_agree, found.usage_agrees, found.order_is_whole)
     assert agree == (False, False, False)
-    assert everything[job_id].verdict is Verdict.SWAPPED
-    assert everything[other_id].verdict is Verdict.SAME
+    assert everything[job_id].verdict is RebuildOutcome.SWAPPED
+    assert everything[other_id].verdict is RebuildOutcome.SAME
     assert state_of(engine, other_id) == other
     assert_books_balance(engine, job_id)
     rows, counted, billed, slices, _ = state_of(engine, job_id)
@@ -254,7 +260,7 @@ def test_what_differs_is_put_right_only_when_asked(
     assert sum(len(one.item_indexes) for one in slices) == TOTAL
     assert len(slices_before) > 0
     (again,) = rebuilt(engine, kafka, database, [job_id])
-    assert again.verdict is Verdict.SAME
+    assert again.verdict is RebuildOutcome.SAME
 
 
 def test_a_job_that_is_deleted_meanwhile_stops_no_other(
@@ -275,7 +281,7 @@ def test_a_job_that_is_deleted_meanwhile_stops_no_other(
     monkeypatch.setattr(LogReplay, "run", deleting)
     found = {one.job_id: one.verdict for one in rebuilt(engine, kafka, database, None, apply=True)}
 
-    assert found == {gone: Verdict.GONE, kept: Verdict.SAME}
+    assert found == {gone: RebuildOutcome.GONE, kept: RebuildOutcome.SAME}
 
 
 def test_a_job_whose_log_is_gone_or_cut_is_refused(
@@ -290,7 +296,7 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
     before = state_of(engine, job_id)
 
     (running_one,) = rebuilt(engine, kafka, database, [running_id], apply=True)
-    assert running_one.verdict is Verdict.NOT_ENDED
+    assert running_one.verdict is RebuildOutcome.NOT_ENDED
 
     partition = LogReplay.partition
 
@@ -299,7 +305,7 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
 
     monkeypatch.setattr(LogReplay, "partition", begins_now)
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True)
-    assert (refused.verdict, refused.found) == (Verdict.LOG_BEGINS_LATER, None)
+    assert (refused.verdict, refused.found) == (RebuildOutcome.LOG_BEGINS_LATER, None)
 
     def lacks_the_end(self: LogReplay, number: int) -> PartitionLog:
         log = partition(self, number)
@@ -309,7 +315,7 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
     with engine.begin() as connection:
         connection.execute(sa.delete(items).where(items.c.job_id == job_id))
     (cut,) = rebuilt(engine, kafka, database, [job_id], apply=True)
-    assert cut.verdict is Verdict.LOG_INCOMPLETE
+    assert cut.verdict is RebuildOutcome.LOG_INCOMPLETE
     assert item_table(engine, job_id) == []
     assert before != state_of(engine, job_id)
 
@@ -338,7 +344,7 @@ def test_a_log_that_was_lost_and_begun_again_takes_no_result_back(
     (refused,) = rebuilt(engine, again, database, [job_id], apply=True)
     _, read = judged(engine, again, job_id)
 
-    assert refused.verdict is Verdict.LOG_BEGINS_LATER
+    assert refused.verdict is RebuildOutcome.LOG_BEGINS_LATER
     assert not read.holds_first
     assert state_of(engine, job_id) == books
     assert counters(engine, job_id)["succeeded"] == 30

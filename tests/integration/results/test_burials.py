@@ -14,7 +14,7 @@ from results.retention.expired_data import old_batches_query
 from results.retention.metrics import FAILURES
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from results.retention.tombstones import Burials
+from results.retention.tombstones import BatchTombstones
 from storage.objects.local_objects import LocalObjects
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -76,7 +76,7 @@ def test_a_turn_bears_few_failures_and_the_next_begins_behind_them(
 ) -> None:
     monkeypatch.setattr(tombstones, "FAILURES_MAX", 1)
     other = ended_job(engine, days_ago=11)
-    process = Burials(impatient)
+    process = BatchTombstones(impatient)
 
     process.step(DUE)
     assert [is_kept(engine, one) for one in (held, other)] == [True, True]

@@ -12,7 +12,7 @@ from core.states import CloseReason
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,
@@ -57,10 +57,10 @@ def test_a_close_in_the_middle_gives_the_rest_its_outcome(
     close = Close(job_id, 0, CloseReason.CANCELLED)
 
     writer.write({job_id: [outcome(8), failed(2)]})
-    assert do_all(closer.closing(close), threading.Event())
+    assert run_all(closer.closing(close), threading.Event())
     settled = job(engine, job_id)
     writer.write({job_id: [outcome(0), outcome(8)]})
-    assert do_all(closer.closing(close), threading.Event())
+    assert run_all(closer.closing(close), threading.Event())
 
     rows = item_table(engine, job_id)
     kinds = Counter(row.outcome for row in rows)
@@ -77,7 +77,7 @@ def test_an_expired_job_is_finalised(engine: sa.Engine, partitions: DayPartition
     job_id = add_running_job(engine, 3, close_reason="expired")
     closer = JobCloser(engine, partitions)
 
-    assert do_all(closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), threading.Event())
+    assert run_all(closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), threading.Event())
 
     assert {row.error_code for row in item_table(engine, job_id)} == {"batch_expired"}
     assert counters(engine, job_id)["expired"] == 3
@@ -91,7 +91,7 @@ def test_a_close_behind_the_last_outcome_adds_nothing(
     job_id = add_running_job(engine, 1)
     writer.write({job_id: [outcome(0)]})
 
-    assert do_all(
+    assert run_all(
         JobCloser(engine, partitions).closing(Close(job_id, 0, CloseReason.EXPIRED)),
         threading.Event(),
     )
@@ -104,8 +104,8 @@ def test_the_first_reason_wins(engine: sa.Engine, partitions: DayPartitions) -> 
     job_id = add_running_job(engine, 4, close_reason="expired")
     closer = JobCloser(engine, partitions, slice_items=2)
 
-    assert not do_all(closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), StopAfter(1))
-    assert do_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    assert not run_all(closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), StopAfter(1))
+    assert run_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert {row.outcome for row in item_table(engine, job_id)} == {Outcome.EXPIRED}
 
@@ -115,7 +115,7 @@ def test_the_close_of_an_unknown_job_is_passed_over(
 ) -> None:
     closer = JobCloser(engine, partitions)
 
-    assert do_all(closer.closing(Close(new_uuid(), 0, CloseReason.EXPIRED)), threading.Event())
+    assert run_all(closer.closing(Close(new_uuid(), 0, CloseReason.EXPIRED)), threading.Event())
 
 
 @pytest.mark.parametrize("slices_before_the_crash", [0, 1, 2])
@@ -129,14 +129,14 @@ def test_30_000_missing_rows_come_in_slices_that_survive_a_crash(
     writer.write({job_id: [outcome(index) for index in range(0, 30_100, 301)]})
     close = Close(job_id, 0, CloseReason.CANCELLED)
 
-    is_done = do_all(
+    is_done = run_all(
         JobCloser(engine, partitions).closing(close), StopAfter(slices_before_the_crash)
     )
     assert not is_done
     assert job(engine, job_id)["settled_at"] is None
     if slices_before_the_crash:  # from the first slice on nothing counts
         writer.write({job_id: [outcome(30_099)]})
-    assert do_all(JobCloser(engine, partitions).closing(close), threading.Event())
+    assert run_all(JobCloser(engine, partitions).closing(close), threading.Event())
 
     counted = counters(engine, job_id)
     assert (counted["succeeded"], counted["cancelled"]) == (100, 30_000)

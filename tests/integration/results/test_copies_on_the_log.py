@@ -8,7 +8,7 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.tables.jobs import jobs
 from results.audit.audit_report import compare_items
-from results.rebuilding.rebuild_outcome import Verdict
+from results.rebuilding.rebuild_outcome import RebuildOutcome
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (
@@ -77,7 +77,7 @@ def test_audit_and_rebuild_tell_what_the_writer_did(
 
     before = state_of(engine, job_id)
     (same,) = rebuilt(engine, kafka, database, [job_id], apply=True)
-    assert same.verdict is Verdict.SAME
+    assert same.verdict is RebuildOutcome.SAME
     assert state_of(engine, job_id) == before
 
     mine = items.c.job_id == job_id
@@ -89,7 +89,7 @@ def test_audit_and_rebuild_tell_what_the_writer_did(
     found = compare_items(facts, read.judge)
     assert (found.row_differs, found.row_missing) == ([13], [24])
     (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
-    assert swapped.verdict is Verdict.SWAPPED
+    assert swapped.verdict is RebuildOutcome.SWAPPED
     assert_books_balance(engine, job_id)
     (again,) = rebuilt(engine, kafka, database, [job_id])
-    assert again.verdict is Verdict.SAME
+    assert again.verdict is RebuildOutcome.SAME

@@ -25,9 +25,13 @@ from jobs.tables.progress import job_counters, job_cursors, job_leases
 from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.finaliser.finalisation import READY, finalise
 from results.retention import batch_removal
-from results.retention.batch_removal import BodyRemoval, due_query, slice_query
+from results.retention.batch_removal import BatchDataRemoval, due_query, slice_query
 from results.retention.deletion import delete_batch
-from results.views.dead_letter_queries import Place, find_dead, list_dead
+from results.views.dead_letter_queries import (
+    DeadLetterPosition,
+    find_dead_letter,
+    list_dead_letters,
+)
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.errors import ObjectStoreAwayError
@@ -146,13 +150,13 @@ def test_a_deleted_batch_shows_nowhere_at_once(
 
     with engine.begin() as connection:
         assert list_jobs(connection, tenant_id, Cursor(limit=10)).rows == []
-        nothing = list_dead(connection, tenant_id, job_id=None, after=None, limit=10)
+        nothing = list_dead_letters(connection, tenant_id, job_id=None, after=None, limit=10)
         assert nothing.rows == []
         for ask in (find_job, cancel_job):
             with pytest.raises(JobMissingError):
                 ask(connection, tenant_id, job_id)
         with pytest.raises(Exception, match="No such dead letter"):
-            find_dead(connection, tenant_id, Place(job_id, 1))
+            find_dead_letter(connection, tenant_id, DeadLetterPosition(job_id, 1))
         with pytest.raises(JobMissingError):
             delete_batch(connection, tenant_id, job_id, key_id=key_id)
         row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
@@ -173,7 +177,7 @@ def test_its_bodies_go_and_the_bill_stays(
     assert bill["item_count"] == 4
     delete(engine, tenant_id, job_id, key_id)
 
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).step(ROWS_MAX)
 
     assert {table.name: count(engine, table, job_id) for table in OF_A_JOB} == {
         table.name: 0 for table in OF_A_JOB
@@ -200,7 +204,7 @@ def test_a_record_that_is_read_again_brings_nothing_back(
     delete(engine, tenant_id, job_id, key_id)
     writer = ItemWriter(engine, DayPartitions(engine))
     writer.write({job_id: outcomes()})
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).step(ROWS_MAX)
     writer.write({job_id: outcomes()})
     assert count(engine, items, job_id) == 0
     assert ledger(engine, job_id) == bill
@@ -228,10 +232,10 @@ def test_a_file_goes_with_the_last_batch_that_names_it(
             sa.update(jobs).where(jobs.c.id == other).values(input_file_id=shared, input_key=key)
         )
     delete(engine, tenant_id, job_id, key_id)
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).step(ROWS_MAX)
     assert f"files/{job_id.hex}" in stored(store)
     delete(engine, its_tenant, other, key_id)
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).step(ROWS_MAX)
     assert f"files/{job_id.hex}" not in stored(store)
 
 
@@ -241,7 +245,7 @@ def test_a_removal_that_is_cut_goes_on(
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 1)
     job_id, tenant_id = ended(engine, store)
     delete(engine, tenant_id, job_id, key_id)
-    removal = BodyRemoval(engine, store)
+    removal = BatchDataRemoval(engine, store)
     assert removal.step(2) == 2
     assert count(engine, items, job_id) == 2
     with monkeypatch.context() as broken:
@@ -274,7 +278,7 @@ def test_a_stop_between_objects_does_not_say_that_they_are_gone(
 
     with monkeypatch.context() as stopping:
         stopping.setattr(store, "list", stopped_list)
-        BodyRemoval(engine, store, stop.is_set).step(ROWS_MAX)
+        BatchDataRemoval(engine, store, stop.is_set).step(ROWS_MAX)
 
     assert [key for key in stored(store) if key.startswith("results/")]
     with engine.connect() as connection:
@@ -282,7 +286,7 @@ def test_a_stop_between_objects_does_not_say_that_they_are_gone(
         assert set(connection.scalars(named)) == {None}
         assert connection.scalars(sa.select(deletions.c.what)).all() == ["batch"]
 
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).step(ROWS_MAX)
     assert stored(store) == set()
     with engine.connect() as connection:
         assert connection.execute(due_query(1)).one_or_none() is None
@@ -300,14 +304,14 @@ def test_a_removal_that_fails_keeps_no_other(
     )
     with engine.connect() as holder:
         holder.execute(sa.select(items).where(items.c.job_id == held).with_for_update())
-        BodyRemoval(impatient, store).step(ROWS_MAX)
+        BatchDataRemoval(impatient, store).step(ROWS_MAX)
     impatient.dispose()
     assert (count(engine, items, held), count(engine, items, other)) == (4, 0)
     with engine.begin() as connection:
         put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == held)
         assert connection.scalar(put_off)
         connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).step(ROWS_MAX)
     assert count(engine, items, held) == 0
 
 
@@ -319,7 +323,7 @@ def test_a_large_batch_lets_small_ones_have_their_turn(
     fill(engine, large[0], range(4, 400))
     for job_id, tenant_id in (large, small):
         delete(engine, tenant_id, job_id, key_id)
-    removal = BodyRemoval(engine, store)
+    removal = BatchDataRemoval(engine, store)
 
     assert removal.step(100) >= 100
 

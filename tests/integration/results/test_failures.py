@@ -16,10 +16,10 @@ from jobs.recovery.retry_policy import RetryRules
 from jobs.tables.outbox import outbox
 from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.writer.day_partitions import DayPartitions
-from results.writer.failure_handling import FailureJudge
+from results.writer.failure_handling import FailureHandler
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,
@@ -143,7 +143,7 @@ def test_where_nothing_fails_nothing_is_looked_at(
     def looked(*_: object) -> None:
         pytest.fail("a group without failures was looked at")
 
-    monkeypatch.setattr(FailureJudge, "judge", looked)
+    monkeypatch.setattr(FailureHandler, "judge", looked)
     monkeypatch.setattr("results.writer.item_writer.bury", looked)
     job_id = add_running_job(engine, 4)
     writer.write({job_id: [outcome(0), outcome(1)]})
@@ -269,7 +269,7 @@ def test_a_close_ends_what_waits(
         connection.execute(
             sa.select(item_retries).where(item_retries.c.item_index == 4).with_for_update()
         )
-        assert do_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
+        assert run_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
 
     assert [r[:2] for r in retries(engine, job_id)] == [(4, 2)]
     assert [row.outcome for row in item_table(engine, job_id)][1:] == [outcome_] * 4

@@ -26,7 +26,7 @@ from jobs.tables.progress import job_leases
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
-from results.finaliser.item_rows import RowMissingError
+from results.finaliser.item_rows import RowNotFoundError
 from results.retention import file_object_removal
 from results.retention.file_object_removal import FileRemoval
 from results.settings import FinaliserSettings
@@ -349,8 +349,8 @@ def test_a_job_that_fails_again_and_again_rests_longer(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(engine)
-    failures: list[MillraceError] = [RowMissingError(), RowMissingError(), ObjectStoreAwayError()]
-    failures += [RowMissingError()]
+    failures: list[MillraceError] = [RowNotFoundError(), RowNotFoundError(), ObjectStoreAwayError()]
+    failures += [RowNotFoundError()]
 
     def failing(*_: Any, **__: Any) -> JobState:
         raise failures.pop(0)

@@ -22,11 +22,11 @@ from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_leases
 from results.finaliser import finalisation
 from results.finaliser.finalisation import READY, finalise
-from results.finaliser.item_rows import RowMissingError
+from results.finaliser.item_rows import RowNotFoundError
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.local_objects import LocalObjects
 from storage.postgres.items import items
@@ -187,7 +187,7 @@ def test_ids_that_no_consumer_read_come_from_the_input(
     partitions = DayPartitions(engine)
     ItemWriter(engine, partitions).write({job_id: [outcome(2), outcome(5)]})
     closer = JobCloser(engine, partitions)
-    do_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
+    run_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is ended_state
 
@@ -215,7 +215,7 @@ def test_a_line_that_cannot_be_read_holds_up_no_job(
         input_bytes=len(content),
     )
     closer = JobCloser(engine, DayPartitions(engine))
-    do_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    run_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
 
@@ -237,7 +237,7 @@ def test_an_input_that_is_no_more_whole_holds_up_no_job(
     closed = {"state": "cancelling", "close_reason": "cancelled"}
     job_id = add_running_job(engine, 3, **closed, input_key="files/input", input_bytes=100)
     closer = JobCloser(engine, DayPartitions(engine))
-    do_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    run_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
 
@@ -368,7 +368,7 @@ def test_a_missing_row_is_noticed(engine: sa.Engine, store: LocalObjects) -> Non
             connection.execute(
                 items.delete().where(items.c.job_id == job_id, items.c.item_index == gone)
             )
-        with pytest.raises(RowMissingError):
+        with pytest.raises(RowNotFoundError):
             finalise(engine, store, take(engine, ttl_s=0), check=always)
     assert keys(store) == []
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.ids import new_uuid
 from results.retention import batch_removal
-from results.retention.batch_removal import BodyRemoval, messages_query
+from results.retention.batch_removal import BatchDataRemoval, messages_query
 from results.retention.deletion import delete_batch
 from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import (
@@ -65,7 +65,7 @@ def test_messages_that_name_items_go_in_slices_and_hold_no_deletion_up(
     with engine.begin() as connection:
         assert connection.execute(messages_query(job_id)).rowcount == 2
 
-    BodyRemoval(engine, store).step(100_000)
+    BatchDataRemoval(engine, store).step(100_000)
 
     with engine.connect() as connection:
         query = sa.select(webhook_messages.c.job_id, webhook_messages.c.event_type)

@@ -11,7 +11,7 @@ from core.ids import new_uuid
 from jobs.tables.progress import job_counters
 from jobs.tables.retries import dead_items, item_attempts
 from results.rebuilding import rebuild as rebuilding
-from results.rebuilding.rebuild_outcome import Verdict
+from results.rebuilding.rebuild_outcome import RebuildOutcome
 from results.rebuilding.table_swap import swap
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
@@ -51,7 +51,7 @@ def test_what_another_limit_of_attempts_decided_is_not_taken_back(
 
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True, attempts_max=attempts_max)
 
-    assert refused.verdict is Verdict.OTHER_LIMIT
+    assert refused.verdict is RebuildOutcome.OTHER_LIMIT
     assert refused.found is not None
     assert (refused.found.above_limit, refused.found.below_limit) == (above, below)
     assert state_of(engine, job_id) == before
@@ -65,7 +65,7 @@ def test_lost_rows_do_not_hide_that_the_limit_was_another(
 
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True, attempts_max=1)
 
-    assert refused.verdict is Verdict.OTHER_LIMIT
+    assert refused.verdict is RebuildOutcome.OTHER_LIMIT
     assert item_table(engine, job_id) == []
 
 
@@ -82,10 +82,14 @@ def test_lost_counters_come_back(
     swapped = rebuilt(engine, kafka, database, None, apply=True)
     again = rebuilt(engine, kafka, database, None)
 
-    assert {one.job_id: one.verdict for one in compared} == dict.fromkeys(job_ids, Verdict.DIFFERS)
+    assert {one.job_id: one.verdict for one in compared} == dict.fromkeys(
+        job_ids, RebuildOutcome.DIFFERS
+    )
     assert {one.found and one.found.counters_agree for one in compared} == {False}
-    assert {one.job_id: one.verdict for one in swapped} == dict.fromkeys(job_ids, Verdict.SWAPPED)
-    assert {one.job_id: one.verdict for one in again} == dict.fromkeys(job_ids, Verdict.SAME)
+    assert {one.job_id: one.verdict for one in swapped} == dict.fromkeys(
+        job_ids, RebuildOutcome.SWAPPED
+    )
+    assert {one.job_id: one.verdict for one in again} == dict.fromkeys(job_ids, RebuildOutcome.SAME)
     for job_id, (rows, counted, *others) in before.items():
         rows_now, counted_now, *others_now = state_of(engine, job_id)
         assert (rows_now, others_now) == (rows, others)
@@ -110,12 +114,12 @@ def test_lost_dead_letters_and_attempts_come_back(
     }
     (again,) = rebuilt(engine, kafka, database, [job_id])
 
-    assert compared.verdict is Verdict.DIFFERS
+    assert compared.verdict is RebuildOutcome.DIFFERS
     assert compared.found is not None
     assert compared.found.letters_missing == FAILED
     assert compared.found.attempts_missing >= 2  # how the log is cut decides on that of item 31
-    assert swapped == {job_id: Verdict.SWAPPED, other_id: Verdict.SAME}
-    assert again.verdict is Verdict.SAME
+    assert swapped == {job_id: RebuildOutcome.SWAPPED, other_id: RebuildOutcome.SAME}
+    assert again.verdict is RebuildOutcome.SAME
     assert rows_of(engine, dead_items, job_id) == letters
     its_own = [one for one in tried if one[0] == 32]
     assert [one for one in attempts(engine, job_id) if one[0] == 32] == its_own
@@ -135,7 +139,7 @@ def test_a_dead_letter_that_is_there_keeps_who_took_it_up(
 
     (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
-    assert swapped.verdict is Verdict.SWAPPED
+    assert swapped.verdict is RebuildOutcome.SWAPPED
     assert swapped.found is not None
     assert swapped.found.letters_missing == 1
     taken = {
@@ -154,7 +158,7 @@ def test_what_is_deleted_before_the_swap_does_not_come_back(
     job_id = whole_life(engine, kafka, producer)
     lose(engine, items, items.c.job_id == job_id, items.c.item_index < 10)
 
-    def deleted_first(*given: Any) -> Verdict:
+    def deleted_first(*given: Any) -> RebuildOutcome:
         bury(engine, job_id)
         lose(engine, dead_items)
         return swap(*given)
@@ -162,7 +166,7 @@ def test_what_is_deleted_before_the_swap_does_not_come_back(
     monkeypatch.setattr(rebuilding, "swap", deleted_first)
     (gone,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
-    assert gone.verdict is Verdict.GONE
+    assert gone.verdict is RebuildOutcome.GONE
     assert dead(engine, job_id) == []
     assert len(item_table(engine, job_id)) == 50
     with engine.connect() as connection:
@@ -180,13 +184,13 @@ def test_counters_that_are_lost_before_the_swap_come_back(
     succeeded = counters(engine, job_id)["succeeded"]
     lose(engine, items, items.c.job_id == job_id, items.c.item_index < 10)
 
-    def lost_first(*given: Any) -> Verdict:
+    def lost_first(*given: Any) -> RebuildOutcome:
         lose(engine, job_counters)
         return swap(*given)
 
     monkeypatch.setattr(rebuilding, "swap", lost_first)
     (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
-    assert swapped.verdict is Verdict.SWAPPED
+    assert swapped.verdict is RebuildOutcome.SWAPPED
     assert counters(engine, job_id)["succeeded"] == succeeded
     assert_books_balance(engine, job_id)

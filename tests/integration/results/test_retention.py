@@ -22,7 +22,7 @@ from results.retention.deletion import delete_batch
 from results.retention.expired_data import old_batches_query
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from results.retention.sweep_lease import take
+from results.retention.sweep_lease import acquire_sweep_lease
 from results.writer.day_partitions import DayPartitions, partition_name
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
@@ -284,11 +284,11 @@ def test_names_of_partitions_are_read_back() -> None:
 
 def test_one_process_has_the_lease(engine: sa.Engine) -> None:
     with engine.begin() as connection:
-        assert take(connection, "sweep", "one", ttl_s=60)
-        assert take(connection, "sweep", "one", ttl_s=0)
-        assert take(connection, "sweep", "two", ttl_s=60)
-        assert not take(connection, "sweep", "one", ttl_s=60)
-        assert take(connection, "other", "one", ttl_s=60)
+        assert acquire_sweep_lease(connection, "sweep", "one", ttl_s=60)
+        assert acquire_sweep_lease(connection, "sweep", "one", ttl_s=0)
+        assert acquire_sweep_lease(connection, "sweep", "two", ttl_s=60)
+        assert not acquire_sweep_lease(connection, "sweep", "one", ttl_s=60)
+        assert acquire_sweep_lease(connection, "other", "one", ttl_s=60)
 
 
 def test_old_batches_are_found_by_their_index(engine: sa.Engine) -> None:

@@ -35,14 +35,14 @@ from jobs.store.single_requests import (
 from jobs.tables.idempotency import idempotency_keys
 from results.finaliser import request_finaliser
 from results.finaliser.finalisation import READY
-from results.finaliser.request_finaliser import RequestEnding, end_requests
+from results.finaliser.request_finaliser import RequestFinaliser, finalise_requests
 from results.retention import idempotency_key_removal
-from results.retention.idempotency_key_removal import KeyRemoval
+from results.retention.idempotency_key_removal import IdempotencyKeyRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from storage.objects.errors import ObjectMissingError, ObjectStoreRefusedError
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
@@ -87,7 +87,7 @@ def begin(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, 
 
 def end(engine: sa.Engine, store: LocalObjects, job_id: UUID, item: ItemOutcome) -> None:
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [item]})
-    RequestEnding(engine, store).step()
+    RequestFinaliser(engine, store).step()
 
 
 def find(engine: sa.Engine, tenant_id: UUID, job_id: UUID) -> sa.Row[Any]:
@@ -132,10 +132,10 @@ def test_of_many_requests_each_process_chooses_its_own(
         offered.append([row.id for row in rows])
         if len(offered) == 2:  # a rival has just ended what others would choose, too
             with engine.begin() as connection:
-                end_requests(connection, offered[-1][:2])
+                finalise_requests(connection, offered[-1][:2])
         return list(rows[-count:])
 
-    RequestEnding(engine, store, newest).step()
+    RequestFinaliser(engine, store, newest).step()
     assert offered == [job_ids, job_ids[:5]]
     assert {job(engine, job_id)["state"] for job_id in job_ids} == {"completed"}
     assert objects_of(store) <= {request_input_key(job_id) for job_id in job_ids[:2]}
@@ -180,7 +180,7 @@ def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalOb
     with engine.begin() as connection:
         assert cancel_request(connection, tenant_id, job_id).state == "cancelling"
     close(engine, job_id, CloseReason.CANCELLED)
-    RequestEnding(engine, store).step()
+    RequestFinaliser(engine, store).step()
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.outcome) == ("cancelled", Outcome.CANCELLED)
     with engine.begin() as connection:
@@ -199,7 +199,7 @@ def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObje
     with engine.begin() as connection:
         assert close_expired(connection) == 1
     close(engine, job_id, CloseReason.EXPIRED)
-    RequestEnding(engine, store).step()
+    RequestFinaliser(engine, store).step()
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.outcome) == ("expired", Outcome.EXPIRED)
 
@@ -228,7 +228,7 @@ def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> N
             keep_s=-1.0,
         )
         save(connection, claim, Answer(200, b"", body_key="idempotency/1"))
-    KeyRemoval(engine, store).step()
+    IdempotencyKeyRemoval(engine, store).step()
     with pytest.raises(ObjectMissingError):
         store.size("idempotency/1")
     with engine.connect() as connection:
@@ -261,7 +261,7 @@ def test_answers_that_the_store_refuses_keep_no_other_keys(
         delete(key)
 
     monkeypatch.setattr(store, "delete", failing)
-    role = KeyRemoval(engine, store)
+    role = IdempotencyKeyRemoval(engine, store)
     for _ in range(3):
         role.step()
     with engine.connect() as connection:
@@ -296,4 +296,4 @@ def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalO
 def close(engine: sa.Engine, job_id: UUID, reason: CloseReason) -> None:
     day = (job(engine, job_id)["created_at"].timestamp()) // 86_400
     record = Close(job_id=job_id, day=int(day), reason=reason)
-    assert do_all(JobCloser(engine, DayPartitions(engine)).closing(record), threading.Event())
+    assert run_all(JobCloser(engine, DayPartitions(engine)).closing(record), threading.Event())

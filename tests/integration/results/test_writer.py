@@ -19,7 +19,7 @@ from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.outcome_router import Judge
+from results.writer.outcome_router import OutcomeRouter
 from results.writer.writer import GROUP, ResultsWriter
 from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.results.outcomes import (
@@ -51,7 +51,7 @@ class Running:
         partitions = DayPartitions(engine)
         self.producer = LogProducer(kafka, client_id="writer")
         self.writer = ResultsWriter(
-            judge=Judge(
+            judge=OutcomeRouter(
                 items=ItemWriter(engine, partitions),
                 closes=JobCloser(engine, partitions, slice_items=10),
                 copies=CopyWriter(engine, slice_items=7),

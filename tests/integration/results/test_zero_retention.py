@@ -16,7 +16,7 @@ from jobs.store.file_removal import mark_removed
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.finaliser.finalisation import finalise
-from results.retention.batch_removal import BodyRemoval
+from results.retention.batch_removal import BatchDataRemoval
 from results.retention.key_destruction import KeyDestruction
 from results.retention.orphan_sweep import OrphanSweep
 from results.retention.settings import RetentionSettings
@@ -163,7 +163,7 @@ def test_batches_go_soon_with_their_keys_and_leave_their_bill(
 def test_all_keys_go_before_any_rows(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BodyRemoval, "step", lambda *_: 0)  # as if others had all of its turn
+    monkeypatch.setattr(BatchDataRemoval, "step", lambda *_: 0)  # as if others had all of its turn
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
     for job_id in past:
         retain_nothing(engine, store, job_id)
@@ -217,7 +217,7 @@ def test_a_batch_of_many_slices_asks_for_its_key_once(
         delete(key)
 
     monkeypatch.setattr(store, "delete", deleting)
-    removal = BodyRemoval(engine, store)
+    removal = BatchDataRemoval(engine, store)
     for _ in range(3):
         removal.step(1)
     assert job(engine, job_id)["removal_due_at"] is None

@@ -10,7 +10,7 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import Disposition
-from results.finaliser.refused_objects import Refusals
+from results.finaliser.refused_objects import RefusedObjects
 from storage.objects.errors import (
     ObjectKeyError,
     ObjectStoreAwayError,
@@ -60,7 +60,7 @@ def test_an_object_that_the_disk_does_not_give_up_ends_nobody(
     local_store.begin("a").complete()
     with monkeypatch.context() as locked:
         locked.setattr(Path, "unlink", denied)
-        assert isinstance(Refusals().delete(local_store, "a"), ObjectStoreRefusedError)
+        assert isinstance(RefusedObjects().delete(local_store, "a"), ObjectStoreRefusedError)
 
 
 def _upload_and_die(root: Path) -> None:

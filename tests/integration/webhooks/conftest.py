@@ -17,17 +17,17 @@ from pydantic import SecretStr
 
 from core.clock import SystemClock
 from core.ids import new_uuid
-from results.webhooks.delivery.attempt_recording import Settler
-from results.webhooks.delivery.claiming import Delivery, Room, claim
+from results.webhooks.delivery.attempt_recording import AttemptRecorder
+from results.webhooks.delivery.claiming import ClaimLimits, WebhookDelivery, claim_deliveries
 from results.webhooks.delivery.deliverer import Deliverer
-from results.webhooks.delivery.http_sender import Poster
-from results.webhooks.endpoints.address_policy import reach_of
-from results.webhooks.endpoints.dns_lookups import LookUps
+from results.webhooks.delivery.http_sender import HttpSender
+from results.webhooks.endpoints.address_policy import address_policy
+from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.endpoints.endpoints import EndpointChange, create_endpoint
 from results.webhooks.endpoints.name_resolution import Resolver
-from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.message_recording import listeners_of, record_messages
-from results.webhooks.events.messages import TERMINAL_EVENTS, Message, job_message
+from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.events.message_recording import find_subscriptions, record_messages
+from results.webhooks.events.messages import TERMINAL_EVENTS, WebhookMessage, job_message
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_endpoints
 from storage.postgres.engines import create_engine
@@ -38,7 +38,7 @@ from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
 WAIT_S_MAX = 40.0
-SEALER = Sealer([b"k" * 32], os.urandom)
+SEALER = SecretCipher([b"k" * 32], os.urandom)
 
 
 async def literal(host: str, _: int) -> list[str]:
@@ -64,7 +64,7 @@ class Site:
             )
         return row.id, secret
 
-    def send(self, count: int = 1, event_type: str = "batch.completed") -> list[Message]:
+    def send(self, count: int = 1, event_type: str = "batch.completed") -> list[WebhookMessage]:
         """Record messages for every endpoint of the tenant."""
         with self.engine.begin() as connection:
             now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
@@ -72,7 +72,9 @@ class Site:
                 job_message((new_uuid(), event_type), self.tenant_id, new_uuid(), now_s)
                 for _ in range(count)
             ]
-            record_messages(connection, messages, listeners_of(connection, [self.tenant_id], []))
+            record_messages(
+                connection, messages, find_subscriptions(connection, [self.tenant_id], [])
+            )
         return messages
 
     def deliveries(self, endpoint_id: UUID) -> list[sa.Row[Any]]:
@@ -80,13 +82,13 @@ class Site:
         with self.engine.begin() as connection:
             return list(connection.execute(query).all())
 
-    def claimed(self, slots: int = 9) -> list[Delivery]:
+    def claimed(self, slots: int = 9) -> list[WebhookDelivery]:
         """Claim what is due, of any lane."""
         return self.claimed_and_more(slots)[0]
 
-    def claimed_and_more(self, slots: int = 9) -> tuple[list[Delivery], bool]:
+    def claimed_and_more(self, slots: int = 9) -> tuple[list[WebhookDelivery], bool]:
         """Claim what is due, of any lane; return also whether more may be."""
-        room = Room(
+        room = ClaimLimits(
             slots=slots,
             suspect_slots=slots,
             lane_slots_max=4,
@@ -95,7 +97,7 @@ class Site:
             proven_lanes=(),
         )
         with self.engine.begin() as connection:
-            return claim(connection, room, holder="test", lease_s=60)
+            return claim_deliveries(connection, room, holder="test", lease_s=60)
 
     def states(self, endpoint_id: UUID) -> list[str]:
         return sorted(row.state for row in self.deliveries(endpoint_id))
@@ -159,20 +161,20 @@ def new_deliverer(
     settings: WebhookSettings,
     *,
     resolve: Resolver = literal,
-    look_ups: LookUps | None = None,
+    look_ups: DnsLookups | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Deliverer:
-    poster = Poster(
-        reach=reach_of(settings),
+    poster = HttpSender(
+        reach=address_policy(settings),
         tls=tls or ssl.create_default_context(),
         timeout_s=settings.timeout_s,
     )
     return Deliverer(
         engine=engine,
-        look_ups=look_ups or LookUps(resolve, count_max=64),
+        look_ups=look_ups or DnsLookups(resolve, count_max=64),
         poster=poster,
         sealer=SEALER,
-        settler=Settler(settings, random.Random(1).random),
+        settler=AttemptRecorder(settings, random.Random(1).random),
         settings=settings,
         clock=SystemClock(),
         holder=f"test-{new_uuid().hex[:8]}",

@@ -11,12 +11,12 @@ from jobs.errors import FieldRefusedError
 from jobs.store.keyset_pages import Cursor
 from jobs.tables.jobs import jobs
 from results.retention.deletion import delete_batch
-from results.webhooks.delivery.delivery_history import Replay, Replayed, replay
+from results.webhooks.delivery.delivery_history import Replay, ReplayResult, replay_deliveries
 from results.webhooks.delivery.message_removal import MessageRemoval
 from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.endpoints import (
     EndpointChange,
-    EndpointMissingError,
+    EndpointNotFoundError,
     change_endpoint,
     create_endpoint,
     find_callback,
@@ -24,7 +24,7 @@ from results.webhooks.endpoints.endpoints import (
     list_endpoints,
 )
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import TERMINAL_EVENTS, job_message
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_lanes
 from tests.integration.jobs.rows import add_job
@@ -47,7 +47,9 @@ def tell(site: Site, job_id: UUID, event_type: str = "batch.completed") -> None:
     with site.engine.begin() as connection:
         now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
         message = job_message((new_uuid(), event_type), site.tenant_id, job_id, now_s)
-        record_messages(connection, [message], listeners_of(connection, [site.tenant_id], [job_id]))
+        record_messages(
+            connection, [message], find_subscriptions(connection, [site.tenant_id], [job_id])
+        )
 
 
 def test_a_callback_whose_url_is_changed_waits_with_those_of_its_new_host(site: Site) -> None:
@@ -73,7 +75,7 @@ def test_a_replay_of_a_moved_callback_waits_with_those_of_its_new_host(site: Sit
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state="exhausted"))
         change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(url=NEW))
-        assert replay(connection, site.tenant_id, endpoint, Replay()).count == 1
+        assert replay_deliveries(connection, site.tenant_id, endpoint, Replay()).count == 1
 
     (delivery,) = site.deliveries(endpoint)
     assert (
@@ -118,11 +120,11 @@ def test_nothing_shows_the_callback_of_a_deleted_batch(site: Site) -> None:
     delete(site, job_id, hours_ago=0)
 
     with site.engine.begin() as connection:
-        with pytest.raises(EndpointMissingError):
+        with pytest.raises(EndpointNotFoundError):
             find_callback(connection, tenant_id, job_id)
-        with pytest.raises(EndpointMissingError):
+        with pytest.raises(EndpointNotFoundError):
             find_endpoint(connection, tenant_id, endpoint)
-        with pytest.raises(EndpointMissingError):
+        with pytest.raises(EndpointNotFoundError):
             change_endpoint(connection, tenant_id, endpoint, again)
     tell(site, job_id)  # the news of its end may come later
     assert site.states(endpoint) == ["pending"]
@@ -168,7 +170,9 @@ def test_callbacks_cost_no_list_and_no_event(site: Site) -> None:
     new = EndpointChange("test", OLD, TERMINAL_EVENTS)
     with site.engine.begin() as connection:
         sa.event.listen(connection, "before_cursor_execute", hear)
-        assert [x.endpoint_id for x in listeners_of(connection, [site.tenant_id], [])] == [endpoint]
+        assert [x.endpoint_id for x in find_subscriptions(connection, [site.tenant_id], [])] == [
+            endpoint
+        ]
         cursor = Cursor(limit=10, after=None)
         assert [r.id for r in list_endpoints(connection, site.tenant_id, cursor).rows] == [endpoint]
         create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=2)
@@ -188,18 +192,20 @@ def test_a_replay_of_many_goes_on_behind_its_last(
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state="exhausted"))
     with site.engine.begin() as connection:
-        first = replay(connection, site.tenant_id, endpoint, Replay(failed_only=True))
+        first = replay_deliveries(connection, site.tenant_id, endpoint, Replay(failed_only=True))
 
     assert first.count == 3
     assert site.states(endpoint) == ["exhausted"] * 2 + ["pending"] * 3
 
     behind = Replay(failed_only=True, after=first.last_id)
     with site.engine.begin() as connection:
-        assert replay(connection, site.tenant_id, endpoint, behind) == Replayed(2, None)
+        assert replay_deliveries(connection, site.tenant_id, endpoint, behind) == ReplayResult(
+            2, None
+        )
     assert site.states(endpoint) == ["pending"] * 5
 
 
 def test_a_replay_goes_on_behind_what_was_sent_there_alone(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
     with site.engine.begin() as connection, pytest.raises(FieldRefusedError):
-        replay(connection, site.tenant_id, endpoint, Replay(after=new_uuid()))
+        replay_deliveries(connection, site.tenant_id, endpoint, Replay(after=new_uuid()))

@@ -15,7 +15,7 @@ from results.retention.deletion import delete_batch
 from results.webhooks.delivery.message_removal import MessageRemoval
 from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.events.event_reader import EventReader
+from results.webhooks.events.event_reader import JobEventReader
 from results.webhooks.tables import webhook_deliveries, webhook_messages, webhook_watches
 from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.jobs.log_reader import records_of
@@ -66,7 +66,7 @@ def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
     relay.step()
     producer.flush(30)
     woken: list[int] = []
-    reader = EventReader(site.engine, consumer, producer, lambda: woken.append(1))
+    reader = JobEventReader(site.engine, consumer, producer, lambda: woken.append(1))
     while len(site.deliveries(endpoint)) < 2:
         reader.step()
 
@@ -86,7 +86,7 @@ def test_a_dead_letter_is_sent_once_though_postgres_is_away(
     producer.send(EVENTS.name, b"no event", partition=0, headers=[("kind", b"event")])
     producer.flush(30)
     away = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
-    reader = EventReader(away, consumer, producer, lambda: None)
+    reader = JobEventReader(away, consumer, producer, lambda: None)
     tries = 0
     while tries < 3:
         try:

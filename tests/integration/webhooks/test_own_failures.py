@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from openai import OpenAI
 
 from results.webhooks.delivery import attempt_recording
-from results.webhooks.delivery.attempt_recording import Attempt, Settler
-from results.webhooks.delivery.claiming import Delivery
+from results.webhooks.delivery.attempt_recording import AttemptRecorder, DeliveryAttempt
+from results.webhooks.delivery.claiming import WebhookDelivery
 from results.webhooks.delivery.signatures import secret_text
 from results.webhooks.endpoints.endpoints import rotate_secret
 from results.webhooks.tables import webhook_endpoints
@@ -106,11 +106,13 @@ async def test_files_that_we_lack_are_held_against_no_endpoint(
 class Blinking:
     """A database that is away when the end of a try is to be written, or as it has been."""
 
-    settler: Settler
+    settler: AttemptRecorder
     left: int
     is_late: bool
 
-    def settle(self, connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> str | None:
+    def settle(
+        self, connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
+    ) -> str | None:
         if self.left == 0:
             return self.settler.settle(connection, delivery, attempt)
         self.left -= 1
@@ -125,7 +127,7 @@ async def test_a_database_that_blinks_has_nothing_sent_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.deliverer._SETTLE_PAUSE_S", 0.05)
-    blinking = Blinking(Settler(fast_settings(), random.random), 3, is_late)
+    blinking = Blinking(AttemptRecorder(fast_settings(), random.random), 3, is_late)
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()

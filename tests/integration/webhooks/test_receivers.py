@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
-from results.webhooks.delivery.delivery_history import begin_test
-from results.webhooks.delivery.http_sender import ANSWER_BYTES_MAX
+from results.webhooks.delivery.delivery_history import create_test_delivery
+from results.webhooks.delivery.http_sender import RESPONSE_BYTES_MAX
 from results.webhooks.delivery.retry_schedule import DELAYS_S
 from results.webhooks.delivery.signatures import secret_text
-from results.webhooks.endpoints.dns_lookups import LookUps
+from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.endpoints.endpoints import EndpointChange, change_endpoint, rotate_secret
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.jobs.rows import add_tenant
@@ -220,7 +220,7 @@ async def test_a_good_head_is_a_success_and_its_body_is_not_swallowed(
 
     assert len(receiver.requests) == 1
     if isinstance(answer, Flood):  # what we read, and what buffers between hold
-        assert answer.sent_bytes < ANSWER_BYTES_MAX + 6 * 2**20
+        assert answer.sent_bytes < RESPONSE_BYTES_MAX + 6 * 2**20
 
 
 async def test_slow_receivers_delay_no_other(site: Site) -> None:
@@ -253,7 +253,7 @@ async def test_names_that_hang_delay_no_other_tenant_and_are_held_against_no_end
     with site.engine.begin() as connection:
         stranger = Site(site.engine, add_tenant(connection))
     hanging = [site.endpoint("http://hanging.example.com/")[0] for _ in range(4)]
-    one_each = LookUps(resolve, count_max=8, wait_s=0.1)
+    one_each = DnsLookups(resolve, count_max=8, wait_s=0.1)
     limits = fast_settings(timeout_s=0.5)
     with receiving(ok) as receiver:
         good, _ = stranger.endpoint(f"http://good.example.com:{receiver.port}/")
@@ -356,7 +356,7 @@ async def test_an_endpoint_that_its_owner_disables_is_called_no_more(site: Site)
         disabled = sa.update(webhook_endpoints).values(disabled_at=sa.func.now())
         with site.engine.begin() as connection:  # as if their commit was the later one
             connection.execute(disabled)
-            trial = begin_test(connection, site.tenant_id, endpoint, "batch.completed")
+            trial = create_test_delivery(connection, site.tenant_id, endpoint, "batch.completed")
         async with delivering(new_deliverer(site.engine, fast_settings(look_interval_s=5))):
             await until(lambda: "pending" not in site.states(endpoint), "the end")
 

@@ -6,13 +6,13 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.store.keyset_pages import Cursor
-from results.webhooks.delivery.delivery_history import begin_test
+from results.webhooks.delivery.delivery_history import create_test_delivery
 from results.webhooks.delivery.disabled_deliveries import drop_waiting
 from results.webhooks.delivery.message_removal import _REMOVE, MessageRemoval
 from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.endpoints import (
     EndpointChange,
-    EndpointMissingError,
+    EndpointNotFoundError,
     change_endpoint,
     create_endpoint,
     delete_endpoint,
@@ -94,7 +94,7 @@ def test_a_deletion_touches_no_delivery_and_hides_all_of_the_endpoint(site: Site
     assert len(site.deliveries(endpoint)) == 3
     with site.engine.begin() as connection:
         for look in (find_endpoint, delete_endpoint):
-            with pytest.raises(EndpointMissingError):
+            with pytest.raises(EndpointNotFoundError):
                 look(connection, site.tenant_id, endpoint)
         new = EndpointChange("test", URL, TERMINAL_EVENTS)
         made, _ = create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=1)
@@ -106,7 +106,7 @@ def test_nothing_is_tried_at_a_deleted_endpoint(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send(2)
     with site.engine.begin() as connection:
-        begin_test(connection, site.tenant_id, endpoint, "batch.completed")
+        create_test_delivery(connection, site.tenant_id, endpoint, "batch.completed")
     delete(site, endpoint)
 
     assert site.claimed() == []

@@ -6,10 +6,10 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from results.webhooks.delivery.attempt_recording import Attempt, Settler
-from results.webhooks.delivery.claiming import Delivery
+from results.webhooks.delivery.attempt_recording import AttemptRecorder, DeliveryAttempt
+from results.webhooks.delivery.claiming import WebhookDelivery
 from results.webhooks.delivery.message_removal import MessageRemoval
-from results.webhooks.delivery.retry_schedule import Failure
+from results.webhooks.delivery.retry_schedule import DeliveryFailure
 from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.settings import WebhookSettings
@@ -18,17 +18,17 @@ from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 
 URL = "https://8.8.8.8/hook"
-UNWELL = Attempt(0.0, 0.1, Failure(503), 503, "5xx")
-WELL = Attempt(0.0, 0.1, None, 200, None)
-SETTLER = Settler(WebhookSettings(), lambda: 0.5)
+UNWELL = DeliveryAttempt(0.0, 0.1, DeliveryFailure(503), 503, "5xx")
+WELL = DeliveryAttempt(0.0, 0.1, None, 200, None)
+SETTLER = AttemptRecorder(WebhookSettings(), lambda: 0.5)
 
 
-def claimed(site: Site) -> Delivery:
+def claimed(site: Site) -> WebhookDelivery:
     (delivery,) = site.claimed()
     return delivery
 
 
-def settled(site: Site, delivery: Delivery, attempt: Attempt = UNWELL) -> str | None:
+def settled(site: Site, delivery: WebhookDelivery, attempt: DeliveryAttempt = UNWELL) -> str | None:
     with site.engine.begin() as connection:
         return SETTLER.settle(connection, delivery, attempt)
 
@@ -96,7 +96,7 @@ def test_a_new_callback_is_not_blamed_for_what_its_host_did_before(site: Site) -
 
 
 @pytest.mark.parametrize("attempt", [WELL, UNWELL], ids=["well", "unwell"])
-def test_an_end_that_is_written_again_changes_nothing(site: Site, attempt: Attempt) -> None:
+def test_an_end_that_is_written_again_changes_nothing(site: Site, attempt: DeliveryAttempt) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send()
     delivery = claimed(site)

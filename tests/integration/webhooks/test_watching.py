@@ -12,7 +12,7 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
 from results.webhooks.events.messages import ITEM_FAILED, PROGRESS
-from results.webhooks.events.progress_watch import Watcher
+from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.tables import webhook_watches
 from results.writer.day_partitions import DayPartitions
 from storage.postgres.items import items
@@ -34,7 +34,7 @@ class Progressing:
         self._day = job_day(created)
         DayPartitions(site.engine).ensure([self._day])
         self.woken = 0
-        self.watcher = Watcher(site.engine, 0.0, self._wake)
+        self.watcher = ProgressWatcher(site.engine, 0.0, self._wake)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -138,9 +138,9 @@ def test_jobs_that_move_all_the_time_are_looked_at_once_a_step(
             job.end(failed=1)
 
     move()
-    Watcher(site.engine, 0.0, move, lambda: True).step()
+    ProgressWatcher(site.engine, 0.0, move, lambda: True).step()
     assert told(site) == []
-    Watcher(site.engine, 0.0, move).step()
+    ProgressWatcher(site.engine, 0.0, move).step()
 
     assert looks == 4
     assert {m["data"]["id"] for m in told(site)} == {f"batch_{job.job_id.hex}" for job in running}

@@ -8,8 +8,8 @@ import pytest
 from api.http.answers import ApiError
 from api.webhooks import webhook_services
 from api.webhooks.webhook_services import WebhookServices
-from results.webhooks.endpoints.address_policy import Reach
-from results.webhooks.endpoints.dns_lookups import LookUps
+from results.webhooks.endpoints.address_policy import AddressPolicy
+from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.settings import WebhookSettings
 
 ME, OTHER = UUID(int=1), UUID(int=2)
@@ -39,8 +39,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 
 
 def services(names: Names) -> WebhookServices:
-    look_ups = LookUps(names.resolve, count_max=16, wait_s=WAIT_S)
-    return WebhookServices(WebhookSettings(), Reach(), look_ups, None)
+    look_ups = DnsLookups(names.resolve, count_max=16, wait_s=WAIT_S)
+    return WebhookServices(WebhookSettings(), AddressPolicy(), look_ups, None)
 
 
 async def refused(asked: WebhookServices, tenant_id: UUID, url: str) -> int:

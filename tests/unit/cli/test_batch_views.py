@@ -15,8 +15,8 @@ from cli.tables import Form
 from core.ids import new_uuid
 from core.states import JobKind
 from results.rebuilding.comparison import Comparison
-from results.rebuilding.rebuild import Rebuilt
-from results.rebuilding.rebuild_outcome import Verdict
+from results.rebuilding.rebuild import RebuiltJob
+from results.rebuilding.rebuild_outcome import RebuildOutcome
 from topics.errors import LogUnavailableError
 
 STREAM = (
@@ -140,10 +140,10 @@ def test_each_difference_is_a_line(holds: bool, line: str) -> None:
 def test_what_was_rebuilt_before_a_failure_is_shown(
     form: Form, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.SWAPPED)
-    verdicts: list[Verdict] = []
+    done = RebuiltJob(new_uuid(), JobKind.BATCH, RebuildOutcome.SWAPPED)
+    verdicts: list[RebuildOutcome] = []
 
-    def rebuilt() -> Iterator[Rebuilt]:
+    def rebuilt() -> Iterator[RebuiltJob]:
         yield done
         assert form is Form.JSON or done.job_id.hex in capsys.readouterr().out
         raise LogUnavailableError
@@ -151,7 +151,7 @@ def test_what_was_rebuilt_before_a_failure_is_shown(
     with pytest.raises(LogUnavailableError):
         write(rebuilt(), form, verdicts)
 
-    assert verdicts == [Verdict.SWAPPED]
+    assert verdicts == [RebuildOutcome.SWAPPED]
     if form is Form.JSON:
         (shown,) = json.loads(capsys.readouterr().out)
         assert shown == {"job": f"batch_{done.job_id.hex}", "verdict": "swapped"}
@@ -159,12 +159,12 @@ def test_what_was_rebuilt_before_a_failure_is_shown(
 
 def test_a_rebuilt_job_is_shown_with_what_differs() -> None:
     job_id = new_uuid()
-    refused = Rebuilt(job_id, JobKind.REQUEST, Verdict.LOG_BEGINS_LATER)
+    refused = RebuiltJob(job_id, JobKind.REQUEST, RebuildOutcome.LOG_BEGINS_LATER)
     assert row(refused) == (f"job_{job_id.hex}", "log_begins_later", *[""] * 8)
     assert as_json(refused) == {"job": f"job_{job_id.hex}", "verdict": "log_begins_later"}
 
     found = Comparison("a", "b", 3, 0, 1, False, True, True, 10, 4, 5, 6, 7)
-    differs = Rebuilt(job_id, JobKind.BATCH, Verdict.DIFFERS, found)
+    differs = RebuiltJob(job_id, JobKind.BATCH, RebuildOutcome.DIFFERS, found)
     assert row(differs)[1:] == ("differs", "3", "0", "1", "differs", "same", "same", "4", "5")
     shown = as_json(differs)
     assert (shown["digest_of_log"], shown["dead_letters_missing"]) == ("b", 4)
@@ -183,7 +183,7 @@ def test_who_gave_another_limit_of_attempts_is_told_which(
     above: int, below: int, told: str
 ) -> None:
     found = Comparison("a", "b", 0, 0, 1, False, True, True, 10, 0, 0, above, below)
-    refused = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.OTHER_LIMIT, found)
+    refused = RebuiltJob(new_uuid(), JobKind.BATCH, RebuildOutcome.OTHER_LIMIT, found)
 
     said = about_limit(refused, 1)
 
@@ -194,15 +194,15 @@ def test_who_gave_another_limit_of_attempts_is_told_which(
 @pytest.mark.parametrize(
     ("verdicts", "of_all", "of_one"),
     [
-        ([Verdict.SAME, Verdict.SWAPPED, Verdict.GONE], True, True),
-        ([Verdict.SAME, Verdict.NOT_ENDED], True, False),
-        ([Verdict.DIFFERS], False, False),
-        ([Verdict.OTHER_LIMIT], False, False),
-        ([Verdict.LOG_INCOMPLETE], False, False),
+        ([RebuildOutcome.SAME, RebuildOutcome.SWAPPED, RebuildOutcome.GONE], True, True),
+        ([RebuildOutcome.SAME, RebuildOutcome.NOT_ENDED], True, False),
+        ([RebuildOutcome.DIFFERS], False, False),
+        ([RebuildOutcome.OTHER_LIMIT], False, False),
+        ([RebuildOutcome.LOG_INCOMPLETE], False, False),
     ],
 )
 def test_a_batch_that_runs_is_no_difference_among_all(
-    verdicts: list[Verdict], of_all: bool, of_one: bool
+    verdicts: list[RebuildOutcome], of_all: bool, of_one: bool
 ) -> None:
     assert is_well(verdicts, all_jobs=True) is of_all
     assert is_well(verdicts, all_jobs=False) is of_one

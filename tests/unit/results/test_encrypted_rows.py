@@ -5,7 +5,7 @@ from core.ids import new_uuid
 from core.object_names import answer_prefix, job_key_name
 from core.outcomes import Outcome
 from results.finaliser.output_lines import ItemRow
-from results.finaliser.row_decryption import RowOpener
+from results.finaliser.row_decryption import RowDecrypter
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
 from tests.support.memory_objects import MemoryStore
@@ -22,7 +22,7 @@ def test_a_key_is_read_once() -> None:
     cipher = DataKeys(store, SystemClock()).ensure(job_key_name(JOB))
     rows = [row(n, cipher.encrypt(b"%d" % n, Place(JOB, Way.OUT, n))) for n in range(5)]
 
-    opener = RowOpener(store, JOB)
+    opener = RowDecrypter(store, JOB)
     assert [opener.opened(one).body for one in rows] == [b"%d" % n for n in range(5)]
     assert store.read_count == 1
 
@@ -31,7 +31,7 @@ def test_a_key_that_is_gone_is_looked_for_once_and_no_answers_are_read() -> None
     store = MemoryStore()
     large = f"{answer_prefix(JOB)}a"
     store.objects[large] = b"encrypted"
-    opener = RowOpener(store, JOB)
+    opener = RowDecrypter(store, JOB)
 
     said = [opener.opened(row(n, b"encrypted")) for n in range(5)]
     said += [opener.opened(row(n, None, large)) for n in range(5, 10)]

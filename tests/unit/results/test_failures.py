@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from core.limits import RECORD_BYTES_MAX
-from results.writer.failure_handling import parts_of
+from results.writer.failure_handling import split_for_records
 from topics.records.codec import encode
 from topics.records.records import DeadItem, DeadItems, FailedAttempt
 
@@ -21,7 +21,7 @@ def letters(count: int, *, id_bytes: int, attempt_count: int) -> list[DeadItem]:
 def test_every_record_fits_and_every_letter_is_told(id_bytes: int, attempt_count: int) -> None:
     all_ = letters(600, id_bytes=id_bytes, attempt_count=attempt_count)
 
-    parts = list(parts_of(all_))
+    parts = list(split_for_records(all_))
 
     assert [letter for part in parts for letter in part] == all_
     assert all(0 < len(part) <= 250 for part in parts)
@@ -30,4 +30,4 @@ def test_every_record_fits_and_every_letter_is_told(id_bytes: int, attempt_count
 
 
 def test_no_letters_are_no_record() -> None:
-    assert list(parts_of([])) == []
+    assert list(split_for_records([])) == []

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from results.writer.open_work import CROWD, OpenWork, Step, do_all
+from results.writer.open_work import CROWD, OpenWork, WorkStep, run_all
 
 HERE, THERE = ("results", 1), ("results", 2)
 JOB = UUID(int=1)
@@ -19,20 +19,20 @@ class Work:
         self.done: list[tuple[str, int]] = []
         self.is_away = False
 
-    def steps(self, name: str, count: int) -> list[Step]:
+    def steps(self, name: str, count: int) -> list[WorkStep]:
         return [partial(self._step, name, 1, count)]
 
-    def tree(self, name: str, depth: int) -> list[Step]:
+    def tree(self, name: str, depth: int) -> list[WorkStep]:
         """Return two steps, each of which leads to as many until `depth`."""
         return [partial(self._branch, f"{name}{side}", depth) for side in "ab"]
 
-    def _step(self, name: str, number: int, count: int) -> list[Step]:
+    def _step(self, name: str, number: int, count: int) -> list[WorkStep]:
         if self.is_away:
             raise ConnectionError
         self.done.append((name, number))
         return [partial(self._step, name, number + 1, count)] if number < count else []
 
-    def _branch(self, name: str, depth: int) -> list[Step]:
+    def _branch(self, name: str, depth: int) -> list[WorkStep]:
         self.done.append((name, depth))
         return self.tree(name, depth - 1) if depth > 1 else []
 
@@ -85,7 +85,7 @@ def test_what_follows_from_a_step_comes_before_the_next() -> None:
     assert work.done == in_order
 
     work = Work()
-    assert do_all(work.tree("", 2), threading.Event())
+    assert run_all(work.tree("", 2), threading.Event())
     assert work.done == in_order
 
 
@@ -93,9 +93,9 @@ def test_a_stop_comes_between_two_steps() -> None:
     stop = threading.Event()
     stop.set()
     work = Work()
-    assert not do_all(work.steps("w", 3), stop)
+    assert not run_all(work.steps("w", 3), stop)
     assert work.done == []
-    assert do_all([], stop)
+    assert run_all([], stop)
 
 
 def test_no_offset_behind_open_work_is_committed() -> None:

@@ -2,18 +2,18 @@
 
 from uuid import UUID
 
-from results.finaliser.retry_backoff import PAUSE_S_MAX, Pauses
+from results.finaliser.retry_backoff import BACKOFF_S_MAX, RetryBackoff
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 
 
 def test_pauses_double_up_to_a_bound() -> None:
-    pauses = Pauses()
+    pauses = RetryBackoff()
     assert [pauses.next_s(ONE, 30) for _ in range(7)] == [30, 60, 120, 240, 480, 900, 900]
-    assert PAUSE_S_MAX == 900
+    assert BACKOFF_S_MAX == 900
     assert pauses.next_s(OTHER, 30) == 30
 
 
 def test_no_pause_is_shorter_than_a_lease() -> None:
-    pauses = Pauses()
+    pauses = RetryBackoff()
     assert [pauses.next_s(ONE, 3600) for _ in range(3)] == [3600] * 3

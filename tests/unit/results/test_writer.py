@@ -16,8 +16,8 @@ from core.clock import Clock
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.settings import WriterSettings
-from results.writer.open_work import CROWD, OpenWork, Step
-from results.writer.outcome_router import Judge
+from results.writer.open_work import CROWD, OpenWork, WorkStep
+from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Group
 from results.writer.writer import ResultsWriter
 from tests.unit.results.test_reading import job_ref
@@ -70,12 +70,12 @@ class Member:
 class Done:
     """Takes everything at once."""
 
-    def judge(self, group: Group) -> list[Step]:
+    def judge(self, group: Group) -> list[WorkStep]:
         return [] if group.alone is None else [partial(self._step, 1)]
 
     def flush(self, timeout_s: float) -> None: ...
 
-    def _step(self, number: int) -> list[Step]:
+    def _step(self, number: int) -> list[WorkStep]:
         return [partial(self._step, number + 1)] if number < SLICES else []
 
 
@@ -85,14 +85,14 @@ class Copying(Done):
     def __init__(self) -> None:
         self.done: list[tuple[str, UUID]] = []
 
-    def judge(self, group: Group) -> list[Step]:
+    def judge(self, group: Group) -> list[WorkStep]:
         (job_id,) = group.job_ids
         if group.alone is not None:
             return [partial(self._of, "close", job_id, 1)]
         self.done.append(("outcomes", job_id))
         return [partial(self._of, "copies", job_id, 1)]
 
-    def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
+    def _of(self, kind: str, job_id: UUID, number: int) -> list[WorkStep]:
         self.done.append((kind, job_id))
         return [partial(self._of, kind, job_id, number + 1)] if number < SLICES else []
 
@@ -107,7 +107,7 @@ class Slow(Copying):
     def monotonic_s(self) -> float:
         return self.now_s
 
-    def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
+    def _of(self, kind: str, job_id: UUID, number: int) -> list[WorkStep]:
         self.now_s += self._step_s
         return super()._of(kind, job_id, number)
 
@@ -119,7 +119,7 @@ class Away(Copying):
         super().__init__()
         self._is_away = False
 
-    def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
+    def _of(self, kind: str, job_id: UUID, number: int) -> list[WorkStep]:
         if kind == "copies" and number > 1:
             self._is_away = not self._is_away
             if self._is_away:
@@ -145,7 +145,7 @@ class Still:
 
 def a_writer(judge: Done | None = None) -> ResultsWriter:
     return ResultsWriter(
-        judge=cast(Judge, judge or Done()),
+        judge=cast(OutcomeRouter, judge or Done()),
         bill=lambda _: None,
         producer=cast(LogProducer, Done()),
         settings=WriterSettings(group_wait_s=0),
@@ -288,7 +288,7 @@ def test_what_is_lost_while_postgres_is_away_is_judged_elsewhere() -> None:
     stop, lost, other = threading.Event(), new_uuid(), new_uuid()
 
     class AwayOnce(Copying):
-        def judge(self, group: Group) -> list[Step]:
+        def judge(self, group: Group) -> list[WorkStep]:
             if lost in group.jobs:
                 writer.revoked([("results", 1)])
                 raise sqlalchemy.exc.TimeoutError

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from jobs.store.idempotency import Answer, Claim, Scope, hold, save
 from jobs.tables.idempotency import idempotency_keys
 from registry.models import ENDPOINTS, add_model
-from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.endpoints.secret_encryption import SecretCipher
 from results.webhooks.tables import webhook_attempts, webhook_deliveries
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
@@ -212,7 +212,7 @@ def claim_of(home: Site, asked: httpx.Request, route: str) -> Claim:
 
 def plant(home: Site, asked: httpx.Request, sealing_key: bytes) -> None:
     """Let the key of `asked` stand for an answer with a secret."""
-    sealer = Sealer([sealing_key], os.urandom)
+    sealer = SecretCipher([sealing_key], os.urandom)
     sealed = base64.b64encode(sealer.seal(SECRET, home.tenant_id)).decode()
     body = msgspec.json.encode({"planted": True, "signing_secret": sealed})
     with home.engine.begin() as connection:

@@ -12,7 +12,7 @@ from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.jobs import jobs
 from migrations.schema import SCHEMA
 from results.webhooks.endpoints.endpoints import ENDPOINT
-from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import job_message
 from tenancy.api_keys import NewKey
 from tenancy.audit_log import ENTRY
@@ -166,7 +166,7 @@ def _message(site: Site) -> str:
         ).one()
         message = job_message((new_uuid(), "batch.completed"), site.tenant_id, job_id, now_s)
         assert record_messages(
-            connection, [message], listeners_of(connection, [site.tenant_id], [])
+            connection, [message], find_subscriptions(connection, [site.tenant_id], [])
         )
     found = public_id(EVENT, message.message_id)
     assert parse_public_id(EVENT, found)

@@ -23,7 +23,7 @@ from results.writer.custom_ids import CustomIds, JobCustomIds
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from tests.integration.api.conftest import Site
 from tests.integration.jobs.rows import add_job
 from topics.records.records import Close, ItemOutcome
@@ -68,7 +68,7 @@ class RunningBatch:
         if reason is CloseReason.CANCELLED:
             self.set(state="cancelling", close_reason=reason.value, cancelling_at=sa.func.now())
         closer = JobCloser(engine, DayPartitions(engine), slice_items=slice_items)
-        assert do_all(closer.closing(Close(self.job_id, 0, reason)), Event())
+        assert run_all(closer.closing(Close(self.job_id, 0, reason)), Event())
 
     def emit(self, count: int) -> None:
         """Say that intake has put so many items on the log."""

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.states import CloseReason
-from results.audit.recorded_totals import Tally, tally_rows
+from results.audit.recorded_totals import ItemTotals, sum_item_rows
 from results.retention.deletion import delete_batch
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
@@ -107,10 +107,10 @@ def test_a_batch_that_is_deleted_under_its_audit_is_none_any_more(
     batch = ended(site)
     batch.finalise()
 
-    def deleting(connection: sa.Connection, job: tuple[UUID, int], first: int) -> Tally:
+    def deleting(connection: sa.Connection, job: tuple[UUID, int], first: int) -> ItemTotals:
         with site.engine.begin() as other:
             delete_batch(other, site.tenant_id, batch.job_id, key_id=new_uuid())
-        return tally_rows(connection, job, first)
+        return sum_item_rows(connection, job, first)
 
     monkeypatch.setattr("api.views.audits.tally_rows", deleting)
     with site.client() as client:

@@ -12,7 +12,7 @@ from core.ids import new_uuid
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_attempts, item_retries
 from results.writer.copied_results import CopyWriter
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch
@@ -258,7 +258,7 @@ def test_a_copy_names_its_original(site: Site) -> None:
         assert ok(client.get(f"{batch.path}/items/{batch.item_id(1)}"))["status"] == "queued"
     batch.write(outcome(0))
     copying = CopyWriter(site.engine).copying({batch.job_id: [outcome(0)]}, [batch.job_id])
-    do_all(copying, threading.Event())
+    run_all(copying, threading.Event())
 
     with site.client() as client:
         found = ok(client.get(f"{batch.path}/items"))["data"]

@@ -9,10 +9,21 @@ import pytest
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.audit.audit_report import ITEMS_NAMED_MAX, compare_books, compare_items, compare_log
-from results.audit.item_fingerprints import Facts, RowFacts, said_by, said_by_close, said_by_copy
-from results.audit.log_tally import LogJudge
-from results.audit.recorded_totals import Books, Tally
+from results.audit.audit_report import (
+    ITEMS_NAMED_MAX,
+    compare_items,
+    compare_log,
+    compare_recorded_totals,
+)
+from results.audit.item_fingerprints import (
+    ItemFingerprints,
+    RowFingerprints,
+    close_fields,
+    copy_fields,
+    outcome_fields,
+)
+from results.audit.log_tally import LogTally
+from results.audit.recorded_totals import ItemTotals, RecordedTotals
 from results.writer.item_writer import UNSTORABLE_CODE
 from tests.integration.results.outcomes import failed, job_ref, outcome
 from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
@@ -21,21 +32,23 @@ JOB = UUID(int=1)
 CLOSE = Close(JOB, 0, CloseReason.CANCELLED)
 
 
-def rows_of(total: int, *items: ItemOutcome, close: dict[int, Outcome] | None = None) -> RowFacts:
-    rows = RowFacts(total)
+def rows_of(
+    total: int, *items: ItemOutcome, close: dict[int, Outcome] | None = None
+) -> RowFingerprints:
+    rows = RowFingerprints(total)
     for item in items:
-        rows.note(item.index, said_by(item))
+        rows.note(item.index, outcome_fields(item))
         if item.error_code == UNSTORABLE_CODE:
             rows.unstorable[item.index] = item.attempt
     for index, end in (close or {}).items():
-        rows.note(index, said_by_close(end, f"batch_{end.label}"))
+        rows.note(index, close_fields(end, f"batch_{end.label}"))
     return rows
 
 
 def judged(
-    rows: RowFacts, *records: Outcomes | Close | CopiesDue, late_from: int = 10**9
-) -> LogJudge:
-    judge = LogJudge(rows, Facts(len(rows.known)))
+    rows: RowFingerprints, *records: Outcomes | Close | CopiesDue, late_from: int = 10**9
+) -> LogTally:
+    judge = LogTally(rows, ItemFingerprints(len(rows.known)))
     for number, record in enumerate(records):
         judge.take(record, is_late=number >= late_from)
     judge.finish()
@@ -58,18 +71,18 @@ def test_the_first_result_wins_and_a_close_ends_the_rest() -> None:
     )
 
     assert not compare_items(rows, judge).is_any
-    assert judge.tally == Tally(1, 1, 2, 0, 3, 5, 0, 0, 2)
+    assert judge.tally == ItemTotals(1, 1, 2, 0, 3, 5, 0, 0, 2)
     counts = judge.counts
     assert (counts.repeats, counts.unknown, counts.after_close) == (2, 1, 2)
     assert judge.closed_reason is CloseReason.CANCELLED
 
 
-def with_copies(rows: RowFacts, copies: dict[int, ItemOutcome]) -> RowFacts:
+def with_copies(rows: RowFingerprints, copies: dict[int, ItemOutcome]) -> RowFingerprints:
     """Let rows be copies of these outcomes."""
     rows.originals = array("i", [-1]) * len(rows.known)
     for index, original in copies.items():
         rows.originals[index] = original.index
-        rows.note(index, said_by_copy(original))
+        rows.note(index, copy_fields(original))
     return rows
 
 
@@ -80,7 +93,7 @@ def test_copies_take_over_what_ended_before_the_close() -> None:
     judge = judged(rows, said(outcome(0)), CopiesDue(JOB, 0, 7), said(failed(1)), CLOSE)
 
     assert not compare_items(rows, judge).is_any
-    assert judge.tally == Tally(3, 2, 2, 0, 3, 5, 0, 0, 2, 3)
+    assert judge.tally == ItemTotals(3, 2, 2, 0, 3, 5, 0, 0, 2, 3)
     assert judge.counts.copies == 3
 
 
@@ -92,7 +105,7 @@ def test_a_copy_that_says_something_else_is_named() -> None:
 
 
 def test_copies_of_what_the_writer_has_not_read_are_no_difference() -> None:
-    rows = RowFacts(2)
+    rows = RowFingerprints(2)
     rows.originals = array("i", [-1, 0])
     judge = judged(rows, said(outcome(0)), late_from=0)
 
@@ -127,7 +140,7 @@ def test_an_execution_that_comes_twice_is_final_where_its_failure_cannot_pass() 
 
 def test_an_audit_of_copies_takes_a_few_bytes_an_item() -> None:
     count = 20_000
-    rows = RowFacts(count)
+    rows = RowFingerprints(count)
     rows.originals = array("i", [-1]) * count
     record = said(*[outcome(index) for index in range(count)])
     tracemalloc.start()
@@ -144,7 +157,7 @@ def test_a_row_that_stands_for_an_unstorable_result_agrees() -> None:
     judge = judged(rows, said(outcome(0, custom_id="a\0b")))
 
     assert not compare_items(rows, judge).is_any
-    assert judge.tally == Tally(failed=1)
+    assert judge.tally == ItemTotals(failed=1)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +196,7 @@ def test_missing_rows_and_results_are_named_and_late_ones_wait() -> None:
     assert (found.result_missing_count, found.not_written_yet) == (200, 10)
 
 
-def books(counters: Tally, ledger: Tally, **fields: Any) -> Books:
+def books(counters: ItemTotals, ledger: ItemTotals, **fields: Any) -> RecordedTotals:
     given: dict[str, Any] = {
         "state": "completed",
         "total_count": counters.ended,
@@ -191,18 +204,18 @@ def books(counters: Tally, ledger: Tally, **fields: Any) -> Books:
         "closed_reason": None,
         "sequenced": counters.ended,
     }
-    return Books(counters=counters, ledger=ledger, **(given | fields))
+    return RecordedTotals(counters=counters, ledger=ledger, **(given | fields))
 
 
-ROWS = Tally(3, 2, 0, 0, 10, 20, 1, 2, 4)
+ROWS = ItemTotals(3, 2, 0, 0, 10, 20, 1, 2, 4)
 COUNTERS = ROWS._replace(billed=0)
-LEDGER = Tally(0, 0, 0, 0, *ROWS[4:])
+LEDGER = ItemTotals(0, 0, 0, 0, *ROWS[4:])
 
 
 def test_books_that_balance_have_no_difference() -> None:
     whole = books(COUNTERS, LEDGER)
 
-    assert compare_books(whole, ROWS, whole) == []
+    assert compare_recorded_totals(whole, ROWS, whole) == []
     assert compare_log(ROWS, ROWS) == []
 
 
@@ -216,8 +229,8 @@ def test_rows_of_a_running_job_may_lie_between() -> None:
     )
     between = ROWS._replace(succeeded=5, billed=6)
 
-    assert compare_books(before, between, after) == []
-    assert compare_books(before, ROWS._replace(succeeded=10, billed=11), after) != []
+    assert compare_recorded_totals(before, between, after) == []
+    assert compare_recorded_totals(before, ROWS._replace(succeeded=10, billed=11), after) != []
 
 
 @pytest.mark.parametrize(
@@ -233,14 +246,14 @@ def test_rows_of_a_running_job_may_lie_between() -> None:
     ],
 )
 def test_each_book_is_held_against_the_others(
-    rows: Tally, counters: Tally, ledger: Tally, fields: dict[str, Any], what: str
+    rows: ItemTotals, counters: ItemTotals, ledger: ItemTotals, fields: dict[str, Any], what: str
 ) -> None:
     wrong = books(counters, ledger, **fields)
 
-    assert [difference.what for difference in compare_books(wrong, rows, wrong)] == [what]
+    assert [difference.what for difference in compare_recorded_totals(wrong, rows, wrong)] == [what]
 
 
 def test_a_job_that_keeps_no_order_needs_none() -> None:
     single = books(COUNTERS, LEDGER, sequenced=None)
 
-    assert compare_books(single, ROWS, single) == []
+    assert compare_recorded_totals(single, ROWS, single) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.views.dispatched_items import Dispatched, _note
+from results.views.dispatched_items import DispatchedItems, _note
 from topics.records.codec import Headers
 from topics.records.received import Received
 
@@ -18,7 +18,7 @@ from topics.records.received import Received
     ids=["newer schema", "unknown kind", "unreadable", "no headers"],
 )
 def test_a_record_of_another_release_hides_no_other(headers: Headers) -> None:
-    found: Dispatched = {}
+    found: DispatchedItems = {}
     _note(found, [Received("batches.p.bulk", 0, 0, None, headers, b"?", 0)])
 
     assert found == {}

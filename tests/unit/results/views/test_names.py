@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from results.views import input_custom_ids
-from results.views.input_custom_ids import InputNames
-from results.views.item_custom_ids import ItemNames
+from results.views.input_custom_ids import InputCustomIds
+from results.views.item_custom_ids import ItemCustomIds
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import Blocks
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, source
@@ -28,7 +28,7 @@ def nearly_in_order(count: int) -> list[int]:
 
 def test_results_nearly_in_order_read_the_input_once() -> None:
     store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
-    names = ItemNames(store.store, source(store, zero_retention=True))
+    names = ItemCustomIds(store.store, source(store, zero_retention=True))
     for index in nearly_in_order(2 * COUNT):
         part, number = ("a", index) if index < COUNT else ("b", index - COUNT)
         assert names.at(index) == f"{part}-{number}"
@@ -56,7 +56,7 @@ def test_an_item_far_from_the_others_costs_a_stretch_and_no_file(
     monkeypatch.setattr(input_custom_ids, "_STEP_BYTES", 2000)
     monkeypatch.setattr(input_custom_ids, "PASSED_BYTES_MAX", 20_000)
     store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
-    names = ItemNames(store.store, source(store, zero_retention=zero_retention))
+    names = ItemCustomIds(store.store, source(store, zero_retention=zero_retention))
     order = far_apart(2 * COUNT)
     for index in order:
         part, number = ("a", index) if index < COUNT else ("b", index - COUNT)
@@ -70,7 +70,7 @@ def test_an_item_far_from_the_others_costs_a_stretch_and_no_file(
 def test_names_that_wait_are_bounded_in_bytes() -> None:
     long = b"".join(b'{"custom_id":"%0510d"}\n' % n for n in range(10_000))
     store = MemoryObjects({"input": long}, block_bytes=64 * 1024)
-    names = InputNames(store.store, source(store, zero_retention=True), keeps_passed=True)
+    names = InputCustomIds(store.store, source(store, zero_retention=True), keeps_passed=True)
     assert names.at(9_999) == f"{9_999:0510}"
 
     assert 0 < sum(map(sys.getsizeof, names._passed.values())) <= input_custom_ids.PASSED_BYTES_MAX
@@ -83,7 +83,7 @@ def test_one_file_appended_twice_keeps_its_items_apart() -> None:
     store = MemoryObjects({"input": lines("a", 3)})
     once = source(store, zero_retention=True)
     twice = replace(once, inputs=(*once.inputs, replace(once.inputs[0], first_index=3)))
-    names = ItemNames(store.store, twice)
+    names = ItemCustomIds(store.store, twice)
 
     assert [names.at(index) for index in (4, 0, 5, 3)] == ["a-1", "a-0", "a-2", "a-0"]
     names.close()
@@ -91,7 +91,7 @@ def test_one_file_appended_twice_keeps_its_items_apart() -> None:
 
 def test_what_cannot_be_read_to_its_end_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryObjects({"input": lines("a", 100)})
-    names = ItemNames(store.store, source(store, zero_retention=True))
+    names = ItemCustomIds(store.store, source(store, zero_retention=True))
     with monkeypatch.context() as away:
 
         def fail(*_: object) -> str:
@@ -123,7 +123,7 @@ class CuttingObjects(MemoryObjects):
 
 def test_a_reader_that_was_cut_goes_on() -> None:
     store = CuttingObjects({"input": lines("a", 1000)})
-    names = ItemNames(store.store, source(store, zero_retention=True))
+    names = ItemCustomIds(store.store, source(store, zero_retention=True))
     found = []
     for index in range(0, 1000, 100):
         found.append(names.at(index))
@@ -141,7 +141,7 @@ def test_without_its_input_the_result_files_tell() -> None:
         )
 
     store = MemoryObjects({"output": written(0, 2, 3), "error": written(1)})
-    names = ItemNames(
+    names = ItemCustomIds(
         store.store,
         source(store, output="output", error="error", state="completed", zero_retention=True),
     )

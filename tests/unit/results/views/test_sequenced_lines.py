@@ -8,7 +8,7 @@ import pytest
 from core.object_names import job_key_name
 from core.outcomes import Outcome
 from results.finaliser.output_lines import LineTemplate
-from results.views.item_custom_ids import ItemNames, find_index
+from results.views.item_custom_ids import ItemCustomIds, find_index
 from results.views.result_sequence import SequencedRow
 from results.views.sequenced_lines import SequencedLines, jsonl, server_sent
 from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, Place, Way
@@ -116,14 +116,14 @@ def test_an_answer_whose_file_was_deleted_is_gone() -> None:
 
 def test_names_come_from_the_input_until_the_error_file_is_there() -> None:
     objects = MemoryObjects({"input": inputs("a", "b", "c"), "input-2": inputs("d", "e")})
-    names = ItemNames(objects.store, source(objects))
+    names = ItemCustomIds(objects.store, source(objects))
     assert [names.at(index) for index in (0, 2, 3, 4, 1)] == ["a", "c", "d", "e", "b"]
 
     objects.objects |= {"err": file_line(3, "from file", **CANCELLED)}
     del objects.objects["input"]
-    ended = ItemNames(objects.store, source(objects, error="err", state="cancelled"))
+    ended = ItemCustomIds(objects.store, source(objects, error="err", state="cancelled"))
     assert (ended.at(3), ended.at(4)) == ("from file", None)
-    assert ItemNames(objects.store, source(objects, state="cancelled")).at(0) is None
+    assert ItemCustomIds(objects.store, source(objects, state="cancelled")).at(0) is None
 
 
 @pytest.mark.parametrize("more", [{}, {"ensure_ascii": False}])

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from core.clock import Clock
-from results.views.item_custom_ids import ItemNames, find_index
+from results.views.item_custom_ids import ItemCustomIds, find_index
 from results.views.timed_reads import SearchOverdueError, TimedReads
 from tests.unit.results.views.stored import MemoryObjects, source
 
@@ -37,7 +37,7 @@ def test_a_search_by_name_ends_in_time() -> None:
 def test_a_name_by_its_place_ends_in_time() -> None:
     objects, timed = reads(5)
     with pytest.raises(SearchOverdueError):
-        ItemNames(timed, source(objects)).at(999)
+        ItemCustomIds(timed, source(objects)).at(999)
     assert objects.bytes_read <= 6000
 
 
@@ -45,4 +45,4 @@ def test_what_is_near_is_found() -> None:
     objects, timed = reads(100)
     assert find_index(timed, source(objects), "a-999") == 999
     objects, timed = reads(100)
-    assert ItemNames(timed, source(objects)).at(999) == "a-999"
+    assert ItemCustomIds(timed, source(objects)).at(999) == "a-999"

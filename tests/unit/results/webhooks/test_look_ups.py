@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from results.webhooks.endpoints.address_policy import Reach
-from results.webhooks.endpoints.dns_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.address_policy import AddressPolicy
+from results.webhooks.endpoints.dns_lookups import DnsLookups, DnsLookupsBusyError
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import parse_url
 
@@ -34,9 +34,9 @@ class Names:
 
 async def test_a_tenant_has_a_share_of_the_places() -> None:
     names, mine, other = Names(), uuid4(), uuid4()
-    look_ups = LookUps(names.resolve, count_max=16, wait_s=WAIT_S)
+    look_ups = DnsLookups(names.resolve, count_max=16, wait_s=WAIT_S)
     begun = [await look_ups.begin(mine, HANGING) for _ in range(2)]
-    with pytest.raises(LookUpsBusyError):
+    with pytest.raises(DnsLookupsBusyError):
         await look_ups.begin(mine, QUICK)
 
     assert await (await look_ups.begin(other, QUICK)) == [ADDRESS]
@@ -47,11 +47,11 @@ async def test_a_tenant_has_a_share_of_the_places() -> None:
 
 async def test_a_place_is_taken_until_the_look_up_ends_not_until_nobody_waits_for_it() -> None:
     names, mine = Names(), uuid4()
-    look_ups = LookUps(names.resolve, count_max=1, wait_s=WAIT_S)
+    look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
     looked_up = await look_ups.begin(mine, HANGING)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(looked_up, WAIT_S)
-    with pytest.raises(LookUpsBusyError):
+    with pytest.raises(DnsLookupsBusyError):
         await look_ups.begin(mine, QUICK)
 
     names.answers.set()
@@ -60,9 +60,9 @@ async def test_a_place_is_taken_until_the_look_up_ends_not_until_nobody_waits_fo
 
 async def test_who_waits_for_a_thread_is_told_so_and_takes_no_place_along() -> None:
     names, mine, other = Names(), uuid4(), uuid4()
-    look_ups = LookUps(names.resolve, count_max=1, wait_s=WAIT_S)
+    look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
     looked_up = await look_ups.begin(mine, HANGING)
-    with pytest.raises(LookUpsBusyError):
+    with pytest.raises(DnsLookupsBusyError):
         await look_ups.begin(other, QUICK)
     assert await (await look_ups.begin(other, NUMBERS)) == [ADDRESS]  # nothing is looked up
 
@@ -73,7 +73,7 @@ async def test_who_waits_for_a_thread_is_told_so_and_takes_no_place_along() -> N
 
 async def test_a_name_that_is_unknown_gives_its_place_back() -> None:
     names, mine = Names(), uuid4()
-    look_ups = LookUps(names.resolve, count_max=1, wait_s=WAIT_S)
+    look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
     for _ in range(3):
         with pytest.raises(AddressRefusedError):
-            await allowed_addresses(await look_ups.begin(mine, UNKNOWN), Reach())
+            await allowed_addresses(await look_ups.begin(mine, UNKNOWN), AddressPolicy())

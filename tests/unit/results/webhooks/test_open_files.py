@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from core.open_files import ShortageError, is_shortage
-from results.webhooks.delivery.http_sender import Poster
-from results.webhooks.endpoints.address_policy import Reach
+from results.webhooks.delivery.http_sender import HttpSender
+from results.webhooks.endpoints.address_policy import AddressPolicy
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import parse_url
 
@@ -40,7 +40,7 @@ async def addresses() -> list[str]:
 
 async def test_no_receiver_is_blamed_for_files_that_we_lack() -> None:
     tls = ssl.create_default_context()
-    poster = Poster(Reach(allow_private=True), tls, timeout_s=5.0)
+    poster = HttpSender(AddressPolicy(allow_private=True), tls, timeout_s=5.0)
     with no_file_left(), pytest.raises(ShortageError):
         await poster.post(URL, addresses(), {}, b"")
 
@@ -64,7 +64,7 @@ async def test_a_look_up_that_lacked_something_refuses_no_address(
         raise failure
 
     with pytest.raises(raised):
-        await allowed_addresses(looked_up(), Reach())
+        await allowed_addresses(looked_up(), AddressPolicy())
 
 
 def test_what_a_receiver_does_is_no_shortage() -> None:

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from results.webhooks.delivery import http_sender
-from results.webhooks.delivery.http_sender import Answer, Poster
-from results.webhooks.endpoints.address_policy import Reach
+from results.webhooks.delivery.http_sender import HttpSender, ReceiverResponse
+from results.webhooks.endpoints.address_policy import AddressPolicy
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, parse_url
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
@@ -20,8 +20,8 @@ async def looked_up(*addresses: str) -> list[str]:
     return list(addresses)
 
 
-def make_poster(timeout_s: float) -> Poster:
-    return Poster(Reach(allow_private=True), ssl.create_default_context(), timeout_s)
+def make_poster(timeout_s: float) -> HttpSender:
+    return HttpSender(AddressPolicy(allow_private=True), ssl.create_default_context(), timeout_s)
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ async def test_a_head_in_time_is_the_answer_though_its_body_never_ends(
     monkeypatch.setattr(http_sender, "_DRAIN_S", 2.5)
     async with answering(HEAD + b"so") as url:
         answer = await make_poster(2.0).post(url, looked_up("127.0.0.1"), {}, b"{}")
-    assert answer == Answer(200, None)
+    assert answer == ReceiverResponse(200, None)
 
 
 async def test_an_address_that_swallows_everything_leaves_time_for_the_next(
@@ -71,5 +71,5 @@ async def test_an_address_that_swallows_everything_leaves_time_for_the_next(
     async with answering(HEAD + b"something") as url:
         found = looked_up("10.0.0.1", "10.0.0.2", "127.0.0.1")
         answer = await make_poster(20.0).post(url, found, {}, b"{}")
-    assert answer == Answer(200, None)
+    assert answer == ReceiverResponse(200, None)
     assert asked == ["10.0.0.1", "10.0.0.2", "127.0.0.1"]

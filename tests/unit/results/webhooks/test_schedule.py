@@ -7,14 +7,14 @@ import pytest
 
 from results.webhooks.delivery.retry_schedule import (
     DELAYS_S,
-    TRIED_FOR_S,
-    Failure,
-    lane_block_s,
+    RETRIED_FOR_S,
+    DeliveryFailure,
     next_delay_s,
+    queue_backoff_s,
 )
 
 HOUR_S = 3600
-PLAIN = Failure(500)
+PLAIN = DeliveryFailure(500)
 
 
 def test_the_published_schedule() -> None:
@@ -25,7 +25,7 @@ def test_the_published_schedule() -> None:
 
 def test_the_page_tells_how_long_the_tries_go_on() -> None:
     page = (Path(__file__).parents[4] / "docs/webhooks.md").read_text().replace("\n", " ")
-    total_s = TRIED_FOR_S
+    total_s = RETRIED_FOR_S
     later_min = math.ceil(total_s * 0.1 / 60)
 
     assert f"at least {total_s // 3600:.0f} h {total_s % 3600 // 60:.0f} min after" in page
@@ -39,23 +39,23 @@ def test_jitter_is_a_tenth_and_only_later(fraction: float, moved_s: float) -> No
 
 
 def test_a_receiver_that_names_a_time_is_not_tried_before() -> None:
-    assert next_delay_s(1, Failure(429, 120.0), 0.5) == 120
-    assert next_delay_s(5, Failure(429, 120.0), 0.0) == 5 * HOUR_S
+    assert next_delay_s(1, DeliveryFailure(429, 120.0), 0.5) == 120
+    assert next_delay_s(5, DeliveryFailure(429, 120.0), 0.0) == 5 * HOUR_S
 
 
 @pytest.mark.parametrize("status", [429, 502, 504])
 def test_an_overloaded_receiver_rests_its_lane(status: int) -> None:
-    assert lane_block_s(1, 5, Failure(status), 0.0) == 10
-    assert lane_block_s(1, 5, Failure(status, 60.0), 0.5) == 60
+    assert queue_backoff_s(1, 5, DeliveryFailure(status), 0.0) == 10
+    assert queue_backoff_s(1, 5, DeliveryFailure(status, 60.0), 0.5) == 60
 
 
 def test_the_breaker_opens_after_failures_in_a_row_and_doubles_to_a_bound() -> None:
-    rests = [lane_block_s(n, 5, PLAIN, 0.0) for n in range(1, 20)]
+    rests = [queue_backoff_s(n, 5, PLAIN, 0.0) for n in range(1, 20)]
     assert rests[:8] == [0, 0, 0, 0, 5, 10, 20, 40]
     assert rests[-1] == 300
-    assert lane_block_s(10_000, 5, PLAIN, 0.0) == 300
+    assert queue_backoff_s(10_000, 5, PLAIN, 0.0) == 300
 
 
 def test_only_410_is_gone() -> None:
-    assert Failure(410).is_gone
-    assert not any(Failure(status).is_gone for status in (404, 301, 500, None))
+    assert DeliveryFailure(410).is_gone
+    assert not any(DeliveryFailure(status).is_gone for status in (404, 301, 500, None))

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from results.webhooks.delivery.signatures import secret_hint, secret_text
-from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
+from results.webhooks.endpoints.secret_encryption import SecretCipher, SecretUnreadableError
 from results.webhooks.settings import WebhookSettings
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -16,7 +16,7 @@ OWNER = uuid4()
 
 
 def test_a_sealed_secret_opens_again() -> None:
-    sealer = Sealer([OLD], os.urandom)
+    sealer = SecretCipher([OLD], os.urandom)
     secret = sealer.new_secret()
     sealed = sealer.seal(secret, OWNER)
 
@@ -26,13 +26,13 @@ def test_a_sealed_secret_opens_again() -> None:
 
 
 def test_another_owner_another_key_or_a_changed_byte_does_not_open_it() -> None:
-    sealer = Sealer([OLD], os.urandom)
+    sealer = SecretCipher([OLD], os.urandom)
     sealed = sealer.seal(sealer.new_secret(), OWNER)
 
     with pytest.raises(SecretUnreadableError):
         sealer.open(sealed, uuid4())
     with pytest.raises(SecretUnreadableError):
-        Sealer([NEW], os.urandom).open(sealed, OWNER)
+        SecretCipher([NEW], os.urandom).open(sealed, OWNER)
     for place in range(len(sealed)):
         changed = bytearray(sealed)
         changed[place] ^= 1
@@ -46,11 +46,11 @@ def test_another_owner_another_key_or_a_changed_byte_does_not_open_it() -> None:
 
 def test_a_new_key_goes_first_and_the_old_one_still_opens() -> None:
     secret = os.urandom(32)
-    before = Sealer([OLD], os.urandom).seal(secret, OWNER)
-    sealer = Sealer([NEW, OLD], os.urandom)
+    before = SecretCipher([OLD], os.urandom).seal(secret, OWNER)
+    sealer = SecretCipher([NEW, OLD], os.urandom)
 
     assert sealer.open(before, OWNER) == secret
-    assert Sealer([NEW], os.urandom).open(sealer.seal(secret, OWNER), OWNER) == secret
+    assert SecretCipher([NEW], os.urandom).open(sealer.seal(secret, OWNER), OWNER) == secret
 
 
 def test_keys_come_from_settings() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.webhooks.endpoints.address_policy import Reach, reach_of
+from results.webhooks.endpoints.address_policy import AddressPolicy, address_policy
 from results.webhooks.endpoints.receiver_urls import (
     URL_CHARS_MAX,
     UrlError,
@@ -132,22 +132,22 @@ def test_a_malformed_url_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_no_address_that_is_not_public_is_allowed(address: str) -> None:
-    assert not Reach().allows(address)
+    assert not AddressPolicy().allows(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_allowed(address: str) -> None:
-    assert Reach().allows(address)
+    assert AddressPolicy().allows(address)
 
 
 def test_one_private_answer_spoils_a_name() -> None:
-    assert Reach().allows_all(PUBLIC)
-    assert not Reach().allows_all([*PUBLIC, "10.0.0.1"])
-    assert not Reach().allows_all([])
+    assert AddressPolicy().allows_all(PUBLIC)
+    assert not AddressPolicy().allows_all([*PUBLIC, "10.0.0.1"])
+    assert not AddressPolicy().allows_all([])
 
 
 def test_an_operator_may_deny_more() -> None:
-    reach = reach_of(WebhookSettings(denied_networks="8.8.8.0/24, 2606:4700::/32"))
+    reach = address_policy(WebhookSettings(denied_networks="8.8.8.0/24, 2606:4700::/32"))
 
     assert not reach.allows("8.8.8.8")
     assert not reach.allows("2606:4700::1111")
@@ -172,4 +172,4 @@ def test_development_may_use_plain_http_and_short_names() -> None:
     url = parse_url("http://localhost:8080/hook", allow_private=True)
 
     assert not url.is_tls
-    assert Reach(allow_private=True).allows("127.0.0.1")
+    assert AddressPolicy(allow_private=True).allows("127.0.0.1")
