@@ -71,7 +71,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     producer = LogProducer(kafka, client_id=name)
     partitions = DayPartitions(engine)
     writer = ResultsWriter(
-        judge=OutcomeRouter(
+        router=OutcomeRouter(
             items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
             closes=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
             copies=CopyWriter(engine),
@@ -88,7 +88,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
         topics=[RESULTS.name],
         client_id=name,
         on_assign=lambda _: None,
-        on_revoke=writer.revoked,
+        on_revoke=writer.on_revoke,
         fetch_bytes_min=settings.fetch_bytes_min,
         fetch_wait_s=settings.fetch_wait_s,
     )
@@ -131,8 +131,10 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
             Notifications(database, REQUESTS, application_name=ROLE) as for_requests,
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
-            beside.start("requests", RequestFinaliser(engine, store).step, wait)
-            beside.every(settings.removal_interval_s, "ages", in_turn(keys.step, sweep.step))
+            beside.start("requests", RequestFinaliser(engine, store).run_once, wait)
+            beside.every(
+                settings.removal_interval_s, "ages", in_turn(keys.run_once, sweep.run_once)
+            )
             say_ready()
             finaliser.run(for_jobs, stop)
             beside.join(_JOIN_S)

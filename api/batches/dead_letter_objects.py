@@ -52,7 +52,7 @@ def whole_letter_object(view: DeadLetterView, body: bytes | None) -> dict[str, o
                 "code": t.code,
                 "failed_at": seconds(t.failed_at),
             }
-            for t in view.tries
+            for t in view.attempts
         ],
         "response": None if body is None else _json_or_text(body),
     }

@@ -96,15 +96,15 @@ class _FromLog:
         self, read: LogRead, rows: RowFingerprints, tally: ItemTotals, *, is_settled: bool
     ) -> None:
         self.read = read
-        self.items = compare_items(rows, read.judge) if read.is_whole else ItemDifferences()
+        self.items = compare_items(rows, read.tally) if read.is_complete else ItemDifferences()
         self.differences: list[Difference] = []
-        if read.is_whole and is_settled:
-            self.differences = compare_log(tally, read.judge.tally)
+        if read.is_complete and is_settled:
+            self.differences = compare_log(tally, read.tally.totals)
 
     def shown(self, source: ResultSource) -> dict[str, Any]:
         """Return it as a client sees it."""
         read, items = self.read, self.items
-        tally = read.judge.tally
+        tally = read.tally.totals
         named = {
             kind: {"count": count, "items": [item_id(source.job_id, index) for index in indexes]}
             for kind, count, indexes in (
@@ -114,15 +114,15 @@ class _FromLog:
             )
         }
         return {
-            "is_whole": read.is_whole,
+            "is_whole": read.is_complete,
             "holds_first_record": read.holds_first,
             "was_in_time": read.was_in_time,
-            "partition": read.stretch.partition,
-            "first_offset": read.stretch.first,
-            "end_offset": read.stretch.end,
+            "partition": read.offset_range.partition,
+            "first_offset": read.offset_range.first,
+            "end_offset": read.offset_range.end,
             "seconds": round(read.seconds, 3),
-            "closed_reason": read.judge.closed_reason,
-            "read": asdict(read.judge.counts),
+            "closed_reason": read.tally.closed_reason,
+            "read": asdict(read.tally.counts),
             "results": {**_pick(tally, OUTCOMES), "ended": tally.ended},
             "usage": {**_pick(tally, _USAGE), "items": tally.billed},
             "not_written_yet": items.not_written_yet,

@@ -17,7 +17,7 @@ def sealed_answer(
     shown: Mapping[str, object], secret: bytes, sealer: SecretCipher, tenant_id: UUID
 ) -> Answer:
     """Return `shown` with its secret encrypted: nothing at rest may show one."""
-    sealed = base64.b64encode(sealer.seal(secret, tenant_id)).decode()
+    sealed = base64.b64encode(sealer.encrypt(secret, tenant_id)).decode()
     return Answer(200, msgspec.json.encode({**shown, "signing_secret": sealed}))
 
 
@@ -28,7 +28,7 @@ def opened_answer(answer: Answer, sealer: SecretCipher, tenant_id: UUID) -> Answ
     """
     shown = msgspec.json.decode(answer.body)
     try:
-        secret = sealer.open(base64.b64decode(shown["signing_secret"]), tenant_id)
+        secret = sealer.decrypt(base64.b64decode(shown["signing_secret"]), tenant_id)
     except SecretUnreadableError:
         raise ApiError(410, "The answer is gone.", code="answer_gone") from None
     body = msgspec.json.encode({**shown, "signing_secret": secret_text(secret)})

@@ -53,7 +53,7 @@ class WebhookServices:
         try:
             url = parse_url(text, allow_private=self.settings.allow_private)
             async with asyncio.timeout(_LOOK_UP_S):
-                looked_up = await self.look_ups.begin(tenant_id, url)
+                looked_up = await self.look_ups.start(tenant_id, url)
                 await allowed_addresses(looked_up, self.reach)
         except UrlError as error:
             raise ApiError(400, str(error), code="invalid_value", param=param) from None

@@ -82,7 +82,7 @@ def write(found: Iterable[RebuiltJob], form: Form, verdicts: list[RebuildOutcome
 
     def rows() -> Iterator[tuple[str, ...]]:
         for one in found:
-            verdicts.append(one.verdict)
+            verdicts.append(one.outcome)
             shown.append(as_json(one))
             yield row(one)
 
@@ -118,7 +118,7 @@ def _rebuilt(
         replay = LogReplay(kafka_settings(data), writer, timeout_s=timeout_s)
         with shadow_engine(database, live) as shadow:
             for one in rebuild(live, shadow, replay, job_ids, apply=apply):
-                if one.verdict is RebuildOutcome.OTHER_LIMIT:
+                if one.outcome is RebuildOutcome.OTHER_LIMIT:
                     typer.echo(about_limit(one, writer.attempts_max), err=True)
                 yield one
     finally:
@@ -144,11 +144,11 @@ def row(one: RebuiltJob) -> tuple[str, ...]:
     """Return the cells of a job."""
     found = one.found
     if found is None:
-        return (shown_id(one), one.verdict, *[""] * (len(_HEADERS) - 2))
-    agree = (found.counters_agree, found.usage_agrees, found.order_is_whole)
+        return (shown_id(one), one.outcome, *[""] * (len(_HEADERS) - 2))
+    agree = (found.counters_agree, found.usage_agrees, found.is_order_complete)
     return (
         shown_id(one),
-        one.verdict,
+        one.outcome,
         str(found.missing),
         str(found.extra),
         str(found.different),
@@ -161,7 +161,7 @@ def row(one: RebuiltJob) -> tuple[str, ...]:
 def as_json(one: RebuiltJob) -> dict[str, object]:
     """Return a job for programs, with its digests."""
     found = one.found
-    shown: dict[str, object] = {"job": shown_id(one), "verdict": one.verdict.value}
+    shown: dict[str, object] = {"job": shown_id(one), "verdict": one.outcome.value}
     if found is not None:
         shown |= {
             "digest": found.live_digest,
@@ -171,7 +171,7 @@ def as_json(one: RebuiltJob) -> dict[str, object]:
             "rows_different": found.different,
             "counters_agree": found.counters_agree,
             "usage_agrees": found.usage_agrees,
-            "order_is_whole": found.order_is_whole,
+            "order_is_whole": found.is_order_complete,
             "dead_letters_missing": found.letters_missing,
             "attempts_missing": found.attempts_missing,
             "executions_above_limit": found.above_limit,

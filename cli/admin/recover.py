@@ -27,6 +27,6 @@ def recover_jobs(data: DataOption = None) -> None:
     if unvalidated:
         said = f"{unvalidated} jobs wait for validation: start intake alone until none does"
         typer.echo(said, err=True)
-    if not done.first_is_held:
+    if not done.is_log_complete:
         said = "the log begins later: repair does the rest of the jobs; bills may be lost"
         typer.echo(said, err=True)

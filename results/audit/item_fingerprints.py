@@ -38,7 +38,7 @@ class ItemFingerprints:
         self.known = bytearray(total_count)
         self.prints = array("q", bytes(8 * total_count))
 
-    def note(self, index: int, said: tuple[object, ...]) -> None:
+    def record(self, index: int, said: tuple[object, ...]) -> None:
         """Keep what was said of an item."""
         self.known[index] = 1
         self.prints[index] = hash(said)
@@ -68,7 +68,7 @@ class RowFingerprints(ItemFingerprints):
                 continue  # of a file that was appended meanwhile
             if self.first_row_s is None or written_s < self.first_row_s:
                 self.first_row_s = written_s
-            self.note(index, tuple(said))
+            self.record(index, tuple(said))
             if said[0] == _FAILED and said[7] == UNSTORABLE_CODE:
                 self.unstorable[index] = said[2]
         cursor.execute(_READ_COPIES, [job_id, span.start, span.stop], prepare=False)

@@ -25,14 +25,14 @@ _CLIENT: Final = "millrace-audit"
 class LogRead:
     """What was read of the log, and whether that was all of a job."""
 
-    judge: LogTally
+    tally: LogTally
     holds_first: bool  # the log goes back to before the job
     was_in_time: bool
-    stretch: Stretch
+    offset_range: Stretch
     seconds: float
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every record of the job up to the end was judged."""
         return self.holds_first and self.was_in_time
 
@@ -69,9 +69,9 @@ def tally_log(
     try:
         log = partition_log(reader, job_partition(job_id, RESULTS.partition_count))
         created_s = created_at.timestamp()
-        holds_first = log.holds(created_s, rows.first_row_s)
+        holds_first = log.covers(created_s, rows.first_row_s)
         since_ms = int((created_s - CLOCKS_DIFFER_S_MAX) * 1000)
-        stretch = reader.since(log.stretch.partition, max(0, since_ms))
+        stretch = reader.since(log.offset_range.partition, max(0, since_ms))
         for records in reader.read([stretch], stop_at_s):
             for record in records:
                 if record.key == job_id.bytes:
@@ -89,4 +89,4 @@ def _take(judge: LogTally, received: Received, *, is_late: bool) -> None:
     except RecordUnreadableError:
         judge.counts.unreadable += 1
         return
-    judge.take(record, is_late=is_late)
+    judge.add_record(record, is_late=is_late)

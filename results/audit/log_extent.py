@@ -23,10 +23,10 @@ _FIRST_S_MAX: Final = 10.0
 class PartitionLog:
     """What the log holds of one partition of `results`."""
 
-    stretch: Stretch
+    offset_range: Stretch
     begins_s: float  # when its first record was appended; infinite: there is none
 
-    def holds(self, created_s: float, first_row_s: float | None) -> bool:
+    def covers(self, created_s: float, first_row_s: float | None) -> bool:
         """Whether a job is there from its first record on.
 
         `created_s` is when it was created, `first_row_s` when its first row was written, None
@@ -35,7 +35,7 @@ class PartitionLog:
         """
         if self.begins_s < created_s - CLOCKS_DIFFER_S_MAX:
             return True
-        if self.stretch.first > 0:
+        if self.offset_range.first > 0:
             return False
         return first_row_s is None or self.begins_s < first_row_s + _ROW_EARLIER_S_MAX
 

@@ -45,7 +45,7 @@ class LogTally:
     late: set[int] = field(default_factory=set)
     """Items decided by records that the writer may not have written yet."""
     counts: LogCounts = field(default_factory=LogCounts)
-    tally: ItemTotals = field(default_factory=ItemTotals)
+    totals: ItemTotals = field(default_factory=ItemTotals)
     closed_reason: CloseReason | None = None
     _given: ItemFingerprints = field(init=False)
     """What the rows of copies say of each original that has a result; without copies, nothing."""
@@ -57,7 +57,7 @@ class LogTally:
         count = len(self.rows.originals)
         self._given, self._ends = ItemFingerprints(count), bytearray(count)
 
-    def take(self, record: Outcomes | Close | CopiesDue, *, is_late: bool) -> None:
+    def add_record(self, record: Outcomes | Close | CopiesDue, *, is_late: bool) -> None:
         """Judge the next record; call `finish` behind the last one."""
         self.counts.records += 1
         if isinstance(record, CopiesDue):
@@ -70,7 +70,7 @@ class LogTally:
             self.counts.after_close += len(record.items)
             return
         new = [item for item in record.items if self._decides(item, is_late)]
-        self.tally = self.tally.plus(_tally(sum_items(record.job.job_id, new)))
+        self.totals = self.totals.plus(_tally(sum_items(record.job.job_id, new)))
 
     def finish(self) -> None:
         """Give copies what their originals have; a close does so, too, before it fills the rest."""
@@ -87,7 +87,7 @@ class LogTally:
             self.facts.known[index] = 1
             self.facts.prints[index] = fingerprint
             self.counts.copies += 1
-            self.tally = self.tally.plus(_of_outcome(outcome, 1)._replace(copied=1))
+            self.totals = self.totals.plus(_of_outcome(outcome, 1)._replace(copied=1))
             if original in self.late:
                 self.late.add(index)
 
@@ -106,10 +106,10 @@ class LogTally:
             # The row says that, and nothing else, of whatever the result was.
             self.facts.known[index] = 1
             self.facts.prints[index] = self.rows.prints[index]
-            self.tally = self.tally._replace(failed=self.tally.failed + 1)
+            self.totals = self.totals._replace(failed=self.totals.failed + 1)
             self._give(index, Outcome.FAILED, ())
             return False
-        self.facts.note(index, outcome_fields(item))
+        self.facts.record(index, outcome_fields(item))
         self._give(index, item.outcome, copy_fields(item))
         if is_late:
             self.late.add(index)
@@ -126,7 +126,7 @@ class LogTally:
 
     def _give(self, index: int, outcome: Outcome, said: tuple[object, ...]) -> None:
         if self.rows.originals:
-            self._given.note(index, said)
+            self._given.record(index, said)
             self._ends[index] = outcome.value
 
     def _close(self, close: Close, is_late: bool) -> None:
@@ -140,10 +140,10 @@ class LogTally:
         said = close_fields(outcome, code)
         open_ = [index for index, known in enumerate(self.facts.known) if not known]
         for index in open_:
-            self.facts.note(index, said)
+            self.facts.record(index, said)
         if is_late:
             self.late.update(open_)
-        self.tally = self.tally.plus(_of_outcome(outcome, len(open_)))
+        self.totals = self.totals.plus(_of_outcome(outcome, len(open_)))
 
 
 def _tally(total: JobSum) -> ItemTotals:

@@ -42,7 +42,7 @@ class ItemTotals(NamedTuple):
         """Items that have ended."""
         return self.succeeded + self.failed + self.cancelled + self.expired
 
-    def plus(self, other: "ItemTotals") -> "Tally":
+    def plus(self, other: "ItemTotals") -> "ItemTotals":
         """Return the sum of both."""
         return ItemTotals(*map(sum, zip(self, other, strict=True)))
 

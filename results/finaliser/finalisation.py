@@ -69,7 +69,7 @@ def finalise(
         check=check,
     )
     if job.zero_retention:
-        rows = map(RowDecrypter(store, job.id).opened, rows)
+        rows = map(RowDecrypter(store, job.id).decrypt, rows)
     inputs = [InputFile(job.input_key, 0, job.input_bytes), *appended.get(job.id, ())]
     custom_ids = JobCustomIds((file.first_index, _ids_of(store, file)) for file in inputs)
     written = write_result_files(

@@ -58,9 +58,9 @@ class Finaliser:
         background = Background(ended, away_s_max=self.settings.database_wait_s, clock=self.clock)
         removal = FileRemoval(self.engine, self.store, ended.is_set)
         background.every(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
-        background.every(self.settings.removal_interval_s, "removal", removal.step)
+        background.every(self.settings.removal_interval_s, "removal", removal.run_once)
         orphans = OrphanSweep(self.engine, self.store, self.settings.orphan_age_s, ended.is_set)
-        background.every(self.settings.orphan_interval_s, "orphans", orphans.step)
+        background.every(self.settings.orphan_interval_s, "orphans", orphans.run_once)
         try:
             self._end_jobs(notifications, lambda: stop.is_set() or ended.is_set())
         finally:

@@ -30,7 +30,7 @@ class RefusedObjects:
             return failure
         return None
 
-    def wake(self, *, is_last: bool) -> None:
+    def retry_refused(self, *, is_last: bool) -> None:
         """Let all be asked for again, once the last of the others was, or when they are many."""
         if is_last or len(self.resting) >= REFUSED_MAX:
             self.resting.clear()

@@ -63,7 +63,7 @@ class RequestFinaliser:
     choose: Callable[[Sequence[sa.Row[Any]], int], list[sa.Row[Any]]] = random.sample
     """Returns so many of them: what others are not likely to end at the same time."""
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """End everything that is settled. Raises one of DATABASE_AWAY.
 
         A store that is away delays nobody's answer, only the word that the job has ended.

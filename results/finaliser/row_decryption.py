@@ -28,7 +28,7 @@ class RowDecrypter:
     _cipher: BodyCipher | None = field(default=None, init=False, repr=False)
     _is_gone: bool = field(default=False, init=False)  # the key: it does not come back
 
-    def opened(self, row: ItemRow, *, with_objects: bool = True) -> ItemRow:
+    def decrypt(self, row: ItemRow, *, with_objects: bool = True) -> ItemRow:
         """Return the row with its answer in clear; one that is an object is then in its row.
 
         Objects stay where they are without `with_objects`. Raises what a store raises, but for

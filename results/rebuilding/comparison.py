@@ -63,7 +63,7 @@ class Comparison:
     different: int
     counters_agree: bool
     usage_agrees: bool
-    order_is_whole: bool  # the live one: every item once, without a gap
+    is_order_complete: bool  # the live one: every item once, without a gap
     shadow_ended: int
     letters_missing: int = 0  # dead letters that only the shadow has
     attempts_missing: int = 0  # failed attempts that led on, and only the shadow has
@@ -75,7 +75,7 @@ class Comparison:
         """Whether there is nothing to swap."""
         rows_agree = self.live_digest == self.shadow_digest
         letters_agree = not self.letters_missing and not self.attempts_missing
-        books_agree = self.counters_agree and self.usage_agrees and self.order_is_whole
+        books_agree = self.counters_agree and self.usage_agrees and self.is_order_complete
         return rows_agree and letters_agree and books_agree
 
     @property

@@ -61,7 +61,7 @@ class RecoveryResult:
 
     job_count: int  # unfinished jobs that were renewed
     record_count: int  # records of results that will be read again
-    first_is_held: bool  # False: the log begins later than what is read again should
+    is_log_complete: bool  # False: the log begins later than what is read again should
 
 
 def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:

@@ -84,15 +84,15 @@ class LogReplay:
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
-                run_all(judge.judge(group), never)
+                run_all(judge.route(group), never)
         return above
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:
         reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
         try:
-            for records in reader.read([log.stretch], time.monotonic() + self._timeout_s):
+            for records in reader.read([log.offset_range], time.monotonic() + self._timeout_s):
                 yield [entry for r in records if r.key in keys if (entry := _entry(r))]
-            if not reader.is_through([log.stretch]):
+            if not reader.is_through([log.offset_range]):
                 raise LogTooSlowError
         finally:
             reader.close()

@@ -27,7 +27,7 @@ class RebuiltJob:
 
     job_id: UUID
     kind: str
-    verdict: RebuildOutcome
+    outcome: RebuildOutcome
     found: Comparison | None = None
 
 
@@ -64,7 +64,7 @@ def rebuild(
         for job in group:
             if not job.is_settled:
                 yield RebuiltJob(job.job_id, job.kind, RebuildOutcome.NOT_ENDED)
-            elif not log.holds(job.created_s, _first_row_s(live, job)):
+            elif not log.covers(job.created_s, _first_row_s(live, job)):
                 yield RebuiltJob(job.job_id, job.kind, RebuildOutcome.LOG_BEGINS_LATER)
             else:
                 held.append(job)

@@ -87,7 +87,7 @@ def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> RebuildOu
         add_missing(connection, job)
         if not found.usage_agrees:
             connection.execute(statement(_CORRECT), bound)
-        if not found.order_is_whole:
+        if not found.is_order_complete:
             connection.execute(statement(_DROP_ORDER), bound)
             connection.execute(statement(_COPY_ORDER), bound)
         _record(connection, job_id, found)

@@ -61,16 +61,16 @@ class BatchDataRemoval:
 
     engine: sa.Engine
     store: ObjectStore
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
     _keyless: set[UUID] = field(default_factory=set)  # of the batches that still wait
 
-    def step(self, rows_max: int) -> int:
+    def run_once(self, rows_max: int) -> int:
         """Remove up to about `rows_max` rows, the batches taking turns; return how many.
 
         Raises one of DATABASE_AWAY. A store that is away is asked again in a later turn.
         """
         removed = 0
-        while removed < rows_max and not self.is_over():
+        while removed < rows_max and not self.is_stopping():
             with self.engine.connect() as connection:
                 row = connection.execute(due_query(1)).one_or_none()
             if row is None:
@@ -105,7 +105,7 @@ class BatchDataRemoval:
         for kind, query in _slices(row):
             count = -1
             while count:
-                if removed >= rows_max or self.is_over():
+                if removed >= rows_max or self.is_stopping():
                     return removed, False
                 with self.engine.begin() as connection:
                     count = connection.execute(query).rowcount
@@ -124,7 +124,7 @@ class BatchDataRemoval:
             self.store.delete(key)
         object_count += len(others)
         REMOVED.labels("object").inc(object_count)
-        if self.is_over():
+        if self.is_stopping():
             return  # objects may be left, and a stop is never taken back: another turn finds them
         with self.engine.begin() as connection:
             if found:
@@ -149,7 +149,7 @@ class BatchDataRemoval:
     def _delete_below(self, prefix: str) -> int:
         found = list(islice(self.store.list(prefix), _LISTED_AT_ONCE))
         total = 0
-        while found and not self.is_over():
+        while found and not self.is_stopping():
             for stored in found:
                 self.store.delete(stored.key)
             total += len(found)

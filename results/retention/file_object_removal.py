@@ -25,16 +25,16 @@ class FileRemoval:
 
     engine: sa.Engine
     store: ObjectStore
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
     _refusals: RefusedObjects = field(default_factory=RefusedObjects)
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Remove what is due. Raises one of DATABASE_AWAY.
 
         A store that is away is asked again in the next step; a file that it refuses to give up
         rests until the others were tried.
         """
-        while self._round() and not self.is_over():
+        while self._round() and not self.is_stopping():
             pass
 
     def _round(self) -> bool:
@@ -53,7 +53,7 @@ class FileRemoval:
             else:
                 facts = {"file": removal.file_id, "code": failure.code}
                 LOG.warning("an object stays", extra=facts)
-        self._refusals.wake(is_last=len(due) < ROUND_FILES_MAX)
+        self._refusals.retry_refused(is_last=len(due) < ROUND_FILES_MAX)
         if gone:
             with self.engine.begin() as connection:
                 metrics.FILES_REMOVED.inc(mark_removed(connection, gone))

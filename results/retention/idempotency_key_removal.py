@@ -25,7 +25,7 @@ class IdempotencyKeyRemoval:
     store: ObjectStore
     _refusals: RefusedObjects = field(default_factory=RefusedObjects)
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Remove all that is due. Raises one of DATABASE_AWAY.
 
         A store that is away is asked again in the next step; what it refuses keeps no other key.
@@ -44,7 +44,7 @@ class IdempotencyKeyRemoval:
                 REMOVED.labels("key").inc(forget(connection, gone))
         if failure is not None:
             LOG.warning("answers of keys stay", extra={"code": failure.code})
-        self._refusals.wake(is_last=len(due) < ROUND_MAX)
+        self._refusals.retry_refused(is_last=len(due) < ROUND_MAX)
         return failure is None and len(due) == ROUND_MAX
 
     def _delete_objects(

@@ -22,10 +22,10 @@ class KeyDestruction:
 
     engine: sa.Engine
     store: ObjectStore
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
     _done: set[UUID] = field(default_factory=set)  # of the batches that still wait
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Destroy the keys of batches whose rows and objects wait. Raises one of DATABASE_AWAY.
 
         A store that is away is asked again in the next turn; a key that it refuses to give up does
@@ -35,7 +35,7 @@ class KeyDestruction:
             waiting = set(connection.scalars(waiting_keys_query()))
         self._done.intersection_update(waiting)
         for job_id in waiting - self._done:
-            if self.is_over():
+            if self.is_stopping():
                 return
             try:
                 destroy_key(self.store, job_id)

@@ -49,9 +49,9 @@ class OrphanSweep:
     engine: sa.Engine
     store: ObjectStore
     age_s: float
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Look at everything once. Raises one of DATABASE_AWAY.
 
         Whatever the store refuses is left to the next round: no job waits for it.
@@ -67,7 +67,7 @@ class OrphanSweep:
     def _sweep(self, prefix: str, rules: tuple[FindOrphans, ...], newest_s: float) -> None:
         old = self._old_keys(prefix, newest_s)
         while keys := list(islice(old, _LOOKED_UP_AT_ONCE)):
-            if self.is_over():
+            if self.is_stopping():
                 return
             with self.engine.begin() as connection:
                 orphans = set().union(*(find(connection, keys) for find in rules))

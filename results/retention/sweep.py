@@ -38,7 +38,7 @@ class RetentionSweep:
     store: ObjectStore
     settings: RetentionSettings
     holder: str  # names this process in the lease
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
     _turn: int = 0
     _files_after: FilePosition | None = None
     _burials: BatchTombstones = field(init=False)
@@ -47,21 +47,21 @@ class RetentionSweep:
 
     def __post_init__(self) -> None:
         """Share what the turns need."""
-        self._burials = BatchTombstones(self.engine, self.is_over)
-        self._keys = KeyDestruction(self.engine, self.store, self.is_over)
-        self._bodies = BatchDataRemoval(self.engine, self.store, self.is_over)
+        self._burials = BatchTombstones(self.engine, self.is_stopping)
+        self._keys = KeyDestruction(self.engine, self.store, self.is_stopping)
+        self._bodies = BatchDataRemoval(self.engine, self.store, self.is_stopping)
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Do one turn when the lease is ours. Raises one of DATABASE_AWAY."""
         days = self.settings
         if not self._has_lease():
             return
         hours = days.zero_retention_hours
         if self._turn % _IDLE_TURNS == 0:
-            self._burials.wake()
-        self._burials.step(expired_data.old_batches_query(days.batch_days))
-        self._burials.step(zero_retention.ended_query(hours))
-        self._keys.step()
+            self._burials.retry_refused()
+        self._burials.run_once(expired_data.old_batches_query(days.batch_days))
+        self._burials.run_once(zero_retention.ended_query(hours))
+        self._keys.run_once()
         self._slices("file_ended", zero_retention.end_unused_files, hours=hours)
         if days.file_days is not None:
             self._slices("file_ended", expired_data.end_old_files, days=days.file_days)
@@ -71,13 +71,13 @@ class RetentionSweep:
         self._turn += 1
         self._remove_requests()
         if self._has_lease():
-            self._bodies.step(days.turn_rows_max)
+            self._bodies.run_once(days.turn_rows_max)
         self._purge_files()
         with self.engine.connect() as connection:
             WAITING.set(connection.execute(waiting_query()).scalar_one())
 
     def _has_lease(self) -> bool:
-        if self.is_over():
+        if self.is_stopping():
             return False
         with self.engine.begin() as connection:
             return acquire_sweep_lease(connection, LEASE, self.holder, ttl_s=_LEASE_S)
@@ -85,7 +85,7 @@ class RetentionSweep:
     def _slices(self, kind: str, do: Callable[..., int], **given: Any) -> None:
         """Do slices until one finds nothing."""
         for _ in range(_SLICES_MAX):
-            if self.is_over():
+            if self.is_stopping():
                 return
             with self.engine.begin() as connection:
                 count = do(connection, **given)
@@ -98,7 +98,7 @@ class RetentionSweep:
         for _ in range(_SLICES_MAX):
             with self.engine.connect() as connection:
                 old = expired_data.old_requests(connection, days=self.settings.request_days)
-            if not old or self.is_over():
+            if not old or self.is_stopping():
                 return
             cleared = [one for one in old if one.body_key is None or self._delete(one.body_key)]
             with self.engine.begin() as connection:

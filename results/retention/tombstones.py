@@ -27,10 +27,10 @@ class BatchTombstones:
     """One process; any number may bury, since each locks what it buries."""
 
     engine: sa.Engine
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
     _resting: set[UUID] = field(default_factory=set)
 
-    def step(self, due: sa.Select[Any]) -> None:
+    def run_once(self, due: sa.Select[Any]) -> None:
         """Bury the rows of `jobs` that `due` finds. Raises one of DATABASE_AWAY."""
         resting_max = len(self._resting) + FAILURES_MAX
         for _ in range(_SLICES_MAX):
@@ -38,13 +38,13 @@ class BatchTombstones:
                 found = connection.scalars(self._awake(due)).all()
             count = 0
             for job_id in found:
-                if self.is_over() or len(self._resting) == resting_max:
+                if self.is_stopping() or len(self._resting) == resting_max:
                     return
                 count += self._bury(due, job_id)
             if not count:
                 return
 
-    def wake(self) -> None:
+    def retry_refused(self) -> None:
         """Try those that rest again."""
         self._resting.clear()
 

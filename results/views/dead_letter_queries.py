@@ -64,7 +64,7 @@ class DeadLetterView:
     """A dead letter with all its attempts, and what finding its line needs."""
 
     row: sa.Row[Any]
-    tries: list[FailedAttempt]
+    attempts: list[FailedAttempt]
 
 
 def list_dead_letters(
@@ -160,7 +160,7 @@ def readable_body(store: ObjectStore, row: sa.Row[Any]) -> bytes | None:
         None,
         row.copied_from,
     )
-    return RowDecrypter(store, row.job_id).opened(answer).body
+    return RowDecrypter(store, row.job_id).decrypt(answer).body
 
 
 def code_of_row(row: sa.Row[Any]) -> str:

@@ -39,7 +39,7 @@ class ResultFileLines:
         self._lines: Iterator[Line] = iter(())
         self._last = _NOWHERE  # index of the line that was read last
 
-    def place(self, index: int) -> tuple[int, int] | None:
+    def find_line(self, index: int) -> tuple[int, int] | None:
         """Return offset and length of an item's line with its newline; None when it has none.
 
         Raises ObjectMissingError, ObjectStoreAwayError.

@@ -91,7 +91,7 @@ class SequencedLines:
     def _opened(self, row: ItemRow) -> ItemRow:
         """Return the row in clear. A large answer is so in its file, once the job has ended."""
         assert self._opener is not None
-        opened = self._opener.opened(row, with_objects=not self._source.is_terminal)
+        opened = self._opener.decrypt(row, with_objects=not self._source.is_terminal)
         if opened.body_key is not None and not self._source.is_terminal:
             raise ObjectMissingError  # it has moved meanwhile
         return opened
@@ -122,7 +122,7 @@ class SequencedLines:
         if file is not None:
             lines = ResultFileLines(self._store, file, self._source.job_id)
             with suppress(ObjectMissingError):  # deleted since the source was read
-                place = lines.place(row.item_index)
+                place = lines.find_line(row.item_index)
         if file is None or place is None:
             yield before + self._template.opening(row, custom_id) + _GONE[:-_TAIL_BYTES] + tail
             return

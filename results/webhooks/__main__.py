@@ -83,14 +83,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     clock = SystemClock()
     deliverer = Deliverer(
         engine=engine,
-        look_ups=DnsLookups(system_resolver, count_max=look_ups_max),
-        poster=HttpSender(
-            reach=address_policy(settings),
+        dns=DnsLookups(system_resolver, count_max=look_ups_max),
+        sender=HttpSender(
+            policy=address_policy(settings),
             tls=ssl.create_default_context(),
             timeout_s=settings.timeout_s,
         ),
-        sealer=SecretCipher(keys, secrets.token_bytes),
-        settler=AttemptRecorder(settings, random.random),
+        cipher=SecretCipher(keys, secrets.token_bytes),
+        recorder=AttemptRecorder(settings, random.random),
         settings=settings,
         clock=clock,
         holder=name,
@@ -108,9 +108,9 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
     watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)
-    background.every(0, "events", reader.step)
-    background.every(settings.watch_interval_s, "watches", watcher.step)
-    background.every(_REMOVAL_INTERVAL_S, "removal", removal.step)
+    background.every(0, "events", reader.run_once)
+    background.every(settings.watch_interval_s, "watches", watcher.run_once)
+    background.every(_REMOVAL_INTERVAL_S, "removal", removal.run_once)
     try:
         say_ready()
         asyncio.run(deliverer.run(stop))

@@ -58,7 +58,7 @@ class CopySlice:
 
     originals: tuple[int, ...]
     count_max: int
-    is_whole: bool
+    is_complete: bool
 
 
 def copy_slices(due: Sequence[DueCopies], *, items_max: int, bytes_max: int) -> Iterator[CopySlice]:
@@ -69,16 +69,16 @@ def copy_slices(due: Sequence[DueCopies], *, items_max: int, bytes_max: int) -> 
         its_size = one.copy_count * one.size_bytes
         if one.copy_count > items_max or its_size > bytes_max:
             fits = min(items_max, bytes_max // max(1, one.size_bytes))
-            yield CopySlice((one.original_index,), max(1, fits), is_whole=False)
+            yield CopySlice((one.original_index,), max(1, fits), is_complete=False)
             continue
         if light and (count + one.copy_count > items_max or size + its_size > bytes_max):
-            yield CopySlice(tuple(light), count, is_whole=True)
+            yield CopySlice(tuple(light), count, is_complete=True)
             light, count, size = [], 0, 0
         light.append(one.original_index)
         count += one.copy_count
         size += its_size
     if light:
-        yield CopySlice(tuple(light), count, is_whole=True)
+        yield CopySlice(tuple(light), count, is_complete=True)
 
 
 class CopyWriter:
@@ -100,7 +100,7 @@ class CopyWriter:
         self._slice_items, self._slice_bytes = slice_items, slice_bytes
         self._look_items = look_items
 
-    def copying(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[WorkStep]:
+    def copy_steps(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[WorkStep]:
         """Return the steps that give the copies of these items their rows.
 
         Items without a row have nothing to give yet.
@@ -110,7 +110,7 @@ class CopyWriter:
             for job_id in job_ids
         ]
 
-    def copying_due(self, due: CopiesDue) -> list[WorkStep]:
+    def due_copy_steps(self, due: CopiesDue) -> list[WorkStep]:
         """Return the steps for copies among these items, as far as their originals have rows."""
         return [partial(self._look, due.job_id, range(due.first_index, due.end_index), None)]
 
@@ -148,7 +148,7 @@ class CopyWriter:
     def _write(self, job_id: UUID, span: range, part: CopySlice) -> list[WorkStep]:
         """Write one slice, or the next of an original that needs several."""
         last = self._transaction(job_id, span, part)
-        if last is None or part.is_whole:
+        if last is None or part.is_complete:
             return []
         return [partial(self._write, job_id, range(last + 1, span.stop), part)]
 

@@ -63,7 +63,7 @@ class FailureHandler:
     rules: RetryRules
     fraction: Callable[[], float]
 
-    def judge(
+    def handle(
         self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]
     ) -> HandledFailures:
         """Record failures that may pass: schedule the next attempt, or make the last one final.

@@ -110,7 +110,7 @@ class ItemWriter:
             sums = [sum_items(job_id, items) for job_id, items in new.items()]
             has_failures = any(job_sum.failed for job_sum in sums)
             if has_failures:
-                judged = self._failures.judge(cursor, new, locked)
+                judged = self._failures.handle(cursor, new, locked)
                 new, retry_count = judged.final, judged.waiting_count
             if self._expects_duplicates:
                 new = missing_items(cursor, new, locked)

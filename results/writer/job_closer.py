@@ -44,7 +44,7 @@ class JobCloser:
         self._partitions = partitions
         self._slice_items = slice_items
 
-    def closing(self, close: Close) -> list[WorkStep]:
+    def close_steps(self, close: Close) -> list[WorkStep]:
         """Return the steps that give every item of the job a row."""
         return [partial(self._step, close, 0)]
 

@@ -58,7 +58,7 @@ class OpenWork:
         """Return the items that open work has in memory; a close has none."""
         return sum(one.item_count for one in self._open)
 
-    def begin(
+    def add(
         self,
         offsets: Mapping[Partition, int],
         job_ids: Collection[UUID],
@@ -75,7 +75,7 @@ class OpenWork:
         if one.steps:
             self._open.append(one)
 
-    def begin_behind(
+    def add_behind(
         self, offsets: Mapping[Partition, int], job_id: UUID, steps: Iterable[WorkStep]
     ) -> None:
         """Let work of one job begin when all that is open of it has ended."""
@@ -91,7 +91,7 @@ class OpenWork:
         """The jobs that have work which has not begun, whether it could by now or not."""
         return {job_id for one in self._open if one.behind for job_id in one.job_ids}
 
-    def step(self) -> None:
+    def run_step(self) -> None:
         """Do one step of what has waited longest and may go on; in a crowd it stays first.
 
         Raises what the step raises, and stays. Nothing when none is open: its partitions may be
@@ -118,7 +118,7 @@ class OpenWork:
                     offsets[partition] = min(offsets[partition], offset)
         return offsets
 
-    def forget(self, partitions: Collection[Partition]) -> None:
+    def discard(self, partitions: Collection[Partition]) -> None:
         """Leave these partitions to their new owners."""
         for one in self._open:
             for partition in partitions:

@@ -18,10 +18,10 @@ class OutcomeRouter:
     closes: JobCloser
     copies: CopyWriter
 
-    def judge(self, group: Group) -> list[WorkStep]:
+    def route(self, group: Group) -> list[WorkStep]:
         """Make its outcomes durable; return the steps that follow. Raises one of DATABASE_AWAY."""
         if isinstance(group.alone, Close):
-            return self.closes.closing(group.alone)
+            return self.closes.close_steps(group.alone)
         if group.alone is not None:
-            return self.copies.copying_due(group.alone)
-        return self.copies.copying(group.jobs, self.items.write(group.jobs))
+            return self.copies.due_copy_steps(group.alone)
+        return self.copies.copy_steps(group.jobs, self.items.write(group.jobs))

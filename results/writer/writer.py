@@ -50,7 +50,7 @@ _BACKOFF_S_MAX: Final = 5.0
 class ResultsWriter:
     """One member of the group; its methods run in one thread."""
 
-    judge: OutcomeRouter
+    router: OutcomeRouter
     bill: Callable[[Sequence[CallBill]], None]
     producer: LogProducer
     settings: WriterSettings
@@ -97,13 +97,13 @@ class ResultsWriter:
                 commit_at = self.clock.monotonic_s() + self.commit_interval_s
         self._commit(consumer)
 
-    def revoked(self, partitions: list[Partition]) -> None:
+    def on_revoke(self, partitions: list[Partition]) -> None:
         """Forget what was read of partitions that others own now; the consumer calls this."""
         lost = set(partitions)
         self._read = [r for r in self._read if (r.topic, r.partition) not in lost]
         for partition in lost:
             self._finished.pop(partition, None)
-        self._open.forget(lost)
+        self._open.discard(lost)
         self._lost |= lost
 
     def _gather(self, consumer: LogConsumer, stop: threading.Event) -> None:
@@ -162,16 +162,16 @@ class ResultsWriter:
             group.jobs.pop(job_id, None)
         if group.alone is None and not group.jobs:
             return ()
-        return self.judge.judge(group)
+        return self.router.route(group)
 
     def _begin(self, group: Group, steps: Sequence[WorkStep]) -> None:
         kept = self._kept(group.offsets)
         if not kept:
             return
         if group.alone is not None and self._must_wait(group.alone):
-            self._open.begin_behind(kept, group.alone.job_id, steps)
+            self._open.add_behind(kept, group.alone.job_id, steps)
         else:
-            self._open.begin(kept, group.job_ids, steps, item_count=group.item_count)
+            self._open.add(kept, group.job_ids, steps, item_count=group.item_count)
 
     def _must_wait(self, record: Close | CopiesDue) -> bool:
         """Keep a close behind the copies before it, and what follows behind the close.
@@ -191,7 +191,7 @@ class ResultsWriter:
         """Do steps of what is open for `share_s`, within a bound, one at least."""
         until_s = self.clock.monotonic_s() + min(share_s, _SHARE_S_MAX)
         while self._open and not stop.is_set():
-            self._patiently(self._open.step, consumer, stop)
+            self._patiently(self._open.run_step, consumer, stop)
             if self.clock.monotonic_s() >= until_s:
                 return
 

@@ -127,7 +127,7 @@ def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
     assert job_key_name(job_id) not in dict(stored_objects(stack))  # at once
     engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
     store = LocalObjects(stack.data / "objects", clock=SystemClock())
-    BatchDataRemoval(engine, store).step(100_000)  # as a finaliser does within a minute
+    BatchDataRemoval(engine, store).run_once(100_000)  # as a finaliser does within a minute
 
     assert search(stack, PROMPT, NAME, *answers[:2]) == [Found()] * 4
     with engine.connect() as connection:

@@ -16,7 +16,7 @@ def test_every_original_is_in_one_slice_within_the_bounds(counts: list[tuple[int
     assert sorted(o for part in found for o in part.originals) == list(range(len(due)))
     for part in found:
         its = [due[original] for original in part.originals]
-        if part.is_whole:
+        if part.is_complete:
             assert sum(one.copy_count for one in its) == part.count_max <= ITEMS
             assert sum(one.copy_count * one.size_bytes for one in its) <= BYTES
         else:

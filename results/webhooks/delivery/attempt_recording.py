@@ -57,7 +57,7 @@ class AttemptRecorder:
     settings: WebhookSettings
     fraction: Callable[[], float]  # random, uniform in [0, 1)
 
-    def settle(
+    def record(
         self, connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
     ) -> str | None:
         """Return the delivery's state now; None: written before, or claimed anew since."""

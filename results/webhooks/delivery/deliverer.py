@@ -58,10 +58,10 @@ class Deliverer:
     """One process of the role; any number may run. Its coroutines run on one loop."""
 
     engine: sa.Engine
-    look_ups: DnsLookups
-    poster: HttpSender
-    sealer: SecretCipher
-    settler: AttemptRecorder
+    dns: DnsLookups
+    sender: HttpSender
+    cipher: SecretCipher
+    recorder: AttemptRecorder
     settings: WebhookSettings
     clock: Clock
     holder: str
@@ -206,9 +206,9 @@ class Deliverer:
         try:
             headers = self._signed(delivery)
             url = parse_url(delivery.url, allow_private=self.settings.allow_private)
-            looked_up = await self.look_ups.begin(delivery.tenant_id, url)
+            looked_up = await self.dns.start(delivery.tenant_id, url)
             began_s = self.clock.monotonic_s()  # the wait for a place was ours
-            answer = await self.poster.post(url, looked_up, _HEADERS | headers, delivery.body)
+            answer = await self.sender.post(url, looked_up, _HEADERS | headers, delivery.body)
             status_code = answer.status_code
             if not 200 <= status_code < 300:
                 error_code = f"{status_code // 100}xx"
@@ -229,9 +229,9 @@ class Deliverer:
         facts = {"endpoint": delivery.endpoint_id, "is_callback": owner == delivery.tenant_id}
         secrets: list[bytes] = []
         try:
-            secrets.append(self.sealer.open(delivery.sealed_secret, owner))
+            secrets.append(self.cipher.decrypt(delivery.sealed_secret, owner))
             if old is not None:
-                secrets.append(self.sealer.open(old, owner))
+                secrets.append(self.cipher.decrypt(old, owner))
         except SecretUnreadableError as error:
             LOG.error(error.code, extra={**facts, "is_old": bool(secrets)})  # noqa: TRY400  no cause
             if not secrets:
@@ -248,7 +248,7 @@ class Deliverer:
         """
         while True:
             try:
-                return await self._transaction(lambda c: self.settler.settle(c, delivery, attempt))
+                return await self._transaction(lambda c: self.recorder.record(c, delivery, attempt))
             except DATABASE_AWAY:
                 if self.clock.monotonic_s() + _SETTLE_PAUSE_S > claim_ends_s:
                     raise

@@ -47,7 +47,7 @@ class ReceiverResponse:
 class HttpSender:
     """Sends; holds what all tries share."""
 
-    reach: AddressPolicy
+    policy: AddressPolicy
     tls: ssl.SSLContext
     timeout_s: float
 
@@ -108,7 +108,7 @@ class HttpSender:
 
     async def _connect(self, url: ReceiverUrl, looked_up: Awaitable[list[str]]) -> socket.socket:
         """Return a connection to one of the addresses that were checked, and to none besides."""
-        addresses = (await allowed_addresses(looked_up, self.reach))[:_ADDRESSES_TRIED_MAX]
+        addresses = (await allowed_addresses(looked_up, self.policy))[:_ADDRESSES_TRIED_MAX]
         # One that swallows everything must leave time for the next.
         share_s = min(_CONNECT_SHARE * self.timeout_s, _CONNECT_S_MAX)
         for behind, address in zip(reversed(range(len(addresses))), addresses, strict=True):

@@ -131,12 +131,12 @@ class MessageRemoval:
 
     engine: sa.Engine
     retention_days: int
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Remove all that is old, or as much until `is_over`. Raises one of DATABASE_AWAY."""
         for remove in _STEPS:
             count = _SLICE
-            while count == _SLICE and not self.is_over():
+            while count == _SLICE and not self.is_stopping():
                 with self.engine.begin() as connection:
                     count = remove(connection, self.retention_days)

@@ -55,7 +55,7 @@ class DeliveryFailure:
         return self.status_code == 410
 
     @property
-    def throttles(self) -> bool:
+    def is_throttling(self) -> bool:
         """Whether the receiver is overloaded, so that its other deliveries should wait, too."""
         return self.status_code in _THROTTLING or self.retry_after_s is not None
 
@@ -72,7 +72,7 @@ def queue_backoff_s(
 ) -> float:
     """Return how long the whole lane rests after a failure; 0 when it need not."""
     block_s = 0.0
-    if failure.throttles:
+    if failure.is_throttling:
         block_s = failure.retry_after_s or jittered(_THROTTLE_S, fraction)
     beyond = failures_in_a_row - breaker_failures
     if beyond >= 0:

@@ -72,7 +72,7 @@ def rotate_callback_secret(
         .values(
             sealed_old_secret=table.c.sealed_secret if keep_old else None,
             old_secret_until=sa.text("now() + interval '24 hours'") if keep_old else None,
-            sealed_secret=sealer.seal(secret, tenant_id),
+            sealed_secret=sealer.encrypt(secret, tenant_id),
             secret_hint=secret_hint(secret),
         )
     )
@@ -85,7 +85,7 @@ def _ensure_secret(connection: sa.Connection, tenant_id: UUID, sealer: SecretCip
         insert(webhook_callback_secrets)
         .values(
             tenant_id=tenant_id,
-            sealed_secret=sealer.seal(secret, tenant_id),
+            sealed_secret=sealer.encrypt(secret, tenant_id),
             secret_hint=secret_hint(secret),
         )
         .on_conflict_do_nothing()

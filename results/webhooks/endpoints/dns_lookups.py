@@ -32,7 +32,7 @@ class DnsLookups:
         # Those of tenants that look up, or wait for it, right now.
         self._shares: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def begin(self, tenant_id: UUID, url: ReceiverUrl) -> Awaitable[list[str]]:
+    async def start(self, tenant_id: UUID, url: ReceiverUrl) -> Awaitable[list[str]]:
         """Wait for a place, begin, and return what gives the addresses of `url`'s host.
 
         Raises DnsLookupsBusyError.

@@ -103,7 +103,7 @@ def create_endpoint(
             url=new.url,
             event_types=_unique(new.event_types),
             lane=f"e:{endpoint_id.hex}",
-            sealed_secret=sealer.seal(secret, endpoint_id),
+            sealed_secret=sealer.encrypt(secret, endpoint_id),
             secret_hint=secret_hint(secret),
         )
         .returning(webhook_endpoints)
@@ -221,7 +221,7 @@ def rotate_secret(
         connection,
         row.id,
         {
-            "sealed_secret": sealer.seal(secret, row.id),
+            "sealed_secret": sealer.encrypt(secret, row.id),
             "secret_hint": secret_hint(secret),
             "sealed_old_secret": row.sealed_secret if keep_old else None,
             "old_secret_until": _OVERLAP if keep_old else None,

@@ -37,7 +37,7 @@ class SecretCipher:
         """Return a fresh secret."""
         return self._random_bytes(SECRET_BYTES)
 
-    def seal(self, secret: bytes, owner: UUID) -> bytes:
+    def encrypt(self, secret: bytes, owner: UUID) -> bytes:
         """Return `secret` encrypted; only `owner`'s row can use it."""
         assert len(secret) == SECRET_BYTES
         encrypting, proving = self._keys[0]
@@ -46,7 +46,7 @@ class SecretCipher:
         shown = _FORMAT + nonce + hidden
         return shown + _mac(proving, shown + owner.bytes)
 
-    def open(self, sealed: bytes, owner: UUID) -> bytes:
+    def decrypt(self, sealed: bytes, owner: UUID) -> bytes:
         """Return the secret. Raises SecretUnreadableError."""
         if len(sealed) == _SEALED_BYTES and sealed[:1] == _FORMAT:
             shown, proof = sealed[:-_PROOF_BYTES], sealed[-_PROOF_BYTES:]

@@ -37,7 +37,7 @@ class JobEventReader:
     _held: list[Received] = field(default_factory=list)  # polled, not yet in rows
     _events: list[JobEvent] = field(default_factory=list)  # of them
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """1. Poll. 2. Add rows in one transaction. 3. Commit the offsets.
 
         A crash between 2 and 3 repeats records, which adds nothing. Raises one of DATABASE_AWAY

@@ -76,7 +76,7 @@ class Subscription:
     event_types: frozenset[str]
     since_s: float  # what happened before is not for it
 
-    def hears(self, tenant_id: UUID, job_id: UUID | None, at_s: float) -> bool:
+    def matches(self, tenant_id: UUID, job_id: UUID | None, at_s: float) -> bool:
         """Whether what happened to this job at this time is for it."""
         is_for_it = self.tenant_id == tenant_id and self.job_id in (None, job_id)
         return is_for_it and at_s >= self.since_s
@@ -89,7 +89,7 @@ def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
     """
     heard = [event for event in events if event.state in _HEARD]
     listeners = _listeners(connection, heard)
-    wanted = [e for e in heard if any(x.hears(e.tenant_id, e.job_id, e.at_s) for x in listeners)]
+    wanted = [e for e in heard if any(x.matches(e.tenant_id, e.job_id, e.at_s) for x in listeners)]
     known = _known_jobs(connection, {event.job_id for event in wanted})
     messages = []
     for event in wanted:
@@ -115,7 +115,7 @@ def record_messages(
             listener
             for listener in listeners
             if message.event_type in listener.event_types
-            and listener.hears(message.tenant_id, message.job_id, message.at_s)
+            and listener.matches(message.tenant_id, message.job_id, message.at_s)
         ]
         if wanting and _add_message(connection, message):
             connection.execute(
@@ -187,7 +187,7 @@ def _known_jobs(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, tup
 def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Subscription]) -> None:
     """Watch a job as it begins; one that ended before it was watched may have failed items."""
     wanted = {ITEM_FAILED} if event.state in STATE_EVENTS else set(WATCHED_EVENTS)
-    hearing = (x for x in listeners if x.hears(event.tenant_id, event.job_id, event.at_s))
+    hearing = (x for x in listeners if x.matches(event.tenant_id, event.job_id, event.at_s))
     if any(listener.event_types & wanted for listener in hearing):
         values: dict[str, Any] = {"job_id": event.job_id, "tenant_id": event.tenant_id}
         connection.execute(insert(webhook_watches).values(values).on_conflict_do_nothing())

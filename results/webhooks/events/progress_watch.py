@@ -79,15 +79,15 @@ class ProgressWatcher:
     engine: sa.Engine
     pause_s: float  # between two `item.failed` of a job
     on_deliveries: Callable[[], None]
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Tell what is new: look at each job once, or until `is_over`. Raises one of DATABASE_AWAY.
 
         Jobs that run move on all the time, so that who looked until nothing is new never paused.
         """
         behind: UUID | None = _FIRST
-        while behind is not None and not self.is_over():
+        while behind is not None and not self.is_stopping():
             behind = self._some(behind)
 
     def _some(self, behind: UUID) -> UUID | None:

@@ -53,7 +53,7 @@ class Durable:
 
     def end(self) -> None:
         """End what is settled, as the finaliser does."""
-        RequestFinaliser(self.site.engine, self.site.objects).step()
+        RequestFinaliser(self.site.engine, self.site.objects).run_once()
 
     def job_count(self) -> int:
         with self.site.engine.connect() as connection:

@@ -141,7 +141,7 @@ class World:
         with self.engine.begin() as connection:
             connection.execute(sa.delete(outbox).where(outbox.c.id == oldest.scalar_subquery()))
         assert close.day == job_day(self.row().created_at)
-        assert run_all(self.closer.closing(close), threading.Event())
+        assert run_all(self.closer.close_steps(close), threading.Event())
 
     def let_expire(self) -> None:
         """Its window is over now."""

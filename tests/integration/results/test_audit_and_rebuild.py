@@ -95,15 +95,15 @@ def test_rows_and_log_agree_about_a_whole_life(
 
     rows, read = judged(engine, kafka, job_id)
 
-    assert read.is_whole
-    assert not compare_items(rows, read.judge).is_any
+    assert read.is_complete
+    assert not compare_items(rows, read.tally).is_any
     counted = counters(engine, job_id)
     assert {kind.label: counted[kind.label] for kind in Outcome} == {
-        kind.label: getattr(read.judge.tally, kind.label) for kind in Outcome
+        kind.label: getattr(read.tally.totals, kind.label) for kind in Outcome
     }
-    assert read.judge.tally.input_tokens == counted["input_tokens"]
-    assert read.judge.tally.billed == ledger(engine, job_id)["item_count"]
-    counts = read.judge.counts
+    assert read.tally.totals.input_tokens == counted["input_tokens"]
+    assert read.tally.totals.billed == ledger(engine, job_id)["item_count"]
+    counts = read.tally.counts
     assert (counts.retries, counts.unknown, counts.after_close) == (3, 1, 2)
 
 
@@ -118,7 +118,7 @@ def test_what_was_changed_behind_the_log_is_named(
         connection.execute(one.values(output_tokens=500))
 
     rows, read = judged(engine, kafka, job_id)
-    found = compare_items(rows, read.judge)
+    found = compare_items(rows, read.tally)
 
     assert (found.row_missing, found.row_differs, found.result_missing) == ([3, 40], [7], [])
 
@@ -135,7 +135,7 @@ def test_what_the_writer_has_not_read_is_not_a_difference(
     producer.flush(10)
 
     rows, read = judged(engine, kafka, job_id)
-    found = compare_items(rows, read.judge)
+    found = compare_items(rows, read.tally)
 
     assert not found.is_any
     assert found.not_written_yet == 1
@@ -156,7 +156,7 @@ def test_time_that_is_up_is_said(
     )
 
     assert not read.was_in_time
-    assert not read.is_whole
+    assert not read.is_complete
 
 
 def rebuilt(
@@ -200,7 +200,7 @@ def test_a_job_made_again_is_the_same_and_nothing_is_touched(
 
     (one,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
-    assert one.verdict is RebuildOutcome.SAME
+    assert one.outcome is RebuildOutcome.SAME
     assert one.found is not None
     assert one.found.live_digest == one.found.shadow_digest
     assert state_of(engine, job_id) == before
@@ -237,14 +237,14 @@ def test_what_differs_is_put_right_only_when_asked(
     assert state_of(engine, job_id) == broken
     everything = {one.job_id: one for one in rebuilt(engine, kafka, database, None, apply=True)}
 
-    assert compared.verdict is RebuildOutcome.DIFFERS
+    assert compared.outcome is RebuildOutcome.DIFFERS
     assert compared.found is not None
     found = compared.found
     assert (found.missing, found.extra, found.different) == (2, 0, 1)
-    agree = (found.counters_agree, found.usage_agrees, found.order_is_whole)
+    agree = (found.counters_agree, found.usage_agrees, found.is_order_complete)
     assert agree == (False, False, False)
-    assert everything[job_id].verdict is RebuildOutcome.SWAPPED
-    assert everything[other_id].verdict is RebuildOutcome.SAME
+    assert everything[job_id].outcome is RebuildOutcome.SWAPPED
+    assert everything[other_id].outcome is RebuildOutcome.SAME
     assert state_of(engine, other_id) == other
     assert_books_balance(engine, job_id)
     rows, counted, billed, slices, _ = state_of(engine, job_id)
@@ -260,7 +260,7 @@ def test_what_differs_is_put_right_only_when_asked(
     assert sum(len(one.item_indexes) for one in slices) == TOTAL
     assert len(slices_before) > 0
     (again,) = rebuilt(engine, kafka, database, [job_id])
-    assert again.verdict is RebuildOutcome.SAME
+    assert again.outcome is RebuildOutcome.SAME
 
 
 def test_a_job_that_is_deleted_meanwhile_stops_no_other(
@@ -279,7 +279,7 @@ def test_a_job_that_is_deleted_meanwhile_stops_no_other(
         return run(self, *given)
 
     monkeypatch.setattr(LogReplay, "run", deleting)
-    found = {one.job_id: one.verdict for one in rebuilt(engine, kafka, database, None, apply=True)}
+    found = {one.job_id: one.outcome for one in rebuilt(engine, kafka, database, None, apply=True)}
 
     assert found == {gone: RebuildOutcome.GONE, kept: RebuildOutcome.SAME}
 
@@ -296,7 +296,7 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
     before = state_of(engine, job_id)
 
     (running_one,) = rebuilt(engine, kafka, database, [running_id], apply=True)
-    assert running_one.verdict is RebuildOutcome.NOT_ENDED
+    assert running_one.outcome is RebuildOutcome.NOT_ENDED
 
     partition = LogReplay.partition
 
@@ -305,17 +305,17 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
 
     monkeypatch.setattr(LogReplay, "partition", begins_now)
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True)
-    assert (refused.verdict, refused.found) == (RebuildOutcome.LOG_BEGINS_LATER, None)
+    assert (refused.outcome, refused.found) == (RebuildOutcome.LOG_BEGINS_LATER, None)
 
     def lacks_the_end(self: LogReplay, number: int) -> PartitionLog:
         log = partition(self, number)
-        return replace(log, stretch=replace(log.stretch, end=log.stretch.end - 4))
+        return replace(log, offset_range=replace(log.offset_range, end=log.offset_range.end - 4))
 
     monkeypatch.setattr(LogReplay, "partition", lacks_the_end)
     with engine.begin() as connection:
         connection.execute(sa.delete(items).where(items.c.job_id == job_id))
     (cut,) = rebuilt(engine, kafka, database, [job_id], apply=True)
-    assert cut.verdict is RebuildOutcome.LOG_INCOMPLETE
+    assert cut.outcome is RebuildOutcome.LOG_INCOMPLETE
     assert item_table(engine, job_id) == []
     assert before != state_of(engine, job_id)
 
@@ -344,7 +344,7 @@ def test_a_log_that_was_lost_and_begun_again_takes_no_result_back(
     (refused,) = rebuilt(engine, again, database, [job_id], apply=True)
     _, read = judged(engine, again, job_id)
 
-    assert refused.verdict is RebuildOutcome.LOG_BEGINS_LATER
+    assert refused.outcome is RebuildOutcome.LOG_BEGINS_LATER
     assert not read.holds_first
     assert state_of(engine, job_id) == books
     assert counters(engine, job_id)["succeeded"] == 30

@@ -60,7 +60,7 @@ def test_a_batch_that_cannot_go_stalls_no_sweep(
     store = LocalObjects(tmp_path / "objects", clock=SystemClock())
     before = FAILURES._value.get()
 
-    RetentionSweep(impatient, store, RetentionSettings(batch_days=10), "me").step()
+    RetentionSweep(impatient, store, RetentionSettings(batch_days=10), "me").run_once()
 
     assert is_kept(engine, held)
     assert [rows_of(engine, one) for one in (held, *others)] == [1, 0, 0]
@@ -78,13 +78,13 @@ def test_a_turn_bears_few_failures_and_the_next_begins_behind_them(
     other = ended_job(engine, days_ago=11)
     process = BatchTombstones(impatient)
 
-    process.step(DUE)
+    process.run_once(DUE)
     assert [is_kept(engine, one) for one in (held, other)] == [True, True]
-    process.step(DUE)
+    process.run_once(DUE)
     assert [is_kept(engine, one) for one in (held, other)] == [True, False]
     holder.rollback()
-    process.step(DUE)
+    process.run_once(DUE)
     assert is_kept(engine, held)  # it rests
-    process.wake()
-    process.step(DUE)
+    process.retry_refused()
+    process.run_once(DUE)
     assert not is_kept(engine, held)

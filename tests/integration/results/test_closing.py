@@ -57,10 +57,10 @@ def test_a_close_in_the_middle_gives_the_rest_its_outcome(
     close = Close(job_id, 0, CloseReason.CANCELLED)
 
     writer.write({job_id: [outcome(8), failed(2)]})
-    assert run_all(closer.closing(close), threading.Event())
+    assert run_all(closer.close_steps(close), threading.Event())
     settled = job(engine, job_id)
     writer.write({job_id: [outcome(0), outcome(8)]})
-    assert run_all(closer.closing(close), threading.Event())
+    assert run_all(closer.close_steps(close), threading.Event())
 
     rows = item_table(engine, job_id)
     kinds = Counter(row.outcome for row in rows)
@@ -77,7 +77,7 @@ def test_an_expired_job_is_finalised(engine: sa.Engine, partitions: DayPartition
     job_id = add_running_job(engine, 3, close_reason="expired")
     closer = JobCloser(engine, partitions)
 
-    assert run_all(closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), threading.Event())
+    assert run_all(closer.close_steps(Close(job_id, 0, CloseReason.EXPIRED)), threading.Event())
 
     assert {row.error_code for row in item_table(engine, job_id)} == {"batch_expired"}
     assert counters(engine, job_id)["expired"] == 3
@@ -92,7 +92,7 @@ def test_a_close_behind_the_last_outcome_adds_nothing(
     writer.write({job_id: [outcome(0)]})
 
     assert run_all(
-        JobCloser(engine, partitions).closing(Close(job_id, 0, CloseReason.EXPIRED)),
+        JobCloser(engine, partitions).close_steps(Close(job_id, 0, CloseReason.EXPIRED)),
         threading.Event(),
     )
 
@@ -104,8 +104,8 @@ def test_the_first_reason_wins(engine: sa.Engine, partitions: DayPartitions) -> 
     job_id = add_running_job(engine, 4, close_reason="expired")
     closer = JobCloser(engine, partitions, slice_items=2)
 
-    assert not run_all(closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), StopAfter(1))
-    assert run_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    assert not run_all(closer.close_steps(Close(job_id, 0, CloseReason.EXPIRED)), StopAfter(1))
+    assert run_all(closer.close_steps(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert {row.outcome for row in item_table(engine, job_id)} == {Outcome.EXPIRED}
 
@@ -115,7 +115,7 @@ def test_the_close_of_an_unknown_job_is_passed_over(
 ) -> None:
     closer = JobCloser(engine, partitions)
 
-    assert run_all(closer.closing(Close(new_uuid(), 0, CloseReason.EXPIRED)), threading.Event())
+    assert run_all(closer.close_steps(Close(new_uuid(), 0, CloseReason.EXPIRED)), threading.Event())
 
 
 @pytest.mark.parametrize("slices_before_the_crash", [0, 1, 2])
@@ -130,13 +130,13 @@ def test_30_000_missing_rows_come_in_slices_that_survive_a_crash(
     close = Close(job_id, 0, CloseReason.CANCELLED)
 
     is_done = run_all(
-        JobCloser(engine, partitions).closing(close), StopAfter(slices_before_the_crash)
+        JobCloser(engine, partitions).close_steps(close), StopAfter(slices_before_the_crash)
     )
     assert not is_done
     assert job(engine, job_id)["settled_at"] is None
     if slices_before_the_crash:  # from the first slice on nothing counts
         writer.write({job_id: [outcome(30_099)]})
-    assert run_all(JobCloser(engine, partitions).closing(close), threading.Event())
+    assert run_all(JobCloser(engine, partitions).close_steps(close), threading.Event())
 
     counted = counters(engine, job_id)
     assert (counted["succeeded"], counted["cancelled"]) == (100, 30_000)

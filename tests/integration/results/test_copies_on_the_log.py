@@ -70,14 +70,14 @@ def test_audit_and_rebuild_tell_what_the_writer_did(
     assert_whole(engine, job_id, copied=len(ended) - 7)
 
     facts, read = judged(engine, kafka, job_id)
-    assert read.is_whole
-    assert not compare_items(facts, read.judge).is_any
-    assert read.judge.tally.copied == counters(engine, job_id)["copied"]
-    assert read.judge.tally.input_tokens == counters(engine, job_id)["input_tokens"]
+    assert read.is_complete
+    assert not compare_items(facts, read.tally).is_any
+    assert read.tally.totals.copied == counters(engine, job_id)["copied"]
+    assert read.tally.totals.input_tokens == counters(engine, job_id)["input_tokens"]
 
     before = state_of(engine, job_id)
     (same,) = rebuilt(engine, kafka, database, [job_id], apply=True)
-    assert same.verdict is RebuildOutcome.SAME
+    assert same.outcome is RebuildOutcome.SAME
     assert state_of(engine, job_id) == before
 
     mine = items.c.job_id == job_id
@@ -86,10 +86,10 @@ def test_audit_and_rebuild_tell_what_the_writer_did(
         connection.execute(forged.values(copied_from=None, input_tokens=3, body=b'"forged"'))
         connection.execute(sa.delete(items).where(mine, items.c.item_index == 24))
     facts, read = judged(engine, kafka, job_id)
-    found = compare_items(facts, read.judge)
+    found = compare_items(facts, read.tally)
     assert (found.row_differs, found.row_missing) == ([13], [24])
     (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
-    assert swapped.verdict is RebuildOutcome.SWAPPED
+    assert swapped.outcome is RebuildOutcome.SWAPPED
     assert_books_balance(engine, job_id)
     (again,) = rebuilt(engine, kafka, database, [job_id])
-    assert again.verdict is RebuildOutcome.SAME
+    assert again.outcome is RebuildOutcome.SAME

@@ -46,7 +46,7 @@ class Writer:
 
     def write(self, job_id: UUID, *outcomes: ItemOutcome) -> None:
         group = {job_id: list(outcomes)}
-        assert run_all(self.copies.copying(group, self.items.write(group)), NEVER)
+        assert run_all(self.copies.copy_steps(group, self.items.write(group)), NEVER)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_what_a_crash_left_out_follows_when_the_record_comes_again(
     stop = threading.Event()
     stop.set()
     assert not run_all(
-        writer.copies.copying({job_id: [outcome(0)]}, [job_id]), stop
+        writer.copies.copy_steps({job_id: [outcome(0)]}, [job_id]), stop
     )  # told to stop
     assert job(engine, job_id)["settled_at"] is None
     Writer(engine).write(job_id, outcome(0))
@@ -140,8 +140,8 @@ def test_a_copy_that_is_known_after_its_original_ended(engine: sa.Engine, writer
     with engine.begin() as connection:
         connection.execute(sa.update(jobs).values(total_count=7))
 
-    assert run_all(writer.copies.copying_due(CopiesDue(job_id, 4, 7)), NEVER)
-    assert run_all(writer.copies.copying_due(CopiesDue(job_id, 4, 7)), NEVER)
+    assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 4, 7)), NEVER)
+    assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 4, 7)), NEVER)
     assert [row.item_index for row in item_table(engine, job_id)] == [0, 1, 4, 5]
     writer.write(job_id, outcome(2))
 
@@ -171,9 +171,9 @@ def test_many_copies_are_looked_for_in_spans(
     group = {job_id: [outcome(0), outcome(1)]}
     writer.items.write(group)
     if by_record:
-        assert run_all(writer.copies.copying_due(CopiesDue(job_id, 0, 43)), NEVER)
+        assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 0, 43)), NEVER)
     else:
-        assert run_all(writer.copies.copying(group, [job_id]), NEVER)
+        assert run_all(writer.copies.copy_steps(group, [job_id]), NEVER)
 
     assert looks == [6, 8, 8, 8, 8, 3]
     assert_whole(engine, job_id, copied=41)
@@ -198,15 +198,15 @@ def test_a_stop_between_two_looks_leaves_the_rest_to_others(
     stop = threading.Event()
     stop.set()
     copies = CopyWriter(engine, look_items=8)
-    assert not run_all(copies.copying_due(CopiesDue(job_id, 0, 20)), stop)
-    assert run_all(copies.copying_due(CopiesDue(job_id, 0, 20)), NEVER)
+    assert not run_all(copies.due_copy_steps(CopiesDue(job_id, 0, 20)), stop)
+    assert run_all(copies.due_copy_steps(CopiesDue(job_id, 0, 20)), NEVER)
     assert_whole(engine, job_id, copied=19)
 
 
 def test_a_record_is_about_its_own_items(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 10, {1: 0, 2: 0, 7: 0})
     writer.items.write({job_id: [outcome(0)]})
-    assert run_all(writer.copies.copying_due(CopiesDue(job_id, 5, 10)), NEVER)
+    assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 5, 10)), NEVER)
     assert [row.item_index for row in item_table(engine, job_id)] == [0, 7]
 
 
@@ -214,8 +214,8 @@ def test_a_look_waits_for_no_writer(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 6, {3: 0})
     with engine.begin() as rival:
         rival.execute(sa.select(job_counters.c.job_id).with_for_update())
-        assert run_all(writer.copies.copying({job_id: [outcome(1)]}, [job_id]), NEVER)
-        assert run_all(writer.copies.copying_due(CopiesDue(job_id, 0, 6)), NEVER)
+        assert run_all(writer.copies.copy_steps({job_id: [outcome(1)]}, [job_id]), NEVER)
+        assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 0, 6)), NEVER)
 
 
 def test_a_failure_is_taken_over_with_its_code_and_a_letter_each(
@@ -253,9 +253,9 @@ def test_a_close_ends_copies_whose_original_has_not_ended(
 ) -> None:
     job_id = deduplicating(engine, 8, {3: 0, 4: 0, 5: 1, 6: 1})
     writer.write(job_id, outcome(0))
-    assert run_all(writer.closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), NEVER)
+    assert run_all(writer.closer.close_steps(Close(job_id, 0, CloseReason.EXPIRED)), NEVER)
     writer.write(job_id, outcome(1))
-    assert run_all(writer.copies.copying_due(CopiesDue(job_id, 0, 8)), NEVER)
+    assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 0, 8)), NEVER)
 
     outcomes = [Outcome(row.outcome) for row in item_table(engine, job_id)]
     assert [n for n, kind in enumerate(outcomes) if kind is Outcome.SUCCEEDED] == [0, 3, 4]

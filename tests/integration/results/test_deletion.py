@@ -177,7 +177,7 @@ def test_its_bodies_go_and_the_bill_stays(
     assert bill["item_count"] == 4
     delete(engine, tenant_id, job_id, key_id)
 
-    BatchDataRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
 
     assert {table.name: count(engine, table, job_id) for table in OF_A_JOB} == {
         table.name: 0 for table in OF_A_JOB
@@ -204,7 +204,7 @@ def test_a_record_that_is_read_again_brings_nothing_back(
     delete(engine, tenant_id, job_id, key_id)
     writer = ItemWriter(engine, DayPartitions(engine))
     writer.write({job_id: outcomes()})
-    BatchDataRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     writer.write({job_id: outcomes()})
     assert count(engine, items, job_id) == 0
     assert ledger(engine, job_id) == bill
@@ -232,10 +232,10 @@ def test_a_file_goes_with_the_last_batch_that_names_it(
             sa.update(jobs).where(jobs.c.id == other).values(input_file_id=shared, input_key=key)
         )
     delete(engine, tenant_id, job_id, key_id)
-    BatchDataRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     assert f"files/{job_id.hex}" in stored(store)
     delete(engine, its_tenant, other, key_id)
-    BatchDataRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     assert f"files/{job_id.hex}" not in stored(store)
 
 
@@ -246,7 +246,7 @@ def test_a_removal_that_is_cut_goes_on(
     job_id, tenant_id = ended(engine, store)
     delete(engine, tenant_id, job_id, key_id)
     removal = BatchDataRemoval(engine, store)
-    assert removal.step(2) == 2
+    assert removal.run_once(2) == 2
     assert count(engine, items, job_id) == 2
     with monkeypatch.context() as broken:
 
@@ -254,13 +254,13 @@ def test_a_removal_that_is_cut_goes_on(
             raise ObjectStoreAwayError
 
         broken.setattr(store, "delete", away)
-        removal.step(ROWS_MAX)
+        removal.run_once(ROWS_MAX)
     assert count(engine, items, job_id) == 0
     with engine.begin() as connection:
         put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == job_id)
         assert connection.scalar(put_off)
         connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
-    removal.step(ROWS_MAX)
+    removal.run_once(ROWS_MAX)
     assert stored(store) == set()
 
 
@@ -278,7 +278,7 @@ def test_a_stop_between_objects_does_not_say_that_they_are_gone(
 
     with monkeypatch.context() as stopping:
         stopping.setattr(store, "list", stopped_list)
-        BatchDataRemoval(engine, store, stop.is_set).step(ROWS_MAX)
+        BatchDataRemoval(engine, store, stop.is_set).run_once(ROWS_MAX)
 
     assert [key for key in stored(store) if key.startswith("results/")]
     with engine.connect() as connection:
@@ -286,7 +286,7 @@ def test_a_stop_between_objects_does_not_say_that_they_are_gone(
         assert set(connection.scalars(named)) == {None}
         assert connection.scalars(sa.select(deletions.c.what)).all() == ["batch"]
 
-    BatchDataRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     assert stored(store) == set()
     with engine.connect() as connection:
         assert connection.execute(due_query(1)).one_or_none() is None
@@ -304,14 +304,14 @@ def test_a_removal_that_fails_keeps_no_other(
     )
     with engine.connect() as holder:
         holder.execute(sa.select(items).where(items.c.job_id == held).with_for_update())
-        BatchDataRemoval(impatient, store).step(ROWS_MAX)
+        BatchDataRemoval(impatient, store).run_once(ROWS_MAX)
     impatient.dispose()
     assert (count(engine, items, held), count(engine, items, other)) == (4, 0)
     with engine.begin() as connection:
         put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == held)
         assert connection.scalar(put_off)
         connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
-    BatchDataRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     assert count(engine, items, held) == 0
 
 
@@ -325,13 +325,13 @@ def test_a_large_batch_lets_small_ones_have_their_turn(
         delete(engine, tenant_id, job_id, key_id)
     removal = BatchDataRemoval(engine, store)
 
-    assert removal.step(100) >= 100
+    assert removal.run_once(100) >= 100
 
     assert count(engine, items, large[0]) > 200
     assert [key for key in stored(store) if small[0].hex in key] == []
     with engine.connect() as connection:
         assert connection.execute(due_query(2)).one().id == large[0]
-    removal.step(ROWS_MAX)
+    removal.run_once(ROWS_MAX)
     assert count(engine, items, large[0]) == 0
 
 

@@ -269,7 +269,7 @@ def test_a_close_ends_what_waits(
         connection.execute(
             sa.select(item_retries).where(item_retries.c.item_index == 4).with_for_update()
         )
-        assert run_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
+        assert run_all(closer.close_steps(Close(job_id, 0, reason)), threading.Event())
 
     assert [r[:2] for r in retries(engine, job_id)] == [(4, 2)]
     assert [row.outcome for row in item_table(engine, job_id)][1:] == [outcome_] * 4

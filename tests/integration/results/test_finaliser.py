@@ -260,9 +260,9 @@ def test_a_store_that_is_away_is_asked_again(
 
     with monkeypatch.context() as ailing:
         ailing.setattr(store, "delete", away)
-        FileRemoval(engine, store).step()
+        FileRemoval(engine, store).run_once()
     assert removed_count(engine) == 0
-    FileRemoval(engine, store).step()
+    FileRemoval(engine, store).run_once()
     assert removed_count(engine) == 1
     assert list(store.list("")) == []
     assert job(engine, job_id)["state"] == "completed"
@@ -293,11 +293,11 @@ def test_files_that_the_store_refuses_keep_no_others(
     monkeypatch.setattr(store, "delete", refusing)
     role = FileRemoval(engine, store)
     for _ in range(3):
-        role.step()
+        role.run_once()
     assert {found.key for found in store.list("")} == refused
     refused.clear()  # its operator has acted
     for _ in range(3):
-        role.step()
+        role.run_once()
     assert list(store.list("")) == []
     assert removed_count(engine) == 5
 
@@ -311,9 +311,9 @@ def test_one_step_removes_all_that_is_due(
     with engine.begin() as connection:
         connection.execute(sa.update(files).values(expires_at=sa.text("now() - interval '1 d'")))
     stops = iter([True])
-    FileRemoval(engine, store, lambda: next(stops)).step()
+    FileRemoval(engine, store, lambda: next(stops)).run_once()
     assert removed_count(engine) == 2
-    FileRemoval(engine, store).step()
+    FileRemoval(engine, store).run_once()
     assert removed_count(engine) == 5
 
 

@@ -187,7 +187,7 @@ def test_ids_that_no_consumer_read_come_from_the_input(
     partitions = DayPartitions(engine)
     ItemWriter(engine, partitions).write({job_id: [outcome(2), outcome(5)]})
     closer = JobCloser(engine, partitions)
-    run_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
+    run_all(closer.close_steps(Close(job_id, 0, reason)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is ended_state
 
@@ -215,7 +215,7 @@ def test_a_line_that_cannot_be_read_holds_up_no_job(
         input_bytes=len(content),
     )
     closer = JobCloser(engine, DayPartitions(engine))
-    run_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    run_all(closer.close_steps(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
 
@@ -237,7 +237,7 @@ def test_an_input_that_is_no_more_whole_holds_up_no_job(
     closed = {"state": "cancelling", "close_reason": "cancelled"}
     job_id = add_running_job(engine, 3, **closed, input_key="files/input", input_bytes=100)
     closer = JobCloser(engine, DayPartitions(engine))
-    run_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    run_all(closer.close_steps(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
 

@@ -65,7 +65,7 @@ def test_messages_that_name_items_go_in_slices_and_hold_no_deletion_up(
     with engine.begin() as connection:
         assert connection.execute(messages_query(job_id)).rowcount == 2
 
-    BatchDataRemoval(engine, store).step(100_000)
+    BatchDataRemoval(engine, store).run_once(100_000)
 
     with engine.connect() as connection:
         query = sa.select(webhook_messages.c.job_id, webhook_messages.c.event_type)

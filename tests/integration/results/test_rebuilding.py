@@ -51,7 +51,7 @@ def test_what_another_limit_of_attempts_decided_is_not_taken_back(
 
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True, attempts_max=attempts_max)
 
-    assert refused.verdict is RebuildOutcome.OTHER_LIMIT
+    assert refused.outcome is RebuildOutcome.OTHER_LIMIT
     assert refused.found is not None
     assert (refused.found.above_limit, refused.found.below_limit) == (above, below)
     assert state_of(engine, job_id) == before
@@ -65,7 +65,7 @@ def test_lost_rows_do_not_hide_that_the_limit_was_another(
 
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True, attempts_max=1)
 
-    assert refused.verdict is RebuildOutcome.OTHER_LIMIT
+    assert refused.outcome is RebuildOutcome.OTHER_LIMIT
     assert item_table(engine, job_id) == []
 
 
@@ -82,14 +82,14 @@ def test_lost_counters_come_back(
     swapped = rebuilt(engine, kafka, database, None, apply=True)
     again = rebuilt(engine, kafka, database, None)
 
-    assert {one.job_id: one.verdict for one in compared} == dict.fromkeys(
+    assert {one.job_id: one.outcome for one in compared} == dict.fromkeys(
         job_ids, RebuildOutcome.DIFFERS
     )
     assert {one.found and one.found.counters_agree for one in compared} == {False}
-    assert {one.job_id: one.verdict for one in swapped} == dict.fromkeys(
+    assert {one.job_id: one.outcome for one in swapped} == dict.fromkeys(
         job_ids, RebuildOutcome.SWAPPED
     )
-    assert {one.job_id: one.verdict for one in again} == dict.fromkeys(job_ids, RebuildOutcome.SAME)
+    assert {one.job_id: one.outcome for one in again} == dict.fromkeys(job_ids, RebuildOutcome.SAME)
     for job_id, (rows, counted, *others) in before.items():
         rows_now, counted_now, *others_now = state_of(engine, job_id)
         assert (rows_now, others_now) == (rows, others)
@@ -110,16 +110,16 @@ def test_lost_dead_letters_and_attempts_come_back(
     (compared,) = rebuilt(engine, kafka, database, [job_id])
     assert dead(engine, job_id) == []
     swapped = {
-        one.job_id: one.verdict for one in rebuilt(engine, kafka, database, None, apply=True)
+        one.job_id: one.outcome for one in rebuilt(engine, kafka, database, None, apply=True)
     }
     (again,) = rebuilt(engine, kafka, database, [job_id])
 
-    assert compared.verdict is RebuildOutcome.DIFFERS
+    assert compared.outcome is RebuildOutcome.DIFFERS
     assert compared.found is not None
     assert compared.found.letters_missing == FAILED
     assert compared.found.attempts_missing >= 2  # how the log is cut decides on that of item 31
     assert swapped == {job_id: RebuildOutcome.SWAPPED, other_id: RebuildOutcome.SAME}
-    assert again.verdict is RebuildOutcome.SAME
+    assert again.outcome is RebuildOutcome.SAME
     assert rows_of(engine, dead_items, job_id) == letters
     its_own = [one for one in tried if one[0] == 32]
     assert [one for one in attempts(engine, job_id) if one[0] == 32] == its_own
@@ -139,7 +139,7 @@ def test_a_dead_letter_that_is_there_keeps_who_took_it_up(
 
     (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
-    assert swapped.verdict is RebuildOutcome.SWAPPED
+    assert swapped.outcome is RebuildOutcome.SWAPPED
     assert swapped.found is not None
     assert swapped.found.letters_missing == 1
     taken = {
@@ -166,7 +166,7 @@ def test_what_is_deleted_before_the_swap_does_not_come_back(
     monkeypatch.setattr(rebuilding, "swap", deleted_first)
     (gone,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
-    assert gone.verdict is RebuildOutcome.GONE
+    assert gone.outcome is RebuildOutcome.GONE
     assert dead(engine, job_id) == []
     assert len(item_table(engine, job_id)) == 50
     with engine.connect() as connection:
@@ -191,6 +191,6 @@ def test_counters_that_are_lost_before_the_swap_come_back(
     monkeypatch.setattr(rebuilding, "swap", lost_first)
     (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
-    assert swapped.verdict is RebuildOutcome.SWAPPED
+    assert swapped.outcome is RebuildOutcome.SWAPPED
     assert counters(engine, job_id)["succeeded"] == succeeded
     assert_books_balance(engine, job_id)

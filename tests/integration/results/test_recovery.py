@@ -89,5 +89,5 @@ def test_bills_after_the_backup_come_back(
         until(lambda: lag(kafka) == 0)
 
     assert recovered.job_count == int(has_job)
-    assert recovered.first_is_held
+    assert recovered.is_log_complete
     assert billed(engine) == (calls, len(calls))

@@ -47,7 +47,7 @@ def sweep(engine: sa.Engine, store: LocalObjects) -> Sweep:
 
     def turn(**settings: Any) -> None:
         settings = {"batch_days": 10, "request_days": 10, "tombstone_days": 10} | settings
-        RetentionSweep(engine, store, RetentionSettings(**settings), "me").step()
+        RetentionSweep(engine, store, RetentionSettings(**settings), "me").run_once()
 
     return turn
 

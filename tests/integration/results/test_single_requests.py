@@ -87,7 +87,7 @@ def begin(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, 
 
 def end(engine: sa.Engine, store: LocalObjects, job_id: UUID, item: ItemOutcome) -> None:
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [item]})
-    RequestFinaliser(engine, store).step()
+    RequestFinaliser(engine, store).run_once()
 
 
 def find(engine: sa.Engine, tenant_id: UUID, job_id: UUID) -> sa.Row[Any]:
@@ -135,7 +135,7 @@ def test_of_many_requests_each_process_chooses_its_own(
                 finalise_requests(connection, offered[-1][:2])
         return list(rows[-count:])
 
-    RequestFinaliser(engine, store, newest).step()
+    RequestFinaliser(engine, store, newest).run_once()
     assert offered == [job_ids, job_ids[:5]]
     assert {job(engine, job_id)["state"] for job_id in job_ids} == {"completed"}
     assert objects_of(store) <= {request_input_key(job_id) for job_id in job_ids[:2]}
@@ -158,7 +158,7 @@ def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObje
     put(store, spare, b"{}")
     end(engine, store, job_id, outcome(0, body=b"", body_key=kept))
     assert objects_of(store) == {kept, spare}  # a caller may be reading it
-    OrphanSweep(engine, store, age_s=-60.0).step()
+    OrphanSweep(engine, store, age_s=-60.0).run_once()
     assert objects_of(store) == {kept}
 
 
@@ -180,7 +180,7 @@ def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalOb
     with engine.begin() as connection:
         assert cancel_request(connection, tenant_id, job_id).state == "cancelling"
     close(engine, job_id, CloseReason.CANCELLED)
-    RequestFinaliser(engine, store).step()
+    RequestFinaliser(engine, store).run_once()
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.outcome) == ("cancelled", Outcome.CANCELLED)
     with engine.begin() as connection:
@@ -199,7 +199,7 @@ def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObje
     with engine.begin() as connection:
         assert close_expired(connection) == 1
     close(engine, job_id, CloseReason.EXPIRED)
-    RequestFinaliser(engine, store).step()
+    RequestFinaliser(engine, store).run_once()
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.outcome) == ("expired", Outcome.EXPIRED)
 
@@ -228,7 +228,7 @@ def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> N
             keep_s=-1.0,
         )
         save(connection, claim, Answer(200, b"", body_key="idempotency/1"))
-    IdempotencyKeyRemoval(engine, store).step()
+    IdempotencyKeyRemoval(engine, store).run_once()
     with pytest.raises(ObjectMissingError):
         store.size("idempotency/1")
     with engine.connect() as connection:
@@ -263,13 +263,13 @@ def test_answers_that_the_store_refuses_keep_no_other_keys(
     monkeypatch.setattr(store, "delete", failing)
     role = IdempotencyKeyRemoval(engine, store)
     for _ in range(3):
-        role.step()
+        role.run_once()
     with engine.connect() as connection:
         left = set(connection.scalars(sa.select(idempotency_keys.c.key)))
     assert left == {"0", "2"}
     stays.clear()
     for _ in range(3):
-        role.step()
+        role.run_once()
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
 
@@ -289,11 +289,11 @@ def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalO
         "idempotency/1",
     ):
         put(store, key, b"{}")
-    OrphanSweep(engine, store, age_s=-60.0).step()
+    OrphanSweep(engine, store, age_s=-60.0).run_once()
     assert objects_of(store) == {request_input_key(open_id), answer}
 
 
 def close(engine: sa.Engine, job_id: UUID, reason: CloseReason) -> None:
     day = (job(engine, job_id)["created_at"].timestamp()) // 86_400
     record = Close(job_id=job_id, day=int(day), reason=reason)
-    assert run_all(JobCloser(engine, DayPartitions(engine)).closing(record), threading.Event())
+    assert run_all(JobCloser(engine, DayPartitions(engine)).close_steps(record), threading.Event())

@@ -73,7 +73,7 @@ def test_in_flight_outcomes_count_and_the_rest_gets_its_line(
     writer.write({job_id: [failed(0)]})
     writer.write({job_id: [outcome(1), failed(2)]})  # in front of the close on the log
     ((close,), _) = told(engine, job_id)
-    assert run_all(JobCloser(engine, DayPartitions(engine)).closing(close), threading.Event())
+    assert run_all(JobCloser(engine, DayPartitions(engine)).close_steps(close), threading.Event())
     writer.write({job_id: [outcome(3)]})  # behind it
     counted = counters(engine, job_id)
     assert [counted[o.label] for o in Outcome] == [1, 2, 7, 0]
@@ -90,7 +90,7 @@ def test_the_token_that_reaches_the_cap_closes(engine: sa.Engine, writer: ItemWr
     writer.write({job_id: [outcome(2)]})
     assert job(engine, job_id)["close_reason"] == "spend_cap"
     ((close,), _) = told(engine, job_id)
-    assert run_all(JobCloser(engine, DayPartitions(engine)).closing(close), threading.Event())
+    assert run_all(JobCloser(engine, DayPartitions(engine)).close_steps(close), threading.Event())
     assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"spend_cap_reached"}
 
 

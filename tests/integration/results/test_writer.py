@@ -51,7 +51,7 @@ class Running:
         partitions = DayPartitions(engine)
         self.producer = LogProducer(kafka, client_id="writer")
         self.writer = ResultsWriter(
-            judge=OutcomeRouter(
+            router=OutcomeRouter(
                 items=ItemWriter(engine, partitions),
                 closes=JobCloser(engine, partitions, slice_items=10),
                 copies=CopyWriter(engine, slice_items=7),
@@ -68,7 +68,7 @@ class Running:
             topics=[RESULTS.name],
             client_id="writer",
             on_assign=lambda _: None,
-            on_revoke=self.writer.revoked,
+            on_revoke=self.writer.on_revoke,
         )
         self.stop = threading.Event()
         self.failure: BaseException | None = None

@@ -130,7 +130,7 @@ def test_a_lost_key_ends_the_job_and_no_process(
 
 def sweep(engine: sa.Engine, store: LocalObjects) -> None:
     settings = RetentionSettings(zero_retention_hours=HOURS)
-    RetentionSweep(engine, store, settings, "me").step()
+    RetentionSweep(engine, store, settings, "me").run_once()
 
 
 def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID:
@@ -195,9 +195,9 @@ def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
 
     monkeypatch.setattr(store, "delete", deleting)
     keys = KeyDestruction(engine, store)
-    keys.step()
+    keys.run_once()
     assert {found.key for found in store.list("keys/")} == {refused}
-    keys.step()
+    keys.run_once()
     assert sorted(asked) == sorted([*map(job_key_name, past), refused])
 
 
@@ -219,7 +219,7 @@ def test_a_batch_of_many_slices_asks_for_its_key_once(
     monkeypatch.setattr(store, "delete", deleting)
     removal = BatchDataRemoval(engine, store)
     for _ in range(3):
-        removal.step(1)
+        removal.run_once(1)
     assert job(engine, job_id)["removal_due_at"] is None
     assert asked.count(job_key_name(job_id)) == 1
 
@@ -294,7 +294,7 @@ def test_keys_of_nobody_are_left_overs(
         os.utime(path, (old_s, old_s))
     put(store, "keys/calls/api-1-8", bytes(32))
 
-    OrphanSweep(engine, store, 3600).step()
+    OrphanSweep(engine, store, 3600).run_once()
 
     left = {found.key for found in store.list("keys/")}
     assert left == {job_key_name(kept), "keys/calls/api-1-8"}

@@ -53,7 +53,7 @@ def keys(store: ObjectStore) -> set[str]:
 
 
 def sweep(engine: sa.Engine, store: ObjectStore, *, days_later: float = 2.0) -> None:
-    OrphanSweep(engine, store, (1 - days_later) * DAY_S).step()
+    OrphanSweep(engine, store, (1 - days_later) * DAY_S).run_once()
 
 
 def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
@@ -243,6 +243,6 @@ def test_a_store_that_is_away_is_asked_again_later(
 def test_an_upload_under_way_is_left_alone(engine: sa.Engine, store: ObjectStore) -> None:
     with store.begin("files/slow") as upload:
         upload.write(b"x" * 11 * 1024 * 1024)  # more than two parts
-        OrphanSweep(engine, store, DAY_S).step()
+        OrphanSweep(engine, store, DAY_S).run_once()
         upload.complete()
     assert keys(store) == {"files/slow"}

@@ -165,16 +165,16 @@ def new_deliverer(
     tls: ssl.SSLContext | None = None,
 ) -> Deliverer:
     poster = HttpSender(
-        reach=address_policy(settings),
+        policy=address_policy(settings),
         tls=tls or ssl.create_default_context(),
         timeout_s=settings.timeout_s,
     )
     return Deliverer(
         engine=engine,
-        look_ups=look_ups or DnsLookups(resolve, count_max=64),
-        poster=poster,
-        sealer=SEALER,
-        settler=AttemptRecorder(settings, random.Random(1).random),
+        dns=look_ups or DnsLookups(resolve, count_max=64),
+        sender=poster,
+        cipher=SEALER,
+        recorder=AttemptRecorder(settings, random.Random(1).random),
         settings=settings,
         clock=SystemClock(),
         holder=f"test-{new_uuid().hex[:8]}",

@@ -143,7 +143,7 @@ def test_the_callback_of_a_deleted_batch_goes_once_it_was_called(
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state=state))
     delete(site, job_id, hours_ago=hours_ago)
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
 
     with site.engine.begin() as connection:
         left = set(connection.scalars(sa.select(webhook_endpoints.c.id)))

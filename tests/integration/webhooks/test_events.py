@@ -68,7 +68,7 @@ def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
     woken: list[int] = []
     reader = JobEventReader(site.engine, consumer, producer, lambda: woken.append(1))
     while len(site.deliveries(endpoint)) < 2:
-        reader.step()
+        reader.run_once()
 
     assert woken
     assert [m["type"] for m in told(site)] == ["batch.completed"] * 2
@@ -90,11 +90,11 @@ def test_a_dead_letter_is_sent_once_though_postgres_is_away(
     tries = 0
     while tries < 3:
         try:
-            reader.step()
+            reader.run_once()
         except DATABASE_AWAY:
             tries += 1
     reader.engine = site.engine
-    reader.step()
+    reader.run_once()
 
     assert len(dead_letters(kafka)) == 1
 
@@ -192,7 +192,7 @@ def test_old_messages_go_with_their_history_and_new_ones_stay(site: Site) -> Non
             )
         )
     record(site, event_of(site, running_job(site), JobState.COMPLETED))
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
 
     assert len(told(site)) == 1
     assert len(site.deliveries(endpoint)) == 1

@@ -114,10 +114,10 @@ class Blinking:
         self, connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
     ) -> str | None:
         if self.left == 0:
-            return self.settler.settle(connection, delivery, attempt)
+            return self.settler.record(connection, delivery, attempt)
         self.left -= 1
         if self.is_late:
-            self.settler.settle(connection, delivery, attempt)
+            self.settler.record(connection, delivery, attempt)
             connection.commit()
         raise sa.exc.OperationalError("COMMIT", None, Exception("away"))
 
@@ -132,7 +132,7 @@ async def test_a_database_that_blinks_has_nothing_sent_again(
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
         deliverer = new_deliverer(site.engine, fast_settings())
-        deliverer.settler = blinking  # type: ignore[assignment]
+        deliverer.recorder = blinking  # type: ignore[assignment]
         async with delivering(deliverer):
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
             await asyncio.to_thread(site.send)

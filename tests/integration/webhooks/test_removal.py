@@ -58,9 +58,9 @@ def test_all_that_is_old_goes_in_one_turn_slice_by_slice(
         asked.append(kept(site))
         return len(asked) >= 3
 
-    MessageRemoval(site.engine, 30, is_over).step()
+    MessageRemoval(site.engine, 30, is_over).run_once()
     assert asked[:3] == [35, 25, 15]  # each slice was committed, and none was begun after the stop
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
     assert kept(site) == 0
 
 
@@ -72,7 +72,7 @@ def test_a_process_passes_over_what_another_one_removes(
     oldest = sa.select(webhook_messages).order_by(webhook_messages.c.created_at).limit(10)
     with site.engine.connect() as other:
         other.execute(oldest.with_for_update())
-        MessageRemoval(site.engine, 30).step()
+        MessageRemoval(site.engine, 30).run_once()
         assert kept(site) == 10
 
 
@@ -127,7 +127,7 @@ def test_a_deleted_endpoint_goes_slice_by_slice(
         counts.append(len(site.deliveries(endpoint)))
         return False
 
-    MessageRemoval(site.engine, 30, is_over).step()
+    MessageRemoval(site.engine, 30, is_over).run_once()
 
     assert {25, 15, 5, 0} == set(counts)
     assert len(site.deliveries(other)) == 25
@@ -150,7 +150,7 @@ def test_who_disables_drops_a_slice_and_the_rest_follows(
     assert site.states(endpoint).count("dropped") == 10
     assert site.claimed() == []
     assert 20 < site.states(endpoint).count("dropped") < 30
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
     assert site.states(endpoint) == ["dropped"] * 36
 
 
@@ -190,7 +190,7 @@ def test_an_old_callback_stays_for_a_day_after_the_end_of_its_job(
         add_callback(connection, site.tenant_id, job_id, callback, SEALER)
         old = sa.text("now() - interval '31 days'")
         connection.execute(sa.update(webhook_endpoints).values(created_at=old))
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
 
     with site.engine.begin() as connection:
         assert len(connection.execute(sa.select(webhook_endpoints)).all()) == is_kept

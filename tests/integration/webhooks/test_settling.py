@@ -30,7 +30,7 @@ def claimed(site: Site) -> WebhookDelivery:
 
 def settled(site: Site, delivery: WebhookDelivery, attempt: DeliveryAttempt = UNWELL) -> str | None:
     with site.engine.begin() as connection:
-        return SETTLER.settle(connection, delivery, attempt)
+        return SETTLER.record(connection, delivery, attempt)
 
 
 def lanes(site: Site) -> list[sa.Row[Any]]:
@@ -112,6 +112,6 @@ def test_an_end_that_is_written_again_changes_nothing(site: Site, attempt: Deliv
 def test_lanes_go_when_they_were_quiet_for_long(site: Site) -> None:
     add_failures(site, "c:quiet", since_h=400, until_h=49)
     add_failures(site, "c:failing", since_h=400, until_h=47)
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
 
     assert [lane.lane for lane in lanes(site)] == ["c:failing"]

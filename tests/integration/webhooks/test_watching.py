@@ -85,10 +85,10 @@ def test_each_mark_of_progress_is_told_once(site: Site) -> None:
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     for count in (10, 15, 10, 45):
         job.end(succeeded=count)
-        job.watcher.step()
-        job.watcher.step()
+        job.watcher.run_once()
+        job.watcher.run_once()
     job.end(succeeded=20, settled=True)
-    job.watcher.step()
+    job.watcher.run_once()
 
     assert [m["percent"] for m in job.told(PROGRESS)] == [25, 50, 75]
     assert [m["succeeded"] for m in job.told(PROGRESS)] == [25, 80, 80]
@@ -107,7 +107,7 @@ def test_progress_of_a_job_that_takes_more_files_is_told_when_it_is_sealed(
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     if not is_new:
         job.end(succeeded=4)
-    job.watcher.step()
+    job.watcher.run_once()
     assert job.told(PROGRESS) == []
 
     grown = {"sealed": True, "total_final": True, "total_count": 100}
@@ -115,7 +115,7 @@ def test_progress_of_a_job_that_takes_more_files_is_told_when_it_is_sealed(
         connection.execute(sa.update(jobs).where(jobs.c.id == job.job_id).values(grown))
     for count in (20, 1):
         job.end(succeeded=count)
-        job.watcher.step()
+        job.watcher.run_once()
 
     assert [(m["percent"], m["total"]) for m in job.told(PROGRESS)] == [(25, 100)]
 
@@ -138,9 +138,9 @@ def test_jobs_that_move_all_the_time_are_looked_at_once_a_step(
             job.end(failed=1)
 
     move()
-    ProgressWatcher(site.engine, 0.0, move, lambda: True).step()
+    ProgressWatcher(site.engine, 0.0, move, lambda: True).run_once()
     assert told(site) == []
-    ProgressWatcher(site.engine, 0.0, move).step()
+    ProgressWatcher(site.engine, 0.0, move).run_once()
 
     assert looks == 4
     assert {m["data"]["id"] for m in told(site)} == {f"batch_{job.job_id.hex}" for job in running}
@@ -153,7 +153,7 @@ def test_nothing_is_written_of_a_job_of_which_nothing_is_told(site: Site) -> Non
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     before = job.watch()
     job.end(succeeded=20)
-    job.watcher.step()
+    job.watcher.run_once()
 
     assert job.watch() == before
 
@@ -162,10 +162,10 @@ def test_what_a_running_job_did_before_an_endpoint_is_not_for_it(site: Site) -> 
     job = Progressing(site, 100)
     job.end(succeeded=50, failed=2)
     hearing(site, PROGRESS, ITEM_FAILED)
-    job.watcher.step()
+    job.watcher.run_once()
     assert told(site) == []
     job.end(succeeded=22, failed=1)
-    job.watcher.step()
+    job.watcher.run_once()
     (progress,), (failed,) = job.told(PROGRESS), job.told(ITEM_FAILED)
 
     assert progress["percent"] == 75
@@ -179,7 +179,7 @@ def test_a_new_endpoint_takes_nothing_from_one_that_was_there(site: Site) -> Non
     job = Progressing(site, 100)
     job.end(succeeded=30)
     hearing(site, PROGRESS)
-    job.watcher.step()
+    job.watcher.run_once()
 
     assert [m["percent"] for m in job.told(PROGRESS)] == [25]
 
@@ -189,12 +189,12 @@ def test_failed_items_are_told_together_and_each_is_counted_once(site: Site) -> 
     job = Progressing(site, 1000)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     job.end(succeeded=50)
-    job.watcher.step()
+    job.watcher.run_once()
     assert told(site) == []
     for count in (3, 250, 2):
         job.end(failed=count)
-        job.watcher.step()
-        job.watcher.step()
+        job.watcher.run_once()
+        job.watcher.run_once()
     first, second, third = job.told(ITEM_FAILED)
 
     assert [m["failed_count"] for m in (first, second, third)] == [3, 250, 2]
@@ -211,13 +211,13 @@ def test_failed_items_wait_for_their_second(site: Site) -> None:
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     for _ in range(3):
         job.end(failed=1)
-        job.watcher.step()
+        job.watcher.run_once()
     job.end(failed=7, settled=True)
-    job.watcher.step()
+    job.watcher.run_once()
     assert [m["failed_count"] for m in job.told(ITEM_FAILED)] == [1]
     assert job.watch().closed_at is None
     job.watcher.pause_s = 0
-    job.watcher.step()
+    job.watcher.run_once()
 
     assert [m["failed_count"] for m in job.told(ITEM_FAILED)] == [1, 9]
     assert job.watch().closed_at is not None
@@ -228,7 +228,7 @@ def test_a_job_that_was_over_before_it_was_watched_tells_its_failed_items(site: 
     job = Progressing(site, 10)
     job.end(succeeded=8, failed=2, settled=True)
     record(site, event_of(site, job.job_id, JobState.COMPLETED))
-    job.watcher.step()
+    job.watcher.run_once()
 
     assert [m["failed_count"] for m in job.told(ITEM_FAILED)] == [2]
 
@@ -237,7 +237,7 @@ def test_a_new_endpoint_hears_of_a_job_that_runs(site: Site) -> None:
     job = Progressing(site, 4)
     hearing(site, PROGRESS)
     job.end(succeeded=1)
-    job.watcher.step()
+    job.watcher.run_once()
 
     assert [m["percent"] for m in job.told(PROGRESS)] == [25]
 
@@ -247,9 +247,9 @@ def test_a_watch_without_news_is_not_written(site: Site) -> None:
     job = Progressing(site, 100)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     job.end(succeeded=1)
-    job.watcher.step()
+    job.watcher.run_once()
     with site.engine.begin() as connection:
         before = connection.scalar(sa.text("SELECT xmin::text FROM webhook_watches"))
-    job.watcher.step()
+    job.watcher.run_once()
     with site.engine.begin() as connection:
         assert connection.scalar(sa.text("SELECT xmin::text FROM webhook_watches")) == before

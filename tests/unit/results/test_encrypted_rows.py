@@ -23,7 +23,7 @@ def test_a_key_is_read_once() -> None:
     rows = [row(n, cipher.encrypt(b"%d" % n, Place(JOB, Way.OUT, n))) for n in range(5)]
 
     opener = RowDecrypter(store, JOB)
-    assert [opener.opened(one).body for one in rows] == [b"%d" % n for n in range(5)]
+    assert [opener.decrypt(one).body for one in rows] == [b"%d" % n for n in range(5)]
     assert store.read_count == 1
 
 
@@ -33,13 +33,13 @@ def test_a_key_that_is_gone_is_looked_for_once_and_no_answers_are_read() -> None
     store.objects[large] = b"encrypted"
     opener = RowDecrypter(store, JOB)
 
-    said = [opener.opened(row(n, b"encrypted")) for n in range(5)]
-    said += [opener.opened(row(n, None, large)) for n in range(5, 10)]
+    said = [opener.decrypt(row(n, b"encrypted")) for n in range(5)]
+    said += [opener.decrypt(row(n, None, large)) for n in range(5, 10)]
     assert {one.error_code for one in said} == {KeyGoneError.code}
     assert {(one.status_code, one.body, one.body_key) for one in said} == {(0, None, None)}
     assert store.read_count == 1
 
     empty = row(10, None)
-    assert opener.opened(empty) == empty
+    assert opener.decrypt(empty) == empty
     listed = row(11, None, large)
-    assert opener.opened(listed, with_objects=False) == listed
+    assert opener.decrypt(listed, with_objects=False) == listed

@@ -40,10 +40,10 @@ class Work:
 def test_works_go_on_in_turn() -> None:
     work, opened = Work(), OpenWork()
     for offset, (name, count) in enumerate((("long", 3), ("longer", 4), ("short", 1))):
-        opened.begin({HERE: offset}, [JOB], work.steps(name, count))
+        opened.add({HERE: offset}, [JOB], work.steps(name, count))
     assert len(opened) == 2  # the short one is done
     while opened:
-        opened.step()
+        opened.run_step()
     assert work.done[:3] == [("long", 1), ("longer", 1), ("short", 1)]
     assert work.done[3:] == [
         ("long", 2),
@@ -57,30 +57,30 @@ def test_works_go_on_in_turn() -> None:
 def test_in_a_crowd_works_end_one_after_another() -> None:
     work, opened = Work(), OpenWork()
     for number in range(CROWD + 2):
-        opened.begin({HERE: number}, [JOB], work.steps(str(number), 3))
+        opened.add({HERE: number}, [JOB], work.steps(str(number), 3))
     begun = len(work.done)
     for _ in range(5):
-        opened.step()
+        opened.run_step()
     assert work.done[begun:] == [("0", 2), ("0", 3), ("1", 2), ("1", 3), ("2", 2)]
-    opened.step()  # no crowd any more
+    opened.run_step()  # no crowd any more
     assert work.done[-1] == ("3", 2)
 
 
 def test_items_of_open_work_are_counted() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 0}, [JOB], work.steps("a", 2), item_count=7)
-    opened.begin({HERE: 1}, [JOB], work.steps("b", 3), item_count=5)
-    opened.begin({HERE: 2}, [JOB], work.steps("c", 1), item_count=9)
+    opened.add({HERE: 0}, [JOB], work.steps("a", 2), item_count=7)
+    opened.add({HERE: 1}, [JOB], work.steps("b", 3), item_count=5)
+    opened.add({HERE: 2}, [JOB], work.steps("c", 1), item_count=9)
     assert opened.item_count == 12
-    opened.step()
+    opened.run_step()
     assert opened.item_count == 5
 
 
 def test_what_follows_from_a_step_comes_before_the_next() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 0}, [JOB], work.tree("", 2))
+    opened.add({HERE: 0}, [JOB], work.tree("", 2))
     while opened:
-        opened.step()
+        opened.run_step()
     in_order = [("a", 2), ("aa", 1), ("ab", 1), ("b", 2), ("ba", 1), ("bb", 1)]
     assert work.done == in_order
 
@@ -100,22 +100,22 @@ def test_a_stop_comes_between_two_steps() -> None:
 
 def test_no_offset_behind_open_work_is_committed() -> None:
     opened = OpenWork()
-    opened.begin({HERE: 7}, [JOB], Work().steps("w", 2))
+    opened.add({HERE: 7}, [JOB], Work().steps("w", 2))
     assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 7, THERE: 3}
     assert opened.committable({HERE: 5}) == {HERE: 5}
-    opened.step()
+    opened.run_step()
     assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 12, THERE: 3}
 
 
 def test_a_step_that_failed_is_done_again() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 7}, [JOB], work.steps("w", 3))
+    opened.add({HERE: 7}, [JOB], work.steps("w", 3))
     work.is_away = True
     for _ in range(2):
         with pytest.raises(ConnectionError):
-            opened.step()
+            opened.run_step()
     work.is_away = False
-    opened.step()
+    opened.run_step()
     assert work.done == [("w", 1), ("w", 2)]
 
 
@@ -123,41 +123,41 @@ def test_work_that_could_not_begin_is_not_open() -> None:
     work, opened = Work(), OpenWork()
     work.is_away = True
     with pytest.raises(ConnectionError):
-        opened.begin({HERE: 7}, [JOB], work.steps("w", 3))
+        opened.add({HERE: 7}, [JOB], work.steps("w", 3))
     assert not opened
     assert opened.committable({HERE: 12}) == {HERE: 12}
 
 
 def test_work_of_lost_partitions_is_left_to_their_owners() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 7}, [JOB], work.steps("lost", 2))
-    opened.begin({THERE: 8}, [JOB], work.steps("kept", 2))
-    opened.begin({HERE: 9, THERE: 9}, [JOB], work.steps("shared", 2))
-    opened.forget({HERE})
+    opened.add({HERE: 7}, [JOB], work.steps("lost", 2))
+    opened.add({THERE: 8}, [JOB], work.steps("kept", 2))
+    opened.add({HERE: 9, THERE: 9}, [JOB], work.steps("shared", 2))
+    opened.discard({HERE})
     assert opened.committable({HERE: 12, THERE: 12}) == {HERE: 12, THERE: 8}
     while opened:
-        opened.step()
+        opened.run_step()
     assert work.done[3:] == [("kept", 2), ("shared", 2)]
 
 
 def test_a_try_again_after_the_last_was_forgotten_does_nothing() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 7}, [JOB], work.steps("w", 2))
-    opened.forget({HERE})
-    opened.step()
+    opened.add({HERE: 7}, [JOB], work.steps("w", 2))
+    opened.discard({HERE})
+    opened.run_step()
     assert work.done == [("w", 1)]
 
 
 def test_work_waits_for_all_that_was_open_of_its_job_and_for_no_other() -> None:
     work, opened, other = Work(), OpenWork(), UUID(int=2)
-    opened.begin({HERE: 7}, [JOB, other], work.steps("w", 2))
-    opened.begin({HERE: 8}, [other], work.steps("other", 4))
-    opened.begin_behind({HERE: 9}, JOB, work.steps("close", 2))
-    opened.begin_behind({HERE: 10}, JOB, work.steps("again", 1))
+    opened.add({HERE: 7}, [JOB, other], work.steps("w", 2))
+    opened.add({HERE: 8}, [other], work.steps("other", 4))
+    opened.add_behind({HERE: 9}, JOB, work.steps("close", 2))
+    opened.add_behind({HERE: 10}, JOB, work.steps("again", 1))
     assert opened.waiting_jobs == {JOB}
     assert opened.committable({HERE: 12}) == {HERE: 7}
     while opened.is_open(JOB):
-        opened.step()
+        opened.run_step()
     its = [done for done in work.done if done[0] != "other"]
     assert its == [("w", 1), ("w", 2), ("close", 1), ("close", 2), ("again", 1)]
     assert opened.waiting_jobs == set()
@@ -167,24 +167,24 @@ def test_work_waits_for_all_that_was_open_of_its_job_and_for_no_other() -> None:
 
 def test_work_waits_until_it_has_begun() -> None:
     work, opened, other = Work(), OpenWork(), UUID(int=2)
-    opened.begin({HERE: 7}, [JOB], work.steps("w", 2))
-    opened.begin({THERE: 7}, [other], work.steps("other", 3))
-    opened.begin_behind({HERE: 9}, JOB, work.steps("close", 2))
-    opened.step()
+    opened.add({HERE: 7}, [JOB], work.steps("w", 2))
+    opened.add({THERE: 7}, [other], work.steps("other", 3))
+    opened.add_behind({HERE: 9}, JOB, work.steps("close", 2))
+    opened.run_step()
     assert work.done[-1] == ("w", 2), "what it waits for has ended"
     assert opened.waiting_jobs == {JOB}
-    opened.step()
-    opened.step()
+    opened.run_step()
+    opened.run_step()
     assert work.done[-1] == ("close", 1)
     assert opened.waiting_jobs == set()
 
 
 def test_work_that_waits_goes_with_its_partition() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 7, THERE: 7}, [JOB], work.steps("w", 2))
-    opened.begin_behind({HERE: 8}, JOB, work.steps("close", 1))
-    opened.forget({HERE})
+    opened.add({HERE: 7, THERE: 7}, [JOB], work.steps("w", 2))
+    opened.add_behind({HERE: 8}, JOB, work.steps("close", 1))
+    opened.discard({HERE})
     assert opened.waiting_jobs == set()
     while opened:
-        opened.step()
+        opened.run_step()
     assert work.done == [("w", 1), ("w", 2)]

@@ -145,7 +145,7 @@ class Still:
 
 def a_writer(judge: Done | None = None) -> ResultsWriter:
     return ResultsWriter(
-        judge=cast(OutcomeRouter, judge or Done()),
+        router=cast(OutcomeRouter, judge or Done()),
         bill=lambda _: None,
         producer=cast(LogProducer, Done()),
         settings=WriterSettings(group_wait_s=0),
@@ -251,7 +251,7 @@ def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
     def lose() -> None:
         if judge.done:
             member.assigned = frozenset()
-            writer.revoked([("results", 1)])
+            writer.on_revoke([("results", 1)])
 
     member.on_poll = lose
     writer.run(cast(LogConsumer, member), stop)
@@ -270,11 +270,11 @@ def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
     member = Member(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
     member.assigned = frozenset({("results", 1), ("results", 2)})
 
-    begin = OpenWork.begin_behind
+    begin = OpenWork.add_behind
 
     def losing(*given: Any) -> None:
         begin(*given)
-        writer.revoked([("results", 1)])
+        writer.on_revoke([("results", 1)])
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(OpenWork, "begin_behind", losing)
@@ -290,7 +290,7 @@ def test_what_is_lost_while_postgres_is_away_is_judged_elsewhere() -> None:
     class AwayOnce(Copying):
         def judge(self, group: Group) -> list[WorkStep]:
             if lost in group.jobs:
-                writer.revoked([("results", 1)])
+                writer.on_revoke([("results", 1)])
                 raise sqlalchemy.exc.TimeoutError
             return super().judge(group)
 
@@ -315,7 +315,7 @@ def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
     def lose() -> None:
         polls.append(None)
         if len(polls) == 2:  # in one round: there is room for a second record
-            writer.revoked([("results", 1)])
+            writer.on_revoke([("results", 1)])
             member.add(outcomes_record(8, other), outcomes_record(9, other))
 
     member.on_poll = lose

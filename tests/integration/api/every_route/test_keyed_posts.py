@@ -213,7 +213,7 @@ def claim_of(home: Site, asked: httpx.Request, route: str) -> Claim:
 def plant(home: Site, asked: httpx.Request, sealing_key: bytes) -> None:
     """Let the key of `asked` stand for an answer with a secret."""
     sealer = SecretCipher([sealing_key], os.urandom)
-    sealed = base64.b64encode(sealer.seal(SECRET, home.tenant_id)).decode()
+    sealed = base64.b64encode(sealer.encrypt(SECRET, home.tenant_id)).decode()
     body = msgspec.json.encode({"planted": True, "signing_secret": sealed})
     with home.engine.begin() as connection:
         save(connection, claim_of(home, asked, f"POST {asked.url.path}"), Answer(200, body))

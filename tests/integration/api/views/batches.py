@@ -68,7 +68,7 @@ class RunningBatch:
         if reason is CloseReason.CANCELLED:
             self.set(state="cancelling", close_reason=reason.value, cancelling_at=sa.func.now())
         closer = JobCloser(engine, DayPartitions(engine), slice_items=slice_items)
-        assert run_all(closer.closing(Close(self.job_id, 0, reason)), Event())
+        assert run_all(closer.close_steps(Close(self.job_id, 0, reason)), Event())
 
     def emit(self, count: int) -> None:
         """Say that intake has put so many items on the log."""

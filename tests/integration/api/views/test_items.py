@@ -257,7 +257,7 @@ def test_a_copy_names_its_original(site: Site) -> None:
     with site.client() as client:
         assert ok(client.get(f"{batch.path}/items/{batch.item_id(1)}"))["status"] == "queued"
     batch.write(outcome(0))
-    copying = CopyWriter(site.engine).copying({batch.job_id: [outcome(0)]}, [batch.job_id])
+    copying = CopyWriter(site.engine).copy_steps({batch.job_id: [outcome(0)]}, [batch.job_id])
     run_all(copying, threading.Event())
 
     with site.client() as client:

@@ -37,11 +37,11 @@ def rows_of(
 ) -> RowFingerprints:
     rows = RowFingerprints(total)
     for item in items:
-        rows.note(item.index, outcome_fields(item))
+        rows.record(item.index, outcome_fields(item))
         if item.error_code == UNSTORABLE_CODE:
             rows.unstorable[item.index] = item.attempt
     for index, end in (close or {}).items():
-        rows.note(index, close_fields(end, f"batch_{end.label}"))
+        rows.record(index, close_fields(end, f"batch_{end.label}"))
     return rows
 
 
@@ -50,7 +50,7 @@ def judged(
 ) -> LogTally:
     judge = LogTally(rows, ItemFingerprints(len(rows.known)))
     for number, record in enumerate(records):
-        judge.take(record, is_late=number >= late_from)
+        judge.add_record(record, is_late=number >= late_from)
     judge.finish()
     return judge
 
@@ -71,7 +71,7 @@ def test_the_first_result_wins_and_a_close_ends_the_rest() -> None:
     )
 
     assert not compare_items(rows, judge).is_any
-    assert judge.tally == ItemTotals(1, 1, 2, 0, 3, 5, 0, 0, 2)
+    assert judge.totals == ItemTotals(1, 1, 2, 0, 3, 5, 0, 0, 2)
     counts = judge.counts
     assert (counts.repeats, counts.unknown, counts.after_close) == (2, 1, 2)
     assert judge.closed_reason is CloseReason.CANCELLED
@@ -82,7 +82,7 @@ def with_copies(rows: RowFingerprints, copies: dict[int, ItemOutcome]) -> RowFin
     rows.originals = array("i", [-1]) * len(rows.known)
     for index, original in copies.items():
         rows.originals[index] = original.index
-        rows.note(index, copy_fields(original))
+        rows.record(index, copy_fields(original))
     return rows
 
 
@@ -93,7 +93,7 @@ def test_copies_take_over_what_ended_before_the_close() -> None:
     judge = judged(rows, said(outcome(0)), CopiesDue(JOB, 0, 7), said(failed(1)), CLOSE)
 
     assert not compare_items(rows, judge).is_any
-    assert judge.tally == ItemTotals(3, 2, 2, 0, 3, 5, 0, 0, 2, 3)
+    assert judge.totals == ItemTotals(3, 2, 2, 0, 3, 5, 0, 0, 2, 3)
     assert judge.counts.copies == 3
 
 
@@ -124,7 +124,7 @@ def test_a_failure_that_may_pass_is_final_where_the_row_says_so() -> None:
 
     assert not compare_items(rows, judge).is_any
     assert (judge.counts.retries, judge.counts.repeats) == (2, 1)
-    assert (judge.tally.failed, judge.tally.succeeded) == (1, 1)
+    assert (judge.totals.failed, judge.totals.succeeded) == (1, 1)
 
 
 def test_an_execution_that_comes_twice_is_final_where_its_failure_cannot_pass() -> None:
@@ -135,7 +135,7 @@ def test_an_execution_that_comes_twice_is_final_where_its_failure_cannot_pass() 
     judge = judged(rows, said(passing), said(final))
 
     assert not compare_items(rows, judge).is_any
-    assert (judge.counts.retries, judge.tally.failed) == (1, 1)
+    assert (judge.counts.retries, judge.totals.failed) == (1, 1)
 
 
 def test_an_audit_of_copies_takes_a_few_bytes_an_item() -> None:
@@ -157,7 +157,7 @@ def test_a_row_that_stands_for_an_unstorable_result_agrees() -> None:
     judge = judged(rows, said(outcome(0, custom_id="a\0b")))
 
     assert not compare_items(rows, judge).is_any
-    assert judge.tally == ItemTotals(failed=1)
+    assert judge.totals == ItemTotals(failed=1)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_each_line_is_found_and_no_other(data: st.DataObject) -> None:
     _, lines = opened(content, block_bytes=data.draw(st.sampled_from([100, 64_000, 2**20])))
 
     for index in data.draw(st.lists(st.integers(0, 401), max_size=8)):
-        place, name = lines.place(index), lines.custom_id(index)
+        place, name = lines.find_line(index), lines.custom_id(index)
         if index not in indexes:
             assert (place, name) == (None, None)
             continue
@@ -52,7 +52,7 @@ def test_a_line_of_a_large_file_costs_a_few_reads() -> None:
     content = file_of(indexes, [400] * len(indexes))
     objects, lines = opened(content, block_bytes=2**20)
 
-    place = lines.place(13_579)
+    place = lines.find_line(13_579)
 
     assert place is not None
     assert b"%08x" % 13_579 in content[place[0] : place[0] + 100]
@@ -74,5 +74,5 @@ def test_names_in_rising_order_are_read_once(order: str) -> None:
 def test_an_empty_file_has_no_line() -> None:
     _, lines = opened(b"")
 
-    assert lines.place(0) is None
+    assert lines.find_line(0) is None
     assert lines.custom_id(0) is None

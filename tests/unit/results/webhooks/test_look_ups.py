@@ -35,40 +35,40 @@ class Names:
 async def test_a_tenant_has_a_share_of_the_places() -> None:
     names, mine, other = Names(), uuid4(), uuid4()
     look_ups = DnsLookups(names.resolve, count_max=16, wait_s=WAIT_S)
-    begun = [await look_ups.begin(mine, HANGING) for _ in range(2)]
+    begun = [await look_ups.start(mine, HANGING) for _ in range(2)]
     with pytest.raises(DnsLookupsBusyError):
-        await look_ups.begin(mine, QUICK)
+        await look_ups.start(mine, QUICK)
 
-    assert await (await look_ups.begin(other, QUICK)) == [ADDRESS]
+    assert await (await look_ups.start(other, QUICK)) == [ADDRESS]
     names.answers.set()
     assert [await looked_up for looked_up in begun] == [[ADDRESS]] * 2
-    assert await (await look_ups.begin(mine, QUICK)) == [ADDRESS]
+    assert await (await look_ups.start(mine, QUICK)) == [ADDRESS]
 
 
 async def test_a_place_is_taken_until_the_look_up_ends_not_until_nobody_waits_for_it() -> None:
     names, mine = Names(), uuid4()
     look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
-    looked_up = await look_ups.begin(mine, HANGING)
+    looked_up = await look_ups.start(mine, HANGING)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(looked_up, WAIT_S)
     with pytest.raises(DnsLookupsBusyError):
-        await look_ups.begin(mine, QUICK)
+        await look_ups.start(mine, QUICK)
 
     names.answers.set()
-    assert await (await look_ups.begin(mine, QUICK)) == [ADDRESS]
+    assert await (await look_ups.start(mine, QUICK)) == [ADDRESS]
 
 
 async def test_who_waits_for_a_thread_is_told_so_and_takes_no_place_along() -> None:
     names, mine, other = Names(), uuid4(), uuid4()
     look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
-    looked_up = await look_ups.begin(mine, HANGING)
+    looked_up = await look_ups.start(mine, HANGING)
     with pytest.raises(DnsLookupsBusyError):
-        await look_ups.begin(other, QUICK)
-    assert await (await look_ups.begin(other, NUMBERS)) == [ADDRESS]  # nothing is looked up
+        await look_ups.start(other, QUICK)
+    assert await (await look_ups.start(other, NUMBERS)) == [ADDRESS]  # nothing is looked up
 
     names.answers.set()
     await looked_up
-    assert await (await look_ups.begin(other, QUICK)) == [ADDRESS]
+    assert await (await look_ups.start(other, QUICK)) == [ADDRESS]
 
 
 async def test_a_name_that_is_unknown_gives_its_place_back() -> None:
@@ -76,4 +76,4 @@ async def test_a_name_that_is_unknown_gives_its_place_back() -> None:
     look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
     for _ in range(3):
         with pytest.raises(AddressRefusedError):
-            await allowed_addresses(await look_ups.begin(mine, UNKNOWN), AddressPolicy())
+            await allowed_addresses(await look_ups.start(mine, UNKNOWN), AddressPolicy())

@@ -18,39 +18,39 @@ OWNER = uuid4()
 def test_a_sealed_secret_opens_again() -> None:
     sealer = SecretCipher([OLD], os.urandom)
     secret = sealer.new_secret()
-    sealed = sealer.seal(secret, OWNER)
+    sealed = sealer.encrypt(secret, OWNER)
 
-    assert sealer.open(sealed, OWNER) == secret
+    assert sealer.decrypt(sealed, OWNER) == secret
     assert secret not in sealed
-    assert sealer.seal(secret, OWNER) != sealed
+    assert sealer.encrypt(secret, OWNER) != sealed
 
 
 def test_another_owner_another_key_or_a_changed_byte_does_not_open_it() -> None:
     sealer = SecretCipher([OLD], os.urandom)
-    sealed = sealer.seal(sealer.new_secret(), OWNER)
+    sealed = sealer.encrypt(sealer.new_secret(), OWNER)
 
     with pytest.raises(SecretUnreadableError):
-        sealer.open(sealed, uuid4())
+        sealer.decrypt(sealed, uuid4())
     with pytest.raises(SecretUnreadableError):
-        SecretCipher([NEW], os.urandom).open(sealed, OWNER)
+        SecretCipher([NEW], os.urandom).decrypt(sealed, OWNER)
     for place in range(len(sealed)):
         changed = bytearray(sealed)
         changed[place] ^= 1
         with pytest.raises(SecretUnreadableError):
-            sealer.open(bytes(changed), OWNER)
+            sealer.decrypt(bytes(changed), OWNER)
     with pytest.raises(SecretUnreadableError):
-        sealer.open(sealed[:-1], OWNER)
+        sealer.decrypt(sealed[:-1], OWNER)
     with pytest.raises(SecretUnreadableError):
-        sealer.open(b"", OWNER)
+        sealer.decrypt(b"", OWNER)
 
 
 def test_a_new_key_goes_first_and_the_old_one_still_opens() -> None:
     secret = os.urandom(32)
-    before = SecretCipher([OLD], os.urandom).seal(secret, OWNER)
+    before = SecretCipher([OLD], os.urandom).encrypt(secret, OWNER)
     sealer = SecretCipher([NEW, OLD], os.urandom)
 
-    assert sealer.open(before, OWNER) == secret
-    assert SecretCipher([NEW], os.urandom).open(sealer.seal(secret, OWNER), OWNER) == secret
+    assert sealer.decrypt(before, OWNER) == secret
+    assert SecretCipher([NEW], os.urandom).decrypt(sealer.encrypt(secret, OWNER), OWNER) == secret
 
 
 def test_keys_come_from_settings() -> None:
