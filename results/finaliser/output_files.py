@@ -1,4 +1,4 @@
-"""The two files of a settled job: its rows rendered into two objects of one epoch."""
+"""Writes the output and error file of a settled job as two objects of one lease epoch."""
 
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -25,14 +25,14 @@ _BUFFER_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The complete objects; None for a file that would hold no line."""
+    """The stored files; None for a file without lines."""
 
     output: StoredObject | None
     error: StoredObject | None
 
 
 def result_prefix(job_id: UUID) -> str:
-    """Return what the keys of all epochs of a job start with."""
+    """Return the common key prefix of a job's files in all epochs."""
     return f"{RESULTS}{job_id.hex}/"
 
 
@@ -44,16 +44,16 @@ def write_result_files(
     epoch: int,
     custom_ids: JobCustomIds,
 ) -> ResultFiles:
-    """Render every row into the file it belongs to; whatever is raised leaves no object.
+    """Write every row to the file that it belongs to; an error leaves no object behind.
 
-    Raises ObjectExistsError when another attempt of this epoch was here.
+    Raises ObjectExistsError when another attempt with this epoch has written the files.
     """
     prefix = f"{result_prefix(job_id)}{epoch}/"
     with (
         closing(custom_ids),
         store.begin(f"{prefix}output.jsonl") as output_upload,
         store.begin(f"{prefix}error.jsonl") as error_upload,
-        ThreadPoolExecutor(1, "upload") as writer,  # ends before the uploads that it writes to
+        ThreadPoolExecutor(1, "upload") as writer,  # ends before the uploads it writes to
     ):
         output, error = _Buffered(output_upload, writer), _Buffered(error_upload, writer)
         template = LineTemplate(job_id)
@@ -80,14 +80,14 @@ def _write_stored(
 ) -> None:
     """Write the line of an answer that is an object of its own.
 
-    One that is gone, which a restored database may name, is an error of its line, not of its job.
+    A missing object, as a restored database may name one, is an error of its line, not of the job.
     """
     assert row.body_key is not None
     try:
         blocks = store.read(row.body_key)
     except ObjectMissingError:
-        gone = row._replace(status_code=0, error_code=ANSWER_GONE, error_message=None)
-        file.write(template.line(gone, custom_id))
+        failed = row._replace(status_code=0, error_code=ANSWER_GONE, error_message=None)
+        file.write(template.line(failed, custom_id))
         return
     file.write((template.opening(row, custom_id),))
     with blocks:
@@ -97,10 +97,10 @@ def _write_stored(
 
 
 class _Buffered:
-    """Gathers parts of lines, because an upload's `write` costs more than a line.
+    """Buffers parts of lines, because an upload's `write` costs more than rendering a line.
 
-    One write at a time goes on beside the rendering of what comes next: a third of the time that
-    files take is hashing and the store, which need no interpreter.
+    One write runs in the background while the next lines are rendered: hashing and the store take
+    a third of the time and release the interpreter lock.
     """
 
     def __init__(self, upload: Upload, writer: Executor) -> None:
@@ -108,12 +108,12 @@ class _Buffered:
         self._writer = writer
         self._written: Future[None] | None = None
         self._parts: list[bytes] = []
-        self._held = 0
+        self._size = 0
 
     def write(self, parts: tuple[bytes, ...]) -> None:
         self._parts += parts
-        self._held += sum(map(len, parts))
-        if self._held >= _BUFFER_BYTES:
+        self._size += sum(map(len, parts))
+        if self._size >= _BUFFER_BYTES:
             self._flush()
 
     def complete(self) -> StoredObject | None:
@@ -127,7 +127,7 @@ class _Buffered:
         if self._parts:
             data = b"".join(self._parts)
             self._parts.clear()
-            self._held = 0
+            self._size = 0
             if self._written is not None:
-                self._written.result()  # raises what it raised, before more is held
+                self._written.result()  # raises the error of the previous write
             self._written = self._writer.submit(self._upload.write, data)

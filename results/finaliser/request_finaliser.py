@@ -1,9 +1,9 @@
-"""Settled single requests to their terminal state, many at once; they have no files to write.
+"""Finalises settled single requests, many at once; they have no output files.
 
-    read what is settled ─► delete inputs ─► [one transaction] states, events
+    find settled requests ─► delete inputs ─► [one transaction] states, events
 
-The answer stays where it is, in the item's row or in the object that the row names. Nothing is
-written outside the transaction, so no lease is needed: rivals only repeat deletions.
+The answer stays in the item's row or in the object that the row names. Nothing is written outside
+the transaction, so no lease is needed: concurrent processes only repeat deletions.
 """
 
 import logging
@@ -32,10 +32,10 @@ LOG = logging.getLogger(__name__)
 CHANNEL: Final = "millrace_requests"
 
 ROUND_MAX: Final = 200
-"""Requests of one round: its transaction takes some ten milliseconds."""
+"""Requests per round: its transaction takes some ten milliseconds."""
 
-_LOOK_ROUNDS: Final = 8
-"""Rounds of requests that a round chooses from, so that processes seldom choose the same."""
+_CANDIDATE_ROUNDS: Final = 8
+"""A round chooses from this many times its size, so that processes seldom choose the same."""
 
 _DELETE_THREADS: Final = 8  # a store answers in tens of milliseconds
 
@@ -56,40 +56,41 @@ _TARGET: Final = sa.case(
 
 @dataclass(frozen=True, slots=True)
 class RequestFinaliser:
-    """Ends requests; any number of processes may."""
+    """Finalises requests; any number of processes may run."""
 
     engine: sa.Engine
     store: ObjectStore
     choose: Callable[[Sequence[sa.Row[Any]], int], list[sa.Row[Any]]] = random.sample
-    """Returns so many of them: what others are not likely to end at the same time."""
+    """Chooses a number of rows; random, so that processes choose different ones."""
 
     def run_once(self) -> None:
-        """End everything that is settled. Raises one of DATABASE_AWAY.
+        """Finalise all settled requests. Raises one of DATABASE_AWAY.
 
-        A store that is away delays nobody's answer, only the word that the job has ended.
+        While the object store is unavailable the answers can be read; only the terminal state is
+        late.
         """
         while self._round():
             pass
 
     def _round(self) -> bool:
-        """End some; return whether more may be settled and nothing stood in the way."""
+        """Finalise one round; return whether to run another."""
         with self.engine.connect() as connection:
-            found = connection.execute(settled_query(_LOOK_ROUNDS * ROUND_MAX)).all()
+            found = connection.execute(settled_query(_CANDIDATE_ROUNDS * ROUND_MAX)).all()
         if not found:
             return False
         if len(found) > ROUND_MAX:
             found = self.choose(found, ROUND_MAX)
         with ThreadPoolExecutor(min(_DELETE_THREADS, len(found)), "requests") as threads:
-            dones = list(threads.map(self._clear, found))
-        cleared = [row.id for row, done in zip(found, dones, strict=True) if done]
+            deleted = list(threads.map(self._delete_input, found))
+        cleared = [row.id for row, is_deleted in zip(found, deleted, strict=True) if is_deleted]
         with self.engine.begin() as connection:
             states = finalise_requests(connection, cleared)
         for state in states:
             metrics.JOBS_TERMINAL.labels(state).inc()
         return len(cleared) == ROUND_MAX and bool(states)
 
-    def _clear(self, row: sa.Row[Any]) -> bool:
-        """Delete the input; False when the store is away: the job waits."""
+    def _delete_input(self, row: sa.Row[Any]) -> bool:
+        """Delete the input; False when the store is unavailable and the job has to wait."""
         try:
             self.store.delete(row.input_key)
         except MillraceError as failure:
@@ -99,23 +100,23 @@ class RequestFinaliser:
 
 
 def settled_query(limit: int) -> sa.Select[Any]:
-    """Return the query of requests to end, oldest first."""
+    """Return the query of requests to finalise, oldest first."""
     columns = (jobs.c.id, jobs.c.input_key)
     return sa.select(*columns).where(SETTLED).order_by(jobs.c.created_at).limit(limit)
 
 
 def spare_answers(connection: sa.Connection, keys: Collection[str]) -> set[str]:
-    """Return the oversized answers of ended requests that their rows do not name.
+    """Return the oversized answers of terminal requests that their rows do not name.
 
-    They are of executions that did not count, or of a caller that died before it had read them.
+    They belong to executions that did not count, or were meant for a caller that died.
     """
     by_job = keys_by_job(keys, ANSWERS)
-    its_item = sa.and_(
+    item_row = sa.and_(
         items.c.job_day == JOB_DAY, items.c.job_id == jobs.c.id, items.c.item_index == 0
     )
     ended = (
         sa.select(jobs.c.id, items.c.body_key)
-        .select_from(jobs.join(items, its_item))
+        .select_from(jobs.join(items, item_row))
         .where(
             jobs.c.id.in_(by_job),
             jobs.c.kind == JobKind.REQUEST.value,

@@ -1,6 +1,6 @@
-"""Rows of jobs that retain nothing, with their answers as their owner may read them.
+"""Decrypts the answers in rows of zero-retention jobs.
 
-What cannot be read is an error of its line: neither a file nor a page fails for it.
+An answer that cannot be read becomes an error of its line and fails neither the file nor the page.
 """
 
 from dataclasses import dataclass, field
@@ -21,27 +21,27 @@ ANSWER_UNREADABLE: Final = "answer_unreadable"
 
 @dataclass(slots=True)
 class RowDecrypter:
-    """Decrypts the rows of one job; one thread at a time uses it."""
+    """Decrypts the rows of one job. Not thread-safe."""
 
     store: ObjectStore
     job_id: UUID
     _cipher: BodyCipher | None = field(default=None, init=False, repr=False)
-    _is_gone: bool = field(default=False, init=False)  # the key: it does not come back
+    _is_key_gone: bool = field(default=False, init=False)  # permanent
 
     def decrypt(self, row: ItemRow, *, with_objects: bool = True) -> ItemRow:
-        """Return the row with its answer in clear; one that is an object is then in its row.
+        """Return the row with its answer decrypted; an answer in an object is read into the row.
 
-        Objects stay where they are without `with_objects`. Raises what a store raises, but for
-        objects that are gone: their rows are returned as they are.
+        Without `with_objects` objects are not read. Raises what a store raises, except for missing
+        objects: their rows are returned unchanged.
         """
         encrypted = row.body
         is_object = row.body_key is not None and with_objects and row.status_code
-        if self._is_gone and (encrypted or is_object):
+        if self._is_key_gone and (encrypted or is_object):
             return _failed(row, KeyGoneError.code)
         try:
             if is_object:
                 assert row.body_key is not None
-                # Bounded when it was stored, and held one at a time.
+                # Its size was bounded when it was stored, and one is held at a time.
                 encrypted = read_object(self.store, row.body_key)
             if not encrypted:
                 return row
@@ -49,7 +49,7 @@ class RowDecrypter:
             body = self._key().decrypt(encrypted, Place(self.job_id, Way.OUT, index))
             return row._replace(body=body, body_key=None)
         except KeyGoneError:
-            self._is_gone = True
+            self._is_key_gone = True
             return _failed(row, KeyGoneError.code)
         except BodyUnreadableError:
             return _failed(row, ANSWER_UNREADABLE)

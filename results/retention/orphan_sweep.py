@@ -1,4 +1,4 @@
-"""Objects and uploads that a crash left behind: found by listing, removed when they are old."""
+"""Removes objects and uploads that a crash left behind; finds them by listing the store."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -41,9 +41,9 @@ _LOOKED_UP_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class OrphanSweep:
-    """Any number of processes may sweep. `age_s` protects what still waits for its row.
+    """Any number of processes may run. `age_s` protects objects whose rows are not yet committed.
 
-    It is counted by Postgres' clock: that of a host may be days off.
+    Age is measured by the clock of Postgres: a host's clock may be wrong by days.
     """
 
     engine: sa.Engine
@@ -52,9 +52,9 @@ class OrphanSweep:
     is_stopping: Callable[[], bool] = lambda: False
 
     def run_once(self) -> None:
-        """Look at everything once. Raises one of DATABASE_AWAY.
+        """Check all objects once. Raises one of DATABASE_AWAY.
 
-        Whatever the store refuses is left to the next round: no job waits for it.
+        Objects that the store refuses to delete are left to the next run.
         """
         try:
             metrics.UPLOADS_SWEPT.inc(self.store.sweep_temporary(self.age_s))

@@ -1,4 +1,4 @@
-"""The first step of every transaction of the writer: lock the counters, learn what still counts."""
+"""First step of the writer's transactions: lock counters, drop outcomes that do not count."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from storage.postgres.engines import Cursor
 
 @dataclass(frozen=True, slots=True)
 class LockedJob:
-    """A job whose counters nobody else can change before the commit."""
+    """A job whose counters are locked until the transaction ends."""
 
     job_id: UUID
-    closed_reason: str | None  # why its results do not count any more
-    total_count: int  # 0 while intake validates: no result can be right yet
-    day: int  # names the partition of its rows
+    closed_reason: str | None  # set: results do not count any more
+    total_count: int  # 0 during validation, when no result can be valid yet
+    day: int  # selects the partition of its rows, days since 1970-01-01
     ended_count: int  # items that have their row
-    budget: Budget | None = None  # None: nothing bounds it
+    budget: Budget | None = None
     succeeded: int = 0
     failed: int = 0
     total_tokens: int = 0
@@ -29,22 +29,22 @@ class LockedJob:
 
 @dataclass(slots=True)
 class AdmittedItems:
-    """Outcomes that count, and the number of those that do not."""
+    """Outcomes that count, and the number of those that were dropped."""
 
     jobs: JobItems
-    ignored_count: int = 0  # read behind the close of their job
-    unknown_count: int = 0  # of no job, or of no item of their job
+    ignored_count: int = 0  # read after the close of their job
+    unknown_count: int = 0  # the job is unknown, or the index is outside its items
 
 
 def lock_jobs(cursor: Cursor, job_ids: Iterable[UUID]) -> dict[UUID, LockedJob]:
-    """Lock the counters of the jobs that exist, until the transaction ends."""
+    """Lock the counters of those of the jobs that exist, until the transaction ends."""
     # Not prepared, here and elsewhere: a plan made while the tables were empty would be kept.
     cursor.execute(LOCK_JOBS, [list(job_ids)], prepare=False)
     return {row[0]: _locked_job(row) for row in cursor}
 
 
 def read_job_counters(cursor: Cursor, job_id: UUID) -> LockedJob | None:
-    """Return a job as it is now; whoever writes behind this look locks it and looks again."""
+    """Return the job's counters without a lock: lock and check again before any write."""
     cursor.execute(READ_JOB_COUNTERS, [[job_id]], prepare=False)
     row = cursor.fetchone()
     return None if row is None else _locked_job(row)
@@ -64,7 +64,7 @@ def _locked_job(row: tuple[Any, ...]) -> LockedJob:
 
 
 def admit_items(jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> AdmittedItems:
-    """Drop outcomes behind a close, and those that no input file asked for."""
+    """Drop outcomes after a close, of unknown jobs, and with indexes outside their job."""
     admitted = AdmittedItems({})
     for job_id, items in jobs.items():
         job = locked.get(job_id)

@@ -1,7 +1,7 @@
-"""What becomes of failures: a retry that waits, or the row and the dead letter of an item.
+"""Failed outcomes: schedules a retry, or records a dead letter when the item has failed for good.
 
-Looked at only where a group holds failures. All of it is part of the writer's transaction, under
-its lock on the job, so that a failure that comes twice leads on once (ADR 20).
+Runs only for groups with failures, in the writer's transaction and under its lock on the job, so
+that a redelivered failure has its effect once (ADR 20).
 """
 
 import re
@@ -32,7 +32,7 @@ from topics.records.records import DeadItem, DeadItems, FailedAttempt, ItemOutco
 
 _RECORD_ITEMS_MAX: Final = 250
 _RECORD_BYTES_MAX: Final = 500_000
-"""Of one dead-letter record's items. One of 100 attempts and a long custom id has 10 KB."""
+"""Bound on the items of one dead-letter record; one with 100 attempts and a long id has 10 KB."""
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -50,15 +50,15 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 @dataclass(slots=True)
 class HandledFailures:
-    """Outcomes that are final, and how many failures wait for another attempt instead."""
+    """Final outcomes, and the number of failures that were scheduled for another attempt."""
 
     final: JobItems
-    waiting_count: int = 0
+    retry_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FailureHandler:
-    """Decides about failures; `fraction` returns an even random number from [0, 1)."""
+    """Decides between retry and final failure; `fraction` is uniform in [0, 1)."""
 
     rules: RetryRules
     fraction: Callable[[], float]
@@ -66,54 +66,54 @@ class FailureHandler:
     def handle(
         self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]
     ) -> HandledFailures:
-        """Record failures that may pass: schedule the next attempt, or make the last one final.
+        """Record retryable failures: schedule the next attempt, or make the last one final.
 
-        Of an item the first final outcome on the log counts, however the log was cut into groups:
-        what stands behind one, or comes when its item has a row, changes nothing. A failure that
-        another attempt may follow changes nothing either where a final outcome is in its group.
+        The first final outcome of an item on the log counts, however the log was split into groups:
+        outcomes after it, or of an item that has its row, change nothing. A failure with attempts
+        left is also dropped when its group holds a final outcome of the same item.
         """
-        judged = HandledFailures({})
+        handled = HandledFailures({})
         for job_id, items in jobs.items():
-            if not any(item.retryable for item in items):  # nearly always
-                judged.final[job_id] = items
+            if not any(item.retryable for item in items):  # the usual case
+                handled.final[job_id] = items
                 continue
-            leads_on = self._recorded(cursor, locked[job_id], self._to_record(items))
+            recorded = self._record(cursor, locked[job_id], self._candidates(items))
             final, again = [], []
-            for place, item in enumerate(items):
+            for position, item in enumerate(items):
                 if not item.retryable:
                     final.append(item)
-                elif place not in leads_on:
+                elif position not in recorded:
                     continue
                 elif may_try_again(item.attempt, self.rules):
                     again.append(item)
                 else:
                     final.append(msgspec.structs.replace(item, retryable=False))
             self._schedule(cursor, job_id, again)
-            judged.waiting_count += len(again)
+            handled.retry_count += len(again)
             if final:
-                judged.final[job_id] = final
-        return judged
+                handled.final[job_id] = final
+        return handled
 
-    def _to_record(self, items: Sequence[ItemOutcome]) -> dict[int, ItemOutcome]:
-        """Return the failures that may lead on, by their places among `items`."""
+    def _candidates(self, items: Sequence[ItemOutcome]) -> dict[int, ItemOutcome]:
+        """Return the failures that may have an effect, by their positions in `items`."""
         final = {item.index for item in items if not item.retryable}
         ended: set[int] = set()
         failures = {}
-        for place, item in enumerate(items):
+        for position, item in enumerate(items):
             if not item.retryable:
                 ended.add(item.index)
             elif item.index not in (final if may_try_again(item.attempt, self.rules) else ended):
-                failures[place] = item
+                failures[position] = item
         return failures
 
-    def _recorded(
+    def _record(
         self, cursor: Cursor, job: LockedJob, failures: Mapping[int, ItemOutcome]
     ) -> set[int]:
-        """Record what is new of items without a row; return the places of it."""
+        """Record new failures of items without a row; return their positions."""
         if not failures:
             return set()
         known = existing_indexes(cursor, [f.index for f in failures.values()], job)
-        failures = {place: f for place, f in failures.items() if f.index not in known}
+        failures = {position: f for position, f in failures.items() if f.index not in known}
         if not failures:
             return set()
         columns = zip(
@@ -122,12 +122,12 @@ class FailureHandler:
         )
         cursor.execute(RECORD_ATTEMPTS, [job.job_id, *map(list, columns)], prepare=False)
         new = set(cursor)
-        places = set()
-        for place, failure in failures.items():
+        positions = set()
+        for position, failure in failures.items():
             if (failure.index, failure.attempt) in new:
                 new.discard((failure.index, failure.attempt))
-                places.add(place)
-        return places
+                positions.add(position)
+        return positions
 
     def _schedule(self, cursor: Cursor, job_id: UUID, failures: Sequence[ItemOutcome]) -> None:
         if not failures:
@@ -144,9 +144,9 @@ class FailureHandler:
 def record_dead_letters(
     connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, LockedJob]
 ) -> int:
-    """Keep a dead letter for every failed item of a batch, and announce them; return how many.
+    """Insert a dead letter for every failed item of a batch and announce it; return how many.
 
-    Call it in the transaction that inserted their rows, with what was inserted.
+    Call it in the transaction that inserted the item rows, with the items that were inserted.
     """
     cursor = raw_cursor(connection)
     count = 0
@@ -161,11 +161,11 @@ def record_dead_letters(
         ]
         day = locked[job_id].day
         cursor.execute(INSERT_DEAD_ITEMS, [day, *columns, job_id], prepare=False)
-        buried = cursor.fetchall()
-        if not buried:
+        inserted = cursor.fetchall()
+        if not inserted:
             continue
-        count += len(buried)
-        tenant_id, now_s = buried[0]
+        count += len(inserted)
+        tenant_id, now_s = inserted[0]
         for part in split_for_records(_letters(cursor, job_id, dead, now_s)):
             record = DeadItems(job_id, day, tenant_id, part)
             connection.execute(outbox_insert(DEAD_LETTERS, record, job_id=job_id))
@@ -173,7 +173,7 @@ def record_dead_letters(
 
 
 def split_for_records(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
-    """Yield the letters in their order, as many at a time as one record holds."""
+    """Yield the letters in order, divided into lists that fit into one record."""
     part: list[DeadItem] = []
     part_bytes = 0
     for letter in letters:
@@ -189,14 +189,14 @@ def split_for_records(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
 
 
 def code_of(failure: ItemOutcome) -> str:
-    """Return a failure's stable code, see `stable_code`."""
+    """Return the stable code of a failure, see `stable_code`."""
     return stable_code(failure.error_code, failure.body, failure.status_code)
 
 
 def stable_code(ours: str | None, body: bytes, status_code: int) -> str:
-    """Return our own code, that of the answer's envelope, or `http_<status>`.
+    """Return Millrace's own code, else the code in the response's error envelope, else `http_<n>`.
 
-    What an upstream calls a code is taken only where it looks like one.
+    A code from an upstream response is used only when it looks like one.
     """
     code = ours or _answer_code(body)
     return code if code and _CODE.fullmatch(code) else f"http_{status_code}"
@@ -205,7 +205,7 @@ def stable_code(ours: str | None, body: bytes, status_code: int) -> str:
 def _letters(
     cursor: Cursor, job_id: UUID, dead: Sequence[ItemOutcome], now_s: float
 ) -> list[DeadItem]:
-    """Return each item with all its attempts; one that failed at once has only its last."""
+    """Return each item with its attempts; a non-retryable failure has only its last one."""
     cursor.execute(FIND_ATTEMPTS, [job_id, [item.index for item in dead]], prepare=False)
     attempts: dict[int, list[FailedAttempt]] = {}
     for index, attempt, status_code, code, at_s in cursor:
@@ -228,5 +228,5 @@ def _answer_code(body: bytes) -> str | None:
 
 
 def _line_offset(item: ItemOutcome) -> int | None:
-    """Return where the line begins; only that of the first item can begin at 0."""
+    """Return the byte offset of the item's line if known; 0 means unknown but for the first."""
     return item.offset if item.offset > 0 or item.index == 0 else None

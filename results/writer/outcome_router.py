@@ -1,4 +1,4 @@
-"""What a group asks for: its outcomes at once, and steps for closes and copies."""
+"""Routes a group of outcomes to the writer's handlers."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from topics.records.records import Close
 
 @dataclass(frozen=True, slots=True)
 class OutcomeRouter:
-    """Turns groups into rows; one thread uses it."""
+    """Writes outcomes at once; returns steps for closes and copies. Not thread-safe."""
 
     items: ItemWriter
     closes: JobCloser
     copies: CopyWriter
 
     def route(self, group: Group) -> list[WorkStep]:
-        """Make its outcomes durable; return the steps that follow. Raises one of DATABASE_AWAY."""
-        if isinstance(group.alone, Close):
-            return self.closes.close_steps(group.alone)
-        if group.alone is not None:
-            return self.copies.due_copy_steps(group.alone)
+        """Make the outcomes durable; return the further steps. Raises one of DATABASE_AWAY."""
+        if isinstance(group.exclusive, Close):
+            return self.closes.close_steps(group.exclusive)
+        if group.exclusive is not None:
+            return self.copies.due_copy_steps(group.exclusive)
         return self.copies.copy_steps(group.jobs, self.items.write(group.jobs))

@@ -1,4 +1,4 @@
-"""What one transaction of the writer takes: outcomes up to a bound, in the order of the log."""
+"""Groups records into transactions of bounded size, in log order."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from topics.records.records import Close, CopiesDue, ItemOutcome, JobRef, Outcom
 JobItems = dict[UUID, list[ItemOutcome]]
 """Outcomes by job, each list in the order of the log."""
 
-_ALONE: Final = (Close, CopiesDue)
+_EXCLUSIVE: Final = (Close, CopiesDue)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of `results` as it was read; None for one that could not be."""
+    """A record of `results` as read; `record` is None when it was unreadable."""
 
     partition: Partition
     next_offset: int
@@ -26,24 +26,24 @@ class Entry:
 
 @dataclass(slots=True)
 class Group:
-    """Outcomes for one transaction, or what stands alone, with the offsets that are done then."""
+    """The content of one transaction: outcomes, or one exclusive record, with their offsets."""
 
     jobs: JobItems = field(default_factory=dict)
-    calls: list[Outcomes] = field(default_factory=list)  # of no job: only the ledger hears of them
-    alone: Close | CopiesDue | None = None
+    calls: list[Outcomes] = field(default_factory=list)  # of connection-bound calls, to be billed
+    exclusive: Close | CopiesDue | None = None
     item_count: int = 0
     size_bytes: int = 0
-    places: dict[UUID, Partition] = field(default_factory=dict)  # of `jobs`: each has one
-    offsets: dict[Partition, int] = field(default_factory=dict)  # of its first records
-    next_offsets: dict[Partition, int] = field(default_factory=dict)
+    job_partitions: dict[UUID, Partition] = field(default_factory=dict)  # each job has one
+    offsets: dict[Partition, int] = field(default_factory=dict)  # of the first records
+    next_offsets: dict[Partition, int] = field(default_factory=dict)  # to commit
 
     @property
     def job_ids(self) -> Collection[UUID]:
-        """The jobs whose items it concerns."""
-        return self.jobs.keys() if self.alone is None else {self.alone.job_id}
+        """The jobs that the group concerns."""
+        return self.jobs.keys() if self.exclusive is None else {self.exclusive.job_id}
 
     def add(self, entry: Entry) -> None:
-        """Take an entry over; entries of a partition come in its order."""
+        """Add an entry; entries of a partition must come in order."""
         self.offsets.setdefault(entry.partition, entry.next_offset - 1)
         self.next_offsets[entry.partition] = entry.next_offset
         self.size_bytes += entry.size_bytes
@@ -53,35 +53,35 @@ class Group:
         elif isinstance(entry.record, Outcomes):
             job_id = entry.record.job.job_id
             self.jobs.setdefault(job_id, []).extend(entry.record.items)
-            self.places[job_id] = entry.partition
+            self.job_partitions[job_id] = entry.partition
             self.item_count += len(entry.record.items)
         elif entry.record is not None:
-            self.alone = entry.record
+            self.exclusive = entry.record
 
 
 def is_bill(job: JobRef) -> bool:
-    """Whether outcomes of `job` only say what a connection-bound call has cost."""
+    """Whether outcomes of `job` only report the cost of a connection-bound call."""
     return job.call is not None and not job.call.durable
 
 
 def grouped(entries: Iterable[Entry], *, items_max: int, bytes_max: int) -> Iterator[Group]:
-    """Yield groups within the bounds; one record above them is a group of its own.
+    """Yield groups within the bounds; a record above a bound is a group of its own.
 
-    What is no outcome ends the group before it and stands alone: it keeps its place in the order.
-    No entry behind it is taken before it has been judged.
+    A Close or CopiesDue ends the current group and is a group of its own, so it keeps its place
+    in the order. The next entry is read only after the yielded group was processed.
     """
     group = Group()
     for entry in entries:
-        is_alone = isinstance(entry.record, _ALONE)
+        is_exclusive = isinstance(entry.record, _EXCLUSIVE)
         if group.next_offsets and (
-            is_alone
+            is_exclusive
             or group.item_count + _item_count(entry) > items_max
             or group.size_bytes + entry.size_bytes > bytes_max
         ):
             yield group
             group = Group()
         group.add(entry)
-        if is_alone:
+        if is_exclusive:
             yield group
             group = Group()
     if group.next_offsets:

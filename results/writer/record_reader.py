@@ -1,4 +1,4 @@
-"""Records of `results` to entries; what cannot be read goes to the dead letters, as it was."""
+"""Decodes records of `results`; unreadable ones go unchanged to the dead-letter topic."""
 
 import logging
 
@@ -15,7 +15,7 @@ LOG = logging.getLogger(__name__)
 
 
 def read_entry(received: Received, producer: Sender) -> Entry:
-    """Return what was read. Raises SchemaTooNewError: an older release must not judge it."""
+    """Decode a record. Raises SchemaTooNewError: an older release must not skip the record."""
     record: Outcomes | Close | CopiesDue | None
     try:
         record = read_record(received)
@@ -31,7 +31,7 @@ def read_entry(received: Received, producer: Sender) -> Entry:
 
 
 def read_record(received: Received) -> Outcomes | Close | CopiesDue:
-    """Return the record. Raises RecordUnreadableError, SchemaTooNewError."""
+    """Decode the value. Raises RecordUnreadableError, SchemaTooNewError."""
     kind = kind_of(received.headers)
     if kind == KINDS[Outcomes]:
         outcomes = decode_value(Outcomes, received.value)

@@ -361,7 +361,7 @@ def test_a_job_that_fails_again_and_again_rests_longer(
     rests = []
     while failures:
         (lease,) = role.leases.claim(READY, 1)
-        role._end(lease)
+        role._finalise(lease)
         with engine.begin() as connection:
             rests.append(round(float(connection.scalar(left_s) or 0), -2))
             connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))

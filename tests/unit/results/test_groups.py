@@ -84,7 +84,7 @@ def test_a_close_keeps_its_place() -> None:
 
     found = groups([entry(0, outcomes(0)), entry(1, close), entry(2, outcomes(1))])
 
-    assert [group.alone for group in found] == [None, close, None]
+    assert [group.exclusive for group in found] == [None, close, None]
     assert [list(group.jobs) for group in found] == [[JOB], [], [JOB]]
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from results.writer.open_work import CROWD, OpenWork, WorkStep, run_all
+from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep, run_all
 
 HERE, THERE = ("results", 1), ("results", 2)
 JOB = UUID(int=1)
@@ -56,7 +56,7 @@ def test_works_go_on_in_turn() -> None:
 
 def test_in_a_crowd_works_end_one_after_another() -> None:
     work, opened = Work(), OpenWork()
-    for number in range(CROWD + 2):
+    for number in range(ROUND_ROBIN_MAX + 2):
         opened.add({HERE: number}, [JOB], work.steps(str(number), 3))
     begun = len(work.done)
     for _ in range(5):

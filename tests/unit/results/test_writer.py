@@ -16,7 +16,7 @@ from core.clock import Clock
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.settings import WriterSettings
-from results.writer.open_work import CROWD, OpenWork, WorkStep
+from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep
 from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Group
 from results.writer.writer import ResultsWriter
@@ -71,7 +71,7 @@ class Done:
     """Takes everything at once."""
 
     def judge(self, group: Group) -> list[WorkStep]:
-        return [] if group.alone is None else [partial(self._step, 1)]
+        return [] if group.exclusive is None else [partial(self._step, 1)]
 
     def flush(self, timeout_s: float) -> None: ...
 
@@ -87,7 +87,7 @@ class Copying(Done):
 
     def judge(self, group: Group) -> list[WorkStep]:
         (job_id,) = group.job_ids
-        if group.alone is not None:
+        if group.exclusive is not None:
             return [partial(self._of, "close", job_id, 1)]
         self.done.append(("outcomes", job_id))
         return [partial(self._of, "copies", job_id, 1)]
@@ -220,7 +220,9 @@ def test_a_close_behind_many_copies_keeps_no_others_waiting() -> None:
 
 def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
     stop, judge = threading.Event(), Slow(2.0)
-    closes = [received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * CROWD)]
+    closes = [
+        received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * ROUND_ROBIN_MAX)
+    ]
     other = new_uuid()
     settings = WriterSettings(group_wait_s=0, poll_records_max=len(closes))
     writer = dataclasses.replace(a_writer(judge), settings=settings, clock=cast(Clock, judge))
