@@ -115,7 +115,7 @@ class _FromLog:
         }
         return {
             "is_whole": read.is_complete,
-            "holds_first_record": read.holds_first,
+            "holds_first_record": read.has_first_record,
             "was_in_time": read.was_in_time,
             "partition": read.offset_range.partition,
             "first_offset": read.offset_range.first,

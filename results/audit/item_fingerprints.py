@@ -1,4 +1,4 @@
-"""What rows and the log say of each item, in a few bytes an item, so that millions compare."""
+"""Fingerprints of item rows and of outcomes on the log, a few bytes per item."""
 
 from array import array
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from results.writer.item_writer import UNSTORABLE_CODE
 from storage.postgres.engines import raw_cursor
+from storage.postgres.items import item_columns
 from topics.records.records import ItemOutcome
 
 _FAILED: Final = Outcome.FAILED.value
 
-_READ: Final = """
-SELECT item_index, outcome, status_code, attempt, input_tokens, output_tokens, cached_tokens,
-    reasoning_tokens, error_code, coalesce(octet_length(body), 0), body_key, copied_from,
-    extract(epoch FROM finished_at)::float8
+_FIELDS: Final = ("outcome", "status_code", "attempt", "input_tokens", "output_tokens")
+_FIELDS_MORE: Final = ("cached_tokens", "reasoning_tokens", "error_code")
+_READ: Final = f"""
+SELECT item_index, {item_columns((*_FIELDS, *_FIELDS_MORE))}, coalesce(octet_length(body), 0),
+    body_key, copied_from, extract(epoch FROM finished_at)::float8
 FROM items
 WHERE job_day = %b::int AND job_id = %b::uuid
     AND item_index >= %b::int AND item_index < %b::int
-"""
-
-
+"""  # noqa: S608  no outside input
 _READ_COPIES: Final = """
 SELECT item_index, original_index FROM item_copies
 WHERE job_id = %b::uuid AND item_index >= %b::int AND item_index < %b::int
@@ -31,46 +31,46 @@ WHERE job_id = %b::uuid AND item_index >= %b::int AND item_index < %b::int
 
 
 class ItemFingerprints:
-    """A fingerprint of what is known of each item of a job. Good in one process only."""
+    """One hash per item of a job; comparable within one process only."""
 
     def __init__(self, total_count: int) -> None:
-        """Nothing is known yet."""
+        """Start without items."""
         self.known = bytearray(total_count)
         self.prints = array("q", bytes(8 * total_count))
 
-    def record(self, index: int, said: tuple[object, ...]) -> None:
-        """Keep what was said of an item."""
+    def record(self, index: int, fields: tuple[object, ...]) -> None:
+        """Record the fields of an item."""
         self.known[index] = 1
-        self.prints[index] = hash(said)
+        self.prints[index] = hash(fields)
 
 
 class RowFingerprints(ItemFingerprints):
-    """What the rows of a job say."""
+    """Fingerprints of a job's item rows."""
 
     def __init__(self, total_count: int) -> None:
-        """No row was read yet."""
+        """Start without rows."""
         super().__init__(total_count)
         self.unstorable: dict[int, int] = {}
-        """Items whose result Postgres refused, and the execution that gave it: the log has what no
-        row can hold."""
+        """Items whose result Postgres refused, and the attempt that produced it: the log has a
+        result that no row can store."""
         self.originals = array("i")
-        """The original of each item that is a copy, else -1; empty when there are no copies."""
+        """The index of each copy's original, -1 for other items; empty in jobs without copies."""
         self.first_row_s: float | None = None
-        """When the first of them was written."""
+        """When the earliest row was written."""
 
     def read(self, connection: sa.Connection, job: tuple[UUID, int], span: range) -> None:
-        """Take in the rows of a span of indexes; `job` is its id and day."""
+        """Read the rows of an index range; `job` is its id and day."""
         job_id, day = job
         cursor = raw_cursor(connection)
         cursor.execute(_READ, [day, job_id, span.start, span.stop], prepare=False)
-        for index, *said, written_s in cursor:
+        for index, *fields, written_s in cursor:
             if index >= len(self.known):
-                continue  # of a file that was appended meanwhile
+                continue  # of a file that was appended since
             if self.first_row_s is None or written_s < self.first_row_s:
                 self.first_row_s = written_s
-            self.record(index, tuple(said))
-            if said[0] == _FAILED and said[7] == UNSTORABLE_CODE:
-                self.unstorable[index] = said[2]
+            self.record(index, tuple(fields))
+            if fields[0] == _FAILED and fields[7] == UNSTORABLE_CODE:
+                self.unstorable[index] = fields[2]
         cursor.execute(_READ_COPIES, [job_id, span.start, span.stop], prepare=False)
         for index, original in cursor:
             if not self.originals:
@@ -80,7 +80,7 @@ class RowFingerprints(ItemFingerprints):
 
 
 def outcome_fields(item: ItemOutcome) -> tuple[object, ...]:
-    """Return what an outcome says, as `RowFingerprints` reads it from its row."""
+    """Return the fields of an outcome as `RowFingerprints` reads them from its row."""
     return (
         item.outcome.value,
         item.status_code,
@@ -97,18 +97,18 @@ def outcome_fields(item: ItemOutcome) -> tuple[object, ...]:
 
 
 def copy_fields(item: ItemOutcome) -> tuple[object, ...]:
-    """Return what the row of a copy says that took over this outcome."""
+    """Return the fields that the row of a copy of this outcome contains."""
     outcome, status_code, _, _, _, _, _, *rest, _ = outcome_fields(item)
     return (outcome, status_code, 0, 0, 0, 0, 0, *rest, item.index)
 
 
 def close_fields(outcome: Outcome, code: str) -> tuple[object, ...]:
-    """Return what a row says that a close made."""
+    """Return the fields of a row that a close made."""
     return (outcome.value, 0, 0, 0, 0, 0, 0, code, 0, None, None)
 
 
 def differing(one: ItemFingerprints, other: ItemFingerprints) -> Iterable[int]:
-    """Yield the indexes of which both know something, and not the same."""
+    """Yield the indexes known to both whose fingerprints differ."""
     pairs = zip(one.known, other.known, one.prints, other.prints, strict=True)
     for index, (known, too, left, right) in enumerate(pairs):
         if known and too and left != right:

@@ -1,4 +1,4 @@
-"""The records of one job on the `results` topic, outside any group and in bounded time."""
+"""Reads the records of one job from the `results` topic, without a group and in bounded time."""
 
 import time
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ _CLIENT: Final = "millrace-audit"
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """What was read of the log, and whether that was all of a job."""
+    """The tally of a job's records, and whether all of them were read."""
 
     tally: LogTally
-    holds_first: bool  # the log goes back to before the job
+    has_first_record: bool  # the log goes back to before the job
     was_in_time: bool
     offset_range: Stretch
     seconds: float
 
     @property
     def is_complete(self) -> bool:
-        """Whether every record of the job up to the end was judged."""
-        return self.holds_first and self.was_in_time
+        """Whether every record of the job up to the end of the log was tallied."""
+        return self.has_first_record and self.was_in_time
 
 
 def committed_offset(settings: KafkaSettings, job_id: UUID) -> int:
     """Return the offset that the writer has committed on the job's partition.
 
-    Ask before rows are read: they hold everything below it. Raises LogUnavailableError.
+    Read it before the rows: they contain everything below it. Raises LogUnavailableError.
     """
     reader = StretchReader(settings, RESULTS, client_id=_CLIENT, group=GROUP)
     try:
@@ -58,35 +58,35 @@ def tally_log(
     written_to: int,
     stop_at_s: float,
 ) -> LogRead:
-    """Judge the records of a job, given by its id and creation, up to the present end.
+    """Tally the records of a job, given by its id and creation, up to the current end of the log.
 
     Reads until `stop_at_s` of the monotonic clock. Raises LogUnavailableError, SchemaTooNewError.
     """
     started_s = time.monotonic()
     job_id, created_at = job
-    judge = LogTally(rows, ItemFingerprints(len(rows.known)))
+    tally = LogTally(rows, ItemFingerprints(len(rows.known)))
     reader = StretchReader(settings, RESULTS, client_id=_CLIENT)
     try:
         log = partition_log(reader, job_partition(job_id, RESULTS.partition_count))
         created_s = created_at.timestamp()
-        holds_first = log.covers(created_s, rows.first_row_s)
+        has_first_record = log.covers(created_s, rows.first_row_s)
         since_ms = int((created_s - CLOCKS_DIFFER_S_MAX) * 1000)
-        stretch = reader.since(log.offset_range.partition, max(0, since_ms))
-        for records in reader.read([stretch], stop_at_s):
+        offsets = reader.since(log.offset_range.partition, max(0, since_ms))
+        for records in reader.read([offsets], stop_at_s):
             for record in records:
                 if record.key == job_id.bytes:
-                    _take(judge, record, is_late=record.offset >= written_to)
-        judge.finish()
-        was_in_time = reader.is_through([stretch])
+                    _add_record(tally, record, is_late=record.offset >= written_to)
+        tally.finish()
+        was_in_time = reader.is_through([offsets])
     finally:
         reader.close()
-    return LogRead(judge, holds_first, was_in_time, stretch, time.monotonic() - started_s)
+    return LogRead(tally, has_first_record, was_in_time, offsets, time.monotonic() - started_s)
 
 
-def _take(judge: LogTally, received: Received, *, is_late: bool) -> None:
+def _add_record(tally: LogTally, received: Received, *, is_late: bool) -> None:
     try:
         record = read_record(received)
     except RecordUnreadableError:
-        judge.counts.unreadable += 1
+        tally.counts.unreadable += 1
         return
-    judge.add_record(record, is_late=is_late)
+    tally.add_record(record, is_late=is_late)

@@ -1,5 +1,6 @@
-"""What the log still holds of a partition of `results`, and whether a job is there from its first
-record on: only then does it say more of the job than its rows.
+"""Finds which records a partition of `results` still has, and whether it has a job's first record.
+
+Only a log that has all records of a job can show that its rows are wrong.
 """
 
 import math
@@ -11,27 +12,27 @@ from topics.errors import LogUnavailableError
 from topics.tail_readers.offset_ranges import Stretch, StretchReader
 
 CLOCKS_DIFFER_S_MAX: Final = 600
-"""How far apart the clocks of Postgres and a broker may be before a job's begin is missed."""
+"""Assumed bound on the difference between the clocks of Postgres and a broker."""
 
 _ROW_EARLIER_S_MAX: Final = 10
-"""How much earlier than the log a row may seem to be. Less than it takes to create topics again."""
+"""How much earlier than the log a row may seem to be; topics take longer to be created again."""
 
 _FIRST_S_MAX: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """What the log holds of one partition of `results`."""
+    """The extent of one partition of `results`."""
 
     offset_range: Stretch
-    begins_s: float  # when its first record was appended; infinite: there is none
+    begins_s: float  # when its first record was appended; infinite without records
 
     def covers(self, created_s: float, first_row_s: float | None) -> bool:
-        """Whether a job is there from its first record on.
+        """Whether the log has all records of a job, from its first one on.
 
-        `created_s` is when it was created, `first_row_s` when its first row was written, None
-        without rows. A log that begins at 0 may have lost nothing, or everything: topics that were
-        created again begin there, too, but later than the rows of the jobs before.
+        `created_s` is when the job was created, `first_row_s` when its first row was written, None
+        without rows. A log that begins at offset 0 is complete, or was created again: then it
+        begins later than the rows of older jobs.
         """
         if self.begins_s < created_s - CLOCKS_DIFFER_S_MAX:
             return True
@@ -41,12 +42,12 @@ class PartitionLog:
 
 
 def partition_log(reader: StretchReader, number: int) -> PartitionLog:
-    """Return what the log holds of a partition now. Raises LogUnavailableError."""
-    whole = reader.whole(number)
-    first = Stretch(number, whole.first, min(whole.first + 1, whole.end))
+    """Return the present extent of a partition. Raises LogUnavailableError."""
+    extent = reader.whole(number)
+    first = Stretch(number, extent.first, min(extent.first + 1, extent.end))
     for records in reader.read([first], time.monotonic() + _FIRST_S_MAX):
         for record in records:
-            return PartitionLog(whole, record.appended_ms / 1000)
+            return PartitionLog(extent, record.appended_ms / 1000)
     if not reader.is_through([first]):
         raise LogUnavailableError("the first record of a partition was not read in time")
-    return PartitionLog(whole, math.inf)
+    return PartitionLog(extent, math.inf)

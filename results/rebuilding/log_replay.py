@@ -1,8 +1,7 @@
-"""The log of ended jobs through the writer's own code, into shadow tables.
+"""Replays the log of ended jobs through the writer's own code into shadow tables.
 
-The same code judges, so the rows are the same, except where the limit of attempts has changed
-since: what tells that is counted. Whether the log still holds a job from its first record on is
-known before.
+The same code gives the same rows, unless the limit of attempts has changed since; signs of that are
+counted. The caller has checked that the log has the first record of each job.
 """
 
 import logging
@@ -38,25 +37,25 @@ LOG = logging.getLogger(__name__)
 
 _CLIENT: Final = "millrace-rebuild"
 
-_COUNTS_DEATHS: Final = "item_crashes_engine"
-"""Code of an item whose number of attempts counts the processes that it ended, too."""
+_COUNTS_CRASHES: Final = "item_crashes_engine"
+"""Code of poison items, whose number of attempts includes the crashes they caused."""
 
 
 class LogTooSlowError(MillraceError):
-    """The log could not be read to its end in time."""
+    """The log could not be read to its end in time. Allow more time."""
 
     code = "log_too_slow"
 
 
 class LogReplay:
-    """Replays partitions of `results`; one thread uses it."""
+    """Replays partitions of `results`. Not thread-safe."""
 
     def __init__(self, kafka: KafkaSettings, writer: WriterSettings, *, timeout_s: float) -> None:
-        """`timeout_s` bounds the reading of one partition; `writer` is how it would be written."""
+        """`writer`: limits of the replay. `timeout_s` bounds the reading of one partition."""
         self._kafka, self._writer, self._timeout_s = kafka, writer, timeout_s
 
     def partition(self, number: int) -> PartitionLog:
-        """Return what the log holds of a partition now. Raises LogUnavailableError."""
+        """Return the present extent of a partition. Raises LogUnavailableError."""
         reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
         try:
             return partition_log(reader, number)
@@ -66,13 +65,13 @@ class LogReplay:
     def run(
         self, shadow: sa.Engine, log: PartitionLog, job_ids: Collection[UUID]
     ) -> Mapping[UUID, int]:
-        """Judge the records of these jobs; return how many executions each has above the limit.
+        """Replay the records of these jobs; return how many executions each has above the limit.
 
         Raises LogTooSlowError, LogUnavailableError, SchemaTooNewError, one of DATABASE_AWAY.
         """
         settings, tables = self._writer, _OneTable(shadow)
         rules = RetryRules(attempts_max=settings.attempts_max)
-        judge = OutcomeRouter(
+        router = OutcomeRouter(
             items=ItemWriter(shadow, tables, retries=rules),
             closes=JobCloser(shadow, tables, slice_items=settings.close_slice_items),
             copies=CopyWriter(shadow),
@@ -84,7 +83,7 @@ class LogReplay:
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
-                run_all(judge.route(group), never)
+                run_all(router.route(group), never)
         return above
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:
@@ -99,24 +98,24 @@ class LogReplay:
 
 
 def above_limit(entries: Iterable[Entry], attempts_max: int) -> Iterator[UUID]:
-    """Yield the job of each execution that a limit of `attempts_max` would not have allowed."""
+    """Yield the job of each execution that a limit of `attempts_max` would not allow."""
     for entry in entries:
         if not isinstance(entry.record, Outcomes):
             continue
         for item in entry.record.items:
-            if item.attempt > attempts_max and code_of(item) != _COUNTS_DEATHS:
+            if item.attempt > attempts_max and code_of(item) != _COUNTS_CRASHES:
                 yield entry.record.job.job_id
 
 
 class _OneTable(DayPartitions):
-    """Days of `items` in shadow tables: it is one table there."""
+    """The `items` of the shadow schema, which is one table without partitions."""
 
     def ensure(self, days: Iterable[int]) -> None:
-        """Every day has its place."""
+        """Create nothing."""
 
 
 def _entry(received: Received) -> Entry | None:
-    """Return what was read; None for what the writer skipped, too. Raises SchemaTooNewError."""
+    """Decode a record; None for records that the writer skipped. Raises SchemaTooNewError."""
     try:
         record = read_record(received)
     except RecordUnreadableError:

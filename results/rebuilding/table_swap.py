@@ -1,7 +1,7 @@
-"""Put what was made from the log in the place of what differs, in one transaction a job.
+"""Replaces what differs in the live tables with the rebuilt rows, one transaction per job.
 
-Rows that agree stay as they are. The ledger is only appended to: it gets the difference. Counters
-that were lost come back.
+Equal rows are not touched. The ledger is append-only and gets the difference. Lost counters are
+restored.
 """
 
 from typing import Final
@@ -23,12 +23,12 @@ _LOCK: Final = """
 SELECT j.settled_at IS NOT NULL FROM job_counters c JOIN jobs j ON j.id = c.job_id
 WHERE c.job_id = :job AND j.deleted_at IS NULL FOR UPDATE OF c
 """
-"""As the writer locks: nobody else writes rows of this job until the commit."""
+"""The writer's lock: no other process writes rows of this job until the commit."""
 
 _LOCK_JOB: Final = """
 SELECT settled_at IS NOT NULL FROM jobs WHERE id = :job AND deleted_at IS NULL FOR UPDATE
 """
-"""Where the counters are lost: the writer knows no such job, and a deletion waits."""
+"""For lost counters: the writer ignores such a job, and this lock keeps a deletion out."""
 
 _THIS: Final = "job_day = :day AND job_id = :job"
 _ALL: Final = ", ".join(("job_id", "job_day", "item_index", "finished_at", *COLUMNS))
@@ -38,7 +38,7 @@ DELETE FROM items live WHERE {_THIS} AND NOT EXISTS (
     WHERE shadow.job_day = :day AND shadow.job_id = :job
         AND shadow.item_index = live.item_index AND {same("live", "shadow")}
 )
-"""  # noqa: S608  nothing of it comes from outside
+"""  # noqa: S608  no outside input
 _INSERT: Final = f"""
 INSERT INTO items ({_ALL}) SELECT {_ALL} FROM {SCHEMA}.items shadow WHERE {_THIS} AND NOT EXISTS (
     SELECT FROM items live WHERE live.job_day = :day AND live.job_id = :job
@@ -69,10 +69,10 @@ INSERT INTO job_slices SELECT * FROM {SCHEMA}.job_slices WHERE job_id = :job
 
 
 def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> RebuildOutcome:
-    """Make a settled job's projections what the log says.
+    """Make the live rows, counters, ledger and order of a settled job equal to the rebuilt ones.
 
-    GONE: it was deleted since it was compared; DIFFERS: it is not settled any more. Items whose
-    place in the order is known keep it. Raises one of DATABASE_AWAY.
+    Returns GONE when the job was deleted since it was compared, DIFFERS when it is no longer
+    settled. A complete order is kept as it is. Raises one of DATABASE_AWAY.
     """
     job_id, day = job
     bound: dict[str, object] = {"job": job_id, "day": day}
@@ -95,9 +95,9 @@ def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> RebuildOu
 
 
 def _lock(connection: sa.Connection, bound: dict[str, object]) -> bool | None:
-    """Keep writer and deletion out; return whether the job is settled, None when it is deleted."""
+    """Lock out writer and deletion; return whether the job is settled, None when deleted."""
     is_settled: bool | None = connection.scalar(statement(_LOCK), bound)
-    if is_settled is None:  # its counters were lost, or a deletion took them
+    if is_settled is None:  # the counters are lost or deleted
         is_settled = connection.scalar(statement(_LOCK_JOB), bound)
     return is_settled
 

@@ -345,7 +345,7 @@ def test_a_log_that_was_lost_and_begun_again_takes_no_result_back(
     _, read = judged(engine, again, job_id)
 
     assert refused.outcome is RebuildOutcome.LOG_BEGINS_LATER
-    assert not read.holds_first
+    assert not read.has_first_record
     assert state_of(engine, job_id) == books
     assert counters(engine, job_id)["succeeded"] == 30
 

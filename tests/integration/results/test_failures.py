@@ -143,7 +143,7 @@ def test_where_nothing_fails_nothing_is_looked_at(
     def looked(*_: object) -> None:
         pytest.fail("a group without failures was looked at")
 
-    monkeypatch.setattr(FailureHandler, "judge", looked)
+    monkeypatch.setattr(FailureHandler, "handle", looked)
     monkeypatch.setattr("results.writer.item_writer.bury", looked)
     job_id = add_running_job(engine, 4)
     writer.write({job_id: [outcome(0), outcome(1)]})

@@ -70,7 +70,7 @@ class Member:
 class Done:
     """Takes everything at once."""
 
-    def judge(self, group: Group) -> list[WorkStep]:
+    def route(self, group: Group) -> list[WorkStep]:
         return [] if group.exclusive is None else [partial(self._step, 1)]
 
     def flush(self, timeout_s: float) -> None: ...
@@ -85,7 +85,7 @@ class Copying(Done):
     def __init__(self) -> None:
         self.done: list[tuple[str, UUID]] = []
 
-    def judge(self, group: Group) -> list[WorkStep]:
+    def route(self, group: Group) -> list[WorkStep]:
         (job_id,) = group.job_ids
         if group.exclusive is not None:
             return [partial(self._of, "close", job_id, 1)]
@@ -143,9 +143,9 @@ class Still:
         return 0.0
 
 
-def a_writer(judge: Done | None = None) -> ResultsWriter:
+def a_writer(router: Done | None = None) -> ResultsWriter:
     return ResultsWriter(
-        router=cast(OutcomeRouter, judge or Done()),
+        router=cast(OutcomeRouter, router or Done()),
         bill=lambda _: None,
         producer=cast(LogProducer, Done()),
         settings=WriterSettings(group_wait_s=0),
@@ -174,64 +174,64 @@ def test_a_long_close_holds_its_offset_and_nothing_else() -> None:
 
 
 def test_copies_of_one_job_let_the_results_of_others_pass() -> None:
-    stop, judge = threading.Event(), Copying()
+    stop, router = threading.Event(), Copying()
     many, other = new_uuid(), new_uuid()
     records = [outcomes_record(7, many), outcomes_record(8, other)]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    writer = dataclasses.replace(a_writer(router), settings=settings)
     writer.run(cast(LogConsumer, Member(stop, *records, polls=3 * SLICES)), stop)
 
-    assert judge.done[:3] == [("outcomes", many), ("copies", many), ("outcomes", other)]
-    assert judge.done.count(("copies", many)) == judge.done.count(("copies", other)) == SLICES
+    assert router.done[:3] == [("outcomes", many), ("copies", many), ("outcomes", other)]
+    assert router.done.count(("copies", many)) == router.done.count(("copies", other)) == SLICES
 
 
 def test_a_close_comes_behind_the_copies_before_it() -> None:
-    stop, judge = threading.Event(), Copying()
+    stop, router = threading.Event(), Copying()
     job_id, other = new_uuid(), new_uuid()
     close = received(9, Close(job_id, 0, CloseReason.CANCELLED))
     records = [outcomes_record(7, job_id), outcomes_record(8, other), close]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    writer = dataclasses.replace(a_writer(router), settings=settings)
     writer.run(cast(LogConsumer, Member(stop, *records, polls=4 * SLICES)), stop)
 
-    its = [kind for kind, job in judge.done if job == job_id]
+    its = [kind for kind, job in router.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * SLICES]
-    assert judge.done.index(("close", job_id)) < len(judge.done) - SLICES  # others take turns
+    assert router.done.index(("close", job_id)) < len(router.done) - SLICES  # others take turns
 
 
 def test_a_close_behind_many_copies_keeps_no_others_waiting() -> None:
-    stop, judge = threading.Event(), Copying()
+    stop, router = threading.Event(), Copying()
     job_id, other = new_uuid(), new_uuid()
     close = Close(job_id, 0, CloseReason.CANCELLED)
     records = [outcomes_record(7, job_id), received(8, close)]
     records += [outcomes_record(9, job_id), received(10, close), outcomes_record(11, other)]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    writer = dataclasses.replace(a_writer(router), settings=settings)
     member = Member(stop, *records, polls=6 * SLICES)
     writer.run(cast(LogConsumer, member), stop)
 
-    its = [kind for kind, job in judge.done if job == job_id]
+    its = [kind for kind, job in router.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * 2 * SLICES]
-    assert judge.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
+    assert router.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
     offered = [offsets["results", 1] for offsets in member.offered]
     assert offered == sorted(offered)
     assert list(dict.fromkeys(offered)) == [7, 8, 10, 12]
 
 
 def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
-    stop, judge = threading.Event(), Slow(2.0)
+    stop, router = threading.Event(), Slow(2.0)
     closes = [
         received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * ROUND_ROBIN_MAX)
     ]
     other = new_uuid()
     settings = WriterSettings(group_wait_s=0, poll_records_max=len(closes))
-    writer = dataclasses.replace(a_writer(judge), settings=settings, clock=cast(Clock, judge))
+    writer = dataclasses.replace(a_writer(router), settings=settings, clock=cast(Clock, router))
     member = Member(stop, *closes, outcomes_record(len(closes), other), polls=10_000)
     polled_s = [0.0]
 
     def look() -> None:
-        polled_s.append(judge.now_s)
-        if judge.done.count(("close", other)) or len(judge.done) >= len(closes) * SLICES:
+        polled_s.append(router.now_s)
+        if router.done.count(("close", other)) or len(router.done) >= len(closes) * SLICES:
             stop.set()
 
     member.on_poll = look
@@ -239,36 +239,36 @@ def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
 
     gaps = [later - sooner for sooner, later in itertools.pairwise(polled_s)]
     assert max(gaps) < 10
-    at = judge.done.index(("outcomes", other))
+    at = router.done.index(("outcomes", other))
     assert at < len(closes) + 10  # a few steps after each close has begun
 
 
 def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
-    stop, judge, job_id = threading.Event(), Away(), new_uuid()
+    stop, router, job_id = threading.Event(), Away(), new_uuid()
     close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    writer = dataclasses.replace(a_writer(router), settings=settings)
     member = Member(stop, outcomes_record(7, job_id), close, polls=5)
 
     def lose() -> None:
-        if judge.done:
+        if router.done:
             member.assigned = frozenset()
             writer.on_revoke([("results", 1)])
 
     member.on_poll = lose
     writer.run(cast(LogConsumer, member), stop)
 
-    assert judge.done == [("outcomes", job_id), ("copies", job_id)]
+    assert router.done == [("outcomes", job_id), ("copies", job_id)]
     assert all(("results", 1) not in offsets for offsets in member.offered)
 
 
 def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
     """Not even in one group with what is kept."""
-    stop, judge, job_id, other = threading.Event(), Copying(), new_uuid(), new_uuid()
+    stop, router, job_id, other = threading.Event(), Copying(), new_uuid(), new_uuid()
     close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
     behind = outcomes_record(9, job_id)
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
-    writer = dataclasses.replace(a_writer(judge), settings=WriterSettings(group_wait_s=0))
+    writer = dataclasses.replace(a_writer(router), settings=WriterSettings(group_wait_s=0))
     member = Member(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
     member.assigned = frozenset({("results", 1), ("results", 2)})
 
@@ -279,38 +279,38 @@ def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
         writer.on_revoke([("results", 1)])
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(OpenWork, "begin_behind", losing)
+        patched.setattr(OpenWork, "add_behind", losing)
         writer.run(cast(LogConsumer, member), stop)
 
-    assert judge.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
-    assert ("outcomes", job_id) not in judge.done[1:]
+    assert router.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
+    assert ("outcomes", job_id) not in router.done[1:]
 
 
 def test_what_is_lost_while_postgres_is_away_is_judged_elsewhere() -> None:
     stop, lost, other = threading.Event(), new_uuid(), new_uuid()
 
     class AwayOnce(Copying):
-        def judge(self, group: Group) -> list[WorkStep]:
+        def route(self, group: Group) -> list[WorkStep]:
             if lost in group.jobs:
                 writer.on_revoke([("results", 1)])
                 raise sqlalchemy.exc.TimeoutError
-            return super().judge(group)
+            return super().route(group)
 
-    judge = AwayOnce()
-    writer = dataclasses.replace(a_writer(judge), settings=WriterSettings(group_wait_s=0))
+    router = AwayOnce()
+    writer = dataclasses.replace(a_writer(router), settings=WriterSettings(group_wait_s=0))
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
     member = Member(stop, outcomes_record(7, lost), kept, polls=4)
     member.assigned = frozenset({("results", 1), ("results", 2)})
     writer.run(cast(LogConsumer, member), stop)
 
-    assert judge.done[0] == ("outcomes", other)
-    assert ("outcomes", lost) not in judge.done
+    assert router.done[0] == ("outcomes", other)
+    assert ("outcomes", lost) not in router.done
 
 
 def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
-    stop, judge, lost, other = threading.Event(), Copying(), new_uuid(), new_uuid()
+    stop, router, lost, other = threading.Event(), Copying(), new_uuid(), new_uuid()
     settings = WriterSettings(group_wait_s=1, poll_records_max=2)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    writer = dataclasses.replace(a_writer(router), settings=settings)
     member = Member(stop, outcomes_record(7, lost))
     polls: list[None] = []
 
@@ -323,20 +323,20 @@ def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
     member.on_poll = lose
     writer.run(cast(LogConsumer, member), stop)
 
-    assert {job for _, job in judge.done} == {other}
+    assert {job for _, job in router.done} == {other}
 
 
 def test_a_job_with_too_many_open_copies_stops_the_reading() -> None:
-    stop, judge = threading.Event(), Copying()
+    stop, router = threading.Event(), Copying()
     other = new_uuid()
     many = [outcomes_record(n) for n in range(3)]
     settings = WriterSettings(group_wait_s=0, group_items_max=1, poll_records_max=3)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    writer = dataclasses.replace(a_writer(router), settings=settings)
     member = Member(stop, *many, outcomes_record(3, other), polls=10)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results.writer.writer, "_OPEN_ITEMS_MAX", 2)
         writer.run(cast(LogConsumer, member), stop)
 
-    at = judge.done.index(("outcomes", other))
-    ended = [job for kind, job in judge.done[:at] if kind == "copies"]
+    at = router.done.index(("outcomes", other))
+    ended = [job for kind, job in router.done[:at] if kind == "copies"]
     assert max(map(ended.count, ended)) == SLICES
