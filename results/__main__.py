@@ -48,7 +48,7 @@ _JOIN_S: Final = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run one role until a signal; return the exit code, 2 for a wrong argument too."""
+    """Run one role until a signal; return the exit code, 2 for a wrong argument."""
     if len(arguments) != 1 or arguments[0] not in ROLES:
         sys.stderr.write("usage: python -m results writer|finaliser\n")
         return 2
@@ -59,11 +59,11 @@ def main(arguments: list[str]) -> int:
 
 
 def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Judge results until `stop`. Raises what `ResultsWriter.run` raises, and SettingsError."""
+    """Run the writer until `stop`. Raises what `ResultsWriter.run` raises, and SettingsError."""
     settings, kafka, database = read_all(
         env, WriterSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
     )
-    require_connections(database, 2)  # one to write, one to make a day's partition meanwhile
+    check_pool_size(database, 2)  # one to write, one to create a day's partition
     engine = create_engine(database, application_name=GROUP)
     serve_metrics(settings)
     LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
@@ -102,7 +102,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
 
 
 def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
-    """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
+    """Run the finaliser until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
     settings, database, retention, store = read_all(
         env,
         FinaliserSettings.from_env,
@@ -110,8 +110,8 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
         RetentionSettings.from_env,
         object_store_from_env,
     )
-    # To claim, for heartbeats, to remove files, orphans and what is old, to end requests.
-    require_connections(database, settings.jobs_max + 6)
+    # Claims, heartbeats, file removal, orphan sweep, retention, requests.
+    check_pool_size(database, settings.jobs_max + 6)
     engine = create_engine(database, application_name=ROLE)
     serve_metrics(settings)
     clock = SystemClock()
@@ -122,7 +122,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
         settings=settings,
         clock=clock,
     )
-    beside = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
+    background = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
     keys = IdempotencyKeyRemoval(engine, store)
     sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
     try:
@@ -131,19 +131,18 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
             Notifications(database, REQUESTS, application_name=ROLE) as for_requests,
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
-            beside.start("requests", RequestFinaliser(engine, store).run_once, wait)
-            beside.every(
-                settings.removal_interval_s, "ages", in_turn(keys.run_once, sweep.run_once)
-            )
+            background.start("requests", RequestFinaliser(engine, store).run_once, wait)
+            retention_runs = in_sequence(keys.run_once, sweep.run_once)
+            background.every(settings.removal_interval_s, "ages", retention_runs)
             say_ready()
             finaliser.run(for_jobs, stop)
-            beside.join(_JOIN_S)
+            background.join(_JOIN_S)
     finally:
         engine.dispose()
 
 
 def retry_rules(settings: WriterSettings) -> RetryRules:
-    """Return when failed items try again, as `settings` say."""
+    """Return the retry rules that `settings` define."""
     return RetryRules(
         attempts_max=settings.attempts_max,
         backoff_s=settings.retry_backoff_s,
@@ -151,24 +150,24 @@ def retry_rules(settings: WriterSettings) -> RetryRules:
     )
 
 
-def require_connections(database: DatabaseSettings, count: int) -> None:
-    """Raises SettingsError for a pool in which threads of this role would wait for each other."""
+def check_pool_size(database: DatabaseSettings, count: int) -> None:
+    """Raises SettingsError for a pool with fewer connections than the role's threads need."""
     if database.pool_size < count:
         raise SettingsError(f"{database.env_prefix}POOL_SIZE: this role needs at least {count}")
 
 
-def in_turn(*steps: Callable[[], None]) -> Callable[[], None]:
-    """Return one step that does these, so that they share a thread and its connection."""
+def in_sequence(*steps: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that runs `steps` in order, so that they share a thread and connection."""
 
-    def step() -> None:
-        for one in steps:
-            one()
+    def run_steps() -> None:
+        for step in steps:
+            step()
 
-    return step
+    return run_steps
 
 
 def process_name(role: str) -> str:
-    """Return a name of this process alone, for leases and the broker's logs."""
+    """Return a name unique to this process, for leases and the broker's logs."""
     return f"{role}-{socket.gethostname()}-{new_uuid().hex[:8]}"
 
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from core.errors import MillraceError
 from results.finaliser.output_lines import ItemRow
 from storage.postgres.engines import raw_cursor
+from storage.postgres.items import item_columns
 
 PAGE_ITEMS: Final = 5000
 """Rows of one page at most; the lease is checked between pages."""
@@ -26,14 +27,13 @@ CHUNK_ROWS: Final = 100  # fetched at once; with bodies of 512 KiB that is 50 Mi
 PAGE_OPTIONS: Final = "SET LOCAL enable_sort = off"
 """The primary key has the order already, which the planner does not always use."""
 
-READ_ITEMS: Final = """
-SELECT item_index, outcome, status_code, custom_id, error_code, error_message, body, body_key,
-    copied_from
+READ_ITEMS: Final = f"""
+SELECT {item_columns(ItemRow._fields)}
 FROM items
 WHERE job_day = %b::int AND job_id = %b::uuid
     AND item_index >= %b::int AND item_index < %b::int
 ORDER BY item_index
-"""
+"""  # noqa: S608  no outside input
 
 
 class RowNotFoundError(MillraceError):

@@ -92,8 +92,12 @@ def one_line(body: bytes) -> bytes:
 
 def error_object(row: ItemRow) -> bytes:
     """Return the `error` value of an item without an answer."""
-    code = row.error_code or _FALLBACK_CODE
-    message = row.error_message or ERROR_MESSAGES.get(code, _FALLBACK_MESSAGE)
+    return error_value(row.error_code or _FALLBACK_CODE, row.error_message)
+
+
+def error_value(code: str, message: str | None = None) -> bytes:
+    """Return an `error` value; `message` defaults to that of its code."""
+    message = message or ERROR_MESSAGES.get(code, _FALLBACK_MESSAGE)
     return _encode({"code": code, "message": message})
 
 

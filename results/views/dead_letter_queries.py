@@ -1,6 +1,6 @@
-"""Dead letters as their owners see them: which items failed for good, why, and after what.
+"""Queries dead letters for their owners: items that failed for good, with their attempts.
 
-For every other tenant they do not exist.
+Other tenants cannot see that they exist.
 """
 
 from dataclasses import dataclass
@@ -23,35 +23,35 @@ from storage.objects.object_store import ObjectStore
 from storage.postgres.items import items
 
 _BODY_BYTES: Final = 4096
-"""Of an answer, in a list: enough for the code in an error envelope of usual length."""
+"""Bytes of a body in a list: enough for the code in a usual error envelope."""
 
-_ITS_ROW: Final = sa.and_(
+_ITEM_ROW: Final = sa.and_(
     items.c.job_day == dead_items.c.job_day,
     items.c.job_id == dead_items.c.job_id,
     items.c.item_index == dead_items.c.item_index,
 )
 
-_BATCH_SHOWS: Final = sa.exists(
+_IS_VISIBLE: Final = sa.exists(
     sa.select(1)
     .where(jobs.c.id == dead_items.c.job_id, jobs.c.deleted_at.is_(None))
-    .offset(0)  # one probe a row: Postgres would else hash all jobs
+    .offset(0)  # one index probe per row: otherwise Postgres hashes all jobs
 )
-"""Not of a batch that was deleted, whose rows wait to be removed."""
+"""Hides dead letters of deleted batches whose rows are not yet removed."""
 
 _SHOWN: Final = (items.c.custom_id, items.c.status_code, items.c.error_code, items.c.error_message)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPosition:
-    """Which item of which job."""
+    """The item that a dead letter belongs to."""
 
     job_id: UUID
     item_index: int
 
 
 @dataclass(frozen=True, slots=True)
-class FailedAttempt:
-    """One execution that failed."""
+class DeadLetterAttempt:
+    """One failed execution."""
 
     attempt: int
     status_code: int
@@ -61,10 +61,10 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """A dead letter with all its attempts, and what finding its line needs."""
+    """A dead letter with its attempts; `row` also has the columns that locate its input line."""
 
     row: sa.Row[Any]
-    attempts: list[FailedAttempt]
+    attempts: list[DeadLetterAttempt]
 
 
 def list_dead_letters(
@@ -75,38 +75,39 @@ def list_dead_letters(
     after: DeadLetterPosition | None,
     limit: int,
 ) -> Page:
-    """Return a page of dead letters: of one job by their index, or of all jobs the newest first.
+    """Return a page of dead letters: of one job by index, or of all jobs newest first.
 
-    Raises JobMissingError, FieldRefusedError: `after` names none of them.
+    Raises JobMissingError, and FieldRefusedError when `after` names no dead letter.
     """
     if job_id is not None:
         find_job(connection, tenant_id, job_id)
     query = dead_letters_query(tenant_id, job_id)
     if after is not None:
-        place = connection.execute(
+        found_after = connection.execute(
             sa.select(dead_items.c.failed_at).where(
                 dead_items.c.tenant_id == tenant_id, *_is(after), *_of(job_id)
             )
         ).one_or_none()
-        if place is None:
+        if found_after is None:
             raise unknown_cursor()
-        query = query.where(_behind(after, place.failed_at, in_job=job_id is not None))
+        in_job = job_id is not None
+        query = query.where(_after(after, found_after.failed_at, in_job=in_job))
     found = connection.execute(query.limit(limit + 1)).all()
     return Page(list(found[:limit]), len(found) > limit)
 
 
 def find_dead_letter(
-    connection: sa.Connection, tenant_id: UUID, place: DeadLetterPosition | None
+    connection: sa.Connection, tenant_id: UUID, position: DeadLetterPosition | None
 ) -> DeadLetterView:
     """Return one dead letter. Raises DeadLetterMissingError, also for foreign ids."""
-    if place is None:
+    if position is None:
         raise DeadLetterMissingError
     query = (
         sa.select(dead_items, *_SHOWN, items.c.body, items.c.body_key, items.c.copied_from)
         .add_columns(jobs.c.input_key, jobs.c.endpoint, jobs.c.zero_retention)
-        .select_from(dead_items.outerjoin(items, _ITS_ROW))
+        .select_from(dead_items.outerjoin(items, _ITEM_ROW))
         .join(jobs, jobs.c.id == dead_items.c.job_id)
-        .where(dead_items.c.tenant_id == tenant_id, *_is(place), jobs.c.deleted_at.is_(None))
+        .where(dead_items.c.tenant_id == tenant_id, *_is(position), jobs.c.deleted_at.is_(None))
     )
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -116,24 +117,28 @@ def find_dead_letter(
         item_attempts.c.status_code,
         item_attempts.c.code,
         item_attempts.c.failed_at,
-    ).where(item_attempts.c.job_id == place.job_id, item_attempts.c.item_index == place.item_index)
-    tries = [
-        FailedAttempt(*t) for t in connection.execute(recorded.order_by(item_attempts.c.attempt))
+    ).where(
+        item_attempts.c.job_id == position.job_id,
+        item_attempts.c.item_index == position.item_index,
+    )
+    attempts = [
+        DeadLetterAttempt(*found)
+        for found in connection.execute(recorded.order_by(item_attempts.c.attempt))
     ]
-    if not tries or tries[-1].attempt < row.attempt:
-        last = FailedAttempt(row.attempt, row.status_code or 0, code_of_row(row), row.failed_at)
-        tries = [*tries, last]
-    return DeadLetterView(row, tries)
+    if not attempts or attempts[-1].attempt < row.attempt:
+        last = DeadLetterAttempt(row.attempt, row.status_code or 0, code_of_row(row), row.failed_at)
+        attempts = [*attempts, last]
+    return DeadLetterView(row, attempts)
 
 
 def dead_letters_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
-    """Return the query of a list, in its order."""
+    """Return the ordered query of a list."""
     query = (
         sa.select(
             dead_items, *_SHOWN, sa.func.substring(items.c.body, 1, _BODY_BYTES).label("body")
         )
-        .select_from(dead_items.outerjoin(items, _ITS_ROW))
-        .where(dead_items.c.tenant_id == tenant_id, *_of(job_id), _BATCH_SHOWS)
+        .select_from(dead_items.outerjoin(items, _ITEM_ROW))
+        .where(dead_items.c.tenant_id == tenant_id, *_of(job_id), _IS_VISIBLE)
     )
     if job_id is not None:
         return query.order_by(dead_items.c.item_index)
@@ -142,9 +147,9 @@ def dead_letters_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
 
 
 def readable_body(store: ObjectStore, row: sa.Row[Any]) -> bytes | None:
-    """Return the answer of a row of `find_dead_letter`; None without one, or when its key is gone.
+    """Return the body of a row of `find_dead_letter`; None without one, or if its key is destroyed.
 
-    Raises what a store raises. Reads it only for jobs whose answers are encrypted.
+    Reads the store only for encrypted bodies. Raises what a store raises.
     """
     body: bytes | None = row.body
     if not row.zero_retention or body is None:
@@ -164,21 +169,21 @@ def readable_body(store: ObjectStore, row: sa.Row[Any]) -> bytes | None:
 
 
 def code_of_row(row: sa.Row[Any]) -> str:
-    """Return the stable code of the last attempt; `unknown` when its item row is gone."""
+    """Return the stable code of the last attempt; `unknown` without an item row."""
     if row.status_code is None:
         return "unknown"
     return stable_code(row.error_code, row.body or b"", row.status_code)
 
 
-def _is(place: DeadLetterPosition) -> tuple[sa.ColumnElement[bool], ...]:
-    return dead_items.c.job_id == place.job_id, dead_items.c.item_index == place.item_index
+def _is(position: DeadLetterPosition) -> tuple[sa.ColumnElement[bool], ...]:
+    return dead_items.c.job_id == position.job_id, dead_items.c.item_index == position.item_index
 
 
 def _of(job_id: UUID | None) -> tuple[sa.ColumnElement[bool], ...]:
     return () if job_id is None else (dead_items.c.job_id == job_id,)
 
 
-def _behind(
+def _after(
     after: DeadLetterPosition, failed_at: datetime, *, in_job: bool
 ) -> sa.ColumnElement[bool]:
     if in_job:

@@ -1,4 +1,4 @@
-"""Which items replicas have now: those of the batches that no replica has acknowledged yet."""
+"""Finds the items that replicas are processing: those of batches not yet acknowledged."""
 
 import time
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from topics.settings import KafkaSettings
 from topics.tail_readers.offset_ranges import Stretch, StretchReader
 
 _CLIENT: Final = "millrace-item-status"
-_RECORDS_MAX: Final = 64  # of one partition; credits keep it far below
+_RECORDS_MAX: Final = 64  # per partition; credits keep the number far below
 
 DispatchedItems = dict[UUID, dict[int, str]]
-"""By job, the indexes of items and who has each."""
+"""By job, the indexes of items and the id of the replica that has each."""
 
 
 def dispatched_items(
@@ -34,26 +34,26 @@ def dispatched_items(
     try:
         numbers = range(topic.partition_count)
         committed = reader.committed(numbers)
-        stretches = [_open(reader.whole(n), committed.get(n)) for n in numbers]
-        unread = [stretch for stretch in stretches if stretch.first < stretch.end]
+        ranges = [_unacknowledged(reader.whole(n), committed.get(n)) for n in numbers]
+        unread = [offsets for offsets in ranges if offsets.first < offsets.end]
         for records in reader.read(unread, time.monotonic() + timeout_s) if unread else ():
-            _note(found, records)
+            _add_items(found, records)
     finally:
         reader.close()
     return found
 
 
-def _open(whole: Stretch, committed: int | None) -> Stretch:
-    first = whole.first if committed is None else max(committed, whole.first)
-    return Stretch(whole.partition, max(first, whole.end - _RECORDS_MAX), whole.end)
+def _unacknowledged(extent: Stretch, committed: int | None) -> Stretch:
+    first = extent.first if committed is None else max(committed, extent.first)
+    return Stretch(extent.partition, max(first, extent.end - _RECORDS_MAX), extent.end)
 
 
-def _note(found: DispatchedItems, records: Sequence[Received]) -> None:
+def _add_items(found: DispatchedItems, records: Sequence[Received]) -> None:
     for record in records:
         try:
             batch = decode(Batch, record.value, record.headers)
         except (RecordUnreadableError, SchemaTooNewError):
-            continue  # also of a newer release: what is derived may lack it, no answer may fail
+            continue  # a record of a newer release must not fail the answer
         for part in batch.parts:
             items = found.setdefault(part.job.job_id, {})
             items.update((item.index, batch.replica_id) for item in part.items)

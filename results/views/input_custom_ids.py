@@ -1,7 +1,7 @@
-"""The `custom_id` of any item, from the input files of its job.
+"""Reads the `custom_id` of any item from the input files of its job.
 
-Files are read on from where the last item was, or from a place near the next one: starts of lines
-are noted on the way, so an item that comes late costs a stretch of the file and not all before it.
+Reading continues from the last item, or from a checkpoint near the next one: offsets of lines are
+recorded while reading, so a late item costs a part of the file and not all before it.
 """
 
 import sys
@@ -15,45 +15,45 @@ from results.writer.custom_ids import InputShorterError, id_in
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import Blocks, Reads
 
-_STEP_BYTES: Final = 256 * 1024  # between two places, at least
-_PLACES_MAX: Final = 4096  # of one file
+_CHECKPOINT_BYTES: Final = 256 * 1024  # distance of two checkpoints, at least
+_CHECKPOINTS_MAX: Final = 4096  # per file
 
-PASSED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of names that were passed and not asked for yet: 20,000 and more of usual length."""
+SKIPPED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Memory for ids that were skipped and may be read later: at least 20,000 of usual length."""
 
-_ENTRY_BYTES: Final = 100  # what a name takes beside its text, roughly
+_ENTRY_BYTES: Final = 100  # overhead of an id, roughly
 
 
 class InputCustomIds:
-    """Reads the input files of one job. One thread at a time uses it. Close it."""
+    """Reads the input files of one job. Not thread-safe. Close it."""
 
-    def __init__(self, store: Reads, source: ResultSource, *, keeps_passed: bool) -> None:
-        """Open nothing yet. `keeps_passed`: names of items that are passed will be asked for."""
-        self._store, self._source, self._keeps_passed = store, source, keeps_passed
-        self._places: dict[int, list[tuple[int, int]]] = {}
-        """By the first index of a file, item indexes and the offsets of their lines, rising."""
-        self._passed: dict[int, str] = {}  # the oldest first
-        self._passed_bytes = 0
-        self._part: InputPart | None = None  # that is open
+    def __init__(self, store: Reads, source: ResultSource, *, keeps_skipped: bool) -> None:
+        """Open no file yet. `keeps_skipped`: remember ids of items that are skipped."""
+        self._store, self._source, self._keeps_skipped = store, source, keeps_skipped
+        self._checkpoints: dict[int, list[tuple[int, int]]] = {}
+        """By the first index of a file: rising item indexes and the offsets of their lines."""
+        self._skipped: dict[int, str] = {}  # the oldest first
+        self._skipped_bytes = 0
+        self._part: InputPart | None = None  # the open file
         self._blocks: Blocks | None = None
         self._lines: Iterator[Line] = iter(())
         self._next = 0  # index of the next line
-        self._offset = 0  # of the line before
-        self._furthest = -1  # index that was passed or asked for
+        self._offset = 0  # of the line read last
+        self._furthest = -1  # highest index that was skipped or returned
 
     def at(self, index: int) -> str:
-        """Return the id of an item, `UNREADABLE` if its line is; best asked in rising order.
+        """Return the id of an item, `UNREADABLE` if its line is; fastest for rising indexes.
 
         Raises InputShorterError, ObjectMissingError, ObjectStoreAwayError.
         """
-        known = self._passed.pop(index, None)
+        known = self._skipped.pop(index, None)
         if known is not None:
-            self._passed_bytes -= _size(known)
+            self._skipped_bytes -= _size(known)
             return known
         was_open = self._part is not None
         try:
-            return self._found(index)
-        except ObjectStoreAwayError:  # a store may cut a reader that pauses
+            return self._find(index)
+        except ObjectStoreAwayError:  # a store may close an idle reader
             self.close()
             if not was_open:
                 raise
@@ -63,25 +63,25 @@ class InputCustomIds:
         return self.at(index)
 
     def close(self) -> None:
-        """Give the file back; harmless when it was never opened."""
+        """Close the file; harmless when it was never opened."""
         self._part = None
         if self._blocks is not None:
             self._blocks.close()
             self._blocks = None
 
-    def _found(self, index: int) -> str:
-        self._go_near(part_of(self._source, index), index)
+    def _find(self, index: int) -> str:
+        self._seek(part_of(self._source, index), index)
         for here, line in self._read():
             if here == index:
                 self._furthest = max(self._furthest, index)
                 return id_in(line)
-            self._pass(here, line)
+            self._skip(here, line)
         raise InputShorterError(index=index)
 
-    def _go_near(self, part: InputPart, index: int) -> None:
-        """Be at a line not far before the item, or where the last one was if that is nearer."""
-        places = self._places.setdefault(part.first_index, [(part.first_index, 0)])
-        first, offset = places[bisect_right(places, index, key=lambda place: place[0]) - 1]
+    def _seek(self, part: InputPart, index: int) -> None:
+        """Move to the nearest checkpoint before the item, unless the present line is nearer."""
+        checkpoints = self._checkpoints.setdefault(part.first_index, [(part.first_index, 0)])
+        first, offset = checkpoints[bisect_right(checkpoints, index, key=lambda c: c[0]) - 1]
         if part is self._part and first <= self._next <= index:
             return
         self._finish(part)
@@ -92,43 +92,43 @@ class InputCustomIds:
         self._part, self._next, self._offset = part, first, offset
 
     def _finish(self, following: InputPart) -> None:
-        """Pass the little that is left before `following`: results come nearly in order."""
+        """Skip a short rest of the file before `following`: results come nearly in order."""
         part = self._part
-        if part is None or following.first_index <= part.first_index or not self._keeps_passed:
+        if part is None or following.first_index <= part.first_index or not self._keeps_skipped:
             return
-        if part.file.size_bytes - self._offset <= _STEP_BYTES:
+        if part.file.size_bytes - self._offset <= _CHECKPOINT_BYTES:
             for here, line in self._read():
-                self._pass(here, line)
+                self._skip(here, line)
 
     def _read(self) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the next lines of the open file with their indexes, and note places."""
+        """Yield the next lines of the open file with their indexes, and record checkpoints."""
         assert self._part is not None
-        places = self._places[self._part.first_index]
-        step = max(_STEP_BYTES, self._part.file.size_bytes // _PLACES_MAX)
+        checkpoints = self._checkpoints[self._part.first_index]
+        step = max(_CHECKPOINT_BYTES, self._part.file.size_bytes // _CHECKPOINTS_MAX)
         for _, offset, line in self._lines:
             here, self._next, self._offset = self._next, self._next + 1, offset
-            if offset >= places[-1][1] + step:
-                places.append((here, offset))
+            if offset >= checkpoints[-1][1] + step:
+                checkpoints.append((here, offset))
             yield here, line
 
-    def _pass(self, index: int, line: bytes | None) -> None:
-        """Keep a name; one that was read before was kept then."""
-        if not self._keeps_passed or index <= self._furthest:
+    def _skip(self, index: int, line: bytes | None) -> None:
+        """Remember a skipped id, once."""
+        if not self._keeps_skipped or index <= self._furthest:
             return
         self._furthest = index
-        self._passed[index] = name = id_in(line)
-        self._passed_bytes += _size(name)
-        while self._passed_bytes > PASSED_BYTES_MAX:
-            self._passed_bytes -= _size(self._passed.pop(next(iter(self._passed))))
+        self._skipped[index] = custom_id = id_in(line)
+        self._skipped_bytes += _size(custom_id)
+        while self._skipped_bytes > SKIPPED_BYTES_MAX:
+            self._skipped_bytes -= _size(self._skipped.pop(next(iter(self._skipped))))
 
 
 def part_of(source: ResultSource, index: int) -> InputPart:
-    """Return the input file that holds an item."""
+    """Return the input file that contains an item."""
     return max(
         (part for part in source.inputs if part.first_index <= index),
         key=lambda part: part.first_index,
     )
 
 
-def _size(name: str) -> int:
-    return sys.getsizeof(name) + _ENTRY_BYTES
+def _size(custom_id: str) -> int:
+    return sys.getsizeof(custom_id) + _ENTRY_BYTES

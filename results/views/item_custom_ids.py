@@ -1,7 +1,7 @@
-"""Which `custom_id` an item has, and which item a `custom_id` names, from the files of its job.
+"""Finds the `custom_id` of an item and the item with a `custom_id`, in the files of the job.
 
-Rows hold the id of every item that a consumer read. Of the others, the error file tells once the
-job has ended, and its input until then. Rows of a job that retains nothing hold none.
+Item rows have the id of every item that a replica read. For the others it is read from the error
+file of a terminal job, or from the input. Rows of zero-retention jobs have no ids.
 """
 
 from collections.abc import Iterable
@@ -21,45 +21,45 @@ from storage.objects.errors import ObjectMissingError
 from storage.objects.object_store import Reads
 
 _ESCAPES: Final = (b"\\u", b"\\/")
-"""How else than we do may others write a character."""
+"""Escapes with which other JSON encoders may write a character that ours does not escape."""
 
 
 class ItemCustomIds:
-    """Tells the `custom_id` of items; quick when indexes grow. One thread uses it. Close it."""
+    """Reads the `custom_id` of items; fast for rising indexes. Not thread-safe. Close it."""
 
     def __init__(self, store: Reads, source: ResultSource) -> None:
-        """Open nothing yet."""
+        """Open no file yet."""
         self._store, self._source = store, source
         self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
         self._output: ResultFileLines | None = None
-        self._input = InputCustomIds(store, source, keeps_passed=source.job.zero_retention)
+        self._input = InputCustomIds(store, source, keeps_skipped=source.job.zero_retention)
 
     def at(self, index: int) -> str | None:
-        """Return the id of an item without one in its row; None when no file tells any more.
+        """Return the id of an item whose row has none; None when no file has it any more.
 
         Raises ObjectStoreAwayError.
         """
-        is_in_no_row = self._source.job.zero_retention
+        is_zero_retention = self._source.job.zero_retention
         try:
-            if self._error is not None and not is_in_no_row:
+            if self._error is not None and not is_zero_retention:
                 return self._error.custom_id(index)
             return self._input.at(index)
         except (ObjectMissingError, InputShorterError):
-            return self._from_results(index) if is_in_no_row else None
+            return self._from_results(index) if is_zero_retention else None
 
     def of(self, indexes: Iterable[int]) -> dict[int, str | None]:
-        """Return the same of several items, for which files are read in their order."""
+        """Return the ids of several items, reading the files in order."""
         return {index: self.at(index) for index in sorted(indexes)}
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for lines in (self._error, self._output):
             if lines is not None:
                 lines.close()
         self._input.close()
 
     def _from_results(self, index: int) -> str | None:
-        """Look in both files: the input may be deleted once the job has ended."""
+        """Search both result files: the input may be deleted once the job is terminal."""
         source = self._source
         if self._output is None and source.output is not None:
             self._output = ResultFileLines(self._store, source.output, source.job_id)
@@ -73,9 +73,9 @@ class ItemCustomIds:
 
 
 def find_index(store: Reads, source: ResultSource, custom_id: str) -> int | None:
-    """Return the index of the item that has a `custom_id`, reading files from their start.
+    """Return the index of the item with a `custom_id`, reading the files from their start.
 
-    None: no item has it, or no file that tells is left. Raises ObjectStoreAwayError.
+    None when no item has it, or the files are deleted. Raises ObjectStoreAwayError.
     """
     try:
         for part in source.inputs:
@@ -91,7 +91,7 @@ def find_index(store: Reads, source: ResultSource, custom_id: str) -> int | None
 
 
 def _position(store: Reads, file: StoredFile, custom_id: str) -> int | None:
-    """Return the number of the line that has the id, from 0 and without blank ones."""
+    """Return the number of the line with the id, from 0, without blank lines."""
     with store.read(file.key) as blocks:
         lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
         encoded = msgspec.json.encode(custom_id)
@@ -115,7 +115,7 @@ def _in_results(store: Reads, file: StoredFile, job_id: UUID, custom_id: str) ->
 
 
 def _has(line: bytes, custom_id: str, encoded: bytes) -> bool:
-    """Whether a line's `custom_id` is this one. Most lines are told apart without parsing."""
+    """Whether a line has this `custom_id`. Most lines are excluded without parsing."""
     if encoded not in line and not any(e in line for e in _ESCAPES):
         return False
     try:

@@ -20,7 +20,7 @@ from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.supervised_threads import Background
-from results.__main__ import process_name, require_connections
+from results.__main__ import check_pool_size, process_name
 from results.webhooks.delivery.attempt_recording import AttemptRecorder
 from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
 from results.webhooks.delivery.http_sender import HttpSender
@@ -46,9 +46,9 @@ ROLE: Final = GROUP
 _BROKER_WAIT_S: Final = 60.0
 _JOIN_S: Final = 5.0
 _REMOVAL_INTERVAL_S: Final = 600.0
-_LOOK_UPS_MAX: Final = 256  # threads, made when needed
-_LOOK_UP_FILES: Final = 2
-_OTHER_FILES: Final = 256  # of Postgres, Kafka, metrics and the interpreter
+_LOOKUPS_MAX: Final = 256  # threads, started when needed
+_LOOKUP_FILES: Final = 2
+_OTHER_FILES: Final = 256  # Postgres, Kafka, metrics and the interpreter
 _OTHER_CONNECTIONS: Final = 3  # reader, watcher, removal
 
 
@@ -60,7 +60,7 @@ def main(env: Mapping[str, str]) -> int:
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Record and deliver until `stop`.
+    """Record events and deliver messages until `stop`.
 
     Raises SettingsError, LogUnavailableError, SchemaTooNewError, DeliveryError, and one of
     DATABASE_AWAY after `database_wait_s`.
@@ -70,12 +70,12 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     )
     keys = settings.keys()
     if not keys:
-        raise SettingsError(f"{settings.env_prefix}SECRET_KEY is needed to sign")
+        raise SettingsError(f"{settings.env_prefix}SECRET_KEY is required to sign webhooks")
     if settings.allow_private:
         LOG.warning("webhooks may reach private addresses: for development only")
-    require_connections(database, DATABASE_THREADS + _OTHER_CONNECTIONS)
-    look_ups_max = min(settings.slots_max, _LOOK_UPS_MAX)
-    require_open_files(settings.slots_max, look_ups_max)
+    check_pool_size(database, DATABASE_THREADS + _OTHER_CONNECTIONS)
+    lookups_max = min(settings.slots_max, _LOOKUPS_MAX)
+    check_open_files(settings.slots_max, lookups_max)
     serve_metrics(settings)
     LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     engine = create_engine(database, application_name=ROLE)
@@ -83,7 +83,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     clock = SystemClock()
     deliverer = Deliverer(
         engine=engine,
-        dns=DnsLookups(system_resolver, count_max=look_ups_max),
+        dns=DnsLookups(system_resolver, count_max=lookups_max),
         sender=HttpSender(
             policy=address_policy(settings),
             tls=ssl.create_default_context(),
@@ -102,7 +102,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         topics=[EVENTS.name],
         client_id=name,
         on_assign=lambda _: None,
-        on_revoke=lambda _: None,  # nothing is held between two polls
+        on_revoke=lambda _: None,  # nothing is kept between two polls
     )
     background = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
@@ -124,14 +124,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             engine.dispose()
 
 
-def require_open_files(slots_max: int, look_ups_max: int) -> None:
-    """Make sure that each try can have its connection. Raises SettingsError."""
-    wanted = slots_max + _LOOK_UP_FILES * look_ups_max + _OTHER_FILES
-    allowed = allow_open_files(wanted)
-    if allowed < wanted:
+def check_open_files(slots_max: int, lookups_max: int) -> None:
+    """Raise the limit of open files so that every attempt can connect. Raises SettingsError."""
+    needed = slots_max + _LOOKUP_FILES * lookups_max + _OTHER_FILES
+    allowed = allow_open_files(needed)
+    if allowed < needed:
         raise SettingsError(
-            f"{WebhookSettings.env_prefix}SLOTS_MAX={slots_max} takes {wanted} open files and "
-            f"{allowed} are allowed: raise the hard limit (ulimit -Hn), or lower it"
+            f"{WebhookSettings.env_prefix}SLOTS_MAX={slots_max} needs {needed} open files and "
+            f"{allowed} are allowed: raise the hard limit (ulimit -Hn), or lower SLOTS_MAX"
         )
 
 

@@ -1,4 +1,4 @@
-"""How a try ended, in rows: its history, the delivery's next step, the lane's rest."""
+"""Records the outcome of a delivery attempt: history, next state, backoff of the delivery queue."""
 
 import logging
 from collections.abc import Callable
@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 DELIVERED: Final = "delivered"
 EXHAUSTED: Final = "exhausted"
 
-_PUT_OFF_S: Final = 5.0
+_POSTPONED_S: Final = 5.0
 
 GONE: Final = "gone"
 FAILING: Final = "failing"
@@ -41,18 +41,18 @@ FAILING: Final = "failing"
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """One try, as history keeps it."""
+    """One attempt, as the history stores it."""
 
-    started_s: float  # by the database's time
+    started_s: float  # by the database's clock
     duration_s: float
-    failure: DeliveryFailure | None  # None: it was answered with 2xx
+    failure: DeliveryFailure | None  # None: a 2xx response
     status_code: int | None
     error_code: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecorder:
-    """Writes ends of tries; a transaction each, the caller's."""
+    """Records attempts in the transactions of the caller."""
 
     settings: WebhookSettings
     fraction: Callable[[], float]  # random, uniform in [0, 1)
@@ -60,7 +60,7 @@ class AttemptRecorder:
     def record(
         self, connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
     ) -> str | None:
-        """Return the delivery's state now; None: written before, or claimed anew since."""
+        """Return the new state; None if it was recorded before, or the claim has expired."""
         failure = attempt.failure
         delay_s = None
         endpoint_age_s = 0.0
@@ -72,27 +72,27 @@ class AttemptRecorder:
             if not delivery.is_test and not failure.is_gone:
                 delay_s = next_delay_s(delivery.failure_count + 1, failure, self.fraction())
             state = EXHAUSTED if delay_s is None else PENDING
-        if not self._end_try(connection, delivery, state, delay_s):
+        if not self._update_delivery(connection, delivery, state, delay_s):
             return None
-        _remember(connection, delivery, attempt)
+        _insert_attempt(connection, delivery, attempt)
         if not delivery.is_test:
-            self._judge_lane(connection, delivery, failure, endpoint_age_s)
+            self._update_queue(connection, delivery, failure, endpoint_age_s)
         return state
 
-    def _end_try(
+    def _update_delivery(
         self,
         connection: sa.Connection,
         delivery: WebhookDelivery,
         state: str,
         delay_s: float | None,
     ) -> bool:
-        """Write the state, unless that was done or the claim was lost to a later one."""
+        """Set the state, unless it was set before or the delivery was claimed again."""
         wait_s = (delay_s or 0.0) * self.settings.time_scale
         changed = connection.execute(
             sa.update(webhook_deliveries)
             .where(_is(delivery), webhook_deliveries.c.try_count == delivery.try_count)
             .where(webhook_deliveries.c.state == PENDING)
-            # So a repeat of what was committed, though its answer was lost, changes nothing.
+            # A repeat after a commit whose response was lost changes nothing.
             .where(webhook_deliveries.c.failure_count == delivery.failure_count)
             .values(
                 state=state,
@@ -105,7 +105,7 @@ class AttemptRecorder:
         )
         return changed.rowcount == 1
 
-    def _judge_lane(
+    def _update_queue(
         self,
         connection: sa.Connection,
         delivery: WebhookDelivery,
@@ -121,14 +121,14 @@ class AttemptRecorder:
             disable_endpoint(connection, delivery.endpoint_id, GONE)
             return
         scale = self.settings.time_scale
-        lane = _fail_lane(connection, delivery.lane, QUIET_S * scale)
-        # Callbacks share a lane: a new one is not blamed for what the host did before.
-        failing_s = min(lane.for_s, endpoint_age_s)
+        queue = _count_failure(connection, delivery.lane, QUIET_S * scale)
+        # Callbacks to one host share a queue: a new one is not disabled for earlier failures.
+        failing_s = min(queue.for_s, endpoint_age_s)
         if failing_s >= self.settings.disable_after_days * DAY_S * scale:
             disable_endpoint(connection, delivery.endpoint_id, FAILING)
             return
         block_s = scale * queue_backoff_s(
-            lane.failure_count, self.settings.breaker_failures, failure, self.fraction()
+            queue.failure_count, self.settings.breaker_failures, failure, self.fraction()
         )
         if block_s:
             until = sa.func.now() + seconds(block_s)
@@ -140,17 +140,17 @@ class AttemptRecorder:
 
 
 def postpone_delivery(connection: sa.Connection, delivery: WebhookDelivery) -> None:
-    """Give a claim back for a moment: it could not be tried, and no failure is counted."""
+    """Release a claim for some seconds without counting a failure: no attempt was possible."""
     connection.execute(
         sa.update(webhook_deliveries)
         .where(_is(delivery), webhook_deliveries.c.try_count == delivery.try_count)
         .where(webhook_deliveries.c.state == PENDING)
-        .values(claimed_by=None, next_try_at=sa.func.now() + seconds(_PUT_OFF_S), is_due=False)
+        .values(claimed_by=None, next_try_at=sa.func.now() + seconds(_POSTPONED_S), is_due=False)
     )
 
 
 def disable_endpoint(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:
-    """Deliver nothing more to an endpoint until its owner enables it; drop a slice that waits."""
+    """Stop deliveries to an endpoint until its owner enables it; drop a slice of waiting ones."""
     disabled = connection.execute(
         sa.update(webhook_endpoints)
         .where(webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.disabled_at.is_(None))
@@ -162,9 +162,9 @@ def disable_endpoint(connection: sa.Connection, endpoint_id: UUID, reason: str) 
 
 
 def _lock_endpoint(connection: sa.Connection, endpoint_id: UUID) -> float:
-    """Return the age of an endpoint in seconds, 0 when it is gone, and put its failures in line.
+    """Lock an endpoint and return its age in seconds, 0 when it does not exist.
 
-    The one that disables it ends deliveries of others.
+    The lock serialises its failures, since the one that disables it ends other deliveries.
     """
     age_s: float | None = connection.scalar(
         sa.select(_seconds_since(webhook_endpoints.c.created_at))
@@ -174,10 +174,10 @@ def _lock_endpoint(connection: sa.Connection, endpoint_id: UUID) -> float:
     return age_s or 0.0
 
 
-def _fail_lane(connection: sa.Connection, lane: str, quiet_s: float) -> sa.Row[Any]:
-    """Count a failure; return `failure_count`, and `for_s`: how long there were failures alone.
+def _count_failure(connection: sa.Connection, lane: str, quiet_s: float) -> sa.Row[Any]:
+    """Count a failure; return `failure_count` and `for_s`, the time since the first failure.
 
-    Both begin anew when the last failure is more than `quiet_s` ago: nothing was tried since.
+    Both start again when the last failure is more than `quiet_s` ago: there was no attempt since.
     """
     table = webhook_lanes
     is_quiet = table.c.last_failed_at < sa.func.now() - seconds(quiet_s)
@@ -198,7 +198,7 @@ def _seconds_since(moment: sa.ColumnElement[datetime]) -> sa.ColumnElement[float
     return sa.cast(sa.extract("epoch", sa.func.now() - moment), sa.Double)
 
 
-def _remember(
+def _insert_attempt(
     connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
 ) -> None:
     connection.execute(

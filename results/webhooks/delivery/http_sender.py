@@ -1,6 +1,6 @@
-"""One POST to a receiver that may be hostile: a checked address, bounded bytes, bounded time.
+"""Sends one POST to a possibly hostile receiver: checked address, bounded bytes, bounded time.
 
-Only the head of the answer counts. No redirect is followed, no proxy used, no connection kept.
+Only the head of the response counts. No redirects, no proxy, no reused connections.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from results.webhooks.endpoints.name_resolution import AddressRefusedError, allo
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024
-_PIECE_BYTES: Final = 8 * 1024
-_DRAIN_S: Final = 1.0  # to let the receiver end what it says; it changes nothing
+_CHUNK_BYTES: Final = 8 * 1024
+_DRAIN_S: Final = 1.0  # for the rest of a response, which is ignored
 _ADDRESSES_TRIED_MAX: Final = 4
-_CONNECT_SHARE: Final = 0.25  # of a try's time, for an address behind which another one is tried
+_CONNECT_SHARE: Final = 0.25  # of an attempt's time, for an address that is not the last
 _CONNECT_S_MAX: Final = 5.0
 
 
 class SendError(Exception):
-    """There was no answer; `code` says why, stable for logs and history."""
+    """No response; `code` is the reason, stable for logs and history."""
 
     def __init__(self, code: str) -> None:
         """`code` is one of the codes in docs/webhooks.md."""
@@ -37,7 +37,7 @@ class SendError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReceiverResponse:
-    """What a receiver said."""
+    """The head of a receiver's response."""
 
     status_code: int
     retry_after: str | None
@@ -45,7 +45,7 @@ class ReceiverResponse:
 
 @dataclass(frozen=True, slots=True)
 class HttpSender:
-    """Sends; holds what all tries share."""
+    """Sends requests; holds what all attempts share."""
 
     policy: AddressPolicy
     tls: ssl.SSLContext
@@ -58,9 +58,9 @@ class HttpSender:
         headers: Mapping[str, str],
         body: bytes,
     ) -> ReceiverResponse:
-        """Return the answer to one request. Raises SendError, ShortageError.
+        """Return the response to one request. Raises SendError, ShortageError.
 
-        `looked_up` gives the addresses of the host: the time for that is the try's, too.
+        `looked_up` returns the addresses of the host; its time counts towards `timeout_s`.
         """
         try:
             async with asyncio.timeout(self.timeout_s) as limit:
@@ -85,13 +85,13 @@ class HttpSender:
         request: bytes,
         limit: asyncio.Timeout,
     ) -> ReceiverResponse:
-        """Return the answer. `limit` is lifted once its head is there: nothing else counts."""
+        """Return the response. `limit` ends with its head, since the rest is ignored."""
         try:
             reader, writer = await asyncio.open_connection(
                 sock=connected,
                 ssl=self.tls if url.is_tls else None,
                 server_hostname=url.host if url.is_tls else None,
-                limit=_PIECE_BYTES,
+                limit=_CHUNK_BYTES,
             )
         except BaseException:
             connected.close()
@@ -101,19 +101,19 @@ class HttpSender:
             head = await _read_head(reader)
             limit.reschedule(None)
             await _drain(reader, head)
-            assert head.answer is not None
-            return head.answer
+            assert head.response is not None
+            return head.response
         finally:
             writer.transport.abort()
 
     async def _connect(self, url: ReceiverUrl, looked_up: Awaitable[list[str]]) -> socket.socket:
-        """Return a connection to one of the addresses that were checked, and to none besides."""
+        """Return a connection to one of the checked addresses, and to no other."""
         addresses = (await allowed_addresses(looked_up, self.policy))[:_ADDRESSES_TRIED_MAX]
-        # One that swallows everything must leave time for the next.
+        # An address that drops all packets must leave time for the next one.
         share_s = min(_CONNECT_SHARE * self.timeout_s, _CONNECT_S_MAX)
-        for behind, address in zip(reversed(range(len(addresses))), addresses, strict=True):
+        for left, address in zip(reversed(range(len(addresses))), addresses, strict=True):
             try:
-                async with asyncio.timeout(share_s if behind else None):
+                async with asyncio.timeout(share_s if left else None):
                     return await _connected(address, url.port)
             except OSError as error:  # TimeoutError is one
                 if is_shortage(error):
@@ -127,7 +127,7 @@ async def _connected(address: str, port: int) -> socket.socket:
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:
         opened.setblocking(False)
-        # In numbers, so nothing is looked up again: a name cannot change its mind here.
+        # An address, not a name: a second look-up could return another address.
         await asyncio.get_running_loop().sock_connect(opened, (address, port))
     except BaseException:
         opened.close()
@@ -136,13 +136,13 @@ async def _connected(address: str, port: int) -> socket.socket:
 
 
 class _Head:
-    """What the parser found so far."""
+    """The parsed head of a response."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
-        self.answer: ReceiverResponse | None = None
+        self.response: ReceiverResponse | None = None
         self.is_complete = False
-        self.size = 0  # bytes that were read
+        self.size = 0  # bytes read
         self._retry_after: str | None = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -151,48 +151,48 @@ class _Head:
 
     def on_headers_complete(self) -> None:
         status = self.parser.get_status_code()
-        if status >= 200 and self.answer is None:
-            self.answer = ReceiverResponse(status, self._retry_after)
+        if status >= 200 and self.response is None:
+            self.response = ReceiverResponse(status, self._retry_after)
         self._retry_after = None
 
     def on_message_complete(self) -> None:
-        self.is_complete = self.answer is not None
+        self.is_complete = self.response is not None
 
 
 async def _read_head(reader: asyncio.StreamReader) -> _Head:
-    """Read until there is an answer. Raises SendError, OSError, HttpParserError."""
+    """Read the head of the response. Raises SendError, OSError, HttpParserError."""
     head = _Head()
-    while head.answer is None:
-        piece = await reader.read(_PIECE_BYTES)
-        if not piece:
+    while head.response is None:
+        chunk = await reader.read(_CHUNK_BYTES)
+        if not chunk:
             raise SendError("disconnected")
-        if head.size + len(piece) > RESPONSE_BYTES_MAX:
+        if head.size + len(chunk) > RESPONSE_BYTES_MAX:
             raise SendError("answer_too_large")
-        _feed(head, piece)
+        _feed(head, chunk)
     return head
 
 
 async def _drain(reader: asyncio.StreamReader, head: _Head) -> None:
-    """Let the receiver end what it says, for a moment; whatever it is changes nothing."""
+    """Read the rest of a response for a moment, so that the receiver can finish; ignore it."""
     with contextlib.suppress(OSError, httptools.HttpParserError):
         async with asyncio.timeout(_DRAIN_S):
             while not head.is_complete and head.size < RESPONSE_BYTES_MAX:
-                piece = await reader.read(min(_PIECE_BYTES, RESPONSE_BYTES_MAX - head.size))
-                if not piece:
+                chunk = await reader.read(min(_CHUNK_BYTES, RESPONSE_BYTES_MAX - head.size))
+                if not chunk:
                     return
-                _feed(head, piece)
+                _feed(head, chunk)
 
 
-def _feed(head: _Head, piece: bytes) -> None:
-    head.size += len(piece)
+def _feed(head: _Head, chunk: bytes) -> None:
+    head.size += len(chunk)
     try:
-        head.parser.feed_data(piece)
+        head.parser.feed_data(chunk)
     except httptools.HttpParserUpgrade:
         raise SendError("not_http") from None
     except httptools.HttpParserError:
-        if head.answer is None:
+        if head.response is None:
             raise
-        head.is_complete = True  # what follows a good head is of no interest
+        head.is_complete = True  # bytes after a valid head are ignored
 
 
 def _request(url: ReceiverUrl, headers: Mapping[str, str], body: bytes) -> bytes:

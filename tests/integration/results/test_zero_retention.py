@@ -163,7 +163,9 @@ def test_batches_go_soon_with_their_keys_and_leave_their_bill(
 def test_all_keys_go_before_any_rows(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BatchDataRemoval, "step", lambda *_: 0)  # as if others had all of its turn
+    monkeypatch.setattr(
+        BatchDataRemoval, "run_once", lambda *_: 0
+    )  # as if others had all of its turn
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
     for job_id in past:
         retain_nothing(engine, store, job_id)

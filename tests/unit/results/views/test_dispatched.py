@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.views.dispatched_items import DispatchedItems, _note
+from results.views.dispatched_items import DispatchedItems, _add_items
 from topics.records.codec import Headers
 from topics.records.received import Received
 
@@ -19,6 +19,6 @@ from topics.records.received import Received
 )
 def test_a_record_of_another_release_hides_no_other(headers: Headers) -> None:
     found: DispatchedItems = {}
-    _note(found, [Received("batches.p.bulk", 0, 0, None, headers, b"?", 0)])
+    _add_items(found, [Received("batches.p.bulk", 0, 0, None, headers, b"?", 0)])
 
     assert found == {}

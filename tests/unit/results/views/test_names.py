@@ -53,8 +53,8 @@ def far_apart(count: int) -> list[int]:
 def test_an_item_far_from_the_others_costs_a_stretch_and_no_file(
     zero_retention: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_custom_ids, "_STEP_BYTES", 2000)
-    monkeypatch.setattr(input_custom_ids, "PASSED_BYTES_MAX", 20_000)
+    monkeypatch.setattr(input_custom_ids, "_CHECKPOINT_BYTES", 2000)
+    monkeypatch.setattr(input_custom_ids, "SKIPPED_BYTES_MAX", 20_000)
     store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
     names = ItemCustomIds(store.store, source(store, zero_retention=zero_retention))
     order = far_apart(2 * COUNT)
@@ -70,11 +70,13 @@ def test_an_item_far_from_the_others_costs_a_stretch_and_no_file(
 def test_names_that_wait_are_bounded_in_bytes() -> None:
     long = b"".join(b'{"custom_id":"%0510d"}\n' % n for n in range(10_000))
     store = MemoryObjects({"input": long}, block_bytes=64 * 1024)
-    names = InputCustomIds(store.store, source(store, zero_retention=True), keeps_passed=True)
+    names = InputCustomIds(store.store, source(store, zero_retention=True), keeps_skipped=True)
     assert names.at(9_999) == f"{9_999:0510}"
 
-    assert 0 < sum(map(sys.getsizeof, names._passed.values())) <= input_custom_ids.PASSED_BYTES_MAX
-    assert names._passed_bytes <= input_custom_ids.PASSED_BYTES_MAX
+    assert (
+        0 < sum(map(sys.getsizeof, names._skipped.values())) <= input_custom_ids.SKIPPED_BYTES_MAX
+    )
+    assert names._skipped_bytes <= input_custom_ids.SKIPPED_BYTES_MAX
     assert names.at(1) == f"{1:0510}"
     names.close()
 

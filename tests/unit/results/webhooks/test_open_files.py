@@ -77,12 +77,12 @@ def test_what_a_receiver_does_is_no_shortage() -> None:
 LIMITED = """
 import resource
 from core.errors import SettingsError
-from results.webhooks.__main__ import require_open_files
+from results.webhooks.__main__ import check_open_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
-require_open_files(400, 100)
+check_open_files(400, 100)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 try:
-    require_open_files(800, 100)
+    check_open_files(800, 100)
 except SettingsError as error:
     print(error)
 """
