@@ -1,4 +1,8 @@
-"""Tables of webhooks: where to deliver, what to say, and how each try went."""
+"""Tables of webhooks: endpoints, messages, deliveries, attempts and delivery queues.
+
+A delivery queue holds the deliveries of one endpoint, or of a tenant's callbacks to one host, and
+is named in the columns `lane`; its concurrency and its backoff are bounded together.
+"""
 
 from datetime import datetime
 from typing import Final

@@ -167,7 +167,7 @@ class Deliverer:
     async def _deliver(self, delivery: WebhookDelivery) -> None:
         """Attempt a delivery and record the outcome; an error concerns only this delivery."""
         if delivery.try_count == 1:
-            metrics.FIRST_TRY_AGE.observe(delivery.age_s)
+            metrics.FIRST_ATTEMPT_AGE.observe(delivery.age_s)
         facts = {
             "webhook": public_id(EVENT, delivery.message_id),
             "endpoint": delivery.endpoint_id,
@@ -178,7 +178,7 @@ class Deliverer:
             attempt = await self._attempt(delivery)
             state = await self._record(delivery, attempt, claim_ends_s)
         except (DnsLookupsBusyError, ShortageError):
-            metrics.PUT_OFF.inc()
+            metrics.POSTPONED.inc()
             LOG.info("put off", extra=facts)
             with contextlib.suppress(*DATABASE_AWAY):  # the claim expires
                 await self._transaction(lambda c: postpone_delivery(c, delivery))
@@ -189,8 +189,8 @@ class Deliverer:
         else:
             self._note_result(delivery.lane, is_success=attempt.failure is None)
             result = attempt.error_code or "delivered"
-            metrics.TRIES.labels(result).inc()
-            metrics.TRY_SECONDS.observe(attempt.duration_s)
+            metrics.ATTEMPTS.labels(result).inc()
+            metrics.ATTEMPT_SECONDS.observe(attempt.duration_s)
             if state not in (None, "pending"):
                 metrics.ENDED.labels(state).inc()
             LOG.info("tried", extra={**facts, "result": result, "status": attempt.status_code})

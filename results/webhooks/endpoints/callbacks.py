@@ -1,4 +1,4 @@
-"""Callbacks: a URL given with a job, and the secret of its tenant that signs them all."""
+"""Callbacks: webhook URLs of single jobs, all signed with one secret per tenant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from results.webhooks.tables import webhook_callback_secrets, webhook_endpoints
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """What a client wants to hear of one job, and where; the URL was looked up."""
+    """The URL and event types for one job; the caller has checked the URL's addresses."""
 
     text: str
     url: ReceiverUrl
@@ -31,9 +31,9 @@ def add_callback(
     callback: Callback,
     sealer: SecretCipher,
 ) -> UUID:
-    """Add the callback of a new job, in the transaction that creates it; return its endpoint's id.
+    """Add the callback of a new job in the transaction that creates it; return its endpoint's id.
 
-    Tries to one host share a lane, however many jobs call there.
+    All callbacks of a tenant to one host share a delivery queue.
     """
     endpoint_id = new_uuid()
     _ensure_secret(connection, tenant_id, sealer)
@@ -52,16 +52,16 @@ def add_callback(
 
 
 def callback_queue(tenant_id: UUID, url: ReceiverUrl) -> str:
-    """Return the lane that the callbacks of a tenant to one host share."""
+    """Return the name of the delivery queue of a tenant's callbacks to one host."""
     return f"c:{tenant_id.hex}:{url.origin}"
 
 
 def rotate_callback_secret(
     connection: sa.Connection, tenant_id: UUID, sealer: SecretCipher, *, keep_old: bool
 ) -> bytes:
-    """Make the secret that signs a tenant's callbacks anew and return it.
+    """Replace the secret that signs a tenant's callbacks and return the new one.
 
-    With `keep_old` the one before signs beside it for 24 hours.
+    With `keep_old` the old secret also signs for 24 hours.
     """
     _ensure_secret(connection, tenant_id, sealer)
     table = webhook_callback_secrets

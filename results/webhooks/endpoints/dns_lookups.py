@@ -1,6 +1,6 @@
-"""Look-ups in turn: a slow name server holds a thread to the end, so a tenant has a share of them.
+"""Limits concurrent DNS look-ups, per process and tenant: a slow name server blocks a thread.
 
-A try that is given up leaves its thread behind: that place is taken until the name server answers.
+The thread of an abandoned look-up keeps its slot until the name server answers.
 """
 
 import asyncio
@@ -12,28 +12,28 @@ from weakref import WeakValueDictionary
 from results.webhooks.endpoints.name_resolution import Resolver, look_up
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, is_address
 
-_SHARE: Final = 8  # of all places one tenant has this part
+_SHARE: Final = 8  # a tenant gets this fraction of all slots
 _WAIT_S: Final = 10.0  # within the margin of a claim
 
 
 class DnsLookupsBusyError(Exception):
-    """There was no place for a look-up in time; of the receiver this says nothing."""
+    """No slot for a look-up became free in time; this says nothing about the receiver."""
 
 
 class DnsLookups:
-    """Of one process; used on one loop."""
+    """The look-ups of one process, on one event loop."""
 
     def __init__(self, resolve: Resolver, *, count_max: int, wait_s: float = _WAIT_S) -> None:
-        """`count_max` at once in all."""
+        """`count_max` bounds the look-ups at one time."""
         self._resolve = resolve
         self._wait_s = wait_s
-        self._places = asyncio.Semaphore(count_max)
+        self._slots = asyncio.Semaphore(count_max)
         self._share = max(1, count_max // _SHARE)
-        # Those of tenants that look up, or wait for it, right now.
+        # Of tenants with running or waiting look-ups.
         self._shares: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
 
     async def start(self, tenant_id: UUID, url: ReceiverUrl) -> Awaitable[list[str]]:
-        """Wait for a place, begin, and return what gives the addresses of `url`'s host.
+        """Wait for a slot, start, and return an awaitable of the addresses of `url`'s host.
 
         Raises DnsLookupsBusyError.
         """
@@ -42,24 +42,24 @@ class DnsLookups:
         share = self._shares.setdefault(tenant_id, asyncio.Semaphore(self._share))
         try:
             async with asyncio.timeout(self._wait_s):
-                await self._enter(share)
+                await self._acquire(share)
         except TimeoutError:
             raise DnsLookupsBusyError from None
 
-        def leave(ended: asyncio.Task[list[str]]) -> None:
-            self._places.release()
+        def release(ended: asyncio.Task[list[str]]) -> None:
+            self._slots.release()
             share.release()
             if not ended.cancelled():
-                ended.exception()  # whoever asked may have given up: then nobody else takes it
+                ended.exception()  # marks it as retrieved, also when the caller gave up
 
         running = asyncio.create_task(look_up(url, self._resolve))
-        running.add_done_callback(leave)
+        running.add_done_callback(release)
         return asyncio.shield(running)
 
-    async def _enter(self, share: asyncio.Semaphore) -> None:
+    async def _acquire(self, share: asyncio.Semaphore) -> None:
         await share.acquire()
         try:
-            await self._places.acquire()
+            await self._slots.acquire()
         except BaseException:
             share.release()
             raise

@@ -1,6 +1,6 @@
-"""Endpoints as their owners see them: create, change, rotate, delete. The caller's transaction.
+"""Webhook endpoints for their owners: create, change, rotate, delete, in the caller's transaction.
 
-An endpoint belongs to one tenant; for every other it does not exist.
+An endpoint belongs to one tenant; other tenants cannot see that it exists.
 """
 
 from collections.abc import Sequence
@@ -45,17 +45,19 @@ class EndpointNotFoundError(RequestRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class EndpointChange:
-    """Fields of an endpoint, checked one by one; None leaves one as it is."""
+    """New values of an endpoint's fields, each checked; None leaves a field unchanged."""
 
     name: str | None = None
-    url: str | None = None  # was parsed and looked up by the caller
+    url: str | None = None  # parsed, and its addresses checked, by the caller
     event_types: Sequence[str] | None = None
     enabled: bool | None = None
 
     def __post_init__(self) -> None:
-        """Raise FieldRefusedError."""
+        """Check the fields. Raises FieldRefusedError."""
         if self.name is not None and not 0 < len(self.name) <= NAME_CHARS_MAX:
-            raise FieldRefusedError(f"Give 1 to {NAME_CHARS_MAX} characters.", param="name")
+            raise FieldRefusedError(
+                f"The name must have 1 to {NAME_CHARS_MAX} characters.", param="name"
+            )
         if self.name is not None and "\x00" in self.name:
             raise FieldRefusedError("The character U+0000 is not allowed.", param="name")
         if self.event_types is not None:
@@ -63,9 +65,9 @@ class EndpointChange:
 
 
 def check_event_types(event_types: Sequence[str], *, param: str) -> None:
-    """Raise FieldRefusedError unless there are some and all are known."""
+    """Raise FieldRefusedError unless there is at least one type and all are known."""
     if not event_types or not set(event_types) <= set(EVENT_TYPES):
-        raise FieldRefusedError(f"Give some of {', '.join(EVENT_TYPES)}.", param=param)
+        raise FieldRefusedError(f"Give one or more of {', '.join(EVENT_TYPES)}.", param=param)
 
 
 def create_endpoint(
@@ -76,9 +78,9 @@ def create_endpoint(
     *,
     endpoints_max: int,
 ) -> tuple[sa.Row[Any], bytes]:
-    """Add an endpoint; return it with its secret. Raises FieldRefusedError when there are enough.
+    """Add an endpoint; return it with its secret. Raises FieldRefusedError above `endpoints_max`.
 
-    `new` has all its fields.
+    `new` must have a name, a URL and event types.
     """
     assert new.name is not None
     assert new.url is not None
@@ -115,7 +117,7 @@ def create_endpoint(
 def find_endpoint(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None
 ) -> sa.Row[Any]:
-    """Return an endpoint, or a callback. Raises EndpointNotFoundError, also for foreign ids."""
+    """Return an endpoint or callback. Raises EndpointNotFoundError, also for foreign ids."""
     row = connection.execute(
         sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
     ).one_or_none()
@@ -125,8 +127,8 @@ def find_endpoint(
 
 
 def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Return the callback of a job. Raises EndpointNotFoundError: none, not yours, or deleted."""
-    if job_id is None:  # to SQL it would mean every endpoint that is no callback
+    """Return the callback of a job. Raises EndpointNotFoundError: none, foreign, or deleted."""
+    if job_id is None:  # in SQL it would match every endpoint that is no callback
         raise EndpointNotFoundError
     row = connection.execute(
         sa.select(webhook_endpoints).where(_shown(tenant_id), webhook_endpoints.c.job_id == job_id)
@@ -145,10 +147,10 @@ def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -
 def change_endpoint(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, change: EndpointChange
 ) -> sa.Row[Any]:
-    """Change what `change` gives and return the endpoint. Raises EndpointNotFoundError.
+    """Apply `change` and return the endpoint. Raises EndpointNotFoundError.
 
-    A new URL also enables it, and what waits goes there; disabling it drops what waits, a slice of
-    it at once.
+    A new URL also enables the endpoint and applies to waiting deliveries. Disabling drops a slice
+    of the waiting deliveries; later claims drop the others.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     values: dict[str, object] = {}
@@ -179,9 +181,9 @@ def change_endpoint(
 
 
 def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> None:
-    """Hide an endpoint for good, with its history, and forget its URL and secrets.
+    """Hide an endpoint and its history for good, and erase its URL and secrets.
 
-    Its rows may be millions: `MessageRemoval` takes them. Raises EndpointNotFoundError.
+    `MessageRemoval` deletes its rows, maybe millions. Raises EndpointNotFoundError.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
@@ -209,9 +211,9 @@ def rotate_secret(
     *,
     keep_old: bool,
 ) -> tuple[sa.Row[Any], bytes]:
-    """Give an endpoint a new secret; the one before signs beside it for 24 hours if `keep_old`.
+    """Replace the secret of an endpoint; with `keep_old` the old one also signs for 24 hours.
 
-    Raises EndpointNotFoundError, also for callbacks: their secret is the tenant's.
+    Raises EndpointNotFoundError, also for callbacks, whose secret belongs to the tenant.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     if row.sealed_secret is None:
@@ -231,7 +233,7 @@ def rotate_secret(
 
 
 def _move_callback(connection: sa.Connection, row: sa.Row[Any], url: str) -> str:
-    """Let what waits for a callback wait in the lane of its new host; return that lane."""
+    """Move waiting deliveries of a callback to the queue of its new host; return that queue."""
     lane = callback_queue(row.tenant_id, parse_url(url, allow_private=True))
     connection.execute(
         sa.update(webhook_deliveries)
@@ -255,7 +257,7 @@ def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, obje
 
 
 def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> sa.Row[Any]:
-    """Lock an endpoint; others may go on to add rows that name it."""
+    """Lock an endpoint; other transactions can still insert rows that refer to it."""
     row = connection.execute(
         sa.select(webhook_endpoints)
         .where(_shown(tenant_id), _is(endpoint_id))
@@ -271,11 +273,11 @@ def _owned(tenant_id: UUID) -> sa.ColumnElement[bool]:
 
 
 def _shown(tenant_id: UUID) -> sa.ColumnElement[bool]:
-    """Of a deleted batch nothing shows, its callback either; that it ended is told all the same."""
-    is_gone = sa.exists().where(
+    """Exclude deleted endpoints, and callbacks of deleted batches, which still receive the end."""
+    is_job_deleted = sa.exists().where(
         jobs.c.id == webhook_endpoints.c.job_id, jobs.c.deleted_at.is_not(None)
     )
-    return sa.and_(_owned(tenant_id), _IS_KEPT, ~is_gone)
+    return sa.and_(_owned(tenant_id), _IS_KEPT, ~is_job_deleted)
 
 
 def _is(endpoint_id: UUID | None) -> sa.ColumnElement[bool]:

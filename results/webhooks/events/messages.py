@@ -1,4 +1,4 @@
-"""What can be heard of, and how it reads: OpenAI's event envelope with thin data."""
+"""Event types and message bodies: OpenAI's event envelope with an `id` and few other data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,37 +30,37 @@ EVENT_TYPES: Final = (*TERMINAL_EVENTS, *WATCHED_EVENTS, *REQUEST_EVENTS.values(
 
 PERCENTS: Final = (25, 50, 75)
 ITEMS_MAX: Final = 100
-_ITEMS_BYTES_MAX: Final = 16 * 1024  # a payload stays below 20 kB, as the scheme asks
+_ITEMS_BYTES_MAX: Final = 16 * 1024  # keeps a payload below 20 kB, as Standard Webhooks demands
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookMessage:
-    """One event, as it will be sent to every endpoint that asked for its type."""
+    """One event, as sent to every endpoint subscribed to its type."""
 
     message_id: UUID
     tenant_id: UUID
     job_id: UUID | None
     event_type: str
-    at_s: float  # when it happened, by the database's time
+    at_s: float  # time of the event by the database's clock
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FailedItem:
-    """An item that failed, by its place in the input file."""
+    """A failed item and its index in the input."""
 
     index: int
     custom_id: str | None
 
 
 def job_message(
-    event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float, ours: object = None
+    event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float, extension: object = None
 ) -> WebhookMessage:
-    """Return the message of `event`, its id and type; `ours` goes beside the job's id."""
+    """Return the message of `event` (id, type); `extension` is its `millrace` object."""
     message_id, event_type = event
     data: dict[str, object] = {"id": public_id(JOB, job_id)}
-    if ours is not None:
-        data["millrace"] = ours
+    if extension is not None:
+        data["millrace"] = extension
     body = event_body(message_id, event_type, at_s, data)
     return WebhookMessage(message_id, tenant_id, job_id, event_type, at_s, body)
 
@@ -68,14 +68,14 @@ def job_message(
 def request_message(
     event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float
 ) -> WebhookMessage:
-    """Return the message that a single request has ended."""
+    """Return the message of the end of a single request."""
     message_id, event_type = event
     body = event_body(message_id, event_type, at_s, {"id": public_id(SINGLE, job_id)})
     return WebhookMessage(message_id, tenant_id, job_id, event_type, at_s, body)
 
 
 def event_body(message_id: UUID, event_type: str, at_s: float, data: dict[str, object]) -> bytes:
-    """Return the JSON of an event."""
+    """Return an event as JSON."""
     return msgspec.json.encode(
         {
             "id": public_id(EVENT, message_id),
@@ -88,12 +88,12 @@ def event_body(message_id: UUID, event_type: str, at_s: float, data: dict[str, o
 
 
 def crossed_percents(announced: int, ended_count: int, total_count: int) -> list[int]:
-    """Return the marks above `announced` that a job has reached."""
+    """Return the marks above `announced` that a job has reached, in percent."""
     return [p for p in PERCENTS if p > announced and 100 * ended_count >= p * total_count > 0]
 
 
 def shown_items(items: Sequence[FailedItem]) -> list[dict[str, object]]:
-    """Return as many of `items` as an event may name."""
+    """Return as many of `items` as a message may contain."""
     shown: list[dict[str, object]] = []
     size = 0
     for item in items[:ITEMS_MAX]:

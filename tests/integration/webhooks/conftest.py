@@ -91,10 +91,10 @@ class Site:
         room = ClaimLimits(
             slots=slots,
             suspect_slots=slots,
-            lane_slots_max=4,
+            queue_slots_max=4,
             tenant_slots_max=slots,
             busy_tenants={},
-            proven_lanes=(),
+            proven_queues=(),
         )
         with self.engine.begin() as connection:
             return claim_deliveries(connection, room, holder="test", lease_s=60)

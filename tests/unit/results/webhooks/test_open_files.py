@@ -99,4 +99,4 @@ def test_the_limit_is_raised_as_far_as_tries_need_or_the_role_says_what_to_do() 
     )
     limits, refusal = done.stdout.splitlines()
     assert limits == "856 1000"
-    assert refusal.startswith("MILLRACE_WEBHOOKS_SLOTS_MAX=800 takes 1256 open files and 1000")
+    assert refusal.startswith("MILLRACE_WEBHOOKS_SLOTS_MAX=800 needs 1256 open files and 1000")
