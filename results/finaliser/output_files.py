@@ -9,8 +9,8 @@ from uuid import UUID
 
 from core.object_names import RESULTS
 from results.finaliser.output_lines import (
+    AFTER_BODY,
     ANSWER_GONE,
-    CLOSING,
     ItemRow,
     LineTemplate,
     belongs_to_output,
@@ -89,11 +89,11 @@ def _write_stored(
         failed = row._replace(status_code=0, error_code=ANSWER_GONE, error_message=None)
         file.write(template.line(failed, custom_id))
         return
-    file.write((template.opening(row, custom_id),))
+    file.write((template.before_body(row, custom_id),))
     with blocks:
         for block in blocks:
             file.write((one_line(block),))
-    file.write((CLOSING,))
+    file.write((AFTER_BODY,))
 
 
 class _Buffered:

@@ -29,7 +29,7 @@ ERROR_MESSAGES: Final[Mapping[str, str]] = {
 }
 """Messages of codes whose rows store none, which saves repeating them in a million rows."""
 
-CLOSING: Final = b'},"error":null}\n'
+AFTER_BODY: Final = b'},"error":null}\n'
 """Ends a line after its body."""
 
 _FALLBACK_CODE: Final = "request_failed"
@@ -75,10 +75,10 @@ class LineTemplate:
         if status_code == 0:
             return (self._unanswered % (index, _encode(custom_id), error_object(row)),)
         opening = self._opening % (index, _encode(custom_id), status_code, index)
-        return opening, one_line(body) if body else b"null", CLOSING
+        return opening, one_line(body) if body else b"null", AFTER_BODY
 
-    def opening(self, row: ItemRow, custom_id: str | None) -> bytes:
-        """Return the start of a line whose body is an object; the body and `CLOSING` follow."""
+    def before_body(self, row: ItemRow, custom_id: str | None) -> bytes:
+        """Return the start of a line whose body is an object; the body and `AFTER_BODY` follow."""
         index = row.item_index
         return self._opening % (index, _encode(custom_id), row.status_code, index)
 

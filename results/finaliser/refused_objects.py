@@ -19,7 +19,7 @@ class RefusedObjects:
     def delete(self, store: ObjectStore, key: str) -> MillraceError | None:
         """Delete an object; return the error when the store refuses it for good.
 
-        Raises temporary errors. The caller leaves out `keys` when it looks for the next objects.
+        Raises temporary errors. The caller excludes `keys` when it selects the next objects.
         """
         try:
             store.delete(key)

@@ -105,7 +105,7 @@ def settled_query(limit: int) -> sa.Select[Any]:
     return sa.select(*columns).where(SETTLED).order_by(jobs.c.created_at).limit(limit)
 
 
-def spare_answers(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+def unreferenced_answers(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the oversized answers of terminal requests that their rows do not name.
 
     They belong to executions that did not count, or were meant for a caller that died.

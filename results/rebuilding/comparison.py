@@ -85,7 +85,7 @@ class Comparison:
         return self.above_limit > 0 or self.below_limit > 0
 
 
-def same(left: str, right: str) -> str:
+def rows_equal(left: str, right: str) -> str:
     """Return the SQL condition that two rows of `items` are equal in COLUMNS."""
     lefts, rights = item_columns(COLUMNS, left), item_columns(COLUMNS, right)
     return f"ROW({lefts}) IS NOT DISTINCT FROM ROW({rights})"
@@ -101,7 +101,7 @@ _DIFFER: Final = f"""
 SELECT count(*) FILTER (WHERE live.item_index IS NULL),
     count(*) FILTER (WHERE shadow.item_index IS NULL),
     count(*) FILTER (WHERE live.item_index IS NOT NULL AND shadow.item_index IS NOT NULL
-        AND NOT {same("live", "shadow")})
+        AND NOT {rows_equal("live", "shadow")})
 FROM (SELECT * FROM items WHERE {_SPAN}) AS live
 FULL JOIN (SELECT * FROM {SCHEMA}.items WHERE {_SPAN}) AS shadow USING (item_index)
 """  # noqa: S608  no outside input

@@ -86,11 +86,11 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
         after = Place(rows[-1].created_at, rows[-1].id)
     with engine.connect() as connection:
         last_bill = connection.scalar(_LAST_BILL)
-    record_count, is_complete = _rewind(kafka, group, since_s(oldest, last_bill))
+    record_count, is_complete = _rewind(kafka, group, replay_start_s(oldest, last_bill))
     return RecoveryResult(job_count, record_count, is_complete)
 
 
-def since_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:
+def replay_start_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:
     """Return the time from which the log is read again.
 
     Without any bill it is the beginning of the log: when the first one was lost is unknown.

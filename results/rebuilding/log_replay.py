@@ -79,7 +79,7 @@ class LogReplay:
         never = threading.Event()
         above: Counter[UUID] = Counter()
         for entries in self._entries(log, {job_id.bytes for job_id in job_ids}):
-            above.update(above_limit(entries, settings.attempts_max))
+            above.update(jobs_above_limit(entries, settings.attempts_max))
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
@@ -97,7 +97,7 @@ class LogReplay:
             reader.close()
 
 
-def above_limit(entries: Iterable[Entry], attempts_max: int) -> Iterator[UUID]:
+def jobs_above_limit(entries: Iterable[Entry], attempts_max: int) -> Iterator[UUID]:
     """Yield the job of each execution that a limit of `attempts_max` would not allow."""
     for entry in entries:
         if not isinstance(entry.record, Outcomes):

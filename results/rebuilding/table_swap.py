@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from core.ids import JOB, SINGLE, public_id
 from core.states import JobKind
 from jobs.tables.jobs import jobs
-from results.rebuilding.comparison import COLUMNS, COUNTERS, USAGE, Comparison, same
+from results.rebuilding.comparison import COLUMNS, COUNTERS, USAGE, Comparison, rows_equal
 from results.rebuilding.missing_dead_letters import add_missing
 from results.rebuilding.rebuild_outcome import RebuildOutcome
 from results.rebuilding.shadow_tables import LONG_TIMEOUT, SCHEMA, statement
@@ -36,7 +36,7 @@ _DELETE: Final = f"""
 DELETE FROM items live WHERE {_THIS} AND NOT EXISTS (
     SELECT FROM {SCHEMA}.items shadow
     WHERE shadow.job_day = :day AND shadow.job_id = :job
-        AND shadow.item_index = live.item_index AND {same("live", "shadow")}
+        AND shadow.item_index = live.item_index AND {rows_equal("live", "shadow")}
 )
 """  # noqa: S608  no outside input
 _INSERT: Final = f"""

@@ -99,9 +99,9 @@ def remove_requests(connection: sa.Connection, old: Sequence[OldRequest]) -> int
     return removed
 
 
-def end_old_files(connection: sa.Connection, *, days: float) -> int:
+def delete_old_files(connection: sa.Connection, *, days: float) -> int:
     """Delete files without expiry that were created more than `days` ago; return how many."""
-    return end_files(
+    return delete_files(
         connection,
         sa.and_(
             files.c.expires_at.is_(None),
@@ -111,7 +111,7 @@ def end_old_files(connection: sa.Connection, *, days: float) -> int:
     )
 
 
-def end_files(connection: sa.Connection, is_due: sa.ColumnElement[bool]) -> int:
+def delete_files(connection: sa.Connection, is_due: sa.ColumnElement[bool]) -> int:
     """Delete a slice of the files that match `is_due`, oldest first; return how many."""
     due = (
         sa.select(files.c.id)

@@ -21,7 +21,7 @@ from jobs.store.orphans import (
     without_key,
 )
 from results import metrics
-from results.finaliser.request_finaliser import spare_answers
+from results.finaliser.request_finaliser import unreferenced_answers
 from storage.objects.object_store import ObjectStore
 from storage.postgres.database_now import database_now_s
 
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 _RULES: Final[tuple[tuple[str, tuple[FindOrphans, ...]], ...]] = (
     (FILES, (without_file,)),
     (RESULTS, (without_file,)),
-    (ANSWERS, (of_ended_batches, of_no_job, spare_answers)),
+    (ANSWERS, (of_ended_batches, of_no_job, unreferenced_answers)),
     (REQUESTS, (of_no_open_request,)),
     (KEYED_ANSWERS, (without_key,)),
     (KEYS, (of_no_kept_job,)),

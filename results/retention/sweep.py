@@ -68,9 +68,9 @@ class RetentionSweep:
         self._tombstones.run_once(expired_data.old_batches_query(days.batch_days))
         self._tombstones.run_once(zero_retention.ended_query(hours))
         self._keys.run_once()
-        self._run_slices("file_ended", zero_retention.end_unused_files, hours=hours)
+        self._run_slices("file_ended", zero_retention.delete_unused_files, hours=hours)
         if days.file_days is not None:
-            self._run_slices("file_ended", expired_data.end_old_files, days=days.file_days)
+            self._run_slices("file_ended", expired_data.delete_old_files, days=days.file_days)
         if self._run_count % _SLOW_RUNS == 0:
             REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
             self._run_slices("tombstone", expired_data.purge_tombstones, days=days.tombstone_days)

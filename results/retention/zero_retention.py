@@ -8,7 +8,7 @@ from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention.deletion import NAMED_FILES
-from results.retention.expired_data import days_ago, end_files, old_batches_query
+from results.retention.expired_data import days_ago, delete_files, old_batches_query
 from tenancy.tables import tenants
 
 _DAY_HOURS: Final = 24
@@ -19,7 +19,7 @@ def ended_query(hours: float) -> sa.Select[Any]:
     return old_batches_query(hours / _DAY_HOURS).where(jobs.c.zero_retention)
 
 
-def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
+def delete_unused_files(connection: sa.Connection, *, hours: float) -> int:
     """Delete a slice of zero-retention files older than `hours` that no batch names.
 
     Returns how many. Files uploaded before their tenant became zero-retention are kept.
@@ -41,7 +41,7 @@ def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
         .join(jobs, jobs.c.id == job_inputs.c.job_id)
         .where(job_inputs.c.file_id == files.c.id, jobs.c.deleted_at.is_(None))
     )
-    return end_files(
+    return delete_files(
         connection,
         sa.and_(
             sa.exists(has_zero_retention),

@@ -11,7 +11,7 @@ from typing import Final
 
 from jobs.input.line_reader import Line, input_lines
 from results.views.result_sources import InputPart, ResultSource
-from results.writer.custom_ids import InputShorterError, id_in
+from results.writer.custom_ids import InputShorterError, read_custom_id
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import Blocks, Reads
 
@@ -70,11 +70,11 @@ class InputCustomIds:
             self._blocks = None
 
     def _find(self, index: int) -> str:
-        self._seek(part_of(self._source, index), index)
+        self._seek(input_part_of(self._source, index), index)
         for here, line in self._read():
             if here == index:
                 self._furthest = max(self._furthest, index)
-                return id_in(line)
+                return read_custom_id(line)
             self._skip(here, line)
         raise InputShorterError(index=index)
 
@@ -116,13 +116,13 @@ class InputCustomIds:
         if not self._keeps_skipped or index <= self._furthest:
             return
         self._furthest = index
-        self._skipped[index] = custom_id = id_in(line)
+        self._skipped[index] = custom_id = read_custom_id(line)
         self._skipped_bytes += _size(custom_id)
         while self._skipped_bytes > SKIPPED_BYTES_MAX:
             self._skipped_bytes -= _size(self._skipped.pop(next(iter(self._skipped))))
 
 
-def part_of(source: ResultSource, index: int) -> InputPart:
+def input_part_of(source: ResultSource, index: int) -> InputPart:
     """Return the input file that contains an item."""
     return max(
         (part for part in source.inputs if part.first_index <= index),

@@ -21,7 +21,7 @@ from storage.objects.errors import ObjectMissingError
 from storage.objects.object_store import Reads
 
 _ESCAPES: Final = (b"\\u", b"\\/")
-"""Escapes with which other JSON encoders may write a character that ours does not escape."""
+"""Escapes of other JSON encoders for characters that msgspec does not escape."""
 
 
 class ItemCustomIds:
@@ -47,7 +47,7 @@ class ItemCustomIds:
         except (ObjectMissingError, InputShorterError):
             return self._from_results(index) if is_zero_retention else None
 
-    def of(self, indexes: Iterable[int]) -> dict[int, str | None]:
+    def by_index(self, indexes: Iterable[int]) -> dict[int, str | None]:
         """Return the ids of several items, reading the files in order."""
         return {index: self.at(index) for index in sorted(indexes)}
 

@@ -73,7 +73,7 @@ def read_sequence(
 
 
 def sequence_of(connection: sa.Connection, job_id: UUID, item_index: int) -> int | None:
-    """Return the sequence of an item that has its row. Reads the whole order of the job."""
+    """Return the sequence of an item that has its row. Reads the complete order of the job."""
     cursor = raw_cursor(connection)
     cursor.execute(FIND_SEQUENCE, [item_index, job_id, item_index], prepare=False)
     found = cursor.fetchone()

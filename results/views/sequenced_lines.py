@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from results.finaliser.output_lines import (
+    AFTER_BODY,
     ANSWER_GONE,
     ItemRow,
     LineTemplate,
@@ -29,7 +30,6 @@ Frame: TypeAlias = Callable[[int], tuple[bytes, bytes]]
 BLOCK_BYTES: Final = 64 * 1024
 
 _TAIL_BYTES: Final = 2  # a line of a file ends with a brace and a newline
-_ANSWERED: Final = b'},"error":null}\n'
 _GONE: Final = b'null},"error":' + error_value(ANSWER_GONE) + b"}\n"
 
 
@@ -65,7 +65,9 @@ class SequencedLines:
         if self._decrypter is not None:  # loads the key again, which may have been destroyed
             self._decrypter = RowDecrypter(self._store, self._source.job_id)
         rows = list(rows)
-        custom_ids = self._custom_ids.of(row.item_index for _, row in rows if row.custom_id is None)
+        custom_ids = self._custom_ids.by_index(
+            row.item_index for _, row in rows if row.custom_id is None
+        )
         pending: list[bytes] = []
         size = 0
         for sequence, found in rows:
@@ -111,9 +113,9 @@ class SequencedLines:
             return
         assert row.body_key is not None
         with self._store.read(row.body_key) as blocks:
-            yield before + self._template.opening(row, custom_id)
+            yield before + self._template.before_body(row, custom_id)
             yield from map(one_line, blocks)
-        yield _ANSWERED[:-_TAIL_BYTES] + tail
+        yield AFTER_BODY[:-_TAIL_BYTES] + tail
 
     def _from_file(
         self,
@@ -129,7 +131,7 @@ class SequencedLines:
             with suppress(ObjectMissingError):  # deleted since the source was read
                 found = lines.find_line(row.item_index)
         if file is None or found is None:
-            yield before + self._template.opening(row, custom_id) + _GONE[:-_TAIL_BYTES] + tail
+            yield before + self._template.before_body(row, custom_id) + _GONE[:-_TAIL_BYTES] + tail
             return
         offset, length = found
         with self._store.read(file.key, offset=offset, length=length - _TAIL_BYTES) as blocks:

@@ -36,7 +36,7 @@ SLICE_ITEMS: Final = 5000
 SLICE_BYTES: Final = 8 * 1024 * 1024
 """Bounds on the rows of one transaction and their bodies: one item can have a million copies."""
 
-LOOK_ITEMS: Final = 50_000
+SEARCH_ITEMS_MAX: Final = 50_000
 """Copies that one search for missing rows examines: each costs an index probe."""
 
 _ALL_INDEXES: Final = range(2**31 - 1)  # bounded by the job's number of items
@@ -88,15 +88,15 @@ class CopyWriter:
         *,
         slice_items: int = SLICE_ITEMS,
         slice_bytes: int = SLICE_BYTES,
-        look_items: int = LOOK_ITEMS,
+        search_items_max: int = SEARCH_ITEMS_MAX,
     ) -> None:
         """Set the bounds of one transaction (rows, body bytes) and of one search.
 
-        `look_items` bounds the search: one item, or one record, may concern millions of copies.
+        `search_items_max` bounds the search: one item, or one record, may concern millions of copies.
         """
         self._engine = engine
         self._slice_items, self._slice_bytes = slice_items, slice_bytes
-        self._look_items = look_items
+        self._search_items_max = search_items_max
 
     def copy_steps(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[WorkStep]:
         """Return the steps that write the copies of these items, as far as the items have rows."""
@@ -123,7 +123,7 @@ class CopyWriter:
                 return []
             span = range(within.start, min(within.stop, job.total_count))
             if self._exceeds_search_limit(cursor, job_id, span, originals):
-                size = self._look_items
+                size = self._search_items_max
                 parts = (range(at, min(at + size, span.stop)) for at in span[::size])
                 return [partial(self._find_due, job_id, part, originals) for part in parts]
             due = _due(cursor, job, span, originals)
@@ -134,11 +134,11 @@ class CopyWriter:
         self, cursor: Cursor, job_id: UUID, span: range, originals: list[int] | None
     ) -> bool:
         """Whether one search may meet too many copies; most originals have only a few."""
-        if len(span) <= self._look_items:
+        if len(span) <= self._search_items_max:
             return False
         if originals is None:
             return True
-        parameters = [job_id, originals, span.start, span.stop, self._look_items]
+        parameters = [job_id, originals, span.start, span.stop, self._search_items_max]
         row = cursor.execute(HAS_MORE_COPIES, parameters, prepare=False).fetchone()
         return row == (True,)
 

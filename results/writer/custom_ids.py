@@ -25,7 +25,7 @@ UNREADABLE: Final = ""
 """Stands for the id in a line that cannot be read: the job is finalised nevertheless."""
 
 
-def id_in(line: bytes | None) -> str:
+def read_custom_id(line: bytes | None) -> str:
     """Return the id in a line of an input file, or `UNREADABLE`."""
     try:
         return custom_id_of(line or b"")
@@ -87,7 +87,7 @@ class CustomIds:
         return lines
 
     def _custom_id(self, line: bytes | None) -> str:
-        custom_id = id_in(line)
+        custom_id = read_custom_id(line)
         self.unreadable_count += custom_id == UNREADABLE
         return custom_id
 

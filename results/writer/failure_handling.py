@@ -193,12 +193,12 @@ def code_of(failure: ItemOutcome) -> str:
     return stable_code(failure.error_code, failure.body, failure.status_code)
 
 
-def stable_code(ours: str | None, body: bytes, status_code: int) -> str:
+def stable_code(own_code: str | None, body: bytes, status_code: int) -> str:
     """Return Millrace's own code, else the code in the response's error envelope, else `http_<n>`.
 
     A code from an upstream response is used only when it looks like one.
     """
-    code = ours or _answer_code(body)
+    code = own_code or _answer_code(body)
     return code if code and _CODE.fullmatch(code) else f"http_{status_code}"
 
 
@@ -212,11 +212,11 @@ def _letters(
         attempts.setdefault(index, []).append(FailedAttempt(attempt, status_code, code, at_s))
     letters = []
     for item in dead:
-        tried = attempts.get(item.index, [])
-        if not tried or tried[-1].attempt < item.attempt:
+        failed = attempts.get(item.index, [])
+        if not failed or failed[-1].attempt < item.attempt:
             last = FailedAttempt(item.attempt, item.status_code, code_of(item), now_s)
-            tried = [*tried, last]
-        letters.append(DeadItem(item.index, item.custom_id, tried))
+            failed = [*failed, last]
+        letters.append(DeadItem(item.index, item.custom_id, failed))
     return letters
 
 

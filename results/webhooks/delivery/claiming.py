@@ -20,9 +20,9 @@ from results.webhooks.tables import DELETED
 _LOCK_KEY: Final = 0x77656268  # one claim at a time in one database
 _SERIALISE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
 
-_FALLEN_DUE_MAX: Final = 1000  # per claim, longest due first
+_MARKED_MAX: Final = 1000  # per claim, longest due first
 
-FALL_DUE: Final = sa.text("""
+MARK_DUE: Final = sa.text("""
 WITH waited AS (
     SELECT message_id, endpoint_id FROM webhook_deliveries
     WHERE state = 'pending' AND NOT is_due AND next_try_at <= now()
@@ -152,8 +152,8 @@ def claim_deliveries(
     The second value tells whether to claim again at once, because more may be due.
     """
     connection.execute(_SERIALISE)
-    fallen_count = connection.execute(FALL_DUE, {"limit": _FALLEN_DUE_MAX}).rowcount
-    is_more = fallen_count == _FALLEN_DUE_MAX
+    marked_count = connection.execute(MARK_DUE, {"limit": _MARKED_MAX}).rowcount
+    is_more = marked_count == _MARKED_MAX
     due = connection.execute(DUE, {"lane_max": limits.queue_slots_max}).all()
     chosen = limit_per_queue(due, limits)
     if not chosen:

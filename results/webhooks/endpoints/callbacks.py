@@ -29,14 +29,14 @@ def add_callback(
     tenant_id: UUID,
     job_id: UUID,
     callback: Callback,
-    sealer: SecretCipher,
+    cipher: SecretCipher,
 ) -> UUID:
     """Add the callback of a new job in the transaction that creates it; return its endpoint's id.
 
     All callbacks of a tenant to one host share a delivery queue.
     """
     endpoint_id = new_uuid()
-    _ensure_secret(connection, tenant_id, sealer)
+    _ensure_secret(connection, tenant_id, cipher)
     connection.execute(
         webhook_endpoints.insert().values(
             id=endpoint_id,
@@ -57,35 +57,35 @@ def callback_queue(tenant_id: UUID, url: ReceiverUrl) -> str:
 
 
 def rotate_callback_secret(
-    connection: sa.Connection, tenant_id: UUID, sealer: SecretCipher, *, keep_old: bool
+    connection: sa.Connection, tenant_id: UUID, cipher: SecretCipher, *, keep_old: bool
 ) -> bytes:
     """Replace the secret that signs a tenant's callbacks and return the new one.
 
     With `keep_old` the old secret also signs for 24 hours.
     """
-    _ensure_secret(connection, tenant_id, sealer)
+    _ensure_secret(connection, tenant_id, cipher)
     table = webhook_callback_secrets
-    secret = sealer.new_secret()
+    secret = cipher.new_secret()
     connection.execute(
         sa.update(table)
         .where(table.c.tenant_id == tenant_id)
         .values(
             sealed_old_secret=table.c.sealed_secret if keep_old else None,
             old_secret_until=sa.text("now() + interval '24 hours'") if keep_old else None,
-            sealed_secret=sealer.encrypt(secret, tenant_id),
+            sealed_secret=cipher.encrypt(secret, tenant_id),
             secret_hint=secret_hint(secret),
         )
     )
     return secret
 
 
-def _ensure_secret(connection: sa.Connection, tenant_id: UUID, sealer: SecretCipher) -> None:
-    secret = sealer.new_secret()
+def _ensure_secret(connection: sa.Connection, tenant_id: UUID, cipher: SecretCipher) -> None:
+    secret = cipher.new_secret()
     connection.execute(
         insert(webhook_callback_secrets)
         .values(
             tenant_id=tenant_id,
-            sealed_secret=sealer.encrypt(secret, tenant_id),
+            sealed_secret=cipher.encrypt(secret, tenant_id),
             secret_hint=secret_hint(secret),
         )
         .on_conflict_do_nothing()

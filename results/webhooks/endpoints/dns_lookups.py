@@ -9,7 +9,7 @@ from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from results.webhooks.endpoints.name_resolution import Resolver, look_up
+from results.webhooks.endpoints.name_resolution import Resolver, resolve_host
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, is_address
 
 _SHARE: Final = 8  # a tenant gets this fraction of all slots
@@ -17,7 +17,7 @@ _WAIT_S: Final = 10.0  # within the margin of a claim
 
 
 class DnsLookupsBusyError(Exception):
-    """No slot for a look-up became free in time; this says nothing about the receiver."""
+    """No slot for a look-up became free in time, which is no failure of the receiver."""
 
 
 class DnsLookups:
@@ -38,7 +38,7 @@ class DnsLookups:
         Raises DnsLookupsBusyError.
         """
         if is_address(url.host):
-            return look_up(url, self._resolve)
+            return resolve_host(url, self._resolve)
         share = self._shares.setdefault(tenant_id, asyncio.Semaphore(self._share))
         try:
             async with asyncio.timeout(self._wait_s):
@@ -52,7 +52,7 @@ class DnsLookups:
             if not ended.cancelled():
                 ended.exception()  # marks it as retrieved, also when the caller gave up
 
-        running = asyncio.create_task(look_up(url, self._resolve))
+        running = asyncio.create_task(resolve_host(url, self._resolve))
         running.add_done_callback(release)
         return asyncio.shield(running)
 

@@ -74,7 +74,7 @@ def create_endpoint(
     connection: sa.Connection,
     tenant_id: UUID,
     new: EndpointChange,
-    sealer: SecretCipher,
+    cipher: SecretCipher,
     *,
     endpoints_max: int,
 ) -> tuple[sa.Row[Any], bytes]:
@@ -95,7 +95,7 @@ def create_endpoint(
     )
     if (count or 0) >= endpoints_max:
         raise FieldRefusedError(f"There are {endpoints_max} endpoints already; delete one first.")
-    endpoint_id, secret = new_uuid(), sealer.new_secret()
+    endpoint_id, secret = new_uuid(), cipher.new_secret()
     row = connection.execute(
         webhook_endpoints.insert()
         .values(
@@ -105,7 +105,7 @@ def create_endpoint(
             url=new.url,
             event_types=_unique(new.event_types),
             lane=f"e:{endpoint_id.hex}",
-            sealed_secret=sealer.encrypt(secret, endpoint_id),
+            sealed_secret=cipher.encrypt(secret, endpoint_id),
             secret_hint=secret_hint(secret),
         )
         .returning(webhook_endpoints)
@@ -207,7 +207,7 @@ def rotate_secret(
     connection: sa.Connection,
     tenant_id: UUID,
     endpoint_id: UUID | None,
-    sealer: SecretCipher,
+    cipher: SecretCipher,
     *,
     keep_old: bool,
 ) -> tuple[sa.Row[Any], bytes]:
@@ -218,12 +218,12 @@ def rotate_secret(
     row = _locked(connection, tenant_id, endpoint_id)
     if row.sealed_secret is None:
         raise EndpointNotFoundError
-    secret = sealer.new_secret()
+    secret = cipher.new_secret()
     changed = _update(
         connection,
         row.id,
         {
-            "sealed_secret": sealer.encrypt(secret, row.id),
+            "sealed_secret": cipher.encrypt(secret, row.id),
             "secret_hint": secret_hint(secret),
             "sealed_old_secret": row.sealed_secret if keep_old else None,
             "old_secret_until": _OVERLAP if keep_old else None,

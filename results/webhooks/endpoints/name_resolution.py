@@ -37,7 +37,7 @@ async def system_resolver(host: str, port: int) -> list[str]:
     return await addresses
 
 
-async def look_up(url: ReceiverUrl, resolve: Resolver) -> list[str]:
+async def resolve_host(url: ReceiverUrl, resolve: Resolver) -> list[str]:
     """Resolve a URL's host unless it is an address. Raises OSError, UnicodeError."""
     return [url.host] if is_address(url.host) else await resolve(url.host, url.port)
 

@@ -167,7 +167,7 @@ def test_many_copies_are_looked_for_in_spans(
     engine: sa.Engine, writer: Writer, looks: list[int], by_record: bool
 ) -> None:
     job_id = deduplicating(engine, 43, {n: n % 2 for n in range(2, 43)})
-    writer.copies = CopyWriter(engine, slice_items=3, look_items=8)
+    writer.copies = CopyWriter(engine, slice_items=3, search_items_max=8)
     group = {job_id: [outcome(0), outcome(1)]}
     writer.items.write(group)
     if by_record:
@@ -183,7 +183,7 @@ def test_few_copies_of_a_large_job_are_one_look(
     engine: sa.Engine, writer: Writer, looks: list[int]
 ) -> None:
     job_id = deduplicating(engine, 43, {9: 0, 19: 0, 29: 1, 39: 2})
-    writer.copies = CopyWriter(engine, slice_items=3, look_items=3)
+    writer.copies = CopyWriter(engine, slice_items=3, search_items_max=3)
     writer.write(job_id, outcome(0), outcome(1))
 
     assert looks == [3]
@@ -197,7 +197,7 @@ def test_a_stop_between_two_looks_leaves_the_rest_to_others(
     writer.items.write({job_id: [outcome(0)]})
     stop = threading.Event()
     stop.set()
-    copies = CopyWriter(engine, look_items=8)
+    copies = CopyWriter(engine, search_items_max=8)
     assert not run_all(copies.due_copy_steps(CopiesDue(job_id, 0, 20)), stop)
     assert run_all(copies.due_copy_steps(CopiesDue(job_id, 0, 20)), NEVER)
     assert_whole(engine, job_id, copied=19)

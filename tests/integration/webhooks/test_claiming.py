@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from results.webhooks.delivery import claiming
-from results.webhooks.delivery.claiming import DUE, FALL_DUE
+from results.webhooks.delivery.claiming import DUE, MARK_DUE
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import Site
@@ -53,7 +53,7 @@ def test_a_claim_reads_what_is_due_beside_any_number_of_lanes_that_wait(site: Si
     site.send(2)
     with site.engine.connect() as connection:
         for statement, given in (
-            (FALL_DUE, {"limit": 1000}),
+            (MARK_DUE, {"limit": 1000}),
             (DUE, {"lane_max": 4}),
         ):
             explain = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.text}")

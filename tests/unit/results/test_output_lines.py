@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from results.finaliser.output_lines import CLOSING, ItemRow, LineTemplate, belongs_to_output
+from results.finaliser.output_lines import AFTER_BODY, ItemRow, LineTemplate, belongs_to_output
 
 JOB = UUID("00112233445566778899aabbccddeeff")
 TEMPLATE = LineTemplate(JOB)
@@ -97,6 +97,6 @@ def test_a_pretty_printed_body_stays_on_its_line() -> None:
 
 
 def test_a_body_of_its_own_object_fits_between_its_ends() -> None:
-    opening = TEMPLATE.opening(row(body=None), "a")
+    opening = TEMPLATE.before_body(row(body=None), "a")
 
-    assert opening + b'{"id":"x"}' + CLOSING == line(row(), "a")
+    assert opening + b'{"id":"x"}' + AFTER_BODY == line(row(), "a")

@@ -5,7 +5,7 @@ from uuid import UUID
 from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.rebuilding.log_replay import above_limit
+from results.rebuilding.log_replay import jobs_above_limit
 from results.writer.record_groups import Entry
 from topics.records.records import Close, ItemOutcome, JobRef, Outcomes
 
@@ -34,12 +34,12 @@ def test_executions_above_the_limit_are_counted_by_job() -> None:
         of_job(one, ended(3, outcome=Outcome.FAILED)),
     ]
 
-    assert list(above_limit(entries, 1)) == [one, other, one]
-    assert list(above_limit(entries, 2)) == [one]
-    assert list(above_limit(entries, 3)) == []
+    assert list(jobs_above_limit(entries, 1)) == [one, other, one]
+    assert list(jobs_above_limit(entries, 2)) == [one]
+    assert list(jobs_above_limit(entries, 3)) == []
 
 
 def test_deaths_that_an_item_is_charged_with_are_no_attempts() -> None:
     charged = ended(4, outcome=Outcome.FAILED, body=b'{"error":{"code":"item_crashes_engine"}}')
 
-    assert list(above_limit([of_job(new_uuid(), charged)], 3)) == []
+    assert list(jobs_above_limit([of_job(new_uuid(), charged)], 3)) == []
