@@ -92,7 +92,7 @@ class CopyWriter:
     ) -> None:
         """Set the bounds of one transaction (rows, body bytes) and of one search.
 
-        `search_items_max` bounds the search: one item, or one record, may concern millions of copies.
+        `search_items_max` bounds the search: one item or record may concern millions of copies.
         """
         self._engine = engine
         self._slice_items, self._slice_bytes = slice_items, slice_bytes

@@ -99,7 +99,7 @@ def test_what_cannot_be_read_to_its_end_is_read_again(monkeypatch: pytest.Monkey
         def fail(*_: object) -> str:
             raise ObjectStoreAwayError
 
-        away.setattr(input_custom_ids, "id_in", fail)
+        away.setattr(input_custom_ids, "read_custom_id", fail)
         with pytest.raises(ObjectStoreAwayError):
             names.at(5)
     assert names.at(5) == "a-5"
