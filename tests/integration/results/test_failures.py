@@ -144,7 +144,7 @@ def test_where_nothing_fails_nothing_is_looked_at(
         pytest.fail("a group without failures was looked at")
 
     monkeypatch.setattr(FailureHandler, "handle", looked)
-    monkeypatch.setattr("results.writer.item_writer.bury", looked)
+    monkeypatch.setattr("results.writer.item_writer.record_dead_letters", looked)
     job_id = add_running_job(engine, 4)
     writer.write({job_id: [outcome(0), outcome(1)]})
     writer.write({job_id: [outcome(1), outcome(2)]})  # with a duplicate

@@ -66,7 +66,7 @@ def test_a_claim_reads_what_is_due_beside_any_number_of_lanes_that_wait(site: Si
 
 
 def test_all_that_waited_comes_in_its_turn(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "_FALLEN_DUE_MAX", 1200)
+    monkeypatch.setattr(claiming, "_MARKED_MAX", 1200)
     endpoint, _ = site.endpoint(URL)
     add_waiting(site, endpoint, due_in_s=-3600)
     turns = [site.claimed_and_more(LANES) for _ in range(3)]

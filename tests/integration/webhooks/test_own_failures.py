@@ -82,7 +82,7 @@ async def test_an_unreadable_old_secret_does_not_keep_the_new_one_from_signing(s
 async def test_files_that_we_lack_are_held_against_no_endpoint(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_recording, "_PUT_OFF_S", 0.05)
+    monkeypatch.setattr(attempt_recording, "_POSTPONED_S", 0.05)
     asked = []
 
     async def resolve(_host: str, _port: int) -> list[str]:
@@ -126,7 +126,7 @@ class Blinking:
 async def test_a_database_that_blinks_has_nothing_sent_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    monkeypatch.setattr("results.webhooks.delivery.deliverer._SETTLE_PAUSE_S", 0.05)
+    monkeypatch.setattr("results.webhooks.delivery.deliverer._RECORD_PAUSE_S", 0.05)
     blinking = Blinking(AttemptRecorder(fast_settings(), random.random), 3, is_late)
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)

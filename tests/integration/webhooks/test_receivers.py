@@ -368,7 +368,7 @@ async def test_what_a_dead_process_claimed_is_tried_again_with_the_same_id(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.deliverer._LEASE_MARGIN_S", 0.0)
-    monkeypatch.setattr("results.webhooks.delivery.deliverer.release", lambda *_: None)
+    monkeypatch.setattr("results.webhooks.delivery.deliverer.release_deliveries", lambda *_: None)
     with receiving(silent) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         (message,) = site.send()
