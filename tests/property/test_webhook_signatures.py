@@ -58,7 +58,7 @@ def test_the_official_client_refuses_another_secret() -> None:
         WEBHOOKS.verify_signature(b"{}", headers, secret=secret_text(b"o" * 32), tolerance=FOR_EVER)
 
 
-def test_the_vector_of_the_published_scheme() -> None:
+def test_published_signature_vector() -> None:
     """The example of the specification's reference implementations."""
     secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     headers = signed_headers(

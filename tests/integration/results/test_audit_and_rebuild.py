@@ -88,7 +88,7 @@ def judged(
     return rows, read
 
 
-def test_rows_and_log_agree_about_a_whole_life(
+def test_audit_finds_rows_and_log_equal(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
@@ -107,7 +107,7 @@ def test_rows_and_log_agree_about_a_whole_life(
     assert (counts.retries, counts.unknown, counts.after_close) == (3, 1, 2)
 
 
-def test_what_was_changed_behind_the_log_is_named(
+def test_audit_reports_changed_rows(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
@@ -123,7 +123,7 @@ def test_what_was_changed_behind_the_log_is_named(
     assert (found.row_missing, found.row_differs, found.result_missing) == ([3, 40], [7], [])
 
 
-def test_what_the_writer_has_not_read_is_not_a_difference(
+def test_audit_ignores_records_not_yet_written(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_id = add_running_job(engine, TOTAL)
@@ -141,7 +141,7 @@ def test_what_the_writer_has_not_read_is_not_a_difference(
     assert found.not_written_yet == 1
 
 
-def test_time_that_is_up_is_said(
+def test_audit_reports_a_timeout(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
@@ -192,7 +192,7 @@ def state_of(engine: sa.Engine, job_id: UUID) -> Any:
     return rows, counted, ledger(engine, job_id), slices, {**job(engine, job_id)}
 
 
-def test_a_job_made_again_is_the_same_and_nothing_is_touched(
+def test_rebuild_of_an_unchanged_job_finds_no_difference(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
@@ -209,7 +209,7 @@ def test_a_job_made_again_is_the_same_and_nothing_is_touched(
         assert connection.scalar(schema, {"name": SCHEMA}) == 0
 
 
-def test_what_differs_is_put_right_only_when_asked(
+def test_rebuild_swaps_differing_rows_only_with_apply(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
@@ -263,7 +263,7 @@ def test_what_differs_is_put_right_only_when_asked(
     assert again.outcome is RebuildOutcome.SAME
 
 
-def test_a_job_that_is_deleted_meanwhile_stops_no_other(
+def test_rebuild_skips_a_job_deleted_meanwhile(
     engine: sa.Engine,
     kafka: KafkaSettings,
     producer: LogProducer,
@@ -284,7 +284,7 @@ def test_a_job_that_is_deleted_meanwhile_stops_no_other(
     assert found == {gone: RebuildOutcome.GONE, kept: RebuildOutcome.SAME}
 
 
-def test_a_job_whose_log_is_gone_or_cut_is_refused(
+def test_rebuild_refuses_a_job_with_an_incomplete_log(
     engine: sa.Engine,
     kafka: KafkaSettings,
     producer: LogProducer,
@@ -320,7 +320,7 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
     assert before != state_of(engine, job_id)
 
 
-def test_a_log_that_was_lost_and_begun_again_takes_no_result_back(
+def test_rebuild_refuses_a_log_created_after_the_job(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     """The new topic begins at 0, as one that never lost anything; the close is all it holds."""
@@ -350,7 +350,7 @@ def test_a_log_that_was_lost_and_begun_again_takes_no_result_back(
     assert counters(engine, job_id)["succeeded"] == 30
 
 
-def test_one_rebuild_at_a_time_and_a_crash_leaves_no_hindrance(
+def test_one_rebuild_runs_at_a_time_also_after_a_crash(
     engine: sa.Engine, database: DatabaseSettings
 ) -> None:
     with engine.begin() as connection:

@@ -20,7 +20,7 @@ from tests.integration.results.outcomes import (
     outcome,
 )
 from tests.integration.results.test_audit_and_rebuild import TOTAL, judged, rebuilt, said, state_of
-from tests.integration.results.test_deduplicating import add_copies, assert_whole, deduplicating
+from tests.integration.results.test_copied_results import add_copies, assert_whole, deduplicating
 from tests.integration.results.test_writer import lag, running, send, until
 from topics.clients.producer import LogProducer
 from topics.records.records import Close, CopiesDue, ItemOutcome
@@ -59,7 +59,7 @@ def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -
     return job_id
 
 
-def test_audit_and_rebuild_tell_what_the_writer_did(
+def test_audit_and_rebuild_agree_with_the_writer_on_copies(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     job_id = whole_life(engine, kafka, producer)

@@ -142,7 +142,7 @@ def stored(store: LocalObjects) -> set[str]:
     return {found.key for found in store.list("")}
 
 
-def test_a_deleted_batch_shows_nowhere_at_once(
+def test_deleted_batch_is_hidden_at_once(
     engine: sa.Engine, store: LocalObjects, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
@@ -167,9 +167,7 @@ def test_a_deleted_batch_shows_nowhere_at_once(
         assert None not in ends
 
 
-def test_its_bodies_go_and_the_bill_stays(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
-) -> None:
+def test_removal_keeps_the_ledger(engine: sa.Engine, store: LocalObjects, key_id: UUID) -> None:
     job_id, tenant_id = ended(engine, store)
     kept, _ = ended(engine, store)
     before = stored(store)
@@ -196,7 +194,7 @@ def test_its_bodies_go_and_the_bill_stays(
     assert told[1].counts["objects"] == 5
 
 
-def test_a_record_that_is_read_again_brings_nothing_back(
+def test_redelivered_record_restores_nothing_of_a_deleted_batch(
     engine: sa.Engine, store: LocalObjects, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
@@ -210,7 +208,7 @@ def test_a_record_that_is_read_again_brings_nothing_back(
     assert ledger(engine, job_id) == bill
 
 
-def test_what_runs_is_not_deleted(engine: sa.Engine, key_id: UUID) -> None:
+def test_running_batch_is_not_deleted(engine: sa.Engine, key_id: UUID) -> None:
     job_id = add_running_job(engine, 4)
     with engine.connect() as connection:
         tenant_id = connection.execute(sa.select(jobs.c.tenant_id)).scalar_one()
@@ -220,7 +218,7 @@ def test_what_runs_is_not_deleted(engine: sa.Engine, key_id: UUID) -> None:
             delete_batch(connection, new_uuid(), job_id, key_id=key_id)
 
 
-def test_a_file_goes_with_the_last_batch_that_names_it(
+def test_file_is_deleted_with_the_last_batch_that_names_it(
     engine: sa.Engine, store: LocalObjects, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
@@ -239,7 +237,7 @@ def test_a_file_goes_with_the_last_batch_that_names_it(
     assert f"files/{job_id.hex}" not in stored(store)
 
 
-def test_a_removal_that_is_cut_goes_on(
+def test_interrupted_removal_continues(
     engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 1)
@@ -264,7 +262,7 @@ def test_a_removal_that_is_cut_goes_on(
     assert stored(store) == set()
 
 
-def test_a_stop_between_objects_does_not_say_that_they_are_gone(
+def test_stop_between_objects_records_no_removal(
     engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, tenant_id = ended(engine, store)
@@ -292,7 +290,7 @@ def test_a_stop_between_objects_does_not_say_that_they_are_gone(
         assert connection.execute(due_query(1)).one_or_none() is None
 
 
-def test_a_removal_that_fails_keeps_no_other(
+def test_failed_removal_blocks_no_other(
     engine: sa.Engine, database: DatabaseSettings, store: LocalObjects, key_id: UUID
 ) -> None:
     jobs_of = [ended(engine, store) for _ in range(2)]
@@ -315,7 +313,7 @@ def test_a_removal_that_fails_keeps_no_other(
     assert count(engine, items, held) == 0
 
 
-def test_a_large_batch_lets_small_ones_have_their_turn(
+def test_removal_serves_batches_round_robin(
     engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 20)
@@ -353,7 +351,7 @@ def fill(engine: sa.Engine, job_id: UUID, indexes: range) -> int:
     return day
 
 
-def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:
+def test_slice_reads_only_the_rows_it_removes(engine: sa.Engine) -> None:
     job_id = add_running_job(engine, 20_000)
     day = fill(engine, job_id, range(20_000))
     with engine.begin() as connection:
@@ -372,8 +370,6 @@ def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:
 
 @pytest.mark.parametrize("table", [usage_ledger, deletions])
 @pytest.mark.parametrize("change", ["DELETE FROM {}", "UPDATE {} SET id = id", "TRUNCATE {}"])
-def test_what_is_append_only_stays_as_it_is(
-    engine: sa.Engine, table: sa.Table, change: str
-) -> None:
+def test_append_only_tables_refuse_changes(engine: sa.Engine, table: sa.Table, change: str) -> None:
     with engine.connect() as connection, pytest.raises(sa.exc.IntegrityError, match="append-only"):
         connection.execute(sa.text(change.format(table.name)))

@@ -99,7 +99,7 @@ def removed_count(engine: sa.Engine) -> int:
         return connection.scalar(query) or 0
 
 
-def test_two_processes_end_every_job_once(
+def test_two_processes_finalise_every_job_once(
     engine: sa.Engine, database_url: str, store: LocalObjects
 ) -> None:
     other_engine = engine_of(database_url)
@@ -115,7 +115,7 @@ def test_two_processes_end_every_job_once(
     assert len(list(store.list("results/"))) == len(job_ids)
 
 
-def test_a_settled_job_is_heard_of_at_once(
+def test_notification_wakes_the_finaliser(
     engine: sa.Engine, database_url: str, store: LocalObjects
 ) -> None:
     with running(finaliser(engine, store, "one", look_interval_s=5), database_url):
@@ -125,7 +125,7 @@ def test_a_settled_job_is_heard_of_at_once(
             assert time.monotonic() - settled_at < 4
 
 
-def test_a_job_that_cannot_end_stops_no_other(
+def test_failing_job_blocks_no_other(
     engine: sa.Engine, database_url: str, store: LocalObjects
 ) -> None:
     broken = add_running_job(
@@ -139,7 +139,7 @@ def test_a_job_that_cannot_end_stops_no_other(
     assert job(engine, broken)["state"] == "cancelling"
 
 
-def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None:
+def test_heartbeats_extend_a_lease_and_report_its_loss(engine: sa.Engine) -> None:
     settle(engine)
     leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=3)
     (lease,) = leases.claim(READY, 1)
@@ -169,7 +169,7 @@ def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None
         background.join(5)
 
 
-def test_a_database_that_stays_away_ends_the_role(store: LocalObjects) -> None:
+def test_role_ends_when_the_database_stays_unavailable(store: LocalObjects) -> None:
     nowhere = "postgresql://127.0.0.1:1/none"
     role = finaliser(engine_of(nowhere), store, "one", database_wait_s=0.3, look_interval_s=0.1)
     database = DatabaseSettings(url=nowhere)  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def test_a_database_that_stays_away_ends_the_role(store: LocalObjects) -> None:
         role.run(notifications, threading.Event())
 
 
-def test_oversized_answers_go_with_the_end_of_their_job_alone(
+def test_oversized_answers_are_removed_at_the_end_of_their_job(
     engine: sa.Engine, database_url: str, store: LocalObjects
 ) -> None:
     job_id = add_running_job(engine, 2)
@@ -200,7 +200,7 @@ def test_oversized_answers_go_with_the_end_of_their_job_alone(
     assert b'"body":{}}' in b"".join(store.read(key))
 
 
-def test_objects_of_deleted_files_go_once_no_unfinished_job_reads_them(
+def test_objects_of_deleted_files_are_removed_after_the_last_reader(
     engine: sa.Engine, database_url: str, store: LocalObjects
 ) -> None:
     job_id = add_running_job(engine, 3)
@@ -246,7 +246,7 @@ def test_objects_of_deleted_files_go_once_no_unfinished_job_reads_them(
     assert job(engine, job_id)["state"] == "completed"
 
 
-def test_a_store_that_is_away_is_asked_again(
+def test_removal_is_repeated_when_the_store_is_unavailable(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
@@ -268,7 +268,7 @@ def test_a_store_that_is_away_is_asked_again(
     assert job(engine, job_id)["state"] == "completed"
 
 
-def test_files_that_the_store_refuses_keep_no_others(
+def test_refused_files_block_no_others(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
@@ -302,7 +302,7 @@ def test_files_that_the_store_refuses_keep_no_others(
     assert removed_count(engine) == 5
 
 
-def test_one_step_removes_all_that_is_due(
+def test_one_run_removes_all_due_files(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
@@ -317,7 +317,7 @@ def test_one_step_removes_all_that_is_due(
     assert removed_count(engine) == 5
 
 
-def test_long_jobs_of_one_tenant_leave_a_place_to_others(
+def test_last_thread_is_reserved_for_other_tenants(
     engine: sa.Engine, database_url: str, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long, other = [settle(engine) for _ in range(3)], settle(engine)
@@ -345,7 +345,7 @@ def test_long_jobs_of_one_tenant_leave_a_place_to_others(
         until(lambda: all(job(engine, job_id)["state"] == "completed" for job_id in long))
 
 
-def test_a_job_that_fails_again_and_again_rests_longer(
+def test_failing_job_is_retried_with_backoff(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(engine)

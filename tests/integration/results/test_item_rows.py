@@ -29,7 +29,7 @@ from storage.objects.object_store import Blocks
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, item_table, job, outcome
-from tests.integration.results.test_finalising import always, lines, put, settle, take
+from tests.integration.results.test_finalisation import always, lines, put, settle, take
 from topics.records.records import ItemOutcome
 
 IDLE_S = 0.1
@@ -41,7 +41,7 @@ def settled(engine: sa.Engine, outcomes: list[ItemOutcome]) -> tuple[UUID, int]:
     return job_id, item_table(engine, job_id)[0].job_day
 
 
-def test_rows_are_read_by_the_index_without_a_sort(engine: sa.Engine) -> None:
+def test_rows_are_read_by_index_without_a_sort(engine: sa.Engine) -> None:
     job_id, day = settled(engine, [outcome(n) for n in range(2000)])
     query = READ_ITEMS.replace("%b", "{}").format(day, f"'{job_id}'", 500, 900)
     with engine.connect() as connection:
@@ -62,7 +62,7 @@ class SlowObjects(LocalObjects):
         return super().read(key, offset=offset, length=length)
 
 
-def test_a_slow_store_keeps_no_transaction_open(
+def test_no_transaction_is_open_between_rows(
     database_url: str, engine: sa.Engine, tmp_path: Path
 ) -> None:
     store = SlowObjects(tmp_path / "objects", clock=SystemClock())
@@ -79,7 +79,7 @@ def test_a_slow_store_keeps_no_transaction_open(
     assert len(lines(engine, store, job(engine, job_id)["output_file_id"])) == 3
 
 
-def test_a_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
     count = 2 * CHUNK_ROWS + 1
     job_id, day = settled(engine, [outcome(n) for n in range(count)])
@@ -91,7 +91,7 @@ def test_a_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyP
     assert len(looks) == 3
 
 
-def test_only_the_first_page_of_large_rows_is_cut(
+def test_only_the_first_page_of_large_rows_is_cancelled(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuts: list[object] = []
@@ -109,7 +109,7 @@ def test_only_the_first_page_of_large_rows_is_cut(
     assert len(cuts) == 1
 
 
-def test_the_lease_is_looked_at_before_every_object(engine: sa.Engine) -> None:
+def test_lease_is_checked_before_every_object(engine: sa.Engine) -> None:
     stored = [outcome(n, body=b"", body_key="bodies/large") for n in range(3)]
     job_id, day = settled(engine, [*stored, outcome(3)])
     looks: list[int] = []
@@ -119,7 +119,7 @@ def test_the_lease_is_looked_at_before_every_object(engine: sa.Engine) -> None:
     assert len(looks) == 1 + 3
 
 
-def test_the_lease_is_looked_at_before_every_page(engine: sa.Engine) -> None:
+def test_lease_is_checked_before_every_page(engine: sa.Engine) -> None:
     count = 2 * PAGE_ITEMS + 1
     job_id, day = settled(engine, [outcome(n) for n in range(count)])
     looks: list[int] = []
@@ -136,7 +136,7 @@ from core.clock import SystemClock
 from pathlib import Path
 from storage.objects.local_objects import LocalObjects
 from tests.integration.results.outcomes import engine_of
-from tests.integration.results.test_finalising import always, take
+from tests.integration.results.test_finalisation import always, take
 from results.finaliser.finalisation import finalise
 engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
 for _ in range(2):  # the small one first: it loads the code
@@ -146,7 +146,7 @@ for _ in range(2):  # the small one first: it loads the code
 
 
 @pytest.mark.timeout(300)
-def test_200_000_items_need_no_more_memory_than_a_page(
+def test_200_000_rows_are_read_in_constant_memory(
     engine: sa.Engine, database_url: str, tmp_path: Path
 ) -> None:
     """200 MB of bodies; counted in a process of its own."""

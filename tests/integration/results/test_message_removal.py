@@ -46,7 +46,7 @@ def tell(engine: sa.Engine, job_id: UUID, tenant_id: UUID, event_type: str, numb
         )
 
 
-def test_messages_that_name_items_go_in_slices_and_hold_no_deletion_up(
+def test_messages_of_a_deleted_batch_are_removed_in_slices(
     engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_MESSAGES", 2)

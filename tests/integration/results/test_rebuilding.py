@@ -17,7 +17,7 @@ from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import assert_books_balance, counters, item_table
 from tests.integration.results.test_audit_and_rebuild import bury, rebuilt, state_of, whole_life
-from tests.integration.results.test_failures import attempts, dead
+from tests.integration.results.test_failure_handling import attempts, dead
 from topics.clients.producer import LogProducer
 from topics.settings import KafkaSettings
 
@@ -36,7 +36,7 @@ def lose(engine: sa.Engine, table: sa.Table, *where: sa.ColumnElement[bool]) -> 
 
 
 @pytest.mark.parametrize(("attempts_max", "above", "below"), [(1, 3, 0), (2, 1, 0), (5, 0, 1)])
-def test_what_another_limit_of_attempts_decided_is_not_taken_back(
+def test_job_with_another_attempt_limit_is_not_swapped(
     engine: sa.Engine,
     kafka: KafkaSettings,
     producer: LogProducer,
@@ -57,7 +57,7 @@ def test_what_another_limit_of_attempts_decided_is_not_taken_back(
     assert state_of(engine, job_id) == before
 
 
-def test_lost_rows_do_not_hide_that_the_limit_was_another(
+def test_other_attempt_limit_is_found_despite_lost_rows(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
@@ -69,7 +69,7 @@ def test_lost_rows_do_not_hide_that_the_limit_was_another(
     assert item_table(engine, job_id) == []
 
 
-def test_lost_counters_come_back(
+def test_lost_counters_are_restored(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     job_ids = {whole_life(engine, kafka, producer) for _ in range(2)}
@@ -98,7 +98,7 @@ def test_lost_counters_come_back(
         assert_books_balance(engine, job_id)
 
 
-def test_lost_dead_letters_and_attempts_come_back(
+def test_lost_dead_letters_and_attempts_are_restored(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     job_id, other_id = (whole_life(engine, kafka, producer) for _ in range(2))
@@ -129,7 +129,7 @@ def test_lost_dead_letters_and_attempts_come_back(
         assert one["failed_at"] <= ended[one["item_index"]]
 
 
-def test_a_dead_letter_that_is_there_keeps_who_took_it_up(
+def test_existing_dead_letter_keeps_its_redrive(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     job_id, redrive_id = whole_life(engine, kafka, producer), new_uuid()
@@ -148,7 +148,7 @@ def test_a_dead_letter_that_is_there_keeps_who_took_it_up(
     assert taken == {30: None, 32: redrive_id, 33: redrive_id}
 
 
-def test_what_is_deleted_before_the_swap_does_not_come_back(
+def test_job_deleted_before_the_swap_is_not_restored(
     engine: sa.Engine,
     kafka: KafkaSettings,
     producer: LogProducer,
@@ -173,7 +173,7 @@ def test_what_is_deleted_before_the_swap_does_not_come_back(
         assert connection.execute(sa.select(job_counters)).all() == []
 
 
-def test_counters_that_are_lost_before_the_swap_come_back(
+def test_counters_lost_before_the_swap_are_restored(
     engine: sa.Engine,
     kafka: KafkaSettings,
     producer: LogProducer,

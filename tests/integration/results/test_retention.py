@@ -97,7 +97,7 @@ def rows_of(engine: sa.Engine, job_id: UUID) -> int:
         return connection.scalar(query) or 0
 
 
-def test_batches_go_by_their_end_and_leave_their_bill(engine: sa.Engine, sweep: Sweep) -> None:
+def test_batches_expire_by_their_end_and_keep_their_ledger(engine: sa.Engine, sweep: Sweep) -> None:
     old = ended_job(engine, days_ago=11)
     bill = ledger(engine, old)
     young = ended_job(engine, days_ago=1, created=15)
@@ -116,7 +116,7 @@ def test_batches_go_by_their_end_and_leave_their_bill(engine: sa.Engine, sweep: 
     assert [tuple(row) for row in told] == [("batch", None), ("batch_bodies", None)]
 
 
-def test_requests_go_with_all_they_have(
+def test_expired_requests_are_removed_with_all_their_rows(
     engine: sa.Engine, store: LocalObjects, sweep: Sweep
 ) -> None:
     old, _ = request(engine, store, days_ago=11)
@@ -134,7 +134,7 @@ def test_requests_go_with_all_they_have(
     assert ledger(engine, old) == bill
 
 
-def test_files_without_an_end_get_one(engine: sa.Engine, sweep: Sweep) -> None:
+def test_files_without_expiry_are_deleted_by_age(engine: sa.Engine, sweep: Sweep) -> None:
     with engine.begin() as connection:
         job_id = add_running_job(engine, 1)
         tenant_id = connection.scalar(sa.select(jobs.c.tenant_id).where(jobs.c.id == job_id))
@@ -153,7 +153,7 @@ def test_files_without_an_end_get_one(engine: sa.Engine, sweep: Sweep) -> None:
     assert ends[young] is None
 
 
-def test_tombstones_go_and_the_rows_of_their_files(engine: sa.Engine, sweep: Sweep) -> None:
+def test_tombstones_and_file_rows_are_removed(engine: sa.Engine, sweep: Sweep) -> None:
     old, young = ended_job(engine, days_ago=5), ended_job(engine, days_ago=5)
     for job_id in (old, young):
         row = job(engine, job_id)
@@ -186,9 +186,7 @@ def today(engine: sa.Engine) -> int:
         return job_day(connection.execute(sa.select(sa.func.now())).scalar_one())
 
 
-def test_a_day_that_nobody_needs_is_dropped_whole(
-    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unneeded_day_is_dropped(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, needed = ended_job(engine, days_ago=11), ended_job(engine, days_ago=12)
     bill = ledger(engine, gone)
     DayPartitions(engine).ensure([today(engine)])
@@ -223,7 +221,7 @@ def bury(engine: sa.Engine, job_id: UUID) -> None:
         delete_batch(connection, tenant_id, job_id, key_id=new_uuid())
 
 
-def test_a_half_detached_day_keeps_no_earlier_one(
+def test_half_detached_day_is_completed_first(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier, later = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
@@ -239,9 +237,7 @@ def test_a_half_detached_day_keeps_no_earlier_one(
     assert partitions(engine) == set()
 
 
-def test_a_day_that_somebody_reads_keeps_no_other(
-    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_day_being_read_blocks_no_other(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     read, other = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
     for job_id in (read, other):
         bury(engine, job_id)
@@ -256,9 +252,7 @@ def test_a_day_that_somebody_reads_keeps_no_other(
 
 
 @pytest.mark.parametrize("how", ["DETACH PARTITION", "DROP TABLE"])
-def test_a_rival_that_was_faster_is_no_failure(
-    engine: sa.Engine, database_url: str, how: str
-) -> None:
+def test_concurrent_drop_is_no_failure(engine: sa.Engine, database_url: str, how: str) -> None:
     gone = ended_job(engine, days_ago=11)
     bury(engine, gone)
     name = partition_name(today(engine) - 11)
@@ -274,7 +268,7 @@ def test_a_rival_that_was_faster_is_no_failure(
     assert partitions(engine) == set()
 
 
-def test_names_of_partitions_are_read_back() -> None:
+def test_partition_names_are_parsed() -> None:
     for day in (0, 20_000, 30_000):
         assert day_of(partition_name(day)) == day
     assert day_of("items_20263001") is None
@@ -282,7 +276,7 @@ def test_names_of_partitions_are_read_back() -> None:
     assert date(1970, 1, 1) + timedelta(days=20_000) == date(2024, 10, 4)
 
 
-def test_one_process_has_the_lease(engine: sa.Engine) -> None:
+def test_one_process_holds_the_sweep_lease(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         assert acquire_sweep_lease(connection, "sweep", "one", ttl_s=60)
         assert acquire_sweep_lease(connection, "sweep", "one", ttl_s=0)
@@ -291,7 +285,7 @@ def test_one_process_has_the_lease(engine: sa.Engine) -> None:
         assert acquire_sweep_lease(connection, "other", "one", ttl_s=60)
 
 
-def test_old_batches_are_found_by_their_index(engine: sa.Engine) -> None:
+def test_expired_batches_are_found_by_index(engine: sa.Engine) -> None:
     job_id = ended_job(engine, days_ago=11)
     fill = sa.text("""
         INSERT INTO jobs (id, tenant_id, kind, state, endpoint, input_file_id, input_key,

@@ -99,7 +99,7 @@ def objects_of(store: LocalObjects) -> set[str]:
     return {found.key for found in store.list("")}
 
 
-def test_a_request_ends_with_its_answer_and_without_files(
+def test_request_completes_with_its_answer_and_no_files(
     engine: sa.Engine, store: LocalObjects
 ) -> None:
     tenant_id, job_id = begin(engine, store)
@@ -120,7 +120,7 @@ def test_a_request_ends_with_its_answer_and_without_files(
     assert states == 2  # finalizing, completed
 
 
-def test_of_many_requests_each_process_chooses_its_own(
+def test_processes_choose_different_requests(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_finaliser, "ROUND_MAX", 2)
@@ -141,9 +141,7 @@ def test_of_many_requests_each_process_chooses_its_own(
     assert objects_of(store) <= {request_input_key(job_id) for job_id in job_ids[:2]}
 
 
-def test_a_refused_request_completes_with_the_refusal(
-    engine: sa.Engine, store: LocalObjects
-) -> None:
+def test_refused_request_completes_with_the_refusal(engine: sa.Engine, store: LocalObjects) -> None:
     tenant_id, job_id = begin(engine, store)
     end(engine, store, job_id, failed(0))
     row = find(engine, tenant_id, job_id)
@@ -151,7 +149,7 @@ def test_a_refused_request_completes_with_the_refusal(
     assert not is_answered_well(row)
 
 
-def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObjects) -> None:
+def test_unreferenced_answers_are_removed(engine: sa.Engine, store: LocalObjects) -> None:
     _, job_id = begin(engine, store)
     kept, spare = (answer_prefix(job_id) + name for name in ("kept", "spare"))
     put(store, kept, b"{}")
@@ -162,7 +160,7 @@ def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObje
     assert objects_of(store) == {kept}
 
 
-def test_no_batch_route_knows_a_request(engine: sa.Engine, store: LocalObjects) -> None:
+def test_requests_are_no_batches(engine: sa.Engine, store: LocalObjects) -> None:
     tenant_id, job_id = begin(engine, store)
     with engine.connect() as connection:
         with pytest.raises(JobMissingError):
@@ -175,7 +173,7 @@ def test_no_batch_route_knows_a_request(engine: sa.Engine, store: LocalObjects) 
         assert connection.scalars(sa.select(sa.column("id")).where(READY)).all() == []
 
 
-def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
+def test_cancelled_request_ends_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
     tenant_id, job_id = begin(engine, store)
     with engine.begin() as connection:
         assert cancel_request(connection, tenant_id, job_id).state == "cancelling"
@@ -187,14 +185,14 @@ def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalOb
         assert cancel_request(connection, tenant_id, job_id).state == "cancelled"
 
 
-def test_an_ended_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
+def test_terminal_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
     tenant_id, job_id = begin(engine, store)
     end(engine, store, job_id, outcome(0))
     with engine.begin() as connection, pytest.raises(RequestEndedError):
         cancel_request(connection, tenant_id, job_id)
 
 
-def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjects) -> None:
+def test_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjects) -> None:
     tenant_id, job_id = begin(engine, store, timeout_s=-1.0)
     with engine.begin() as connection:
         assert close_expired(connection) == 1
@@ -204,7 +202,7 @@ def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObje
     assert (row.state, row.outcome) == ("expired", Outcome.EXPIRED)
 
 
-def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObjects) -> None:
+def test_lost_request_is_re_emitted(engine: sa.Engine, store: LocalObjects) -> None:
     _, job_id = begin(engine, store)
     with engine.connect() as connection:
         opened = open_jobs(connection, [job_id])[job_id]
@@ -216,7 +214,9 @@ def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObje
     assert item.custom_id == public_id(REQUEST, job_id)
 
 
-def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> None:
+def test_answers_of_expired_idempotency_keys_are_removed(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
     put(store, "idempotency/1", b"data: x")
     with engine.begin() as connection:
         claim = Claim(
@@ -235,7 +235,7 @@ def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> N
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
 
 
-def test_answers_that_the_store_refuses_keep_no_other_keys(
+def test_refused_answers_block_no_other_keys(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency_key_removal, "ROUND_MAX", 2)
@@ -274,7 +274,7 @@ def test_answers_that_the_store_refuses_keep_no_other_keys(
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
 
 
-def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalObjects) -> None:
+def test_orphans_of_requests_are_found(engine: sa.Engine, store: LocalObjects) -> None:
     _, open_id = begin(engine, store)
     _, ended_id = begin(engine, store)
     answer = answer_prefix(ended_id) + "a"

@@ -51,7 +51,9 @@ def as_the_api(engine: sa.Engine, job_id: UUID) -> Iterator[sa.Connection]:
         yield connection
 
 
-def test_a_page_of_the_order_reads_its_rows(engine: sa.Engine, large: tuple[UUID, int]) -> None:
+def test_page_of_the_sequence_reads_only_its_rows(
+    engine: sa.Engine, large: tuple[UUID, int]
+) -> None:
     job_id, day = large
     after = 13_000
     parameters = [after, after, job_id, job_id, after, 200, day, job_id, 256 * 1024, job_id]
@@ -73,7 +75,7 @@ def test_a_page_of_the_order_reads_its_rows(engine: sa.Engine, large: tuple[UUID
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in slices) <= 8
 
 
-def test_bodies_bound_a_page(engine: sa.Engine) -> None:
+def test_bodies_bound_a_page_of_results(engine: sa.Engine) -> None:
     job_id = add_running_job(engine, 100)
     writer = ItemWriter(engine, DayPartitions(engine))
     writer.write({job_id: [outcome(index, body=b"x" * 10_000) for index in range(100)]})
@@ -92,7 +94,7 @@ def test_bodies_bound_a_page(engine: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize("status", [None, *ItemStatus])
-def test_a_window_of_items_is_bounded(
+def test_item_status_reads_a_bounded_window(
     engine: sa.Engine, large: tuple[UUID, int], status: ItemStatus | None
 ) -> None:
     query = ItemQuery(*large, TOTAL, first=4000, limit=3, status=status)

@@ -121,7 +121,7 @@ def lag(kafka: KafkaSettings) -> int:
     return sum(LogAdmin(kafka).lag(GROUP, RESULTS).values())
 
 
-def test_jobs_settle_and_offsets_follow(
+def test_offsets_are_committed_after_jobs_settle(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_ids = [add_running_job(engine, 100) for _ in range(5)]
@@ -139,7 +139,7 @@ def test_jobs_settle_and_offsets_follow(
         assert_books_balance(engine, job_id)
 
 
-def test_the_order_of_the_log_decides_about_a_close(
+def test_outcomes_after_a_close_do_not_count(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_id = add_running_job(engine, 60, state="cancelling", close_reason="cancelled")
@@ -157,7 +157,7 @@ def test_the_order_of_the_log_decides_about_a_close(
     assert_books_balance(engine, job_id)
 
 
-def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on(
+def test_unreadable_record_goes_to_the_dead_letters(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_id = add_running_job(engine, 2)
@@ -181,7 +181,7 @@ def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on
     assert (letter.value, letter.key) == (b"\xc1", b"k")
 
 
-def test_a_newer_schema_stops_the_role_before_its_offset(
+def test_newer_schema_stops_the_role_before_its_offset(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     producer.send(
@@ -196,7 +196,7 @@ def test_a_newer_schema_stops_the_role_before_its_offset(
     assert lag(kafka) == 1
 
 
-def test_writers_that_come_and_go_change_nothing(
+def test_rebalances_and_kills_change_no_rows(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_ids = [add_running_job(engine, 200) for _ in range(8)]
@@ -220,7 +220,7 @@ def test_writers_that_come_and_go_change_nothing(
         assert_books_balance(engine, job_id)
 
 
-def test_a_database_that_is_away_is_waited_for(
+def test_writer_waits_for_an_unavailable_database(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     """Here: a lock that outlasts the lock timeout stands for it."""
@@ -248,7 +248,7 @@ def test_a_database_that_is_away_is_waited_for(
     assert_books_balance(engine, job_id)
 
 
-def test_a_database_that_stays_away_ends_the_role_without_committing(
+def test_writer_ends_without_commit_when_the_database_stays_unavailable(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_id = add_running_job(engine, 10)

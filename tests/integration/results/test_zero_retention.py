@@ -30,7 +30,7 @@ from tenancy.tables import tenants
 from tenancy.tenants import set_zero_retention
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import add_running_job, failed, job, ledger, outcome
-from tests.integration.results.test_finalising import always, lines, put, settle, take
+from tests.integration.results.test_finalisation import always, lines, put, settle, take
 from tests.integration.results.test_retention import ended_job, long_ago
 from topics.records.records import ItemOutcome
 
@@ -95,9 +95,7 @@ def said(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]
     }
 
 
-def test_files_hold_what_the_rows_hide(
-    engine: sa.Engine, store: LocalObjects, input_key: str
-) -> None:
+def test_output_files_are_decrypted(engine: sa.Engine, store: LocalObjects, input_key: str) -> None:
     job_id = settled(engine, store, input_key)
     finalise(engine, store, take(engine), check=always)
     first = {"answer": 0}
@@ -106,7 +104,7 @@ def test_files_hold_what_the_rows_hide(
     assert list(store.list("answers/")) == []
 
 
-def test_what_cannot_be_read_is_an_error_of_its_line(
+def test_undecryptable_answer_fails_only_its_line(
     engine: sa.Engine, store: LocalObjects, input_key: str
 ) -> None:
     job_id = settled(engine, store, input_key)
@@ -118,7 +116,7 @@ def test_what_cannot_be_read_is_an_error_of_its_line(
     assert (found["a"], found["b"], found["c"]) == (unreadable, {"answer": 1}, unreadable)
 
 
-def test_a_lost_key_ends_the_job_and_no_process(
+def test_lost_key_fails_the_lines_and_not_the_process(
     engine: sa.Engine, store: LocalObjects, input_key: str
 ) -> None:
     job_id = settled(engine, store, input_key)
@@ -144,9 +142,7 @@ def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID
     return tenant_id
 
 
-def test_batches_go_soon_with_their_keys_and_leave_their_bill(
-    engine: sa.Engine, store: LocalObjects
-) -> None:
+def test_zero_retention_batches_are_deleted_early(engine: sa.Engine, store: LocalObjects) -> None:
     past, recent, others = (ended_job(engine, days_ago=d) for d in (0.2, 0.05, 0.2))
     for job_id in (past, recent):
         retain_nothing(engine, store, job_id)
@@ -160,7 +156,7 @@ def test_batches_go_soon_with_their_keys_and_leave_their_bill(
     assert ledger(engine, past) == bill
 
 
-def test_all_keys_go_before_any_rows(
+def test_keys_are_destroyed_before_rows_are_removed(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -176,7 +172,7 @@ def test_all_keys_go_before_any_rows(
     assert list(store.list("keys/")) == []
 
 
-def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
+def test_refused_key_blocks_no_other(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
@@ -203,7 +199,7 @@ def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
     assert sorted(asked) == sorted([*map(job_key_name, past), refused])
 
 
-def test_a_batch_of_many_slices_asks_for_its_key_once(
+def test_key_of_a_batch_is_destroyed_once(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = ended_job(engine, days_ago=0.2)
@@ -245,9 +241,7 @@ def unused_file(engine: sa.Engine, tenant_id: UUID, *, days_ago: float) -> UUID:
     return file_id
 
 
-def test_files_from_before_a_tenant_retained_nothing_stay(
-    engine: sa.Engine, store: LocalObjects
-) -> None:
+def test_files_older_than_zero_retention_are_kept(engine: sa.Engine, store: LocalObjects) -> None:
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         set_zero_retention(connection, tenant_id, on=True)
@@ -263,7 +257,9 @@ def test_files_from_before_a_tenant_retained_nothing_stay(
         assert connection.scalar(sa.select(files.c.id).where(files.c.id == before)) == before
 
 
-def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObjects) -> None:
+def test_unused_zero_retention_files_are_deleted_early(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
     job_id = add_running_job(engine, 1, created_at=long_ago(1))
     tenant_id = retain_nothing(engine, store, job_id)
     unused = unused_file(engine, tenant_id, days_ago=1)
@@ -280,7 +276,7 @@ def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObj
     assert rows == {named: (True, "in.jsonl"), unused: (False, "")}
 
 
-def test_keys_of_nobody_are_left_overs(
+def test_keys_without_a_job_are_orphans(
     engine: sa.Engine, store: LocalObjects, tmp_path: Path
 ) -> None:
     kept = ended_job(engine, days_ago=0)

@@ -52,7 +52,7 @@ def tell(site: Site, job_id: UUID, event_type: str = "batch.completed") -> None:
         )
 
 
-def test_a_callback_whose_url_is_changed_waits_with_those_of_its_new_host(site: Site) -> None:
+def test_callback_with_a_new_url_moves_to_the_queue_of_its_host(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
     lanes = [f"c:{site.tenant_id.hex}:https://{host}" for host in ("8.8.8.8:443", "9.9.9.9:8443")]
     tell(site, job_id)
@@ -69,7 +69,7 @@ def test_a_callback_whose_url_is_changed_waits_with_those_of_its_new_host(site: 
         assert connection.scalars(sa.select(webhook_lanes.c.lane)).all() == lanes[:1]
 
 
-def test_a_replay_of_a_moved_callback_waits_with_those_of_its_new_host(site: Site) -> None:
+def test_replay_of_a_moved_callback_uses_its_new_queue(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
     tell(site, job_id)
     with site.engine.begin() as connection:
@@ -83,7 +83,7 @@ def test_a_replay_of_a_moved_callback_waits_with_those_of_its_new_host(site: Sit
     )
 
 
-def test_what_waits_is_dropped_when_a_callback_is_moved_and_disabled_at_once(site: Site) -> None:
+def test_moving_and_disabling_a_callback_drops_its_deliveries(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
     tell(site, job_id)
     with site.engine.begin() as connection:
@@ -93,7 +93,7 @@ def test_what_waits_is_dropped_when_a_callback_is_moved_and_disabled_at_once(sit
     assert site.states(endpoint) == ["dropped"]
 
 
-def test_an_endpoint_whose_url_is_changed_keeps_its_lane(site: Site) -> None:
+def test_endpoint_with_a_new_url_keeps_its_queue(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
     site.send()
     with site.engine.begin() as connection:
@@ -112,7 +112,7 @@ def delete(site: Site, job_id: UUID, *, hours_ago: int) -> None:
         connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(deleted_at=past))
 
 
-def test_nothing_shows_the_callback_of_a_deleted_batch(site: Site) -> None:
+def test_callback_of_a_deleted_batch_is_hidden(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
     tenant_id, again = site.tenant_id, EndpointChange(enabled=True)
     with site.engine.begin() as connection:
@@ -134,7 +134,7 @@ def test_nothing_shows_the_callback_of_a_deleted_batch(site: Site) -> None:
     ("hours_ago", "state", "is_kept"),
     [(23, "delivered", True), (25, "pending", True), (25, "delivered", False)],
 )
-def test_the_callback_of_a_deleted_batch_goes_once_it_was_called(
+def test_callback_of_a_deleted_batch_is_removed_after_its_delivery(
     site: Site, hours_ago: int, state: str, is_kept: bool
 ) -> None:
     job_id, endpoint = job_with_callback(site)
@@ -150,7 +150,7 @@ def test_the_callback_of_a_deleted_batch_goes_once_it_was_called(
     assert left == ({endpoint, other} if is_kept else {other})
 
 
-def test_callbacks_cost_no_list_and_no_event(site: Site) -> None:
+def test_lists_and_events_read_no_foreign_callbacks(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
     fill = sa.text(
         "INSERT INTO webhook_endpoints (id, tenant_id, job_id, name, url, event_types, lane) "
@@ -183,7 +183,7 @@ def test_callbacks_cost_no_list_and_no_event(site: Site) -> None:
             assert rows_read(plan.scalar_one()[0]["Plan"]) < 20, statement
 
 
-def test_a_replay_of_many_goes_on_behind_its_last(
+def test_replay_continues_after_its_last_message(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.delivery_history.REPLAYS_MAX", 3)
@@ -205,7 +205,7 @@ def test_a_replay_of_many_goes_on_behind_its_last(
     assert site.states(endpoint) == ["pending"] * 5
 
 
-def test_a_replay_goes_on_behind_what_was_sent_there_alone(site: Site) -> None:
+def test_replay_continues_only_after_a_message_of_the_endpoint(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
     with site.engine.begin() as connection, pytest.raises(FieldRefusedError):
         replay_deliveries(connection, site.tenant_id, endpoint, Replay(after=new_uuid()))

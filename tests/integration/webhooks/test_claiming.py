@@ -47,7 +47,7 @@ def rows_read(node: dict[str, Any]) -> int:
     return int(read * node["Actual Loops"])
 
 
-def test_a_claim_reads_what_is_due_beside_any_number_of_lanes_that_wait(site: Site) -> None:
+def test_claim_reads_only_due_queues(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     add_waiting(site, endpoint, due_in_s=3600)
     site.send(2)
@@ -65,7 +65,7 @@ def test_a_claim_reads_what_is_due_beside_any_number_of_lanes_that_wait(site: Si
     assert not is_more
 
 
-def test_all_that_waited_comes_in_its_turn(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_return_every_due_delivery(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claiming, "_MARKED_MAX", 1200)
     endpoint, _ = site.endpoint(URL)
     add_waiting(site, endpoint, due_in_s=-3600)
@@ -79,7 +79,7 @@ def test_all_that_waited_comes_in_its_turn(site: Site, monkeypatch: pytest.Monke
     assert {d.lane for d in turns[0][0]} == {f"c:{n}" for n in range(1, 1201)}
 
 
-def test_items_of_a_batch_that_was_deleted_are_named_to_nobody(site: Site) -> None:
+def test_item_failures_of_a_deleted_batch_are_dropped(site: Site) -> None:
     site.endpoint(URL)
     heard = sa.update(webhook_endpoints).values(event_types=["item.failed", "batch.completed"])
     with site.engine.begin() as connection:
@@ -101,7 +101,7 @@ def test_items_of_a_batch_that_was_deleted_are_named_to_nobody(site: Site) -> No
         assert connection.scalars(query).all() == [named.message_id]
 
 
-def test_a_claim_waits_for_no_row(site: Site) -> None:
+def test_claim_waits_for_no_row_lock(site: Site) -> None:
     endpoints = [site.endpoint(URL)[0] for _ in range(2)]
     site.send()
     held = sa.select(webhook_deliveries).where(webhook_deliveries.c.endpoint_id == endpoints[0])

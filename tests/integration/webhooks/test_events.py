@@ -21,7 +21,14 @@ from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import add_job, add_tenant
 from tests.integration.webhooks.conftest import SEALER, Site
-from tests.integration.webhooks.telling import URL, event_of, hearing, record, running_job, told
+from tests.integration.webhooks.job_events import (
+    URL,
+    event_of,
+    hearing,
+    record,
+    running_job,
+    told,
+)
 from topics.clients.consumer import LogConsumer
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import DEAD_LETTERS, EVENTS
@@ -49,7 +56,7 @@ def dead_letters(kafka: KafkaSettings) -> list[DeadLetter]:
     return [decode(DeadLetter, r.value, r.headers) for r in records_of(kafka, DEAD_LETTERS)]
 
 
-def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
+def test_job_event_becomes_a_delivery(
     site: Site, kafka: KafkaSettings, producer: LogProducer, consumer: LogConsumer
 ) -> None:
     endpoint = hearing(site, "batch.completed")
@@ -80,7 +87,7 @@ def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
     assert letter.value == b"no event"
 
 
-def test_a_dead_letter_is_sent_once_though_postgres_is_away(
+def test_dead_letter_is_sent_once_while_postgres_is_unavailable(
     site: Site, kafka: KafkaSettings, producer: LogProducer, consumer: LogConsumer
 ) -> None:
     producer.send(EVENTS.name, b"no event", partition=0, headers=[("kind", b"event")])
@@ -99,7 +106,7 @@ def test_a_dead_letter_is_sent_once_though_postgres_is_away(
     assert len(dead_letters(kafka)) == 1
 
 
-def test_a_repeated_event_adds_nothing(site: Site) -> None:
+def test_repeated_event_adds_nothing(site: Site) -> None:
     hearing(site)
     event = event_of(site, running_job(site), JobState.COMPLETED)
 
@@ -116,7 +123,7 @@ def test_a_repeated_event_adds_nothing(site: Site) -> None:
         (JobState.FINALIZING, []),
     ],
 )
-def test_the_end_of_a_single_request_is_told(
+def test_end_of_a_single_request_is_announced(
     site: Site, state: JobState, expected: list[str]
 ) -> None:
     hearing(site)
@@ -139,7 +146,7 @@ def test_the_end_of_a_single_request_is_told(
     assert {m["data"]["id"] for m in told(site)} <= {f"job_{request.job_id.hex}"}
 
 
-def test_nobody_hears_of_what_is_not_theirs(site: Site) -> None:
+def test_endpoint_receives_no_events_of_other_tenants(site: Site) -> None:
     hearing(site)
     with site.engine.begin() as connection:
         stranger = add_tenant(connection)
@@ -148,14 +155,14 @@ def test_nobody_hears_of_what_is_not_theirs(site: Site) -> None:
     assert record(site, event_of(site, new_uuid(), JobState.COMPLETED)) == 0
 
 
-def test_what_happened_before_an_endpoint_is_not_for_it(site: Site) -> None:
+def test_endpoint_receives_no_earlier_events(site: Site) -> None:
     event = event_of(site, running_job(site), JobState.COMPLETED)
     hearing(site)
 
     assert record(site, event) == 0
 
 
-def test_a_callback_hears_of_its_job_alone(site: Site) -> None:
+def test_callback_receives_events_of_its_job_only(site: Site) -> None:
     job, other = running_job(site), running_job(site)
     callback = Callback(URL, parse_url(URL, allow_private=False))
     with site.engine.begin() as connection:
@@ -167,7 +174,7 @@ def test_a_callback_hears_of_its_job_alone(site: Site) -> None:
     assert delivery.lane == f"c:{site.tenant_id.hex}:https://8.8.8.8:443"
 
 
-def test_the_end_of_a_batch_is_told_though_it_was_deleted_since(site: Site) -> None:
+def test_end_of_a_deleted_batch_is_announced(site: Site) -> None:
     hearing(site)
     with site.engine.begin() as connection:
         ended = {"state": "completed", "completed_at": sa.func.now(), "total_count": 1}
@@ -182,7 +189,7 @@ def test_the_end_of_a_batch_is_told_though_it_was_deleted_since(site: Site) -> N
         assert not connection.execute(sa.select(webhook_watches)).all()
 
 
-def test_old_messages_go_with_their_history_and_new_ones_stay(site: Site) -> None:
+def test_expired_messages_are_removed_with_their_history(site: Site) -> None:
     endpoint = hearing(site)
     record(site, event_of(site, running_job(site), JobState.COMPLETED))
     with site.engine.begin() as connection:

@@ -135,7 +135,7 @@ async def test_no_form_of_a_private_address_is_contacted(
         assert {a.error_code for a in site.attempts(endpoint)} == {"address_refused"}
 
 
-async def test_no_name_leads_to_a_private_address(
+async def test_names_of_private_addresses_are_not_contacted(
     site: Site, receiver: Receiver, connects: Callable[[], list[str]]
 ) -> None:
     names = {f"n{number}.example.com": answer for number, answer in enumerate(ANSWERS)}
@@ -152,7 +152,7 @@ async def test_no_name_leads_to_a_private_address(
     assert connects() == []
 
 
-async def test_a_name_that_changes_its_mind_is_asked_once_a_try(
+async def test_dns_rebinding_is_resolved_once_per_attempt(
     site: Site, receiver: Receiver, connects: Callable[[], list[str]]
 ) -> None:
     """Public at the first look-up, private at every later one: what was checked is contacted."""
@@ -173,7 +173,7 @@ async def test_a_name_that_changes_its_mind_is_asked_once_a_try(
     assert len(asked) == len(site.attempts(endpoint))
 
 
-async def test_proxies_of_the_environment_are_not_used(
+async def test_environment_proxies_are_not_used(
     site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with receiving(ok) as proxy:
@@ -187,9 +187,7 @@ async def test_proxies_of_the_environment_are_not_used(
     assert proxy.connections == 0
 
 
-async def test_tls_is_for_the_name_while_the_address_is_the_checked_one(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_tls_verifies_the_name_at_the_checked_address(site: Site, tmp_path: Path) -> None:
     server_tls, client_tls = tls_contexts(tmp_path, "hooks.example.com")
     with receiving(ok, server_tls) as receiver:
         port = receiver.port

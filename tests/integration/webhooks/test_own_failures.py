@@ -39,7 +39,7 @@ def spoil(site: Site, column: str, endpoint: UUID) -> None:
         )
 
 
-async def test_an_unreadable_secret_is_a_failure_that_history_shows(
+async def test_unreadable_secret_is_a_recorded_failure(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     with receiving(ok) as receiver:
@@ -64,7 +64,7 @@ async def test_an_unreadable_secret_is_a_failure_that_history_shows(
     assert [entry["is_old"] for entry in told] == [False] * (len(codes) - 1) + [True]
 
 
-async def test_an_unreadable_old_secret_does_not_keep_the_new_one_from_signing(site: Site) -> None:
+async def test_unreadable_old_secret_does_not_prevent_signing(site: Site) -> None:
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         with site.engine.begin() as connection:
@@ -79,7 +79,7 @@ async def test_an_unreadable_old_secret_does_not_keep_the_new_one_from_signing(s
     assert len(site.attempts(endpoint)) == 1
 
 
-async def test_files_that_we_lack_are_held_against_no_endpoint(
+async def test_missing_open_files_postpone_deliveries(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempt_recording, "_POSTPONED_S", 0.05)
@@ -123,7 +123,7 @@ class Blinking:
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before", "after the commit"])
-async def test_a_database_that_blinks_has_nothing_sent_again(
+async def test_recording_is_repeated_without_sending_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.deliverer._RECORD_PAUSE_S", 0.05)

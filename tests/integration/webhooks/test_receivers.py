@@ -44,7 +44,7 @@ from tests.integration.webhooks.receivers import (
 WEBHOOKS = OpenAI(api_key="none").webhooks
 
 
-async def test_a_message_is_delivered_and_the_official_client_accepts_it(
+async def test_delivered_message_is_accepted_by_the_official_client(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     with receiving(ok) as receiver:
@@ -68,7 +68,7 @@ async def test_a_message_is_delivered_and_the_official_client_accepts_it(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_an_event_type_of_ours_is_unwrapped_too(site: Site) -> None:
+async def test_millrace_event_types_are_unwrapped(site: Site) -> None:
     with receiving(ok) as receiver:
         endpoint, secret = site.endpoint(receiver.url)
         with site.engine.begin() as connection:
@@ -106,7 +106,7 @@ async def test_both_secrets_verify_during_a_rotation(site: Site) -> None:
     assert after.headers["webhook-signature"].count("v1,") == 1
 
 
-async def test_a_receiver_that_recovers_gets_every_message_with_one_id(site: Site) -> None:
+async def test_recovered_receiver_gets_every_message_with_one_id(site: Site) -> None:
     with receiving(failing_first(4)) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         (message,) = site.send()
@@ -118,7 +118,7 @@ async def test_a_receiver_that_recovers_gets_every_message_with_one_id(site: Sit
     assert [a.error_code for a in site.attempts(endpoint)] == ["5xx"] * 4 + [None]
 
 
-async def test_the_schedule_ends(site: Site) -> None:
+async def test_delivery_is_exhausted_after_the_schedule(site: Site) -> None:
     with receiving(status(500)) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
@@ -131,7 +131,7 @@ async def test_the_schedule_ends(site: Site) -> None:
         assert gap_s >= 0.85 * delay_s * 0.00001
 
 
-async def test_a_redirect_is_a_failure_and_never_followed(site: Site) -> None:
+async def test_redirect_is_a_failure_and_not_followed(site: Site) -> None:
     with receiving(ok) as target:
         location = f"Location: {target.url}"
         with receiving(status(301, location)) as receiver, receiving(status(307, location)) as two:
@@ -144,7 +144,7 @@ async def test_a_redirect_is_a_failure_and_never_followed(site: Site) -> None:
     assert {a.error_code for e in endpoints for a in site.attempts(e)} == {"3xx"}
 
 
-async def test_410_disables_the_endpoint_and_drops_what_waits(site: Site) -> None:
+async def test_410_disables_the_endpoint_and_drops_its_deliveries(site: Site) -> None:
     with receiving(status(410)) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send(20)
@@ -159,7 +159,7 @@ async def test_410_disables_the_endpoint_and_drops_what_waits(site: Site) -> Non
 
 
 @pytest.mark.parametrize("code", [429, 503])
-async def test_a_receiver_that_names_a_time_is_left_alone_until_then(site: Site, code: int) -> None:
+async def test_retry_after_is_respected(site: Site, code: int) -> None:
     wait_s = 0.8
 
     def answer(connection: Any, number: int) -> None:
@@ -190,7 +190,7 @@ async def test_a_receiver_that_names_a_time_is_left_alone_until_then(site: Site,
     ],
     ids=["silent", "dripping", "reset", "reset in the answer", "garbage", "endless head", "101"],
 )
-async def test_no_answer_is_a_failure(
+async def test_missing_response_is_a_failure(
     site: Site, request: pytest.FixtureRequest, answer: Answer, code: str
 ) -> None:
     settings = fast_settings(timeout_s=1) if code == "timed_out" else fast_settings()
@@ -209,9 +209,7 @@ async def test_no_answer_is_a_failure(
 @pytest.mark.parametrize(
     "answer", [dripping_body, Flood(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")]
 )
-async def test_a_good_head_is_a_success_and_its_body_is_not_swallowed(
-    site: Site, answer: Answer
-) -> None:
+async def test_response_head_counts_and_its_body_is_bounded(site: Site, answer: Answer) -> None:
     with receiving(answer) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
@@ -240,7 +238,7 @@ async def test_slow_receivers_delay_no_other(site: Site) -> None:
     assert len(good.requests) == 100
 
 
-async def test_names_that_hang_delay_no_other_tenant_and_are_held_against_no_endpoint(
+async def test_hanging_look_ups_delay_no_other_tenant(
     site: Site,
 ) -> None:
     answered = asyncio.Event()
@@ -276,7 +274,7 @@ async def test_names_that_hang_delay_no_other_tenant_and_are_held_against_no_end
     assert [a.error_code for e in hanging for a in site.attempts(e)] == ["timed_out"]
 
 
-async def test_two_processes_share_the_work_and_bound_a_lane_together(site: Site) -> None:
+async def test_two_processes_share_the_limit_of_a_queue(site: Site) -> None:
     running, most = [0], [0]
 
     def answer(connection: Any, number: int) -> None:
@@ -301,7 +299,7 @@ async def test_two_processes_share_the_work_and_bound_a_lane_together(site: Site
 DOWN_S = 1.5
 
 
-async def test_the_breaker_spares_a_receiver_that_is_down(site: Site) -> None:
+async def test_breaker_limits_attempts_at_a_failing_receiver(site: Site) -> None:
     """While it is down it is asked once for each break, and each is twice as long as the last."""
     spared = await requests_while_down(site, breaker_failures=5)
     assert spared <= 4 + 8  # what began at once, and breaks of 50 ms, 100 ms, ...
@@ -330,7 +328,7 @@ async def requests_while_down(site: Site, *, breaker_failures: int) -> int:
     return count
 
 
-async def test_an_endpoint_that_only_fails_is_disabled(site: Site) -> None:
+async def test_failing_endpoint_is_disabled(site: Site) -> None:
     with receiving(status(500)) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send(2)
@@ -342,7 +340,7 @@ async def test_an_endpoint_that_only_fails_is_disabled(site: Site) -> None:
     assert "pending" not in site.states(endpoint)
 
 
-async def test_an_endpoint_that_its_owner_disables_is_called_no_more(site: Site) -> None:
+async def test_disabled_endpoint_is_not_called(site: Site) -> None:
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send(2)
@@ -364,7 +362,7 @@ async def test_an_endpoint_that_its_owner_disables_is_called_no_more(site: Site)
     assert receiver.ids == [f"evt_{trial.hex}"]
 
 
-async def test_what_a_dead_process_claimed_is_tried_again_with_the_same_id(
+async def test_claims_of_a_dead_process_are_repeated_with_the_same_id(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.deliverer._LEASE_MARGIN_S", 0.0)

@@ -47,9 +47,7 @@ def kept(site: Site) -> int:
         return connection.scalar(sa.select(sa.func.count()).select_from(webhook_messages)) or 0
 
 
-def test_all_that_is_old_goes_in_one_turn_slice_by_slice(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_run_removes_all_expired_rows(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     old_messages(site, 35)
     asked = []
@@ -64,9 +62,7 @@ def test_all_that_is_old_goes_in_one_turn_slice_by_slice(
     assert kept(site) == 0
 
 
-def test_a_process_passes_over_what_another_one_removes(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_skips_locked_rows(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     old_messages(site, 25)
     oldest = sa.select(webhook_messages).order_by(webhook_messages.c.created_at).limit(10)
@@ -82,7 +78,7 @@ def delete(site: Site, endpoint_id: UUID) -> None:
         delete_endpoint(connection, site.tenant_id, endpoint_id)
 
 
-def test_a_deletion_touches_no_delivery_and_hides_all_of_the_endpoint(site: Site) -> None:
+def test_deletion_hides_an_endpoint_without_touching_deliveries(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send(3)
     with site.engine.connect() as delivering:  # as a try that writes how it ended
@@ -102,7 +98,7 @@ def test_a_deletion_touches_no_delivery_and_hides_all_of_the_endpoint(site: Site
     assert [shown.id for shown in page.rows] == [made.id]
 
 
-def test_nothing_is_tried_at_a_deleted_endpoint(site: Site) -> None:
+def test_deleted_endpoint_gets_no_attempt(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send(2)
     with site.engine.begin() as connection:
@@ -113,9 +109,7 @@ def test_nothing_is_tried_at_a_deleted_endpoint(site: Site) -> None:
     assert site.states(endpoint) == ["dropped"] * 3
 
 
-def test_a_deleted_endpoint_goes_slice_by_slice(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_endpoint_is_removed_in_slices(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     endpoint, _ = site.endpoint(URL)
     other, _ = site.endpoint(URL)
@@ -135,7 +129,7 @@ def test_a_deleted_endpoint_goes_slice_by_slice(
         assert connection.scalars(sa.select(webhook_endpoints.c.id)).all() == [other]
 
 
-def test_who_disables_drops_a_slice_and_the_rest_follows(
+def test_disabling_drops_a_slice_and_claims_drop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 10)
@@ -160,9 +154,7 @@ def dropped(site: Site, endpoint: UUID) -> int:
         return drop_waiting(connection, endpoint)
 
 
-def test_nothing_is_dropped_once_an_endpoint_is_enabled_again_or_is_about_to_be(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_enabled_endpoint_keeps_its_deliveries(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever drops may have seen it disabled a moment ago."""
     monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 1)
     endpoint, _ = site.endpoint(URL)
@@ -179,9 +171,7 @@ ENDED = {"state": "completed", "total_count": 1}
 
 
 @pytest.mark.parametrize(("hours", "is_kept"), [(23, True), (25, False)])
-def test_an_old_callback_stays_for_a_day_after_the_end_of_its_job(
-    site: Site, hours: int, is_kept: bool
-) -> None:
+def test_callback_is_kept_for_a_day_after_its_job(site: Site, hours: int, is_kept: bool) -> None:
     """The news of the end may be on the way through the log, so there is no delivery yet."""
     with site.engine.begin() as connection:
         ended_at = sa.text(f"now() - interval '{hours} hours'")
@@ -196,7 +186,7 @@ def test_an_old_callback_stays_for_a_day_after_the_end_of_its_job(
         assert len(connection.execute(sa.select(webhook_endpoints)).all()) == is_kept
 
 
-def test_a_callback_that_was_called_as_it_was_looked_at_stays(site: Site) -> None:
+def test_callback_with_a_new_delivery_is_kept(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send()
     with site.engine.begin() as connection:

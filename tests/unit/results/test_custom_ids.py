@@ -37,7 +37,7 @@ def test_ids_come_in_item_order(wanted: list[int], found: list[str]) -> None:
     assert opened == ["opened", "closed"]
 
 
-def test_nothing_is_opened_unasked() -> None:
+def test_file_is_opened_on_first_use() -> None:
     open_input, opened = opener(INPUT)
 
     CustomIds(open_input, input_bytes=len(INPUT)).close()
@@ -45,14 +45,14 @@ def test_nothing_is_opened_unasked() -> None:
     assert opened == []
 
 
-def test_an_input_that_lacks_the_item_is_an_error() -> None:
+def test_short_input_is_an_error() -> None:
     open_input, _ = opener(INPUT)
 
     with pytest.raises(InputShorterError):
         CustomIds(open_input, input_bytes=len(INPUT)).at(3)
 
 
-def test_a_line_that_cannot_be_read_has_no_id_and_holds_up_no_other() -> None:
+def test_unreadable_line_has_no_id() -> None:
     content = b'{"custom_id":"a"}\njunk\n{"custom_id":5}\n\xff\n{"custom_id":"e"}'
     open_input, _ = opener(content)
     custom_ids = CustomIds(open_input, input_bytes=len(content))
@@ -86,7 +86,7 @@ class Cutting:
 @pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("tail", [b"", b"\n", b"\r\n\n"])
 @pytest.mark.parametrize("step", [1, 4])
-def test_a_reader_that_was_cut_goes_on_where_it_was(head: bytes, tail: bytes, step: int) -> None:
+def test_closed_reader_continues_at_its_line(head: bytes, tail: bytes, step: int) -> None:
     content = head + b"\n \n".join(b'{"custom_id":"%03d"}' % n for n in range(12)) + tail
     store = Cutting(content, 70)
     custom_ids = CustomIds(store.open_input, input_bytes=len(content))
@@ -98,7 +98,7 @@ def test_a_reader_that_was_cut_goes_on_where_it_was(head: bytes, tail: bytes, st
     custom_ids.close()
 
 
-def test_a_store_that_stays_away_is_an_error_and_may_be_asked_again() -> None:
+def test_store_that_stays_unavailable_is_an_error() -> None:
     content = b'{"custom_id":"a"}\n{"custom_id":"b"}\n'
     store = Cutting(content, 20)
     custom_ids = CustomIds(store.open_input, input_bytes=len(content))
@@ -111,7 +111,7 @@ def test_a_store_that_stays_away_is_an_error_and_may_be_asked_again() -> None:
     assert custom_ids.at(1) == "b"
 
 
-def test_a_file_that_is_gone_or_short_leaves_the_others_their_ids() -> None:
+def test_missing_or_short_file_does_not_affect_others() -> None:
     def gone(_: int) -> Blocks:
         raise ObjectMissingError
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_gone_or_short_leaves_the_others_their_ids() -> None:
     custom_ids.close()
 
 
-def test_a_store_that_is_away_is_no_file_that_is_gone() -> None:
+def test_unavailable_store_is_no_missing_file() -> None:
     def away(_: int) -> Blocks:
         raise ObjectStoreAwayError
 

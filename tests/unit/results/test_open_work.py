@@ -37,7 +37,7 @@ class Work:
         return self.tree(name, depth - 1) if depth > 1 else []
 
 
-def test_works_go_on_in_turn() -> None:
+def test_open_work_runs_round_robin() -> None:
     work, opened = Work(), OpenWork()
     for offset, (name, count) in enumerate((("long", 3), ("longer", 4), ("short", 1))):
         opened.add({HERE: offset}, [JOB], work.steps(name, count))
@@ -54,7 +54,7 @@ def test_works_go_on_in_turn() -> None:
     ]
 
 
-def test_in_a_crowd_works_end_one_after_another() -> None:
+def test_above_the_round_robin_limit_the_oldest_work_ends_first() -> None:
     work, opened = Work(), OpenWork()
     for number in range(ROUND_ROBIN_MAX + 2):
         opened.add({HERE: number}, [JOB], work.steps(str(number), 3))
@@ -76,7 +76,7 @@ def test_items_of_open_work_are_counted() -> None:
     assert opened.item_count == 5
 
 
-def test_what_follows_from_a_step_comes_before_the_next() -> None:
+def test_follow_up_steps_run_before_the_next_step() -> None:
     work, opened = Work(), OpenWork()
     opened.add({HERE: 0}, [JOB], work.tree("", 2))
     while opened:
@@ -89,7 +89,7 @@ def test_what_follows_from_a_step_comes_before_the_next() -> None:
     assert work.done == in_order
 
 
-def test_a_stop_comes_between_two_steps() -> None:
+def test_stop_ends_between_two_steps() -> None:
     stop = threading.Event()
     stop.set()
     work = Work()
@@ -98,7 +98,7 @@ def test_a_stop_comes_between_two_steps() -> None:
     assert run_all([], stop)
 
 
-def test_no_offset_behind_open_work_is_committed() -> None:
+def test_offsets_after_open_work_are_not_committed() -> None:
     opened = OpenWork()
     opened.add({HERE: 7}, [JOB], Work().steps("w", 2))
     assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 7, THERE: 3}
@@ -107,7 +107,7 @@ def test_no_offset_behind_open_work_is_committed() -> None:
     assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 12, THERE: 3}
 
 
-def test_a_step_that_failed_is_done_again() -> None:
+def test_failed_step_is_repeated() -> None:
     work, opened = Work(), OpenWork()
     opened.add({HERE: 7}, [JOB], work.steps("w", 3))
     work.is_away = True
@@ -119,7 +119,7 @@ def test_a_step_that_failed_is_done_again() -> None:
     assert work.done == [("w", 1), ("w", 2)]
 
 
-def test_work_that_could_not_begin_is_not_open() -> None:
+def test_work_whose_first_step_failed_is_not_open() -> None:
     work, opened = Work(), OpenWork()
     work.is_away = True
     with pytest.raises(ConnectionError):
@@ -128,7 +128,7 @@ def test_work_that_could_not_begin_is_not_open() -> None:
     assert opened.committable({HERE: 12}) == {HERE: 12}
 
 
-def test_work_of_lost_partitions_is_left_to_their_owners() -> None:
+def test_work_of_revoked_partitions_is_discarded() -> None:
     work, opened = Work(), OpenWork()
     opened.add({HERE: 7}, [JOB], work.steps("lost", 2))
     opened.add({THERE: 8}, [JOB], work.steps("kept", 2))
@@ -140,7 +140,7 @@ def test_work_of_lost_partitions_is_left_to_their_owners() -> None:
     assert work.done[3:] == [("kept", 2), ("shared", 2)]
 
 
-def test_a_try_again_after_the_last_was_forgotten_does_nothing() -> None:
+def test_run_step_without_work_does_nothing() -> None:
     work, opened = Work(), OpenWork()
     opened.add({HERE: 7}, [JOB], work.steps("w", 2))
     opened.discard({HERE})
@@ -148,7 +148,7 @@ def test_a_try_again_after_the_last_was_forgotten_does_nothing() -> None:
     assert work.done == [("w", 1)]
 
 
-def test_work_waits_for_all_that_was_open_of_its_job_and_for_no_other() -> None:
+def test_work_waits_for_open_work_of_its_job_only() -> None:
     work, opened, other = Work(), OpenWork(), UUID(int=2)
     opened.add({HERE: 7}, [JOB, other], work.steps("w", 2))
     opened.add({HERE: 8}, [other], work.steps("other", 4))
@@ -165,7 +165,7 @@ def test_work_waits_for_all_that_was_open_of_its_job_and_for_no_other() -> None:
     assert opened.committable({HERE: 12}) == {HERE: 8}
 
 
-def test_work_waits_until_it_has_begun() -> None:
+def test_work_waits_until_its_first_step() -> None:
     work, opened, other = Work(), OpenWork(), UUID(int=2)
     opened.add({HERE: 7}, [JOB], work.steps("w", 2))
     opened.add({THERE: 7}, [other], work.steps("other", 3))
@@ -179,7 +179,7 @@ def test_work_waits_until_it_has_begun() -> None:
     assert opened.waiting_jobs == set()
 
 
-def test_work_that_waits_goes_with_its_partition() -> None:
+def test_waiting_work_is_discarded_with_its_partition() -> None:
     work, opened = Work(), OpenWork()
     opened.add({HERE: 7, THERE: 7}, [JOB], work.steps("w", 2))
     opened.add_behind({HERE: 8}, JOB, work.steps("close", 1))

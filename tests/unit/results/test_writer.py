@@ -20,7 +20,7 @@ from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep
 from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Group
 from results.writer.writer import ResultsWriter
-from tests.unit.results.test_reading import job_ref
+from tests.unit.results.test_record_reader import job_ref
 from topics.clients.consumer import LogConsumer
 from topics.clients.offsets import Partition
 from topics.clients.producer import LogProducer
@@ -154,7 +154,7 @@ def a_writer(router: Done | None = None) -> ResultsWriter:
     )
 
 
-def test_a_commit_that_the_broker_did_not_take_is_repeated() -> None:
+def test_refused_commit_is_repeated() -> None:
     stop = threading.Event()
     member = Member(stop, outcomes_record(7))
     a_writer().run(cast(LogConsumer, member), stop)
@@ -162,7 +162,7 @@ def test_a_commit_that_the_broker_did_not_take_is_repeated() -> None:
     assert member.offered == [{("results", 1): 8}] * 3
 
 
-def test_a_long_close_holds_its_offset_and_nothing_else() -> None:
+def test_long_close_holds_back_only_its_offset() -> None:
     stop = threading.Event()
     close = received(7, Close(new_uuid(), 0, CloseReason.CANCELLED))
     member = Member(stop, close, outcomes_record(8), polls=2 * SLICES)
@@ -173,7 +173,7 @@ def test_a_long_close_holds_its_offset_and_nothing_else() -> None:
     assert offered == sorted(offered)
 
 
-def test_copies_of_one_job_let_the_results_of_others_pass() -> None:
+def test_copies_of_one_job_do_not_block_other_jobs() -> None:
     stop, router = threading.Event(), Copying()
     many, other = new_uuid(), new_uuid()
     records = [outcomes_record(7, many), outcomes_record(8, other)]
@@ -185,7 +185,7 @@ def test_copies_of_one_job_let_the_results_of_others_pass() -> None:
     assert router.done.count(("copies", many)) == router.done.count(("copies", other)) == SLICES
 
 
-def test_a_close_comes_behind_the_copies_before_it() -> None:
+def test_close_waits_for_earlier_copies() -> None:
     stop, router = threading.Event(), Copying()
     job_id, other = new_uuid(), new_uuid()
     close = received(9, Close(job_id, 0, CloseReason.CANCELLED))
@@ -199,7 +199,7 @@ def test_a_close_comes_behind_the_copies_before_it() -> None:
     assert router.done.index(("close", job_id)) < len(router.done) - SLICES  # others take turns
 
 
-def test_a_close_behind_many_copies_keeps_no_others_waiting() -> None:
+def test_close_that_waits_for_copies_blocks_no_other_job() -> None:
     stop, router = threading.Event(), Copying()
     job_id, other = new_uuid(), new_uuid()
     close = Close(job_id, 0, CloseReason.CANCELLED)
@@ -218,7 +218,7 @@ def test_a_close_behind_many_copies_keeps_no_others_waiting() -> None:
     assert list(dict.fromkeys(offered)) == [7, 8, 10, 12]
 
 
-def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
+def test_many_long_closes_block_neither_jobs_nor_polls() -> None:
     stop, router = threading.Event(), Slow(2.0)
     closes = [
         received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * ROUND_ROBIN_MAX)
@@ -243,7 +243,7 @@ def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
     assert at < len(closes) + 10  # a few steps after each close has begun
 
 
-def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
+def test_waiting_close_of_a_revoked_partition_is_discarded() -> None:
     stop, router, job_id = threading.Event(), Away(), new_uuid()
     close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
@@ -262,7 +262,7 @@ def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
     assert all(("results", 1) not in offsets for offsets in member.offered)
 
 
-def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
+def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
     """Not even in one group with what is kept."""
     stop, router, job_id, other = threading.Event(), Copying(), new_uuid(), new_uuid()
     close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
@@ -286,7 +286,7 @@ def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
     assert ("outcomes", job_id) not in router.done[1:]
 
 
-def test_what_is_lost_while_postgres_is_away_is_judged_elsewhere() -> None:
+def test_records_revoked_while_postgres_is_unavailable_are_skipped() -> None:
     stop, lost, other = threading.Event(), new_uuid(), new_uuid()
 
     class AwayOnce(Copying):
@@ -307,7 +307,7 @@ def test_what_is_lost_while_postgres_is_away_is_judged_elsewhere() -> None:
     assert ("outcomes", lost) not in router.done
 
 
-def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
+def test_records_revoked_during_a_poll_are_dropped() -> None:
     stop, router, lost, other = threading.Event(), Copying(), new_uuid(), new_uuid()
     settings = WriterSettings(group_wait_s=1, poll_records_max=2)
     writer = dataclasses.replace(a_writer(router), settings=settings)
@@ -326,7 +326,7 @@ def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
     assert {job for _, job in router.done} == {other}
 
 
-def test_a_job_with_too_many_open_copies_stops_the_reading() -> None:
+def test_too_many_open_items_pause_reading() -> None:
     stop, router = threading.Event(), Copying()
     other = new_uuid()
     many = [outcomes_record(n) for n in range(3)]

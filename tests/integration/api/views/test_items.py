@@ -17,7 +17,7 @@ from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch
 from tests.integration.results.outcomes import failed, outcome
-from tests.integration.results.test_deduplicating import add_copies
+from tests.integration.results.test_copied_results import add_copies
 
 KEYS = {
     "id", "object", "batch_id", "index", "custom_id", "status", "status_is_derived", "attempts",

@@ -28,7 +28,7 @@ def opened(content: bytes, **given: int) -> tuple[MemoryObjects, ResultFileLines
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_each_line_is_found_and_no_other(data: st.DataObject) -> None:
+def test_every_line_is_found(data: st.DataObject) -> None:
     indexes = sorted(data.draw(st.sets(st.integers(0, 400), max_size=60)))
     sizes = [data.draw(st.sampled_from([0, 10, 3000, 70_000, 200_000])) for _ in indexes]
     content = file_of(indexes, sizes)
@@ -47,7 +47,7 @@ def test_each_line_is_found_and_no_other(data: st.DataObject) -> None:
         assert name == f'näme "{index}"'
 
 
-def test_a_line_of_a_large_file_costs_a_few_reads() -> None:
+def test_line_of_a_large_file_needs_few_reads() -> None:
     indexes = list(range(20_000))
     content = file_of(indexes, [400] * len(indexes))
     objects, lines = opened(content, block_bytes=2**20)
@@ -60,7 +60,7 @@ def test_a_line_of_a_large_file_costs_a_few_reads() -> None:
 
 
 @pytest.mark.parametrize("order", ["rising", "mixed"])
-def test_names_in_rising_order_are_read_once(order: str) -> None:
+def test_rising_indexes_read_the_file_once(order: str) -> None:
     indexes = list(range(0, 4000, 2))
     content = file_of(indexes, [100] * len(indexes))
     objects, lines = opened(content, block_bytes=4096)
@@ -71,7 +71,7 @@ def test_names_in_rising_order_are_read_once(order: str) -> None:
         assert objects.bytes_read < 2 * len(content)
 
 
-def test_an_empty_file_has_no_line() -> None:
+def test_empty_file_has_no_line() -> None:
     _, lines = opened(b"")
 
     assert lines.find_line(0) is None

@@ -64,7 +64,7 @@ def test_events_are_one_line_each() -> None:
         assert json.loads(data.removeprefix(b"data: "))["sequence"] == sequence
 
 
-def test_a_large_answer_is_read_where_it_is_now() -> None:
+def test_moved_large_answer_is_read_from_its_file() -> None:
     large = row(1, body=None, body_key="answers/1")
     objects = MemoryObjects({"input": b"", "answers/1": b'"large"'})
     running = SequencedLines(objects.store, source(objects), jsonl)
@@ -83,7 +83,7 @@ def test_a_large_answer_is_read_where_it_is_now() -> None:
     )
 
 
-def test_a_key_that_was_destroyed_opens_no_further_page() -> None:
+def test_destroyed_key_decrypts_no_further_page() -> None:
     secret, name = b"k" * KEY_BYTES, job_key_name(JOB_ID)
     objects = MemoryObjects({"input": inputs("a", "b"), name: secret})
     lines = SequencedLines(objects.store, source(objects, zero_retention=True), jsonl)
@@ -101,7 +101,7 @@ def test_a_key_that_was_destroyed_opens_no_further_page() -> None:
     assert (second["custom_id"], second["error"]["code"]) == ("b", "key_gone")
 
 
-def test_an_answer_whose_file_was_deleted_is_gone() -> None:
+def test_answer_in_a_deleted_file_is_an_error() -> None:
     objects = MemoryObjects({"input": b""})
     large = row(1, body=None, body_key="answers/1")
     for output in (None, "out"):
@@ -114,7 +114,7 @@ def test_an_answer_whose_file_was_deleted_is_gone() -> None:
         assert (shown["response"]["status_code"], shown["sequence"]) == (200, 4)
 
 
-def test_names_come_from_the_input_until_the_error_file_is_there() -> None:
+def test_custom_ids_come_from_the_input_until_the_error_file_exists() -> None:
     objects = MemoryObjects({"input": inputs("a", "b", "c"), "input-2": inputs("d", "e")})
     names = ItemCustomIds(objects.store, source(objects))
     assert [names.at(index) for index in (0, 2, 3, 4, 1)] == ["a", "c", "d", "e", "b"]
@@ -128,14 +128,14 @@ def test_names_come_from_the_input_until_the_error_file_is_there() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("name", ["b", "näme", 'qu"ote', "a/b", "\\u0062"])
-def test_an_item_is_found_by_its_name(name: str, more: dict[str, bool]) -> None:
+def test_item_is_found_by_its_custom_id(name: str, more: dict[str, bool]) -> None:
     objects = MemoryObjects({"input": inputs("x", "\\b", **more) + b"\n\n" + inputs(name, **more)})
 
     assert find_index(objects.store, source(objects), name) == 2
     assert find_index(objects.store, source(objects), "nobody") is None
 
 
-def test_an_item_is_found_in_result_files_when_the_input_is_gone() -> None:
+def test_item_is_found_in_result_files_without_the_input() -> None:
     objects = MemoryObjects(
         {"out": file_line(0, "a"), "err": file_line(1, "näme", **CANCELLED)},
     )

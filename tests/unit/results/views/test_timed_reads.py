@@ -27,21 +27,21 @@ def reads(time_s_max: float) -> tuple[MemoryObjects, TimedReads]:
     return objects, TimedReads(objects.store, cast(Clock, Ticking()), time_s_max=time_s_max)
 
 
-def test_a_search_by_name_ends_in_time() -> None:
+def test_search_by_custom_id_has_a_deadline() -> None:
     objects, timed = reads(5)
     with pytest.raises(SearchOverdueError):
         find_index(timed, source(objects), "a-999")
     assert objects.bytes_read <= 6000
 
 
-def test_a_name_by_its_place_ends_in_time() -> None:
+def test_custom_id_by_index_has_a_deadline() -> None:
     objects, timed = reads(5)
     with pytest.raises(SearchOverdueError):
         ItemCustomIds(timed, source(objects)).at(999)
     assert objects.bytes_read <= 6000
 
 
-def test_what_is_near_is_found() -> None:
+def test_search_within_its_deadline_succeeds() -> None:
     objects, timed = reads(100)
     assert find_index(timed, source(objects), "a-999") == 999
     objects, timed = reads(100)

@@ -38,7 +38,7 @@ async def addresses() -> list[str]:
     return ["127.0.0.1"]
 
 
-async def test_no_receiver_is_blamed_for_files_that_we_lack() -> None:
+async def test_missing_open_files_are_no_failure_of_the_receiver() -> None:
     tls = ssl.create_default_context()
     poster = HttpSender(AddressPolicy(allow_private=True), tls, timeout_s=5.0)
     with no_file_left(), pytest.raises(ShortageError):
@@ -57,7 +57,7 @@ async def test_no_receiver_is_blamed_for_files_that_we_lack() -> None:
         (UnicodeError("x"), AddressRefusedError),
     ],
 )
-async def test_a_look_up_that_lacked_something_refuses_no_address(
+async def test_look_up_shortage_refuses_no_address(
     failure: Exception, raised: type[Exception]
 ) -> None:
     async def looked_up() -> list[str]:
@@ -67,7 +67,7 @@ async def test_a_look_up_that_lacked_something_refuses_no_address(
         await allowed_addresses(looked_up(), AddressPolicy())
 
 
-def test_what_a_receiver_does_is_no_shortage() -> None:
+def test_connection_errors_are_no_shortage() -> None:
     assert not any(
         is_shortage(OSError(number, "x"))
         for number in (errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ETIMEDOUT)
@@ -88,7 +88,7 @@ except SettingsError as error:
 """
 
 
-def test_the_limit_is_raised_as_far_as_tries_need_or_the_role_says_what_to_do() -> None:
+def test_open_file_limit_is_raised_or_the_role_refuses_to_start() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED],
         cwd=ROOT,

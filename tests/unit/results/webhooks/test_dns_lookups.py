@@ -32,7 +32,7 @@ class Names:
         return [ADDRESS]
 
 
-async def test_a_tenant_has_a_share_of_the_places() -> None:
+async def test_tenant_gets_a_share_of_the_slots() -> None:
     names, mine, other = Names(), uuid4(), uuid4()
     look_ups = DnsLookups(names.resolve, count_max=16, wait_s=WAIT_S)
     begun = [await look_ups.start(mine, HANGING) for _ in range(2)]
@@ -45,7 +45,7 @@ async def test_a_tenant_has_a_share_of_the_places() -> None:
     assert await (await look_ups.start(mine, QUICK)) == [ADDRESS]
 
 
-async def test_a_place_is_taken_until_the_look_up_ends_not_until_nobody_waits_for_it() -> None:
+async def test_abandoned_look_up_keeps_its_slot() -> None:
     names, mine = Names(), uuid4()
     look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
     looked_up = await look_ups.start(mine, HANGING)
@@ -58,7 +58,7 @@ async def test_a_place_is_taken_until_the_look_up_ends_not_until_nobody_waits_fo
     assert await (await look_ups.start(mine, QUICK)) == [ADDRESS]
 
 
-async def test_who_waits_for_a_thread_is_told_so_and_takes_no_place_along() -> None:
+async def test_waiting_for_a_slot_times_out() -> None:
     names, mine, other = Names(), uuid4(), uuid4()
     look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
     looked_up = await look_ups.start(mine, HANGING)
@@ -71,7 +71,7 @@ async def test_who_waits_for_a_thread_is_told_so_and_takes_no_place_along() -> N
     assert await (await look_ups.start(other, QUICK)) == [ADDRESS]
 
 
-async def test_a_name_that_is_unknown_gives_its_place_back() -> None:
+async def test_failed_look_up_releases_its_slot() -> None:
     names, mine = Names(), uuid4()
     look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
     for _ in range(3):

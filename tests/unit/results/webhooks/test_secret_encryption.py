@@ -15,7 +15,7 @@ OLD, NEW = b"o" * 32, b"n" * 32
 OWNER = uuid4()
 
 
-def test_a_sealed_secret_opens_again() -> None:
+def test_encrypted_secret_decrypts() -> None:
     sealer = SecretCipher([OLD], os.urandom)
     secret = sealer.new_secret()
     sealed = sealer.encrypt(secret, OWNER)
@@ -25,7 +25,7 @@ def test_a_sealed_secret_opens_again() -> None:
     assert sealer.encrypt(secret, OWNER) != sealed
 
 
-def test_another_owner_another_key_or_a_changed_byte_does_not_open_it() -> None:
+def test_other_owner_key_or_changed_byte_does_not_decrypt() -> None:
     sealer = SecretCipher([OLD], os.urandom)
     sealed = sealer.encrypt(sealer.new_secret(), OWNER)
 
@@ -44,7 +44,7 @@ def test_another_owner_another_key_or_a_changed_byte_does_not_open_it() -> None:
         sealer.decrypt(b"", OWNER)
 
 
-def test_a_new_key_goes_first_and_the_old_one_still_opens() -> None:
+def test_first_key_encrypts_and_all_keys_decrypt() -> None:
     secret = os.urandom(32)
     before = SecretCipher([OLD], os.urandom).encrypt(secret, OWNER)
     sealer = SecretCipher([NEW, OLD], os.urandom)
@@ -67,7 +67,7 @@ def test_a_bad_key_is_refused_without_showing_it(text: str) -> None:
     assert not text or f"'{text}'" not in str(refused.value)
 
 
-def test_a_hint_tells_secrets_apart_and_no_more() -> None:
+def test_hint_reveals_only_the_last_characters() -> None:
     secret = os.urandom(32)
     hint = secret_hint(secret)
 

@@ -19,11 +19,11 @@ def attached(engine: sa.Engine) -> list[str]:
         return sorted(connection.scalars(sa.text(query)))
 
 
-def test_a_partition_is_named_by_its_day() -> None:
+def test_partition_is_named_by_its_day() -> None:
     assert partition_name(DAY) == "items_20241004"
 
 
-def test_each_day_gets_its_partition_with_the_key_and_the_check(engine: sa.Engine) -> None:
+def test_each_day_gets_a_partition_with_key_and_constraint(engine: sa.Engine) -> None:
     partitions = DayPartitions(engine)
 
     partitions.ensure([DAY, DAY + 1])
@@ -37,7 +37,7 @@ def test_each_day_gets_its_partition_with_the_key_and_the_check(engine: sa.Engin
     assert "ck_items_outcome_known" in checks
 
 
-def test_racing_writers_make_one_partition(database_url: str) -> None:
+def test_concurrent_writers_create_one_partition(database_url: str) -> None:
     engines = [engine_of(database_url) for _ in range(4)]
     barrier = threading.Barrier(len(engines))
 
@@ -55,7 +55,7 @@ def test_racing_writers_make_one_partition(database_url: str) -> None:
         engine.dispose()
 
 
-def test_a_job_is_stored_under_the_utc_day_of_its_creation(engine: sa.Engine) -> None:
+def test_partition_is_the_utc_day_of_creation(engine: sa.Engine) -> None:
     late = datetime(2024, 10, 4, 23, 59, tzinfo=UTC)
     job_id = add_running_job(engine, 1, created_at=late)
 
@@ -67,7 +67,7 @@ def test_a_job_is_stored_under_the_utc_day_of_its_creation(engine: sa.Engine) ->
     assert attached(engine) == ["items_20241004"]
 
 
-def test_a_reader_in_the_middle_of_a_transaction_does_not_hold_a_writer_back(
+def test_open_read_transaction_does_not_block_a_writer(
     engine: sa.Engine,
 ) -> None:
     with engine.begin() as reader:

@@ -35,14 +35,14 @@ def ledger(engine: sa.Engine) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.execute(query)]
 
 
-def test_durable_calls_and_batches_have_their_rows() -> None:
+def test_only_connection_bound_calls_are_billed_without_rows() -> None:
     assert not is_bill(job_ref(new_uuid()))
     assert not is_bill(
         msgspec.structs.replace(job_ref(new_uuid()), call=CallRef("c", 0, False, True))
     )
 
 
-def test_a_transaction_adds_a_row_for_each_tenant_and_version(engine: sa.Engine) -> None:
+def test_transaction_adds_one_ledger_row_per_tenant_and_version(engine: sa.Engine) -> None:
     other = UUID(int=8)
     write_bills(
         engine,
@@ -55,7 +55,7 @@ def test_a_transaction_adds_a_row_for_each_tenant_and_version(engine: sa.Engine)
     assert sorted(ledger(engine)) == [(TENANT, 2, 7, 6, NO_JOB), (other, 1, 0, 0, NO_JOB)]
 
 
-def test_what_is_told_again_costs_nothing_more(engine: sa.Engine) -> None:
+def test_redelivered_bill_is_not_billed_again(engine: sa.Engine) -> None:
     first, second = report(new_uuid()), report(new_uuid())
     write_bills(engine, [*first, *first])
     write_bills(engine, [*second, *first])
@@ -63,14 +63,14 @@ def test_what_is_told_again_costs_nothing_more(engine: sa.Engine) -> None:
     assert ledger(engine) == [(TENANT, 1, 3, 5, NO_JOB)] * 2
 
 
-def test_a_bill_that_postgres_refuses_stops_no_other(engine: sa.Engine) -> None:
+def test_refused_bill_is_dropped_alone(engine: sa.Engine) -> None:
     (good,) = report(new_uuid())
     bad = good._replace(request_id=new_uuid(), model="\0")
     write_bills(engine, [*report(new_uuid()), bad, good])
     assert sum(row[1] for row in ledger(engine)) == 2
 
 
-def test_calls_are_known_while_a_quiet_partition_holds_them(engine: sa.Engine) -> None:
+def test_billed_calls_are_kept_for_quiet_partitions(engine: sa.Engine) -> None:
     old = report(new_uuid())
     write_bills(engine, old)
     with engine.begin() as connection:
@@ -81,7 +81,7 @@ def test_calls_are_known_while_a_quiet_partition_holds_them(engine: sa.Engine) -
     assert len(ledger(engine)) == 2
 
 
-def test_calls_are_forgotten_after_the_log_has_forgotten_them(engine: sa.Engine) -> None:
+def test_billed_calls_are_deleted_after_the_retention_of_the_log(engine: sa.Engine) -> None:
     write_bills(engine, report(new_uuid()))
     with engine.begin() as connection:
         past = sa.func.now() - sa.text("interval '60 days'")

@@ -28,11 +28,11 @@ def groups(entries: list[Entry], *, items_max: int = 10, bytes_max: int = 1000) 
     return list(grouped(entries, items_max=items_max, bytes_max=bytes_max))
 
 
-def test_nothing_makes_no_group() -> None:
+def test_no_records_make_no_group() -> None:
     assert groups([]) == []
 
 
-def test_reports_of_calls_are_no_outcomes_of_jobs() -> None:
+def test_call_reports_are_no_outcomes_of_jobs() -> None:
     ref = JobRef(new_uuid(), 0, JOB, "m", "1", "p", "/v1/x", "k", 0.0, call=CallRef("c", 0))
     item = ItemOutcome(0, None, Outcome.SUCCEEDED, 200, b"")
     durable = replace(ref, call=CallRef("c", 0, durable=True))
@@ -60,26 +60,26 @@ def test_records_of_one_job_become_one_list_in_order() -> None:
     assert group.next_offsets == {("results", 0): 2, ("results", 2): 6}
 
 
-def test_a_group_closes_before_too_many_items() -> None:
+def test_group_ends_before_its_item_limit() -> None:
     found = groups([entry(n, outcomes(*range(4))) for n in range(3)], items_max=8)
 
     assert [group.item_count for group in found] == [8, 4]
     assert [group.next_offsets[("results", 0)] for group in found] == [2, 3]
 
 
-def test_a_group_closes_before_too_many_bytes() -> None:
+def test_group_ends_before_its_byte_limit() -> None:
     found = groups([entry(n, outcomes(n)) for n in range(5)], bytes_max=200)
 
     assert [group.size_bytes for group in found] == [200, 200, 100]
 
 
-def test_a_record_above_the_bounds_is_a_group_of_its_own() -> None:
+def test_record_above_the_limits_is_a_group_of_its_own() -> None:
     found = groups([entry(0, outcomes(*range(50))), entry(1, outcomes(51))], items_max=10)
 
     assert [group.item_count for group in found] == [50, 1]
 
 
-def test_a_close_keeps_its_place() -> None:
+def test_close_keeps_its_place() -> None:
     close = Close(JOB, 0, CloseReason.EXPIRED)
 
     found = groups([entry(0, outcomes(0)), entry(1, close), entry(2, outcomes(1))])
@@ -88,7 +88,7 @@ def test_a_close_keeps_its_place() -> None:
     assert [list(group.jobs) for group in found] == [[JOB], [], [JOB]]
 
 
-def test_an_unreadable_record_moves_the_offset_alone() -> None:
+def test_unreadable_record_only_moves_the_offset() -> None:
     (group,) = groups([entry(0, outcomes(0)), entry(1, None)])
 
     assert (group.item_count, group.next_offsets) == (1, {("results", 0): 2})

@@ -17,7 +17,7 @@ def row(index: int, body: bytes | None, body_key: str | None = None) -> ItemRow:
     return ItemRow(index, Outcome.SUCCEEDED, 200, None, None, None, body, body_key)
 
 
-def test_a_key_is_read_once() -> None:
+def test_key_is_read_once() -> None:
     store = MemoryStore()
     cipher = DataKeys(store, SystemClock()).ensure(job_key_name(JOB))
     rows = [row(n, cipher.encrypt(b"%d" % n, Place(JOB, Way.OUT, n))) for n in range(5)]
@@ -27,7 +27,7 @@ def test_a_key_is_read_once() -> None:
     assert store.read_count == 1
 
 
-def test_a_key_that_is_gone_is_looked_for_once_and_no_answers_are_read() -> None:
+def test_destroyed_key_is_read_once_and_no_answers() -> None:
     store = MemoryStore()
     large = f"{answer_prefix(JOB)}a"
     store.objects[large] = b"encrypted"

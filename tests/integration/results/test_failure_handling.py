@@ -85,7 +85,7 @@ def letters(engine: sa.Engine) -> list[DeadItems]:
         return [decode_value(DeadItems, v) for v in connection.scalars(query.order_by(outbox.c.id))]
 
 
-def test_an_item_that_fails_twice_then_succeeds_has_one_row(
+def test_item_that_succeeds_after_two_failures_has_one_row(
     engine: sa.Engine, writer: ItemWriter
 ) -> None:
     job_id = add_running_job(engine, 2)
@@ -110,9 +110,7 @@ def test_an_item_that_fails_twice_then_succeeds_has_one_row(
     assert_books_balance(engine, job_id)
 
 
-def test_an_item_that_fails_three_times_has_its_cause_and_all_its_attempts(
-    engine: sa.Engine, writer: ItemWriter
-) -> None:
+def test_dead_letter_has_all_attempts(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 2)
 
     writer.write({job_id: [broken(1, 1, status_code=408, body=b"not json")]})
@@ -137,7 +135,7 @@ def test_an_item_that_fails_three_times_has_its_cause_and_all_its_attempts(
     assert_books_balance(engine, job_id)
 
 
-def test_where_nothing_fails_nothing_is_looked_at(
+def test_groups_without_failures_skip_the_failure_handler(
     engine: sa.Engine, writer: ItemWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def looked(*_: object) -> None:
@@ -152,7 +150,7 @@ def test_where_nothing_fails_nothing_is_looked_at(
     assert counters(engine, job_id)["succeeded"] == 4
 
 
-def test_a_failure_that_comes_again_changes_nothing(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_redelivered_failure_changes_nothing(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 2)
     writer.write({job_id: [broken(0, 1), broken(0, 1)]})
     once = retries(engine, job_id)
@@ -171,9 +169,7 @@ def test_a_failure_that_comes_again_changes_nothing(engine: sa.Engine, writer: I
     assert counters(engine, job_id)["failed"] == 1
 
 
-def test_an_answer_wins_over_a_failure_of_another_execution(
-    engine: sa.Engine, writer: ItemWriter
-) -> None:
+def test_success_wins_over_a_retryable_failure(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 2)
 
     writer.write({job_id: [broken(0, 1), outcome(0)]})
@@ -185,9 +181,7 @@ def test_an_answer_wins_over_a_failure_of_another_execution(
     assert_books_balance(engine, job_id)
 
 
-def test_the_same_log_gives_the_same_rows_however_it_is_cut(
-    engine: sa.Engine, writer: ItemWriter
-) -> None:
+def test_rows_do_not_depend_on_the_groups(engine: sa.Engine, writer: ItemWriter) -> None:
     """Each item has the same outcomes in another order; each job cuts them in another way."""
     makes: list[Callable[[int], ItemOutcome]] = [
         partial(broken, attempt=1),
@@ -213,7 +207,7 @@ def test_the_same_log_gives_the_same_rows_however_it_is_cut(
     assert all(rows == told[0] for rows in told)
 
 
-def test_a_failure_that_cannot_pass_is_dead_at_once(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_permanent_failure_is_a_dead_letter_at_once(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 300)
     unread = failed(299, status_code=0, body=b"", custom_id=None, error_code="record_unreadable")
 
@@ -228,7 +222,7 @@ def test_a_failure_that_cannot_pass_is_dead_at_once(engine: sa.Engine, writer: I
     assert_books_balance(engine, job_id)
 
 
-def test_a_single_request_has_no_dead_letter(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_single_request_has_no_dead_letter(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 1, kind="request", input_file_id=None)
 
     writer.write({job_id: [failed(0)]})
@@ -237,7 +231,7 @@ def test_a_single_request_has_no_dead_letter(engine: sa.Engine, writer: ItemWrit
     assert letters(engine) == []
 
 
-def test_no_wait_takes_more_than_a_quarter_of_what_is_left(
+def test_backoff_is_at_most_a_quarter_of_the_remaining_time(
     engine: sa.Engine, writer: ItemWriter
 ) -> None:
     soon = sa.text("now() + interval '40 s'")
@@ -258,7 +252,7 @@ def test_no_wait_takes_more_than_a_quarter_of_what_is_left(
     ("reason", "outcome_"),
     [(CloseReason.CANCELLED, Outcome.CANCELLED), (CloseReason.EXPIRED, Outcome.EXPIRED)],
 )
-def test_a_close_ends_what_waits(
+def test_close_drops_scheduled_retries(
     engine: sa.Engine, writer: ItemWriter, reason: CloseReason, outcome_: Outcome
 ) -> None:
     job_id = add_running_job(engine, 5, close_reason=reason.value)
@@ -280,7 +274,7 @@ def test_a_close_ends_what_waits(
 
 
 @pytest.mark.parametrize("fields", [{"attempt": 40_000}, {"status_code": 1 << 40}, {"index": -1}])
-def test_a_failure_that_no_column_holds_stops_nobody(
+def test_unstorable_failure_blocks_no_other(
     engine: sa.Engine, writer: ItemWriter, fields: dict[str, int]
 ) -> None:
     job_id = add_running_job(engine, 3)

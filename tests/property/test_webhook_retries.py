@@ -32,7 +32,7 @@ def delays_s(tries: list[tuple[tuple[int | None, float | None], float]]) -> list
 
 
 @given(st.lists(st.tuples(answers, fractions), min_size=20, max_size=20))
-def test_the_last_try_comes_after_72_hours_and_none_before_its_time(
+def test_last_attempt_is_after_72_hours_and_none_is_early(
     tries: list[tuple[tuple[int | None, float | None], float]],
 ) -> None:
     waits_s = delays_s(tries)

@@ -46,7 +46,7 @@ async def answering(said: bytes) -> AsyncIterator[ReceiverUrl]:
                 await writer.wait_closed()
 
 
-async def test_a_head_in_time_is_the_answer_though_its_body_never_ends(
+async def test_endless_body_does_not_delay_the_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_sender, "_DRAIN_S", 2.5)
@@ -55,7 +55,7 @@ async def test_a_head_in_time_is_the_answer_though_its_body_never_ends(
     assert answer == ReceiverResponse(200, None)
 
 
-async def test_an_address_that_swallows_everything_leaves_time_for_the_next(
+async def test_unresponsive_address_leaves_time_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connected, asked = http_sender._connected, []

@@ -16,7 +16,7 @@ from results.webhooks.events.messages import (
 )
 
 
-def test_an_event_is_what_the_official_client_knows() -> None:
+def test_official_client_parses_every_event() -> None:
     message = job_message((uuid4(), "batch.completed"), uuid4(), uuid4(), 1_700_000_000.9)
     event = BatchCompletedWebhookEvent.model_validate_json(message.body)
 

@@ -23,7 +23,7 @@ def received(value: bytes | None, headers: Headers) -> Received:
     return Received("results", 5, 42, b"key", headers, value, 0)
 
 
-def test_a_close_is_read() -> None:
+def test_close_is_decoded() -> None:
     close, sent = Close(new_uuid(), 3, CloseReason.EXPIRED), SentRecords()
 
     entry = read_entry(received(encode(close), kind_headers(Close)), sent)
@@ -44,7 +44,7 @@ def test_a_close_is_read() -> None:
     ],
     ids=["garbage", "empty", "no headers", "another kind", "as large as can be", "no outcome"],
 )
-def test_what_cannot_be_read_becomes_a_dead_letter(value: bytes | None, headers: Headers) -> None:
+def test_unreadable_record_becomes_a_dead_letter(value: bytes | None, headers: Headers) -> None:
     sent = SentRecords()
 
     entry = read_entry(received(value, headers), sent)
@@ -59,7 +59,7 @@ def test_what_cannot_be_read_becomes_a_dead_letter(value: bytes | None, headers:
     assert len(copy.value) < RECORD_BYTES_MAX
 
 
-def test_a_newer_schema_stops_the_role() -> None:
+def test_newer_schema_stops_the_role() -> None:
     newer = [("kind", b"close"), ("schema", b"99")]
 
     with pytest.raises(SchemaTooNewError):

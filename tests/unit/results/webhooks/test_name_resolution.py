@@ -28,7 +28,9 @@ asyncio.run(give_up())
 """
 
 
-async def test_the_system_is_asked_and_its_refusal_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_system_resolver_returns_addresses_and_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def answer(host: str, port: int, *, type: int) -> list[object]:  # noqa: A002
         if host != "known.example.com":
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
@@ -40,7 +42,7 @@ async def test_the_system_is_asked_and_its_refusal_told(monkeypatch: pytest.Monk
         await system_resolver("unknown.example.com", 443)
 
 
-def test_a_process_ends_though_a_name_hangs() -> None:
+def test_hanging_look_up_does_not_block_the_exit() -> None:
     began_s = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", HANGING],

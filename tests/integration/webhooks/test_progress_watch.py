@@ -17,7 +17,7 @@ from results.webhooks.tables import webhook_watches
 from results.writer.day_partitions import DayPartitions
 from storage.postgres.items import items
 from tests.integration.webhooks.conftest import Site
-from tests.integration.webhooks.telling import event_of, hearing, record, running_job, told
+from tests.integration.webhooks.job_events import event_of, hearing, record, running_job, told
 
 
 class Progressing:
@@ -79,7 +79,7 @@ class Progressing:
             return connection.execute(sa.select(webhook_watches)).one()
 
 
-def test_each_mark_of_progress_is_told_once(site: Site) -> None:
+def test_each_progress_mark_is_announced_once(site: Site) -> None:
     hearing(site, PROGRESS)
     job = Progressing(site, 100)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
@@ -97,9 +97,7 @@ def test_each_mark_of_progress_is_told_once(site: Site) -> None:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_progress_of_a_job_that_takes_more_files_is_told_when_it_is_sealed(
-    site: Site, *, is_new: bool
-) -> None:
+def test_progress_is_announced_after_the_job_is_sealed(site: Site, *, is_new: bool) -> None:
     job = Progressing(site, 4, is_sealed=False)
     if is_new:  # its endpoint comes when all that was there has ended
         job.end(succeeded=4)
@@ -120,9 +118,7 @@ def test_progress_of_a_job_that_takes_more_files_is_told_when_it_is_sealed(
     assert [(m["percent"], m["total"]) for m in job.told(PROGRESS)] == [(25, 100)]
 
 
-def test_jobs_that_move_all_the_time_are_looked_at_once_a_step(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_jobs_are_polled_once_per_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.webhooks.events.progress_watch._JOBS_MAX", 2)
     hearing(site, ITEM_FAILED)
     running = [Progressing(site, 1000) for _ in range(5)]
@@ -147,7 +143,7 @@ def test_jobs_that_move_all_the_time_are_looked_at_once_a_step(
     assert len(told(site)) == 5
 
 
-def test_nothing_is_written_of_a_job_of_which_nothing_is_told(site: Site) -> None:
+def test_job_without_subscriptions_is_not_watched(site: Site) -> None:
     hearing(site, PROGRESS)
     job = Progressing(site, 100)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
@@ -158,7 +154,7 @@ def test_nothing_is_written_of_a_job_of_which_nothing_is_told(site: Site) -> Non
     assert job.watch() == before
 
 
-def test_what_a_running_job_did_before_an_endpoint_is_not_for_it(site: Site) -> None:
+def test_new_endpoint_receives_no_earlier_progress(site: Site) -> None:
     job = Progressing(site, 100)
     job.end(succeeded=50, failed=2)
     hearing(site, PROGRESS, ITEM_FAILED)
@@ -173,7 +169,7 @@ def test_what_a_running_job_did_before_an_endpoint_is_not_for_it(site: Site) -> 
     assert [item["custom_id"] for item in failed["items"]] == ["id-2"]
 
 
-def test_a_new_endpoint_takes_nothing_from_one_that_was_there(site: Site) -> None:
+def test_new_endpoint_does_not_reset_a_watch(site: Site) -> None:
     """The log has yet to tell that the job began."""
     hearing(site, PROGRESS)
     job = Progressing(site, 100)
@@ -184,7 +180,7 @@ def test_a_new_endpoint_takes_nothing_from_one_that_was_there(site: Site) -> Non
     assert [m["percent"] for m in job.told(PROGRESS)] == [25]
 
 
-def test_failed_items_are_told_together_and_each_is_counted_once(site: Site) -> None:
+def test_failed_items_are_announced_together(site: Site) -> None:
     hearing(site, ITEM_FAILED)
     job = Progressing(site, 1000)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
@@ -204,7 +200,7 @@ def test_failed_items_are_told_together_and_each_is_counted_once(site: Site) -> 
     assert [i["index"] for i in third["items"]] == [253, 254]
 
 
-def test_failed_items_wait_for_their_second(site: Site) -> None:
+def test_failed_items_are_announced_at_intervals(site: Site) -> None:
     hearing(site, ITEM_FAILED)
     job = Progressing(site, 10)
     job.watcher.pause_s = 3600
@@ -223,7 +219,7 @@ def test_failed_items_wait_for_their_second(site: Site) -> None:
     assert job.watch().closed_at is not None
 
 
-def test_a_job_that_was_over_before_it_was_watched_tells_its_failed_items(site: Site) -> None:
+def test_failed_items_of_an_unwatched_job_are_announced(site: Site) -> None:
     hearing(site, ITEM_FAILED, "batch.completed")
     job = Progressing(site, 10)
     job.end(succeeded=8, failed=2, settled=True)
@@ -233,7 +229,7 @@ def test_a_job_that_was_over_before_it_was_watched_tells_its_failed_items(site: 
     assert [m["failed_count"] for m in job.told(ITEM_FAILED)] == [2]
 
 
-def test_a_new_endpoint_hears_of_a_job_that_runs(site: Site) -> None:
+def test_new_endpoint_watches_a_running_job(site: Site) -> None:
     job = Progressing(site, 4)
     hearing(site, PROGRESS)
     job.end(succeeded=1)
@@ -242,7 +238,7 @@ def test_a_new_endpoint_hears_of_a_job_that_runs(site: Site) -> None:
     assert [m["percent"] for m in job.told(PROGRESS)] == [25]
 
 
-def test_a_watch_without_news_is_not_written(site: Site) -> None:
+def test_watch_without_changes_is_not_written(site: Site) -> None:
     hearing(site, PROGRESS)
     job = Progressing(site, 100)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))

@@ -18,7 +18,7 @@ def letters(count: int, *, id_bytes: int, attempt_count: int) -> list[DeadItem]:
 
 
 @pytest.mark.parametrize(("id_bytes", "attempt_count"), [(10, 1), (2048, 30), (2048, 100)])
-def test_every_record_fits_and_every_letter_is_told(id_bytes: int, attempt_count: int) -> None:
+def test_every_record_fits_and_no_letter_is_lost(id_bytes: int, attempt_count: int) -> None:
     all_ = letters(600, id_bytes=id_bytes, attempt_count=attempt_count)
 
     parts = list(split_for_records(all_))
@@ -29,5 +29,5 @@ def test_every_record_fits_and_every_letter_is_told(id_bytes: int, attempt_count
     assert max(map(len, records)) < RECORD_BYTES_MAX / 2
 
 
-def test_no_letters_are_no_record() -> None:
+def test_no_letters_make_no_record() -> None:
     assert list(split_for_records([])) == []

@@ -59,7 +59,7 @@ def add_failures(site: Site, lane: str, *, since_h: int, until_h: int, count: in
         connection.execute(webhook_lanes.insert().values(values))
 
 
-def test_one_failure_after_days_without_a_try_disables_nothing(site: Site) -> None:
+def test_failure_after_a_quiet_time_disables_nothing(site: Site) -> None:
     endpoint = old_endpoint(site)
     add_failures(site, f"e:{endpoint.hex}", since_h=144, until_h=66)
     site.send()
@@ -70,7 +70,7 @@ def test_one_failure_after_days_without_a_try_disables_nothing(site: Site) -> No
     assert (lane.failure_count, lane.failing_since) == (1, lane.last_failed_at)
 
 
-def test_failures_with_tries_all_along_disable(site: Site) -> None:
+def test_continuous_failures_disable_the_endpoint(site: Site) -> None:
     endpoint = old_endpoint(site)
     add_failures(site, f"e:{endpoint.hex}", since_h=144, until_h=26)  # the longest wait
     site.send()
@@ -80,7 +80,7 @@ def test_failures_with_tries_all_along_disable(site: Site) -> None:
     assert site.states(endpoint) == ["dropped"]
 
 
-def test_a_new_callback_is_not_blamed_for_what_its_host_did_before(site: Site) -> None:
+def test_new_callback_is_not_disabled_for_earlier_failures(site: Site) -> None:
     with site.engine.begin() as connection:
         job_id = add_job(connection, site.tenant_id)
         callback = Callback(URL, parse_url(URL, allow_private=False))
@@ -96,7 +96,7 @@ def test_a_new_callback_is_not_blamed_for_what_its_host_did_before(site: Site) -
 
 
 @pytest.mark.parametrize("attempt", [WELL, UNWELL], ids=["well", "unwell"])
-def test_an_end_that_is_written_again_changes_nothing(site: Site, attempt: DeliveryAttempt) -> None:
+def test_repeated_recording_changes_nothing(site: Site, attempt: DeliveryAttempt) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send()
     delivery = claimed(site)
@@ -109,7 +109,7 @@ def test_an_end_that_is_written_again_changes_nothing(site: Site, attempt: Deliv
     assert len(site.attempts(endpoint)) == 1
 
 
-def test_lanes_go_when_they_were_quiet_for_long(site: Site) -> None:
+def test_quiet_queue_states_are_removed(site: Site) -> None:
     add_failures(site, "c:quiet", since_h=400, until_h=49)
     add_failures(site, "c:failing", since_h=400, until_h=47)
     MessageRemoval(site.engine, 30).run_once()

@@ -96,7 +96,7 @@ def test_lines_of_both_files_stay_in_order(store: WatchedStore) -> None:
         assert stored.sha256_hex == hashlib.sha256(expected).hexdigest()
 
 
-def test_a_slow_store_is_written_to_beside_the_rendering(store: WatchedStore) -> None:
+def test_writes_run_while_lines_are_rendered(store: WatchedStore) -> None:
     def rows() -> Iterator[ItemRow]:
         output = store.uploads["output.jsonl"]
         output.go_on.clear()
@@ -110,9 +110,7 @@ def test_a_slow_store_is_written_to_beside_the_rendering(store: WatchedStore) ->
 
 
 @pytest.mark.parametrize("count", [2, 3, 20], ids=["at the end", "behind it", "on the way"])
-def test_a_write_that_fails_leaves_no_object(
-    store: WatchedStore, tmp_path: Path, count: int
-) -> None:
+def test_failed_write_leaves_no_object(store: WatchedStore, tmp_path: Path, count: int) -> None:
     taken = []
 
     def rows() -> Iterator[ItemRow]:
@@ -127,9 +125,7 @@ def test_a_write_that_fails_leaves_no_object(
     assert files_below(tmp_path) == []
 
 
-def test_a_reader_that_fails_leaves_no_object_behind_a_slow_write(
-    store: WatchedStore, tmp_path: Path
-) -> None:
+def test_failing_reader_leaves_no_object(store: WatchedStore, tmp_path: Path) -> None:
     def rows() -> Iterator[ItemRow]:
         output = store.uploads["output.jsonl"]
         output.go_on.clear()

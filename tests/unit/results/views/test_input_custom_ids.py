@@ -26,7 +26,7 @@ def nearly_in_order(count: int) -> list[int]:
     return sorted(range(count), key=lambda index: index + rng.random() * 100)
 
 
-def test_results_nearly_in_order_read_the_input_once() -> None:
+def test_nearly_ordered_results_read_the_input_once() -> None:
     store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
     names = ItemCustomIds(store.store, source(store, zero_retention=True))
     for index in nearly_in_order(2 * COUNT):
@@ -50,7 +50,7 @@ def far_apart(count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("zero_retention", [True, False])
-def test_an_item_far_from_the_others_costs_a_stretch_and_no_file(
+def test_distant_item_reads_part_of_the_file(
     zero_retention: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(input_custom_ids, "_CHECKPOINT_BYTES", 2000)
@@ -67,7 +67,7 @@ def test_an_item_far_from_the_others_costs_a_stretch_and_no_file(
     names.close()
 
 
-def test_names_that_wait_are_bounded_in_bytes() -> None:
+def test_memory_for_skipped_ids_is_bounded() -> None:
     long = b"".join(b'{"custom_id":"%0510d"}\n' % n for n in range(10_000))
     store = MemoryObjects({"input": long}, block_bytes=64 * 1024)
     names = InputCustomIds(store.store, source(store, zero_retention=True), keeps_skipped=True)
@@ -91,7 +91,7 @@ def test_one_file_appended_twice_keeps_its_items_apart() -> None:
     names.close()
 
 
-def test_what_cannot_be_read_to_its_end_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_read_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryObjects({"input": lines("a", 100)})
     names = ItemCustomIds(store.store, source(store, zero_retention=True))
     with monkeypatch.context() as away:
@@ -123,7 +123,7 @@ class CuttingObjects(MemoryObjects):
         return Blocks(take, lambda: None, None)
 
 
-def test_a_reader_that_was_cut_goes_on() -> None:
+def test_closed_reader_continues() -> None:
     store = CuttingObjects({"input": lines("a", 1000)})
     names = ItemCustomIds(store.store, source(store, zero_retention=True))
     found = []
@@ -135,7 +135,7 @@ def test_a_reader_that_was_cut_goes_on() -> None:
     names.close()
 
 
-def test_without_its_input_the_result_files_tell() -> None:
+def test_deleted_input_is_replaced_by_the_result_files() -> None:
     def written(*indexes: int) -> bytes:
         return b"".join(
             b'{"id":"batch_req_%s%08x","custom_id":"c-%d"}\n' % (JOB_ID.hex.encode(), n, n)

@@ -84,7 +84,7 @@ def keys(store: LocalObjects) -> list[str]:
     return sorted(found.key for found in store.list("results/"))
 
 
-def test_both_files_hold_their_items_in_order(engine: sa.Engine, store: LocalObjects) -> None:
+def test_both_files_have_their_items_in_order(engine: sa.Engine, store: LocalObjects) -> None:
     job_id = settle(
         engine,
         [
@@ -122,9 +122,7 @@ def test_both_files_hold_their_items_in_order(engine: sa.Engine, store: LocalObj
     assert rows[ended["error_file_id"]].filename == f"batch_{job_id.hex}_error.jsonl"
 
 
-def test_a_large_answer_that_is_gone_fails_its_line_alone(
-    engine: sa.Engine, store: LocalObjects
-) -> None:
+def test_missing_large_answer_fails_only_its_line(engine: sa.Engine, store: LocalObjects) -> None:
     job_id = settle(engine, [outcome(0, body=b"", body_key="answers/gone/0"), outcome(1)])
 
     finalise(engine, store, take(engine), check=always)
@@ -142,7 +140,7 @@ def test_a_large_answer_that_is_gone_fails_its_line_alone(
         (outcome, "output_file_id", "error_file_id"),
     ],
 )
-def test_a_file_without_lines_is_no_file(
+def test_file_without_lines_is_not_stored(
     engine: sa.Engine,
     store: LocalObjects,
     made: Callable[[int], ItemOutcome],
@@ -166,7 +164,7 @@ def test_a_file_without_lines_is_no_file(
         (CloseReason.EXPIRED, "in_progress", JobState.EXPIRED, "batch_expired"),
     ],
 )
-def test_ids_that_no_consumer_read_come_from_the_input(
+def test_custom_ids_of_unread_items_come_from_the_input(
     engine: sa.Engine,
     store: LocalObjects,
     reason: CloseReason,
@@ -201,7 +199,7 @@ def test_ids_that_no_consumer_read_come_from_the_input(
     assert [line["response"] for line in error] == [None] * 5
 
 
-def test_a_line_that_cannot_be_read_holds_up_no_job(
+def test_unreadable_input_line_does_not_block_its_job(
     engine: sa.Engine, store: LocalObjects, caplog: pytest.LogCaptureFixture
 ) -> None:
     content = b'{"custom_id":null,"custom_id":"a","body":{}}\njunk\n{"custom_id":"c","body":{}}'
@@ -229,7 +227,7 @@ def test_a_line_that_cannot_be_read_holds_up_no_job(
     [(b'{"custom_id":"a","body":{}}\n{"cust', ["a", "", ""]), (None, ["", "", ""])],
     ids=["cut short", "gone"],
 )
-def test_an_input_that_is_no_more_whole_holds_up_no_job(
+def test_truncated_input_does_not_block_its_job(
     engine: sa.Engine, store: LocalObjects, content: bytes | None, names: list[str]
 ) -> None:
     if content is not None:
@@ -246,7 +244,7 @@ def test_an_input_that_is_no_more_whole_holds_up_no_job(
     assert {line["error"]["code"] for line in error} == {"batch_cancelled"}
 
 
-def test_a_body_that_is_an_object_is_shown_inline(engine: sa.Engine, store: LocalObjects) -> None:
+def test_body_in_an_object_is_written_inline(engine: sa.Engine, store: LocalObjects) -> None:
     put(store, "bodies/large", b'{\n"text": "' + b"x" * 3_000_000 + b'"}')
     job_id = settle(engine, [outcome(0, body=b"", body_key="bodies/large"), outcome(1)])
 
@@ -257,7 +255,7 @@ def test_a_body_that_is_an_object_is_shown_inline(engine: sa.Engine, store: Loca
     assert output[1]["response"]["body"] == {"answer": 1}
 
 
-def test_a_cancel_while_files_are_written_ends_cancelled(
+def test_cancellation_while_files_are_written_ends_cancelled(
     engine: sa.Engine, store: LocalObjects
 ) -> None:
     job_id = settle(engine, [outcome(0)])
@@ -271,9 +269,7 @@ def test_a_cancel_while_files_are_written_ends_cancelled(
     assert job(engine, job_id)["output_file_id"] is not None
 
 
-def test_of_two_finalisers_at_once_one_wins_and_nothing_is_left_over(
-    engine: sa.Engine, store: LocalObjects
-) -> None:
+def test_one_of_two_concurrent_finalisers_wins(engine: sa.Engine, store: LocalObjects) -> None:
     job_id = settle(engine, [outcome(n) for n in range(50)] + [failed(50)])
     first = take(engine, holder="one", ttl_s=0)
     second = take(engine, holder="two")
@@ -300,7 +296,7 @@ def test_of_two_finalisers_at_once_one_wins_and_nothing_is_left_over(
     assert event_count(engine) == 2
 
 
-def test_a_lost_lease_ends_the_work_at_the_next_page(
+def test_lost_lease_ends_finalising_at_the_next_page(
     engine: sa.Engine, store: LocalObjects
 ) -> None:
     job_id = settle(engine, [outcome(0)])
@@ -315,7 +311,7 @@ def test_a_lost_lease_ends_the_work_at_the_next_page(
     assert job(engine, job_id)["state"] == "finalizing"
 
 
-def test_objects_of_a_crashed_attempt_are_swept_by_the_winner(
+def test_objects_of_a_crashed_attempt_are_deleted_by_the_next(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = settle(engine, [outcome(0)])
@@ -335,7 +331,7 @@ def test_objects_of_a_crashed_attempt_are_swept_by_the_winner(
     assert keys(store) == [f"results/{job_id.hex}/{lease.epoch}/output.jsonl"]
 
 
-def test_a_store_that_fails_after_the_end_does_not_undo_it(
+def test_store_error_after_the_commit_is_logged(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(engine, [outcome(0)])
@@ -348,7 +344,7 @@ def test_a_store_that_fails_after_the_end_does_not_undo_it(
     assert finalise(engine, store, take(engine), check=always) is JobState.COMPLETED
 
 
-def test_a_stop_leaves_what_the_files_made_useless(engine: sa.Engine, store: LocalObjects) -> None:
+def test_stop_leaves_large_answers_to_the_sweep(engine: sa.Engine, store: LocalObjects) -> None:
     job_id = settle(engine, [outcome(0)])
     put(store, f"{answer_prefix(job_id)}0", b"{}")
     looks = iter([None, LeaseLostError()])
@@ -361,7 +357,7 @@ def test_a_stop_leaves_what_the_files_made_useless(engine: sa.Engine, store: Loc
     assert len(list(store.list(answer_prefix(job_id)))) == 1
 
 
-def test_a_missing_row_is_noticed(engine: sa.Engine, store: LocalObjects) -> None:
+def test_missing_row_is_an_error(engine: sa.Engine, store: LocalObjects) -> None:
     job_id = settle(engine, [outcome(n) for n in range(3)])
     for gone in (2, 1):
         with engine.begin() as connection:
@@ -373,7 +369,7 @@ def test_a_missing_row_is_noticed(engine: sa.Engine, store: LocalObjects) -> Non
     assert keys(store) == []
 
 
-def test_a_terminal_job_is_not_claimed(engine: sa.Engine, store: LocalObjects) -> None:
+def test_terminal_job_is_not_claimed(engine: sa.Engine, store: LocalObjects) -> None:
     settle(engine, [outcome(0)])
     finalise(engine, store, take(engine, ttl_s=0), check=always)
 

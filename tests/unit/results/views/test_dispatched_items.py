@@ -17,7 +17,7 @@ from topics.records.received import Received
     ],
     ids=["newer schema", "unknown kind", "unreadable", "no headers"],
 )
-def test_a_record_of_another_release_hides_no_other(headers: Headers) -> None:
+def test_record_of_a_newer_release_is_skipped(headers: Headers) -> None:
     found: DispatchedItems = {}
     _add_items(found, [Received("batches.p.bulk", 0, 0, None, headers, b"?", 0)])
 

@@ -67,7 +67,7 @@ def restore_before(engine: sa.Engine, call: UUID) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("has_job", [True, False])
-def test_bills_after_the_backup_come_back(
+def test_bills_after_the_backup_are_restored(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, *, known: bool, has_job: bool
 ) -> None:
     """Whether the backup knows a bill or none, and an unfinished job or none."""

@@ -125,13 +125,13 @@ PUBLIC = ["1.1.1.1", "8.8.8.8", "93.184.216.34", "2606:4700::1111", "2001:4860:4
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_a_malformed_url_is_refused(text: str) -> None:
+def test_malformed_url_is_refused(text: str) -> None:
     with pytest.raises(UrlError):
         parse_url(text, allow_private=False)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_no_address_that_is_not_public_is_allowed(address: str) -> None:
+def test_non_public_addresses_are_refused(address: str) -> None:
     assert not AddressPolicy().allows(address)
 
 
@@ -140,13 +140,13 @@ def test_public_addresses_are_allowed(address: str) -> None:
     assert AddressPolicy().allows(address)
 
 
-def test_one_private_answer_spoils_a_name() -> None:
+def test_one_private_address_refuses_the_name() -> None:
     assert AddressPolicy().allows_all(PUBLIC)
     assert not AddressPolicy().allows_all([*PUBLIC, "10.0.0.1"])
     assert not AddressPolicy().allows_all([])
 
 
-def test_an_operator_may_deny_more() -> None:
+def test_denied_networks_are_refused() -> None:
     reach = address_policy(WebhookSettings(denied_networks="8.8.8.0/24, 2606:4700::/32"))
 
     assert not reach.allows("8.8.8.8")
@@ -154,7 +154,7 @@ def test_an_operator_may_deny_more() -> None:
     assert reach.allows("1.1.1.1")
 
 
-def test_the_parts_of_a_url() -> None:
+def test_url_is_parsed() -> None:
     url = parse_url("https://Hooks.Example.com:8443/a/b?c=d%20e", allow_private=False)
     bare = parse_url("https://example.com?x=1", allow_private=False)
     v6 = parse_url("https://[2606:4700:0::1111]/", allow_private=False)

@@ -39,7 +39,7 @@ def test_executions_above_the_limit_are_counted_by_job() -> None:
     assert list(jobs_above_limit(entries, 3)) == []
 
 
-def test_deaths_that_an_item_is_charged_with_are_no_attempts() -> None:
+def test_crashes_charged_to_an_item_are_no_attempts() -> None:
     charged = ended(4, outcome=Outcome.FAILED, body=b'{"error":{"code":"item_crashes_engine"}}')
 
     assert list(jobs_above_limit([of_job(new_uuid(), charged)], 3)) == []

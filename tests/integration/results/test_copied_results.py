@@ -82,9 +82,7 @@ def assert_whole(engine: sa.Engine, job_id: UUID, copied: int) -> None:
     assert sum(row.copied_from is not None for row in item_table(engine, job_id)) == copied
 
 
-def test_copies_take_over_result_and_body_and_cost_nothing(
-    engine: sa.Engine, writer: Writer
-) -> None:
+def test_copies_get_result_and_body_at_no_cost(engine: sa.Engine, writer: Writer) -> None:
     copies = {n: n % 2 for n in range(2, 20)}
     job_id = deduplicating(engine, 20, copies)
 
@@ -102,7 +100,7 @@ def test_copies_take_over_result_and_body_and_cost_nothing(
     assert_whole(engine, job_id, copied=18)
 
 
-def test_a_result_that_comes_again_changes_nothing(engine: sa.Engine, writer: Writer) -> None:
+def test_redelivered_original_adds_no_copies(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 6, {3: 0, 4: 0})
     writer.write(job_id, outcome(0), outcome(1))
     writer.write(job_id, outcome(0, body=b'"late"'), outcome(1), outcome(0))
@@ -112,9 +110,7 @@ def test_a_result_that_comes_again_changes_nothing(engine: sa.Engine, writer: Wr
     assert_whole(engine, job_id, copied=2)
 
 
-def test_what_a_crash_left_out_follows_when_the_record_comes_again(
-    engine: sa.Engine, writer: Writer
-) -> None:
+def test_copies_continue_after_a_crash(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 9, dict.fromkeys(range(1, 9), 0))
     writer.items.write({job_id: [outcome(0)]})  # killed before the first copy
     assert len(item_table(engine, job_id)) == 1
@@ -131,7 +127,9 @@ def test_what_a_crash_left_out_follows_when_the_record_comes_again(
     assert_whole(engine, job_id, copied=8)
 
 
-def test_a_copy_that_is_known_after_its_original_ended(engine: sa.Engine, writer: Writer) -> None:
+def test_copy_registered_after_its_original_gets_its_result(
+    engine: sa.Engine, writer: Writer
+) -> None:
     job_id = deduplicating(engine, 4, {1: 0}, sealed=False, total_final=False)
     writer.write(job_id, outcome(0))
     add_copies(engine, job_id, {4: 0, 5: 0, 6: 2})
@@ -163,7 +161,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("by_record", [False, True])
-def test_many_copies_are_looked_for_in_spans(
+def test_many_copies_are_searched_in_ranges(
     engine: sa.Engine, writer: Writer, looks: list[int], by_record: bool
 ) -> None:
     job_id = deduplicating(engine, 43, {n: n % 2 for n in range(2, 43)})
@@ -179,7 +177,7 @@ def test_many_copies_are_looked_for_in_spans(
     assert_whole(engine, job_id, copied=41)
 
 
-def test_few_copies_of_a_large_job_are_one_look(
+def test_few_copies_of_a_large_job_need_one_search(
     engine: sa.Engine, writer: Writer, looks: list[int]
 ) -> None:
     job_id = deduplicating(engine, 43, {9: 0, 19: 0, 29: 1, 39: 2})
@@ -190,7 +188,7 @@ def test_few_copies_of_a_large_job_are_one_look(
     assert_whole(engine, job_id, copied=3)
 
 
-def test_a_stop_between_two_looks_leaves_the_rest_to_others(
+def test_stop_between_two_searches_leaves_copies_to_the_next_owner(
     engine: sa.Engine, writer: Writer
 ) -> None:
     job_id = deduplicating(engine, 20, dict.fromkeys(range(1, 20), 0))
@@ -203,14 +201,14 @@ def test_a_stop_between_two_looks_leaves_the_rest_to_others(
     assert_whole(engine, job_id, copied=19)
 
 
-def test_a_record_is_about_its_own_items(engine: sa.Engine, writer: Writer) -> None:
+def test_copies_due_record_concerns_its_own_items(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 10, {1: 0, 2: 0, 7: 0})
     writer.items.write({job_id: [outcome(0)]})
     assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 5, 10)), NEVER)
     assert [row.item_index for row in item_table(engine, job_id)] == [0, 7]
 
 
-def test_a_look_waits_for_no_writer(engine: sa.Engine, writer: Writer) -> None:
+def test_search_for_copies_waits_for_no_lock(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 6, {3: 0})
     with engine.begin() as rival:
         rival.execute(sa.select(job_counters.c.job_id).with_for_update())
@@ -218,7 +216,7 @@ def test_a_look_waits_for_no_writer(engine: sa.Engine, writer: Writer) -> None:
         assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 0, 6)), NEVER)
 
 
-def test_a_failure_is_taken_over_with_its_code_and_a_letter_each(
+def test_copies_of_a_failure_get_its_code_and_a_dead_letter_each(
     engine: sa.Engine, writer: Writer
 ) -> None:
     job_id = deduplicating(engine, 6, {3: 0, 4: 0, 5: 1})
@@ -238,7 +236,7 @@ def test_a_failure_is_taken_over_with_its_code_and_a_letter_each(
     assert_whole(engine, job_id, copied=3)
 
 
-def test_copies_wait_while_their_original_is_tried_again(engine: sa.Engine, writer: Writer) -> None:
+def test_copies_wait_while_their_original_is_retried(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 3, {1: 0, 2: 0})
     writer.write(job_id, failed(0, retryable=True, status_code=500))
     assert item_table(engine, job_id) == []
@@ -248,9 +246,7 @@ def test_copies_wait_while_their_original_is_tried_again(engine: sa.Engine, writ
     assert_whole(engine, job_id, copied=2)
 
 
-def test_a_close_ends_copies_whose_original_has_not_ended(
-    engine: sa.Engine, writer: Writer
-) -> None:
+def test_close_ends_copies_of_open_originals(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 8, {3: 0, 4: 0, 5: 1, 6: 1})
     writer.write(job_id, outcome(0))
     assert run_all(writer.closer.close_steps(Close(job_id, 0, CloseReason.EXPIRED)), NEVER)
@@ -263,9 +259,7 @@ def test_a_close_ends_copies_whose_original_has_not_ended(
     assert_whole(engine, job_id, copied=2)
 
 
-def test_failed_copies_count_against_the_budget_and_tokens_count_once(
-    engine: sa.Engine, writer: Writer
-) -> None:
+def test_failed_copies_count_against_the_budget(engine: sa.Engine, writer: Writer) -> None:
     failing = deduplicating(engine, 9, {3: 0, 4: 0, 5: 0}, max_failed_items=3)
     writer.write(failing, failed(0))
     assert job(engine, failing)["close_reason"] == "failure_budget"
@@ -278,9 +272,7 @@ def test_failed_copies_count_against_the_budget_and_tokens_count_once(
     assert_whole(engine, cheap, copied=7)
 
 
-def test_a_copy_that_was_executed_after_all_keeps_its_own_result(
-    engine: sa.Engine, writer: Writer
-) -> None:
+def test_executed_copy_keeps_its_own_result(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 3, {1: 0, 2: 0})
     writer.write(job_id, outcome(1))
     writer.write(job_id, outcome(0))
@@ -290,7 +282,7 @@ def test_a_copy_that_was_executed_after_all_keeps_its_own_result(
     assert_whole(engine, job_id, copied=1)
 
 
-def test_bodies_bound_a_transaction(engine: sa.Engine) -> None:
+def test_bodies_bound_a_transaction_of_copies(engine: sa.Engine) -> None:
     job_id = deduplicating(engine, 12, dict.fromkeys(range(1, 12), 0))
     writer = Writer(engine)
     writer.copies = CopyWriter(engine, slice_bytes=1000)

@@ -53,7 +53,7 @@ def is_kept(engine: sa.Engine, job_id: UUID) -> bool:
 
 
 @pytest.mark.usefixtures("holder")
-def test_a_batch_that_cannot_go_stalls_no_sweep(
+def test_sweep_continues_after_a_refused_batch(
     engine: sa.Engine, impatient: sa.Engine, held: UUID, tmp_path: Path
 ) -> None:
     others = [ended_job(engine, days_ago=11) for _ in range(2)]
@@ -67,7 +67,7 @@ def test_a_batch_that_cannot_go_stalls_no_sweep(
     assert FAILURES._value.get() == before + 1
 
 
-def test_a_turn_bears_few_failures_and_the_next_begins_behind_them(
+def test_run_ends_after_some_failures_and_the_next_skips_them(
     engine: sa.Engine,
     impatient: sa.Engine,
     held: UUID,

@@ -49,7 +49,7 @@ class StopAfter(threading.Event):
         return self._looks < 0
 
 
-def test_a_close_in_the_middle_gives_the_rest_its_outcome(
+def test_close_gives_missing_items_its_outcome(
     engine: sa.Engine, partitions: DayPartitions, writer: ItemWriter
 ) -> None:
     job_id = add_running_job(engine, 10, state="cancelling", close_reason="cancelled")
@@ -73,7 +73,7 @@ def test_a_close_in_the_middle_gives_the_rest_its_outcome(
     assert_books_balance(engine, job_id)
 
 
-def test_an_expired_job_is_finalised(engine: sa.Engine, partitions: DayPartitions) -> None:
+def test_expired_job_is_finalised(engine: sa.Engine, partitions: DayPartitions) -> None:
     job_id = add_running_job(engine, 3, close_reason="expired")
     closer = JobCloser(engine, partitions)
 
@@ -85,7 +85,7 @@ def test_an_expired_job_is_finalised(engine: sa.Engine, partitions: DayPartition
     assert event_count(engine) == 1
 
 
-def test_a_close_behind_the_last_outcome_adds_nothing(
+def test_close_of_a_complete_job_adds_no_rows(
     engine: sa.Engine, partitions: DayPartitions, writer: ItemWriter
 ) -> None:
     job_id = add_running_job(engine, 1)
@@ -100,7 +100,7 @@ def test_a_close_behind_the_last_outcome_adds_nothing(
     assert_books_balance(engine, job_id)
 
 
-def test_the_first_reason_wins(engine: sa.Engine, partitions: DayPartitions) -> None:
+def test_first_close_reason_wins(engine: sa.Engine, partitions: DayPartitions) -> None:
     job_id = add_running_job(engine, 4, close_reason="expired")
     closer = JobCloser(engine, partitions, slice_items=2)
 
@@ -110,16 +110,14 @@ def test_the_first_reason_wins(engine: sa.Engine, partitions: DayPartitions) -> 
     assert {row.outcome for row in item_table(engine, job_id)} == {Outcome.EXPIRED}
 
 
-def test_the_close_of_an_unknown_job_is_passed_over(
-    engine: sa.Engine, partitions: DayPartitions
-) -> None:
+def test_close_of_an_unknown_job_is_skipped(engine: sa.Engine, partitions: DayPartitions) -> None:
     closer = JobCloser(engine, partitions)
 
     assert run_all(closer.close_steps(Close(new_uuid(), 0, CloseReason.EXPIRED)), threading.Event())
 
 
 @pytest.mark.parametrize("slices_before_the_crash", [0, 1, 2])
-def test_30_000_missing_rows_come_in_slices_that_survive_a_crash(
+def test_close_of_30_000_items_continues_after_a_crash(
     engine: sa.Engine,
     partitions: DayPartitions,
     writer: ItemWriter,

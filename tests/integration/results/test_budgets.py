@@ -53,7 +53,7 @@ def told(engine: sa.Engine, job_id: UUID) -> tuple[list[Close], list[JobControl]
     )
 
 
-def test_one_failure_too_many_closes_the_job(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_failure_above_the_budget_closes_the_job(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 10, max_failed_items=2)
     writer.write({job_id: [failed(0), failed(1), outcome(2)]})
     assert job(engine, job_id)["state"] == "in_progress"
@@ -66,9 +66,7 @@ def test_one_failure_too_many_closes_the_job(engine: sa.Engine, writer: ItemWrit
     assert [control.closed for control in controls] == [CloseReason.FAILURE_BUDGET]
 
 
-def test_in_flight_outcomes_count_and_the_rest_gets_its_line(
-    engine: sa.Engine, writer: ItemWriter
-) -> None:
+def test_in_flight_outcomes_count_until_the_close(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 10, max_failed_items=0)
     writer.write({job_id: [failed(0)]})
     writer.write({job_id: [outcome(1), failed(2)]})  # in front of the close on the log
@@ -83,7 +81,7 @@ def test_in_flight_outcomes_count_and_the_rest_gets_its_line(
     assert len(told(engine, job_id)[0]) == 1
 
 
-def test_the_token_that_reaches_the_cap_closes(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_token_that_reaches_the_cap_closes_the_job(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 10, max_total_tokens=3 * TOKENS)
     writer.write({job_id: [outcome(0), outcome(1)]})
     assert job(engine, job_id)["close_reason"] is None
@@ -94,7 +92,7 @@ def test_the_token_that_reaches_the_cap_closes(engine: sa.Engine, writer: ItemWr
     assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"spend_cap_reached"}
 
 
-def test_a_ratio_waits_for_its_sample(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_failure_ratio_needs_its_sample(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 20, max_failed_ratio=0.5, failed_ratio_sample=4)
     writer.write({job_id: [failed(0), failed(1), failed(2)]})
     assert job(engine, job_id)["close_reason"] is None
@@ -102,23 +100,21 @@ def test_a_ratio_waits_for_its_sample(engine: sa.Engine, writer: ItemWriter) -> 
     assert job(engine, job_id)["close_reason"] == "failure_budget"
 
 
-def test_the_last_item_ends_a_job_whatever_its_bound(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_last_item_settles_a_job_above_its_budget(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 2, max_failed_items=0)
     writer.write({job_id: [failed(0), failed(1)]})
     row = job(engine, job_id)
     assert (row["state"], row["close_reason"]) == ("finalizing", None)
 
 
-def test_a_job_that_is_closed_is_not_closed_again(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_closed_job_is_not_closed_again(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 10, max_failed_items=0, close_reason="expired")
     writer.write({job_id: [failed(0)]})
     assert job(engine, job_id)["close_reason"] == "expired"
     assert told(engine, job_id) == ([], [])
 
 
-def test_a_refused_group_and_duplicates_are_judged_once(
-    engine: sa.Engine, writer: ItemWriter
-) -> None:
+def test_refused_group_and_duplicates_count_once(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 10, max_failed_items=1)
     for _ in range(3):
         writer.write({job_id: [failed(0), outcome(1)]})

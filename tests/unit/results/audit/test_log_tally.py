@@ -59,7 +59,7 @@ def said(*items: ItemOutcome) -> Outcomes:
     return Outcomes(job_ref(JOB), list(items))
 
 
-def test_the_first_result_wins_and_a_close_ends_the_rest() -> None:
+def test_first_result_wins_and_a_close_ends_open_items() -> None:
     rows = rows_of(4, outcome(0), failed(1), close={2: Outcome.CANCELLED, 3: Outcome.CANCELLED})
     judge = judged(
         rows,
@@ -86,7 +86,7 @@ def with_copies(rows: RowFingerprints, copies: dict[int, ItemOutcome]) -> RowFin
     return rows
 
 
-def test_copies_take_over_what_ended_before_the_close() -> None:
+def test_copies_get_results_from_before_the_close() -> None:
     rows = rows_of(7, outcome(0), failed(1), close={2: Outcome.CANCELLED, 6: Outcome.CANCELLED})
     rows = with_copies(rows, {3: outcome(0), 4: outcome(0), 5: failed(1)})
     rows.originals[6] = 2
@@ -97,14 +97,14 @@ def test_copies_take_over_what_ended_before_the_close() -> None:
     assert judge.counts.copies == 3
 
 
-def test_a_copy_that_says_something_else_is_named() -> None:
+def test_differing_copy_is_reported() -> None:
     rows = with_copies(rows_of(3, outcome(0)), {1: outcome(0), 2: outcome(0, body=b"other")})
     judge = judged(rows, said(outcome(0)))
 
     assert compare_items(rows, judge).row_differs == [2]
 
 
-def test_copies_of_what_the_writer_has_not_read_are_no_difference() -> None:
+def test_copies_of_late_results_are_no_difference() -> None:
     rows = RowFingerprints(2)
     rows.originals = array("i", [-1, 0])
     judge = judged(rows, said(outcome(0)), late_from=0)
@@ -112,7 +112,7 @@ def test_copies_of_what_the_writer_has_not_read_are_no_difference() -> None:
     assert compare_items(rows, judge).not_written_yet == 2
 
 
-def test_a_failure_that_may_pass_is_final_where_the_row_says_so() -> None:
+def test_retryable_failure_is_final_if_the_row_contains_it() -> None:
     again = {"retryable": True, "status_code": 500}
     last = failed(0, attempt=2, **again)
     rows = rows_of(2, last, outcome(1, attempt=2))
@@ -127,7 +127,7 @@ def test_a_failure_that_may_pass_is_final_where_the_row_says_so() -> None:
     assert (judge.totals.failed, judge.totals.succeeded) == (1, 1)
 
 
-def test_an_execution_that_comes_twice_is_final_where_its_failure_cannot_pass() -> None:
+def test_repeated_attempt_is_final_with_a_permanent_failure() -> None:
     """The first failure of attempt 2 led to a retry; the second, of the same attempt, ended it."""
     final = failed(0, attempt=2)
     rows = rows_of(1, final)
@@ -138,7 +138,7 @@ def test_an_execution_that_comes_twice_is_final_where_its_failure_cannot_pass() 
     assert (judge.counts.retries, judge.totals.failed) == (1, 1)
 
 
-def test_an_audit_of_copies_takes_a_few_bytes_an_item() -> None:
+def test_audit_of_copies_needs_a_few_bytes_per_item() -> None:
     count = 20_000
     rows = RowFingerprints(count)
     rows.originals = array("i", [-1]) * count
@@ -152,7 +152,7 @@ def test_an_audit_of_copies_takes_a_few_bytes_an_item() -> None:
         tracemalloc.stop()
 
 
-def test_a_row_that_stands_for_an_unstorable_result_agrees() -> None:
+def test_unstorable_result_is_no_difference() -> None:
     rows = rows_of(1, failed(0, status_code=0, error_code=UNSTORABLE_CODE))
     judge = judged(rows, said(outcome(0, custom_id="a\0b")))
 
@@ -172,7 +172,7 @@ def test_a_row_that_stands_for_an_unstorable_result_agrees() -> None:
         {"outcome": Outcome.EXPIRED},
     ],
 )
-def test_every_field_of_a_row_counts(field: dict[str, Any]) -> None:
+def test_every_field_of_a_row_is_compared(field: dict[str, Any]) -> None:
     rows = rows_of(3, outcome(0), outcome(1), outcome(2))
     found = compare_items(rows, judged(rows, said(outcome(0), outcome(1, **field), outcome(2))))
 
@@ -180,7 +180,7 @@ def test_every_field_of_a_row_counts(field: dict[str, Any]) -> None:
     assert (found.row_differs, found.row_differs_count) == ([1], 1)
 
 
-def test_missing_rows_and_results_are_named_and_late_ones_wait() -> None:
+def test_missing_rows_and_results_are_reported() -> None:
     rows = rows_of(500, *[outcome(index) for index in range(200)])
     judge = judged(
         rows,
@@ -212,7 +212,7 @@ COUNTERS = ROWS._replace(billed=0)
 LEDGER = ItemTotals(0, 0, 0, 0, *ROWS[4:])
 
 
-def test_books_that_balance_have_no_difference() -> None:
+def test_equal_totals_have_no_difference() -> None:
     whole = books(COUNTERS, LEDGER)
 
     assert compare_recorded_totals(whole, ROWS, whole) == []
@@ -245,7 +245,7 @@ def test_rows_of_a_running_job_may_lie_between() -> None:
         (ROWS, COUNTERS, LEDGER, {"total_count": 4, "is_settled": False}, "items.ended"),
     ],
 )
-def test_each_book_is_held_against_the_others(
+def test_each_recorded_total_is_compared(
     rows: ItemTotals, counters: ItemTotals, ledger: ItemTotals, fields: dict[str, Any], what: str
 ) -> None:
     wrong = books(counters, ledger, **fields)
@@ -253,7 +253,7 @@ def test_each_book_is_held_against_the_others(
     assert [difference.what for difference in compare_recorded_totals(wrong, rows, wrong)] == [what]
 
 
-def test_a_job_that_keeps_no_order_needs_none() -> None:
+def test_request_needs_no_order() -> None:
     single = books(COUNTERS, LEDGER, sequenced=None)
 
     assert compare_recorded_totals(single, ROWS, single) == []

@@ -33,7 +33,7 @@ def writer(engine: sa.Engine) -> ItemWriter:
     return ItemWriter(engine, DayPartitions(engine))
 
 
-def test_a_row_holds_what_the_outcome_says(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_row_has_the_fields_of_its_outcome(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 3)
     said = outcome(
         1,
@@ -60,7 +60,7 @@ def test_a_row_holds_what_the_outcome_says(engine: sa.Engine, writer: ItemWriter
     assert (ours_row.error_code, ours_row.error_message) == ("too_slow", "cutoff")
 
 
-def test_the_last_row_settles_the_job_once(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_last_row_settles_the_job_once(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 2)
 
     writer.write({job_id: [outcome(0)]})
@@ -83,7 +83,7 @@ def test_the_last_row_settles_the_job_once(engine: sa.Engine, writer: ItemWriter
         ({"kind": "request", "input_file_id": None}, "millrace_requests"),
     ],
 )
-def test_a_settled_job_wakes_whoever_ends_its_kind_alone(
+def test_settled_job_notifies_the_channel_of_its_kind(
     engine: sa.Engine, writer: ItemWriter, columns: dict[str, Any], woken: str
 ) -> None:
     job_id = add_running_job(engine, 1, **columns)
@@ -100,9 +100,7 @@ def test_a_settled_job_wakes_whoever_ends_its_kind_alone(
     assert heard == [woken, "that_is_all"]
 
 
-def test_a_job_being_cancelled_settles_without_changing_its_state(
-    engine: sa.Engine, writer: ItemWriter
-) -> None:
+def test_cancelling_job_settles_in_its_state(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 1, state="cancelling", close_reason="cancelled")
 
     writer.write({job_id: [outcome(0)]})
@@ -114,7 +112,7 @@ def test_a_job_being_cancelled_settles_without_changing_its_state(
     assert event_count(engine) == 0
 
 
-def test_the_first_of_several_outcomes_wins(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_first_of_several_outcomes_wins(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 2)
 
     writer.write({job_id: [outcome(0, body=b"1"), failed(0), outcome(1), outcome(0, body=b"3")]})
@@ -123,7 +121,7 @@ def test_the_first_of_several_outcomes_wins(engine: sa.Engine, writer: ItemWrite
     assert ledger(engine, job_id)["item_count"] == 2
 
 
-def test_what_cost_nothing_is_not_billed(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_items_without_cost_are_not_billed(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 5)
     aborted = {"status_code": 0, "body": b"", "input_tokens": 7, "output_tokens": 7}
 
@@ -152,7 +150,9 @@ def test_what_cost_nothing_is_not_billed(engine: sa.Engine, writer: ItemWriter) 
     assert_books_balance(engine, job_id)
 
 
-def test_outcomes_of_no_job_and_no_item_are_dropped(engine: sa.Engine, writer: ItemWriter) -> None:
+def test_outcomes_of_unknown_jobs_and_items_are_dropped(
+    engine: sa.Engine, writer: ItemWriter
+) -> None:
     job_id, validating = add_running_job(engine, 2), add_running_job(engine, None)
     before = metrics.UNKNOWN_JOB._value.get()
 
@@ -175,7 +175,7 @@ def test_outcomes_of_no_job_and_no_item_are_dropped(engine: sa.Engine, writer: I
         {"output_tokens": -1},
     ],
 )
-def test_a_refused_outcome_fails_alone(
+def test_refused_outcome_fails_alone(
     engine: sa.Engine, writer: ItemWriter, poison: dict[str, object]
 ) -> None:
     job_id, other_id = add_running_job(engine, 40), add_running_job(engine, 1)
