@@ -1,4 +1,4 @@
-"""Goal: whatever chance and receivers do, tries go on for 72 hours, and end."""
+"""Goal: with any jitter and any failures, attempts continue for 72 hours and end."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ answers = st.tuples(
 
 
 def delays_s(tries: list[tuple[tuple[int | None, float | None], float]]) -> list[float]:
-    """Return the wait after each failure, as long as there is a try left."""
+    """Return the wait after each failure until the last attempt."""
     waits_s = []
     for count, ((status, retry_after_s), fraction) in enumerate(tries, start=1):
         wait_s = next_delay_s(count, DeliveryFailure(status, retry_after_s), fraction)

@@ -30,9 +30,9 @@ from tests.integration.jobs.retries import Looks
 from tests.integration.jobs.rows import job_row
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
+    assert_totals_agree,
     counters,
-    engine_of,
+    new_engine,
 )
 from topics.records.catalogue import CAPACITY, REQUESTS_BULK, RESULTS
 from topics.records.chunks import chunks_of
@@ -125,7 +125,7 @@ class Site(Bench):
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
-    engine = engine_of(database_url)
+    engine = new_engine(database_url)
     yield engine
     engine.dispose()
 
@@ -220,4 +220,4 @@ def test_ten_minutes_without_an_upstream_fail_nothing(engine: sa.Engine, site: S
         charged = connection.scalar(sa.select(sa.func.count()).select_from(item_attempts))
     assert charged is not None
     assert charged <= 3 * 20  # a row below the breaker's bound, each time it may have closed
-    assert_books_balance(engine, ref.job_id)
+    assert_totals_agree(engine, ref.job_id)

@@ -37,7 +37,7 @@ from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel
 from tests.integration.life_cycle.world import World
-from tests.integration.results.outcomes import assert_books_balance, engine_of
+from tests.integration.results.outcomes import assert_totals_agree, new_engine
 
 EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "50"))
 SHARDS = int(os.environ.get("LIFE_CYCLE_SHARDS", "1"))
@@ -211,7 +211,7 @@ class LifeCycle(RuleBasedStateMachine):
         self.end()
         assert self.model.state in TERMINAL_STATES
         assert len(self.model.rows) == (self.model.total or 0)
-        assert_books_balance(self.world.engine, self.world.job_id)
+        assert_totals_agree(self.world.engine, self.world.job_id)
         self.world.leave()
 
     def end(self) -> None:
@@ -241,7 +241,7 @@ class LifeCycle(RuleBasedStateMachine):
 def test_a_job_lives_as_the_documentation_says(
     database_url: str, tmp_path: Path, shard: int
 ) -> None:
-    engine = engine_of(database_url)
+    engine = new_engine(database_url)
     store = LocalObjects(tmp_path / "objects", clock=SystemClock())
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)

@@ -1,4 +1,4 @@
-"""What tests of this room need: a database of their own, topics of their own on a real log."""
+"""Fixtures: a database and topics for each test."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.results.outcomes import engine_of
+from tests.integration.results.outcomes import new_engine
 from topics.clients.admin import LogAdmin
 from topics.records.catalogue import DEAD_LETTERS, RESULTS
 from topics.settings import KafkaSettings
@@ -15,7 +15,7 @@ from topics.settings import KafkaSettings
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
-    engine = engine_of(database_url)
+    engine = new_engine(database_url)
     yield engine
     engine.dispose()
 

@@ -1,4 +1,4 @@
-"""Goal: the log tells again what the rows say, names what differs, and puts it right when asked."""
+"""Goal: audits and rebuilds find every difference of rows and log, which a rebuild can fix."""
 
 import time
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
+    assert_totals_agree,
     counters,
     failed,
     item_table,
@@ -37,7 +37,8 @@ from tests.integration.results.outcomes import (
     ledger,
     outcome,
 )
-from tests.integration.results.test_writer import lag, running, send, until
+from tests.integration.results.test_writer import lag, running, send
+from tests.support.until import until
 from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import DEAD_LETTERS, RESULTS
@@ -48,22 +49,24 @@ TOTAL = 60
 AGAIN = {"retryable": True, "status_code": 500, "input_tokens": 2}
 
 
-def said(job_id: UUID, *outcomes: ItemOutcome) -> Outcomes:
+def outcomes_of(job_id: UUID, *outcomes: ItemOutcome) -> Outcomes:
     return Outcomes(job_ref(job_id), list(outcomes))
 
 
-def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:
-    """A job with everything that can happen to an item, written by a real writer."""
+def write_job_with_every_outcome(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> UUID:
+    """A job with every kind of outcome, written by a real writer."""
     job_id = add_running_job(engine, TOTAL)
     records: list[Outcomes | Close] = [
-        said(job_id, *[outcome(index) for index in range(20)]),
-        said(job_id, *[outcome(index, body=b"other") for index in range(10, 30)]),
-        said(job_id, failed(30), failed(31, **AGAIN), failed(32, **AGAIN)),
-        said(job_id, outcome(31, attempt=2), failed(32, attempt=2, **AGAIN)),
-        said(job_id, failed(32, attempt=3, **AGAIN), outcome(33, custom_id="a\0b")),
-        said(job_id, outcome(TOTAL + 5), outcome(34, body=b"", body_key="answers/34")),
+        outcomes_of(job_id, *[outcome(index) for index in range(20)]),
+        outcomes_of(job_id, *[outcome(index, body=b"other") for index in range(10, 30)]),
+        outcomes_of(job_id, failed(30), failed(31, **AGAIN), failed(32, **AGAIN)),
+        outcomes_of(job_id, outcome(31, attempt=2), failed(32, attempt=2, **AGAIN)),
+        outcomes_of(job_id, failed(32, attempt=3, **AGAIN), outcome(33, custom_id="a\0b")),
+        outcomes_of(job_id, outcome(TOTAL + 5), outcome(34, body=b"", body_key="answers/34")),
         Close(job_id, 0, CloseReason.CANCELLED),
-        said(job_id, outcome(50)),
+        outcomes_of(job_id, outcome(50)),
         Close(job_id, 0, CloseReason.EXPIRED),
     ]
     for record in records:
@@ -75,9 +78,7 @@ def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -
     return job_id
 
 
-def judged(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID
-) -> tuple[RowFingerprints, LogRead]:
+def tally(engine: sa.Engine, kafka: KafkaSettings, job_id: UUID) -> tuple[RowFingerprints, LogRead]:
     created_at = job(engine, job_id)["created_at"]
     written_to = committed_offset(kafka, job_id)
     rows = RowFingerprints(TOTAL)
@@ -91,9 +92,9 @@ def judged(
 def test_audit_finds_rows_and_log_equal(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
 
-    rows, read = judged(engine, kafka, job_id)
+    rows, read = tally(engine, kafka, job_id)
 
     assert read.is_complete
     assert not compare_items(rows, read.tally).is_any
@@ -110,14 +111,14 @@ def test_audit_finds_rows_and_log_equal(
 def test_audit_reports_changed_rows(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
     with engine.begin() as connection:
         mine = items.c.job_id == job_id
         connection.execute(sa.delete(items).where(mine, items.c.item_index.in_([3, 40])))
         one = sa.update(items).where(mine, items.c.item_index == 7)
         connection.execute(one.values(output_tokens=500))
 
-    rows, read = judged(engine, kafka, job_id)
+    rows, read = tally(engine, kafka, job_id)
     found = compare_items(rows, read.tally)
 
     assert (found.row_missing, found.row_differs, found.result_missing) == ([3, 40], [7], [])
@@ -127,14 +128,14 @@ def test_audit_ignores_records_not_yet_written(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
     job_id = add_running_job(engine, TOTAL)
-    send(producer, job_id, said(job_id, outcome(1), outcome(2)))
+    send(producer, job_id, outcomes_of(job_id, outcome(1), outcome(2)))
     producer.flush(10)
     with running(engine, kafka):
         until(lambda: lag(kafka) == 0)
-    send(producer, job_id, said(job_id, outcome(3)))
+    send(producer, job_id, outcomes_of(job_id, outcome(3)))
     producer.flush(10)
 
-    rows, read = judged(engine, kafka, job_id)
+    rows, read = tally(engine, kafka, job_id)
     found = compare_items(rows, read.tally)
 
     assert not found.is_any
@@ -144,7 +145,7 @@ def test_audit_ignores_records_not_yet_written(
 def test_audit_reports_a_timeout(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
     created_at = job(engine, job_id)["created_at"]
 
     read = tally_log(
@@ -173,8 +174,8 @@ def rebuilt(
         return list(rebuild(engine, shadow, replay, job_ids, apply=apply))
 
 
-def bury(engine: sa.Engine, job_id: UUID) -> None:
-    """The job ends, and what a deletion does before all else."""
+def end_and_delete(engine: sa.Engine, job_id: UUID) -> None:
+    """The state after the end of the job and the first step of a deletion."""
     its = jobs.c.id == job_id
     with engine.begin() as connection:
         ended = {"state": "completed", "completed_at": sa.func.now()}
@@ -195,7 +196,7 @@ def state_of(engine: sa.Engine, job_id: UUID) -> Any:
 def test_rebuild_of_an_unchanged_job_finds_no_difference(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
     before = state_of(engine, job_id)
 
     (one,) = rebuilt(engine, kafka, database, [job_id], apply=True)
@@ -212,8 +213,8 @@ def test_rebuild_of_an_unchanged_job_finds_no_difference(
 def test_rebuild_swaps_differing_rows_only_with_apply(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
-    other_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
+    other_id = write_job_with_every_outcome(engine, kafka, producer)
     right, other = state_of(engine, job_id), state_of(engine, other_id)
     with engine.begin() as connection:
         mine = items.c.job_id == job_id
@@ -246,7 +247,7 @@ def test_rebuild_swaps_differing_rows_only_with_apply(
     assert everything[job_id].outcome is RebuildOutcome.SWAPPED
     assert everything[other_id].outcome is RebuildOutcome.SAME
     assert state_of(engine, other_id) == other
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
     rows, counted, billed, slices, _ = state_of(engine, job_id)
     rows_before, counted_before, billed_before, slices_before, _ = right
     moment = [column.name for column in items.c].index("finished_at")
@@ -270,12 +271,12 @@ def test_rebuild_skips_a_job_deleted_meanwhile(
     database: DatabaseSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gone, kept = (whole_life(engine, kafka, producer) for _ in range(2))
+    gone, kept = (write_job_with_every_outcome(engine, kafka, producer) for _ in range(2))
     run = LogReplay.run
 
     def deleting(self: LogReplay, *given: Any) -> Mapping[UUID, int]:
         if job(engine, gone)["deleted_at"] is None:
-            bury(engine, gone)
+            end_and_delete(engine, gone)
         return run(self, *given)
 
     monkeypatch.setattr(LogReplay, "run", deleting)
@@ -291,7 +292,7 @@ def test_rebuild_refuses_a_job_with_an_incomplete_log(
     database: DatabaseSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
     running_id = add_running_job(engine, 3)
     before = state_of(engine, job_id)
 
@@ -323,9 +324,9 @@ def test_rebuild_refuses_a_job_with_an_incomplete_log(
 def test_rebuild_refuses_a_log_created_after_the_job(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
-    """The new topic begins at 0, as one that never lost anything; the close is all it holds."""
+    """The new topic begins at 0, like one that never lost a record, and contains only the close."""
     job_id = add_running_job(engine, TOTAL)
-    send(producer, job_id, said(job_id, *[outcome(index) for index in range(30)]))
+    send(producer, job_id, outcomes_of(job_id, *[outcome(index) for index in range(30)]))
     producer.flush(10)
     with running(engine, kafka):
         until(lambda: len(item_table(engine, job_id)) == 30)
@@ -342,7 +343,7 @@ def test_rebuild_refuses_a_log_created_after_the_job(
     books = state_of(engine, job_id)
 
     (refused,) = rebuilt(engine, again, database, [job_id], apply=True)
-    _, read = judged(engine, again, job_id)
+    _, read = tally(engine, again, job_id)
 
     assert refused.outcome is RebuildOutcome.LOG_BEGINS_LATER
     assert not read.has_first_record

@@ -1,4 +1,4 @@
-"""Goal: a job stops itself at its bound, and what was in flight by then still counts."""
+"""Goal: a job closes itself at its budget, and outcomes in flight still count."""
 
 import threading
 from uuid import UUID
@@ -15,7 +15,7 @@ from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
+    assert_totals_agree,
     counters,
     failed,
     item_table,
@@ -34,7 +34,7 @@ def writer(engine: sa.Engine) -> ItemWriter:
 
 
 def told(engine: sa.Engine, job_id: UUID) -> tuple[list[Close], list[JobControl]]:
-    """The closes and control states that wait in the outbox."""
+    """The closes and control states in the outbox."""
     query = sa.select(outbox).where(outbox.c.key == job_id.bytes).order_by(outbox.c.id)
     with engine.connect() as connection:
         rows = connection.execute(query).all()
@@ -77,7 +77,7 @@ def test_in_flight_outcomes_count_until_the_close(engine: sa.Engine, writer: Ite
     assert [counted[o.label] for o in Outcome] == [1, 2, 7, 0]
     assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"failure_budget_exceeded"}
     assert job(engine, job_id)["settled_at"] is not None
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
     assert len(told(engine, job_id)[0]) == 1
 
 

@@ -1,4 +1,4 @@
-"""Goal: a connection-bound call is on the ledger once, however often its cost is reported."""
+"""Goal: a connection-bound call is billed once, however often it is reported."""
 
 from typing import Any
 from uuid import UUID

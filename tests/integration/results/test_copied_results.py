@@ -1,4 +1,4 @@
-"""Goal: a copy has what its original has, whichever was known first, once, and it costs nothing."""
+"""Goal: a copy gets the result of its original once and at no cost, in any order of events."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from results.writer.open_work import run_all
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
+    assert_totals_agree,
     counters,
     failed,
     item_table,
@@ -36,7 +36,7 @@ NEVER = threading.Event()
 
 
 class Writer:
-    """What the role does with groups, on copies in slices of three."""
+    """Routes groups like the role, with copies in slices of three."""
 
     def __init__(self, engine: sa.Engine) -> None:
         partitions = DayPartitions(engine)
@@ -76,7 +76,7 @@ def copied_on_the_bill(engine: sa.Engine, job_id: UUID) -> int:
 
 
 def assert_whole(engine: sa.Engine, job_id: UUID, copied: int) -> None:
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
     assert counters(engine, job_id)["copied"] == copied
     assert copied_on_the_bill(engine, job_id) == copied
     assert sum(row.copied_from is not None for row in item_table(engine, job_id)) == copied
@@ -149,7 +149,7 @@ def test_copy_registered_after_its_original_gets_its_result(
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many copies each look found to be due."""
+    """Records how many copies each search found."""
     counts: list[int] = []
 
     def counted(due: Sequence[DueCopies], **limits: int) -> Iterator[CopySlice]:

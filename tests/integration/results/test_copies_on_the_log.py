@@ -1,4 +1,4 @@
-"""Goal: what a real writer did with copies, the log tells again, in audits and in rebuilds."""
+"""Goal: audits and rebuilds agree with the rows that a real writer wrote for copies."""
 
 from uuid import UUID
 
@@ -12,16 +12,23 @@ from results.rebuilding.rebuild_outcome import RebuildOutcome
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (
-    assert_books_balance,
+    assert_totals_agree,
     counters,
     failed,
     item_table,
     job,
     outcome,
 )
-from tests.integration.results.test_audit_and_rebuild import TOTAL, judged, rebuilt, said, state_of
+from tests.integration.results.test_audit_and_rebuild import (
+    TOTAL,
+    outcomes_of,
+    rebuilt,
+    state_of,
+    tally,
+)
 from tests.integration.results.test_copied_results import add_copies, assert_whole, deduplicating
-from tests.integration.results.test_writer import lag, running, send, until
+from tests.integration.results.test_writer import lag, running, send
+from tests.support.until import until
 from topics.clients.producer import LogProducer
 from topics.records.records import Close, CopiesDue, ItemOutcome
 from topics.settings import KafkaSettings
@@ -33,11 +40,11 @@ AGAIN = {"retryable": True, "status_code": 500}
 
 
 def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:
-    """Two files, repeats, a retry, failures and a cancel; the writer leaves and comes back."""
+    """Two files, duplicates, a retry, failures, a cancellation, and a restarted writer."""
     job_id = deduplicating(engine, 40, COPIES, sealed=False, total_final=False)
 
     def say(*outcomes: ItemOutcome) -> None:
-        send(producer, job_id, said(job_id, *outcomes))
+        send(producer, job_id, outcomes_of(job_id, *outcomes))
 
     say(outcome(0), outcome(1), failed(2), failed(3, **AGAIN), outcome(0))
     say(outcome(1, body=b"other"), outcome(4, custom_id="a\0b"), outcome(5, body_key="k", body=b""))
@@ -69,7 +76,7 @@ def test_audit_and_rebuild_agree_with_the_writer_on_copies(
     assert kinds == ended
     assert_whole(engine, job_id, copied=len(ended) - 7)
 
-    facts, read = judged(engine, kafka, job_id)
+    facts, read = tally(engine, kafka, job_id)
     assert read.is_complete
     assert not compare_items(facts, read.tally).is_any
     assert read.tally.totals.copied == counters(engine, job_id)["copied"]
@@ -85,11 +92,11 @@ def test_audit_and_rebuild_agree_with_the_writer_on_copies(
         forged = sa.update(items).where(mine, items.c.item_index == 13)
         connection.execute(forged.values(copied_from=None, input_tokens=3, body=b'"forged"'))
         connection.execute(sa.delete(items).where(mine, items.c.item_index == 24))
-    facts, read = judged(engine, kafka, job_id)
+    facts, read = tally(engine, kafka, job_id)
     found = compare_items(facts, read.tally)
     assert (found.row_differs, found.row_missing) == ([13], [24])
     (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
     assert swapped.outcome is RebuildOutcome.SWAPPED
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
     (again,) = rebuilt(engine, kafka, database, [job_id])
     assert again.outcome is RebuildOutcome.SAME

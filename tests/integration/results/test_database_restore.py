@@ -1,4 +1,4 @@
-"""Goal: after a restore the bills of calls come back from the log, each once."""
+"""Goal: after a restore, bills of calls are restored from the log, each once."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +15,8 @@ from results.rebuilding.database_restore import recover
 from tenancy.cached_answers import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import add_running_job, job_ref, outcome
-from tests.integration.results.test_writer import lag, running, send, until
+from tests.integration.results.test_writer import lag, running, send
+from tests.support.until import until
 from topics.clients.producer import LogProducer
 from topics.records.records import CallRef, Outcomes
 from topics.settings import KafkaSettings
@@ -38,7 +39,7 @@ def report(producer: LogProducer) -> UUID:
 
 
 def billed(engine: sa.Engine) -> tuple[set[object], int]:
-    """The calls that are known, and how many the ledger has."""
+    """The billed calls, and how many the ledger has."""
     with engine.connect() as connection:
         known = set(connection.scalars(sa.select(billed_calls.c.request_id)))
         ours = sa.select(sa.func.sum(usage_ledger.c.item_count)).where(usage_ledger.c.model != HIT)
@@ -46,7 +47,7 @@ def billed(engine: sa.Engine) -> tuple[set[object], int]:
 
 
 def add_later_hit(engine: sa.Engine) -> None:
-    """Put an answer out of the cache on the bill, as if written long after all reports."""
+    """Add a cache hit to the ledger, dated long after all reports."""
     names = [column.name for column in usage_ledger.c]
     row: dict[str, object] = {name: 0 for name in names if name.endswith("_tokens")}
     row |= {"tenant_id": new_uuid(), "job_id": NO_JOB, "model": HIT, "model_version": "1"}
@@ -56,7 +57,7 @@ def add_later_hit(engine: sa.Engine) -> None:
 
 
 def restore_before(engine: sa.Engine, call: UUID) -> None:
-    """Put the books back to when that call was not known yet; it must be the last."""
+    """Restore the tables to before the last call was billed."""
     with engine.begin() as connection:
         connection.execute(sa.delete(billed_calls).where(billed_calls.c.request_id == call))
         connection.execute(sa.text("ALTER TABLE usage_ledger DISABLE TRIGGER append_only"))
@@ -70,7 +71,7 @@ def restore_before(engine: sa.Engine, call: UUID) -> None:
 def test_bills_after_the_backup_are_restored(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, *, known: bool, has_job: bool
 ) -> None:
-    """Whether the backup knows a bill or none, and an unfinished job or none."""
+    """With and without a bill and an unfinished job in the backup."""
     calls = set()
     with running(engine, kafka):
         for _ in range(1 + known):

@@ -1,4 +1,4 @@
-"""Goal: a day's partition is there when its first row comes, whoever else makes it too."""
+"""Goal: a day's partition exists before its first row, also with concurrent creators."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from results.writer.day_partitions import DayPartitions, partition_name
 from results.writer.item_writer import ItemWriter
-from tests.integration.results.outcomes import add_running_job, engine_of, outcome
+from tests.integration.results.outcomes import add_running_job, new_engine, outcome
 
 DAY = 20_000  # 2024-10-04
 
@@ -38,7 +38,7 @@ def test_each_day_gets_a_partition_with_key_and_constraint(engine: sa.Engine) ->
 
 
 def test_concurrent_writers_create_one_partition(database_url: str) -> None:
-    engines = [engine_of(database_url) for _ in range(4)]
+    engines = [new_engine(database_url) for _ in range(4)]
     barrier = threading.Barrier(len(engines))
 
     def race(engine: sa.Engine) -> None:

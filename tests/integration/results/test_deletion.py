@@ -1,4 +1,4 @@
-"""Goal: a deleted batch shows nowhere, leaves no body anywhere, and stays on the bill."""
+"""Goal: a deleted batch is hidden and its bodies are removed; its ledger entries stay."""
 
 import threading
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def outcomes() -> list[ItemOutcome]:
 
 
 def ended(engine: sa.Engine, store: LocalObjects, **columns: Any) -> tuple[UUID, UUID]:
-    """A batch that has ended, with something in every place; its id and its tenant's."""
+    """A terminal batch with rows in every table; its id and its tenant's."""
     job_id = add_running_job(engine, 4, **columns)
     with engine.begin() as connection:
         tenant_id: UUID = connection.scalar(sa.select(jobs.c.tenant_id).where(jobs.c.id == job_id))  # type: ignore[assignment]
@@ -334,7 +334,7 @@ def test_removal_serves_batches_round_robin(
 
 
 def fill(engine: sa.Engine, job_id: UUID, indexes: range) -> int:
-    """Add rows of items that succeeded; return the day of the job."""
+    """Add rows of succeeded items; return the day of the job."""
     with engine.begin() as connection:
         day: int = connection.scalar(sa.text("SELECT now()::date - DATE '1970-01-01'")) or 0
     DayPartitions(engine).ensure([day])

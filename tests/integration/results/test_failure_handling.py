@@ -1,4 +1,4 @@
-"""Goal: a failure that may pass leads on once, however often it comes; the last one says why."""
+"""Goal: a redelivered failure schedules one retry; the last failure makes a dead letter."""
 
 import itertools
 import threading
@@ -22,7 +22,7 @@ from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
+    assert_totals_agree,
     counters,
     failed,
     item_table,
@@ -59,7 +59,7 @@ def attempts(engine: sa.Engine, job_id: UUID) -> list[tuple[int, int, int, str]]
 
 
 def retries(engine: sa.Engine, job_id: UUID) -> list[tuple[int, int, int | None, float]]:
-    """Index, attempt, offset and wait in seconds of what waits."""
+    """Index, attempt, offset and wait in seconds of scheduled retries."""
     wait_s = sa.extract("epoch", item_retries.c.due_at - sa.func.now())
     query = (
         sa.select(
@@ -107,7 +107,7 @@ def test_item_that_succeeds_after_two_failures_has_one_row(
     assert dead(engine, job_id) == []
     assert letters(engine) == []
     assert job(engine, job_id)["state"] == "finalizing"
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_dead_letter_has_all_attempts(engine: sa.Engine, writer: ItemWriter) -> None:
@@ -132,7 +132,7 @@ def test_dead_letter_has_all_attempts(engine: sa.Engine, writer: ItemWriter) -> 
     ]
     assert item.attempts[0].at_s < item.attempts[2].at_s
     writer.write({job_id: [outcome(0)]})
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_groups_without_failures_skip_the_failure_handler(
@@ -178,11 +178,11 @@ def test_success_wins_over_a_retryable_failure(engine: sa.Engine, writer: ItemWr
 
     assert [row.outcome for row in item_table(engine, job_id)] == [Outcome.SUCCEEDED] * 2
     assert attempts(engine, job_id) == [(1, 1, 500, "broken")]
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_rows_do_not_depend_on_the_groups(engine: sa.Engine, writer: ItemWriter) -> None:
-    """Each item has the same outcomes in another order; each job cuts them in another way."""
+    """Each item has the same outcomes in another order; each job groups them differently."""
     makes: list[Callable[[int], ItemOutcome]] = [
         partial(broken, attempt=1),
         partial(broken, attempt=3, status_code=503),
@@ -202,7 +202,7 @@ def test_rows_do_not_depend_on_the_groups(engine: sa.Engine, writer: ItemWriter)
                 group = []
         rows = item_table(engine, job_id)
         told.append([(row.outcome, row.status_code, row.attempt) for row in rows])
-        assert_books_balance(engine, job_id)
+        assert_totals_agree(engine, job_id)
     assert len(told[0]) == len(orders)
     assert all(rows == told[0] for rows in told)
 
@@ -219,7 +219,7 @@ def test_permanent_failure_is_a_dead_letter_at_once(engine: sa.Engine, writer: I
     last = letters(engine)[1].items[-1]
     assert [(a.attempt, a.code) for a in last.attempts] == [(1, "record_unreadable")]
     assert attempts(engine, job_id) == []
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_single_request_has_no_dead_letter(engine: sa.Engine, writer: ItemWriter) -> None:
@@ -270,7 +270,7 @@ def test_close_drops_scheduled_retries(
     writer.write({job_id: [broken(4, 2), broken(1, 2)]})
     assert [r[:2] for r in retries(engine, job_id)] == [(4, 2)]
     assert dead(engine, job_id) == []
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 @pytest.mark.parametrize("fields", [{"attempt": 40_000}, {"status_code": 1 << 40}, {"index": -1}])

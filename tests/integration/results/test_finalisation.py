@@ -1,4 +1,4 @@
-"""Goal: a settled job gets its two files exactly once, in item order, whoever else tries."""
+"""Goal: concurrent finalisers write the two files of a job once and in item order."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> LocalObjects:
 
 
 def always(_: object = None) -> None:
-    """The lease is held."""
+    """A lease check that always succeeds."""
 
 
 def take(engine: sa.Engine, *, holder: str = "one", ttl_s: float = 60) -> Lease:
@@ -70,7 +70,7 @@ def put(store: LocalObjects, key: str, content: bytes) -> None:
 
 
 def lines(engine: sa.Engine, store: LocalObjects, file_id: UUID) -> list[dict[str, Any]]:
-    """Read a file back through its row, which must describe it truly."""
+    """Read a file as its row describes it, and check size and digest."""
     with engine.connect() as connection:
         row = connection.execute(sa.select(files).where(files.c.id == file_id)).one()
     content = b"".join(store.read(row.object_key))

@@ -1,8 +1,8 @@
-"""Goal: settled jobs end, several at once, and one that fails does not stop the others."""
+"""Goal: several settled jobs are finalised at once, and a failing one does not block the others."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ from storage.objects.local_objects import LocalObjects
 from storage.postgres.engines import DATABASE_AWAY
 from storage.postgres.notifications import Notifications
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.results.outcomes import add_running_job, engine_of, job, outcome
+from tests.integration.results.outcomes import add_running_job, job, new_engine, outcome
+from tests.support.until import until
 
 DEADLINE_S = 30
 
@@ -73,13 +74,6 @@ def running(role: Finaliser, database_url: str) -> Iterator[None]:
             assert not thread.is_alive()
 
 
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def settle(engine: sa.Engine, **columns: Any) -> UUID:
     job_id = add_running_job(engine, 3, **columns)
     items = [outcome(n) for n in range(3)]
@@ -102,7 +96,7 @@ def removed_count(engine: sa.Engine) -> int:
 def test_two_processes_finalise_every_job_once(
     engine: sa.Engine, database_url: str, store: LocalObjects
 ) -> None:
-    other_engine = engine_of(database_url)
+    other_engine = new_engine(database_url)
     job_ids = [settle(engine) for _ in range(12)]
 
     with (
@@ -171,7 +165,7 @@ def test_heartbeats_extend_a_lease_and_report_its_loss(engine: sa.Engine) -> Non
 
 def test_role_ends_when_the_database_stays_unavailable(store: LocalObjects) -> None:
     nowhere = "postgresql://127.0.0.1:1/none"
-    role = finaliser(engine_of(nowhere), store, "one", database_wait_s=0.3, look_interval_s=0.1)
+    role = finaliser(new_engine(nowhere), store, "one", database_wait_s=0.3, look_interval_s=0.1)
     database = DatabaseSettings(url=nowhere)  # type: ignore[arg-type]
 
     with Notifications(database, CHANNEL) as notifications, pytest.raises(DATABASE_AWAY):

@@ -1,4 +1,4 @@
-"""Goal: rows come in order and in bounded pages, and no transaction waits for an object store."""
+"""Goal: rows are read in order and bounded pages, without transactions that wait for a store."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ IDLE_S = 0.1
 
 
 def settled(engine: sa.Engine, outcomes: list[ItemOutcome]) -> tuple[UUID, int]:
-    """Return a settled job of these items, and its day."""
+    """Add a settled job of these items; return it and its day."""
     job_id = settle(engine, outcomes)
     return job_id, item_table(engine, job_id)[0].job_day
 
@@ -55,7 +55,7 @@ def test_rows_are_read_by_index_without_a_sort(engine: sa.Engine) -> None:
 
 
 class SlowObjects(LocalObjects):
-    """Takes longer for an object than Postgres bears with an idle transaction."""
+    """Reads slower than the idle timeout of transactions."""
 
     def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
         time.sleep(4 * IDLE_S)
@@ -149,7 +149,7 @@ for _ in range(2):  # the small one first: it loads the code
 def test_200_000_rows_are_read_in_constant_memory(
     engine: sa.Engine, database_url: str, tmp_path: Path
 ) -> None:
-    """200 MB of bodies; counted in a process of its own."""
+    """200 MB of bodies; memory is measured in a separate process."""
     settle(engine, [outcome(0)])
     large = add_running_job(engine, 200_000)
     fill = """

@@ -1,4 +1,4 @@
-"""Goal: whatever is redelivered, in whatever order, rows, counters and bill are those of once."""
+"""Goal: redelivery in any order gives the rows, counters and ledger of a single delivery."""
 
 from collections import Counter
 from typing import Any
@@ -16,7 +16,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import UNSTORABLE_CODE, ItemWriter
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
+    assert_totals_agree,
     counters,
     event_count,
     failed,
@@ -73,7 +73,7 @@ def test_last_row_settles_the_job_once(engine: sa.Engine, writer: ItemWriter) ->
     assert settled["settled_at"] == settled["finalizing_at"] is not None
     assert job(engine, job_id) == settled
     assert event_count(engine) == 1
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_items_without_cost_are_not_billed(engine: sa.Engine, writer: ItemWriter
     counted = counters(engine, job_id)
     assert (counted["succeeded"], counted["failed"]) == (1, 2)
     assert (counted["cancelled"], counted["expired"]) == (1, 1)
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_outcomes_of_unknown_jobs_and_items_are_dropped(
@@ -190,7 +190,7 @@ def test_refused_outcome_fails_alone(
     assert (rows[23].error_code, rows[23].body) == (UNSTORABLE_CODE, None)
     assert job(engine, job_id)["state"] == job(engine, other_id)["state"] == "finalizing"
     assert ledger(engine, job_id)["item_count"] == 39
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 TOTAL = 12
@@ -214,7 +214,7 @@ log = st.lists(st.tuples(st.integers(0, 1), st.lists(outcomes, max_size=6)), max
 def test_redelivery_changes_nothing(
     engine: sa.Engine, records: list[tuple[int, list[ItemOutcome]]], data: st.DataObject
 ) -> None:
-    """Writers come and go; each begins again somewhere before where the last one ended."""
+    """Each writer starts again somewhere before the end of the previous one."""
     job_ids = [add_running_job(engine, TOTAL) for _ in range(2)]
     first: list[dict[int, ItemOutcome]] = [{}, {}]
     for which, items in records:
@@ -243,6 +243,6 @@ def test_redelivery_changes_nothing(
             else:
                 assert rows[index].custom_id == item.custom_id
                 assert rows[index].outcome == item.outcome
-        assert_books_balance(engine, job_id)
+        assert_totals_agree(engine, job_id)
         is_settled = job(engine, job_id)["settled_at"] is not None
         assert is_settled == (len(rows) == TOTAL)

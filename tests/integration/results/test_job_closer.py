@@ -1,4 +1,4 @@
-"""Goal: after a close every item has exactly one row, and nothing behind it counts."""
+"""Goal: after a close every item has exactly one row, and later outcomes do not count."""
 
 import threading
 from collections import Counter
@@ -15,7 +15,7 @@ from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
+    assert_totals_agree,
     counters,
     event_count,
     failed,
@@ -38,7 +38,7 @@ def writer(engine: sa.Engine, partitions: DayPartitions) -> ItemWriter:
 
 
 class StopAfter(threading.Event):
-    """Stops after a number of looks: a crash between two slices."""
+    """Stops after a number of checks, like a crash between two slices."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_close_gives_missing_items_its_outcome(
     assert (settled["state"], settled["settled_at"] is not None) == ("cancelling", True)
     assert job(engine, job_id) == settled
     assert ledger(engine, job_id)["item_count"] == 2
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_expired_job_is_finalised(engine: sa.Engine, partitions: DayPartitions) -> None:
@@ -97,7 +97,7 @@ def test_close_of_a_complete_job_adds_no_rows(
     )
 
     assert counters(engine, job_id)["closed_reason"] == "expired"
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_first_close_reason_wins(engine: sa.Engine, partitions: DayPartitions) -> None:
@@ -139,4 +139,4 @@ def test_close_of_30_000_items_continues_after_a_crash(
     counted = counters(engine, job_id)
     assert (counted["succeeded"], counted["cancelled"]) == (100, 30_000)
     assert job(engine, job_id)["settled_at"] is not None
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)

@@ -1,4 +1,4 @@
-"""Goal: what a batch told of its items goes with it, however much that was."""
+"""Goal: messages about items are removed with their batch, however many there are."""
 
 from pathlib import Path
 from uuid import UUID
@@ -23,7 +23,7 @@ from tests.integration.results.test_deletion import ended
 
 
 def tell(engine: sa.Engine, job_id: UUID, tenant_id: UUID, event_type: str, number: int) -> None:
-    """Add messages about a job, each with a delivery that was tried."""
+    """Add messages about a job, each with a delivery and an attempt."""
     endpoint_id = new_uuid()
     ids = [new_uuid() for _ in range(number)]
     its = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "lane": "e"}

@@ -1,5 +1,5 @@
-"""Goal: a rebuild takes back nothing that another limit of attempts decided, and brings back
-counters and dead letters, but of no batch that was deleted."""
+"""Goal: a rebuild changes nothing decided by another attempt limit, and restores counters and dead
+letters, but not those of deleted batches."""
 
 from typing import Any
 from uuid import UUID
@@ -15,13 +15,18 @@ from results.rebuilding.rebuild_outcome import RebuildOutcome
 from results.rebuilding.table_swap import swap
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.results.outcomes import assert_books_balance, counters, item_table
-from tests.integration.results.test_audit_and_rebuild import bury, rebuilt, state_of, whole_life
+from tests.integration.results.outcomes import assert_totals_agree, counters, item_table
+from tests.integration.results.test_audit_and_rebuild import (
+    end_and_delete,
+    rebuilt,
+    state_of,
+    write_job_with_every_outcome,
+)
 from tests.integration.results.test_failure_handling import attempts, dead
 from topics.clients.producer import LogProducer
 from topics.settings import KafkaSettings
 
-FAILED = 3  # items of `whole_life`: a request that is wrong, three attempts, an unstorable result
+FAILED = 3  # items of `write_job_with_every_outcome`: a request that is wrong, three attempts, an unstorable result
 
 
 def rows_of(engine: sa.Engine, table: sa.Table, job_id: UUID) -> list[dict[str, Any]]:
@@ -45,8 +50,8 @@ def test_job_with_another_attempt_limit_is_not_swapped(
     above: int,
     below: int,
 ) -> None:
-    """One item succeeded on its second attempt, another failed on its third, and a close came."""
-    job_id = whole_life(engine, kafka, producer)
+    """A success on the second attempt, a failure on the third, then a close."""
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
     before = state_of(engine, job_id)
 
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True, attempts_max=attempts_max)
@@ -60,7 +65,7 @@ def test_job_with_another_attempt_limit_is_not_swapped(
 def test_other_attempt_limit_is_found_despite_lost_rows(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
     lose(engine, items, items.c.job_id == job_id)
 
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True, attempts_max=1)
@@ -72,7 +77,7 @@ def test_other_attempt_limit_is_found_despite_lost_rows(
 def test_lost_counters_are_restored(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
-    job_ids = {whole_life(engine, kafka, producer) for _ in range(2)}
+    job_ids = {write_job_with_every_outcome(engine, kafka, producer) for _ in range(2)}
     before = {job_id: state_of(engine, job_id) for job_id in job_ids}
     lose(engine, job_counters)
 
@@ -95,13 +100,13 @@ def test_lost_counters_are_restored(
         assert (rows_now, others_now) == (rows, others)
         assert counted["closed_reason"] == "cancelled"
         assert counted_now | {"updated_at": 0} == counted | {"updated_at": 0}
-        assert_books_balance(engine, job_id)
+        assert_totals_agree(engine, job_id)
 
 
 def test_lost_dead_letters_and_attempts_are_restored(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
-    job_id, other_id = (whole_life(engine, kafka, producer) for _ in range(2))
+    job_id, other_id = (write_job_with_every_outcome(engine, kafka, producer) for _ in range(2))
     letters, tried = rows_of(engine, dead_items, job_id), attempts(engine, job_id)
     assert len(letters) == FAILED
     lose(engine, dead_items, dead_items.c.job_id == job_id)
@@ -132,7 +137,7 @@ def test_lost_dead_letters_and_attempts_are_restored(
 def test_existing_dead_letter_keeps_its_redrive(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
-    job_id, redrive_id = whole_life(engine, kafka, producer), new_uuid()
+    job_id, redrive_id = write_job_with_every_outcome(engine, kafka, producer), new_uuid()
     with engine.begin() as connection:
         connection.execute(sa.update(dead_items).values(redriven_job_id=redrive_id))
     lose(engine, dead_items, dead_items.c.item_index == 30)
@@ -155,11 +160,11 @@ def test_job_deleted_before_the_swap_is_not_restored(
     database: DatabaseSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
     lose(engine, items, items.c.job_id == job_id, items.c.item_index < 10)
 
     def deleted_first(*given: Any) -> RebuildOutcome:
-        bury(engine, job_id)
+        end_and_delete(engine, job_id)
         lose(engine, dead_items)
         return swap(*given)
 
@@ -180,7 +185,7 @@ def test_counters_lost_before_the_swap_are_restored(
     database: DatabaseSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_every_outcome(engine, kafka, producer)
     succeeded = counters(engine, job_id)["succeeded"]
     lose(engine, items, items.c.job_id == job_id, items.c.item_index < 10)
 
@@ -193,4 +198,4 @@ def test_counters_lost_before_the_swap_are_restored(
 
     assert swapped.outcome is RebuildOutcome.SWAPPED
     assert counters(engine, job_id)["succeeded"] == succeeded
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)

@@ -1,4 +1,4 @@
-"""Goal: what is old goes, what is young or runs stays, and nobody waits for it."""
+"""Goal: expired data is removed without blocking others; young and running data stays."""
 
 from collections.abc import Callable
 from datetime import date, timedelta
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> LocalObjects:
 
 @pytest.fixture
 def sweep(engine: sa.Engine, store: LocalObjects) -> Sweep:
-    """One turn of a finaliser of its own."""
+    """Run the retention sweep of a new process once."""
 
     def turn(**settings: Any) -> None:
         settings = {"batch_days": 10, "request_days": 10, "tombstone_days": 10} | settings
@@ -57,7 +57,7 @@ def long_ago(number: float) -> sa.TextClause:
 
 
 def ended_job(engine: sa.Engine, *, days_ago: float, created: float | None = None) -> UUID:
-    """A batch of one item that ended so many days ago, and was created then or before."""
+    """A batch of one item that ended so many days ago."""
     job_id = add_running_job(engine, 1, created_at=long_ago(created or days_ago))
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)]})
     end(engine, job_id, days_ago)
@@ -75,7 +75,7 @@ def end(engine: sa.Engine, job_id: UUID, days_ago: float) -> None:
 
 
 def request(engine: sa.Engine, store: LocalObjects, *, days_ago: float) -> tuple[UUID, str]:
-    """A single request that has ended, with an answer too large for its row."""
+    """A terminal single request with an answer too large for its row."""
     job_id = add_running_job(
         engine, 1, created_at=long_ago(days_ago), kind="request", input_file_id=None
     )

@@ -1,4 +1,4 @@
-"""Single requests from their row to their end, against real Postgres and a folder of objects."""
+"""Goal: single requests reach their terminal state and leave no objects behind."""
 
 import threading
 from collections.abc import Sequence

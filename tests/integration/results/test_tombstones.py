@@ -1,4 +1,4 @@
-"""Goal: a batch that Postgres does not let go keeps no other from its end."""
+"""Goal: a batch whose removal Postgres refuses does not block others."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ DUE = old_batches_query(10)
 
 @pytest.fixture
 def impatient(database: DatabaseSettings) -> Iterator[sa.Engine]:
-    """Of a process that waits a moment for a lock."""
+    """An engine with a short lock timeout."""
     settings = database.model_copy(update={"lock_timeout_s": 0.2})
     engine = create_engine(settings, application_name="test")
     yield engine
@@ -35,13 +35,13 @@ def impatient(database: DatabaseSettings) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def held(engine: sa.Engine) -> UUID:
-    """The oldest batch, before somebody holds its file."""
+    """The oldest batch; its file is not locked yet."""
     return ended_job(engine, days_ago=20)
 
 
 @pytest.fixture
 def holder(engine: sa.Engine, held: UUID) -> Iterator[sa.Connection]:
-    """Holds the file of the oldest batch until it rolls back."""
+    """A connection that locks the file of the oldest batch."""
     its = sa.select(files.c.id).where(files.c.id == job(engine, held)["input_file_id"])
     with engine.connect() as connection:
         connection.execute(its.with_for_update())

@@ -1,4 +1,4 @@
-"""Goal: reading a place of a large job touches few rows, whatever the planner believes."""
+"""Goal: reading part of a large job touches few rows, whatever the planner estimates."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ TOTAL, SLICE = 20_000, 2000
 
 @pytest.fixture(params=["unknown", "analyzed"])
 def large(engine: sa.Engine, request: pytest.FixtureRequest) -> tuple[UUID, int]:
-    """One of three jobs of a day, each item with its row, in slices in no order."""
+    """One of three complete jobs of a day, with unordered slices."""
     partitions = DayPartitions(engine)
     ids = [add_running_job(engine, TOTAL, state="in_progress") for _ in range(3)]
     for first in reversed(range(0, TOTAL, SLICE)):

@@ -1,8 +1,7 @@
-"""Goal: on a real log the writer judges everything once, whatever dies or comes twice."""
+"""Goal: on a real log the writer counts every outcome once, despite crashes and redelivery."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from uuid import UUID
@@ -24,13 +23,14 @@ from results.writer.writer import GROUP, ResultsWriter
 from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
-    engine_of,
+    assert_totals_agree,
     item_table,
     job,
     job_ref,
+    new_engine,
     outcome,
 )
+from tests.support.until import until
 from topics.clients.admin import LogAdmin
 from topics.clients.consumer import LogConsumer
 from topics.clients.producer import LogProducer
@@ -96,13 +96,6 @@ def running(engine: sa.Engine, kafka: KafkaSettings, **settings: float) -> Itera
         role.producer.close()
 
 
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def send(producer: LogProducer, job_id: UUID, record: Outcomes | Close | CopiesDue) -> None:
     producer.send(
         RESULTS.name,
@@ -136,7 +129,7 @@ def test_offsets_are_committed_after_jobs_settle(
         until(lambda: lag(kafka) == 0)
 
     for job_id in job_ids:
-        assert_books_balance(engine, job_id)
+        assert_totals_agree(engine, job_id)
 
 
 def test_outcomes_after_a_close_do_not_count(
@@ -154,7 +147,7 @@ def test_outcomes_after_a_close_do_not_count(
 
     rows = item_table(engine, job_id)
     assert [row.outcome for row in rows] == [1] * 20 + [3] * 40
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_unreadable_record_goes_to_the_dead_letters(
@@ -217,13 +210,13 @@ def test_rebalances_and_kills_change_no_rows(
         until(lambda: all(job(engine, job_id)["settled_at"] for job_id in job_ids))
 
     for job_id in job_ids:
-        assert_books_balance(engine, job_id)
+        assert_totals_agree(engine, job_id)
 
 
 def test_writer_waits_for_an_unavailable_database(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
 ) -> None:
-    """Here: a lock that outlasts the lock timeout stands for it."""
+    """A lock longer than the lock timeout simulates it."""
     job_id = add_running_job(engine, 10)
     send_items(producer, job_id, range(5))
     producer.flush(10)
@@ -245,7 +238,7 @@ def test_writer_waits_for_an_unavailable_database(
             until(lambda: job(engine, job_id)["settled_at"])
             until(lambda: lag(kafka) == 0)
 
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
 def test_writer_ends_without_commit_when_the_database_stays_unavailable(
@@ -254,7 +247,7 @@ def test_writer_ends_without_commit_when_the_database_stays_unavailable(
     job_id = add_running_job(engine, 10)
     send_items(producer, job_id, range(5))
     producer.flush(10)
-    nowhere = engine_of("postgresql://127.0.0.1:1/none")
+    nowhere = new_engine("postgresql://127.0.0.1:1/none")
 
     with running(nowhere, kafka, database_wait_s=0.5) as role:
         role.thread.join(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Goal: encrypted rows become files that can be read; what is past its time goes with its key."""
+"""Goal: encrypted rows become readable files, and expired batches are removed with their keys."""
 
 import os
 import time
@@ -51,14 +51,14 @@ def input_key(store: LocalObjects) -> str:
 
 
 def hidden(store: LocalObjects, job_id: UUID, given: ItemOutcome, **fields: Any) -> dict[str, Any]:
-    """What a replica would have left in the row of an item."""
+    """The encrypted body of an item, as a replica writes it."""
     cipher = DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
     body = cipher.encrypt(given.body, Place(job_id, Way.OUT, given.index))
     return {"body": body, "custom_id": None} | fields
 
 
 def settled(engine: sa.Engine, store: LocalObjects, input_key: str) -> UUID:
-    """Two answers of which one is an object, a copy of the first, and an error; all encrypted."""
+    """Two encrypted answers (one in an object), a copy of the first, and an error."""
     given = [outcome(0), outcome(1), outcome(2, body=b'{"answer":0}'), failed(3)]
     job_id = settle(engine, given, zero_retention=True, input_key=input_key, input_bytes=1000)
     large = f"{answer_prefix(job_id)}1"
@@ -81,7 +81,7 @@ def change(engine: sa.Engine, job_id: UUID, index: int, **fields: Any) -> None:
 
 
 def said(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]:
-    """What the files of a job say, by the ids of its items."""
+    """The lines of a job's files by custom id."""
     row = job(engine, job_id)
     found = [
         line
@@ -132,7 +132,7 @@ def sweep(engine: sa.Engine, store: LocalObjects) -> None:
 
 
 def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID:
-    """Make the tenant of a job one that retains nothing, and the job one of its own."""
+    """Make a job and its tenant zero-retention."""
     DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
     with engine.begin() as connection:
         its = sa.update(jobs).where(jobs.c.id == job_id).values(zero_retention=True)
@@ -223,7 +223,7 @@ def test_key_of_a_batch_is_destroyed_once(
 
 
 def unused_file(engine: sa.Engine, tenant_id: UUID, *, days_ago: float) -> UUID:
-    """An upload that no batch names."""
+    """An uploaded file that no batch names."""
     file_id = new_uuid()
     with engine.begin() as connection:
         connection.execute(

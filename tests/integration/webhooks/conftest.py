@@ -1,4 +1,4 @@
-"""A database, a tenant, and one process of the role that delivers, sped up a thousand times."""
+"""A database, a tenant, and one process of the role, with waits a thousand times shorter."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
 WAIT_S_MAX = 40.0
-SEALER = SecretCipher([b"k" * 32], os.urandom)
+CIPHER = SecretCipher([b"k" * 32], os.urandom)
 
 
 async def literal(host: str, _: int) -> list[str]:
@@ -47,7 +47,7 @@ async def literal(host: str, _: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Site:
-    """A tenant whose endpoints are delivered to."""
+    """A tenant with endpoints."""
 
     engine: sa.Engine
     tenant_id: UUID
@@ -59,7 +59,7 @@ class Site:
                 connection,
                 tenant_id or self.tenant_id,
                 EndpointChange("test", url, TERMINAL_EVENTS),
-                SEALER,
+                CIPHER,
                 endpoints_max=1000,
             )
         return row.id, secret
@@ -83,11 +83,11 @@ class Site:
             return list(connection.execute(query).all())
 
     def claimed(self, slots: int = 9) -> list[WebhookDelivery]:
-        """Claim what is due, of any lane."""
+        """Claim due deliveries of any queue."""
         return self.claimed_and_more(slots)[0]
 
     def claimed_and_more(self, slots: int = 9) -> tuple[list[WebhookDelivery], bool]:
-        """Claim what is due, of any lane; return also whether more may be."""
+        """Claim due deliveries of any queue; return also whether more may be due."""
         room = ClaimLimits(
             slots=slots,
             suspect_slots=slots,
@@ -143,7 +143,7 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
 
 
 def fast_settings(**given: object) -> WebhookSettings:
-    """Hours are seconds, and private addresses are allowed. A try that is answered is never cut."""
+    """Hours are seconds, and private addresses are allowed. The attempt timeout is not scaled."""
     return WebhookSettings.model_validate(
         {
             "allow_private": True,
@@ -173,7 +173,7 @@ def new_deliverer(
         engine=engine,
         dns=look_ups or DnsLookups(resolve, count_max=64),
         sender=poster,
-        cipher=SEALER,
+        cipher=CIPHER,
         recorder=AttemptRecorder(settings, random.Random(1).random),
         settings=settings,
         clock=SystemClock(),

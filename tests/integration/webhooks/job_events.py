@@ -1,4 +1,4 @@
-"""Endpoints that hear, jobs that run, and what was told of them."""
+"""Builders of endpoints, jobs and events, and the messages recorded for them."""
 
 import json
 from typing import Any
@@ -14,20 +14,20 @@ from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.tables import webhook_messages
 from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import SEALER, Site
+from tests.integration.webhooks.conftest import CIPHER, Site
 from topics.records.records import JobEvent
 
 URL = "https://8.8.8.8/hook"
 
 
-def hearing(site: Site, *event_types: str) -> UUID:
+def add_endpoint(site: Site, *event_types: str) -> UUID:
     with site.engine.begin() as connection:
         wall_off(connection, site.tenant_id)  # as the API does
         row, _ = create_endpoint(
             connection,
             site.tenant_id,
             EndpointChange("test", URL, event_types or EVENT_TYPES),
-            SEALER,
+            CIPHER,
             endpoints_max=100,
         )
     return UUID(str(row.id))
@@ -58,7 +58,7 @@ def record(site: Site, *events: JobEvent) -> int:
         return record_events(connection, events)
 
 
-def told(site: Site) -> list[dict[str, Any]]:
+def message_bodies(site: Site) -> list[dict[str, Any]]:
     """The bodies of all messages in the order of their creation."""
     query = sa.select(webhook_messages.c.body).order_by(webhook_messages.c.created_at)
     with site.engine.begin() as connection:

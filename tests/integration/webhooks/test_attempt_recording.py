@@ -1,4 +1,4 @@
-"""Goal: an endpoint is disabled for failing all along, and the end of a try is written once."""
+"""Goal: an endpoint is disabled after continuous failures, and an attempt is recorded once."""
 
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints, webhook_lanes
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import SEALER, Site
+from tests.integration.webhooks.conftest import CIPHER, Site
 
 URL = "https://8.8.8.8/hook"
 UNWELL = DeliveryAttempt(0.0, 0.1, DeliveryFailure(503), 503, "5xx")
@@ -48,7 +48,7 @@ def old_endpoint(site: Site) -> UUID:
 
 
 def add_failures(site: Site, lane: str, *, since_h: int, until_h: int, count: int = 40) -> None:
-    """A lane that failed, as of hours ago."""
+    """Add a queue that has failed for some hours."""
     values = {
         "lane": lane,
         "failure_count": count,
@@ -84,7 +84,7 @@ def test_new_callback_is_not_disabled_for_earlier_failures(site: Site) -> None:
     with site.engine.begin() as connection:
         job_id = add_job(connection, site.tenant_id)
         callback = Callback(URL, parse_url(URL, allow_private=False))
-        endpoint = add_callback(connection, site.tenant_id, job_id, callback, SEALER)
+        endpoint = add_callback(connection, site.tenant_id, job_id, callback, CIPHER)
     add_failures(site, site.row(endpoint).lane, since_h=144, until_h=1)
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_endpoints).values(job_id=None))  # for `send`

@@ -1,4 +1,4 @@
-"""Goal: a callback follows its URL and goes with its batch; any number of them costs no list."""
+"""Goal: a callback follows its URL and its batch, and callbacks do not slow down lists."""
 
 from typing import Any
 from uuid import UUID
@@ -28,19 +28,19 @@ from results.webhooks.events.message_recording import find_subscriptions, record
 from results.webhooks.events.messages import TERMINAL_EVENTS, job_message
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_lanes
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import SEALER, Site
+from tests.integration.webhooks.conftest import CIPHER, Site
 from tests.integration.webhooks.test_claiming import rows_read
 
 OLD, NEW = "https://8.8.8.8/hook", "https://9.9.9.9:8443/hook"
 
 
 def job_with_callback(site: Site) -> tuple[UUID, UUID]:
-    """Add a batch that has ended; return its id and its callback's."""
+    """Add a terminal batch with a callback; return both ids."""
     ended = {"state": "completed", "completed_at": sa.func.now(), "total_count": 1}
     with site.engine.begin() as connection:
         job_id = add_job(connection, site.tenant_id, **ended)
         callback = Callback(OLD, parse_url(OLD, allow_private=False))
-        return job_id, add_callback(connection, site.tenant_id, job_id, callback, SEALER)
+        return job_id, add_callback(connection, site.tenant_id, job_id, callback, CIPHER)
 
 
 def tell(site: Site, job_id: UUID, event_type: str = "batch.completed") -> None:
@@ -175,7 +175,7 @@ def test_lists_and_events_read_no_foreign_callbacks(site: Site) -> None:
         ]
         cursor = Cursor(limit=10, after=None)
         assert [r.id for r in list_endpoints(connection, site.tenant_id, cursor).rows] == [endpoint]
-        create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=2)
+        create_endpoint(connection, site.tenant_id, new, CIPHER, endpoints_max=2)
         sa.event.remove(connection, "before_cursor_execute", hear)
         assert len(said) >= 4
         for statement, given in said:

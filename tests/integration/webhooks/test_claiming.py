@@ -1,4 +1,4 @@
-"""Goal: a claim costs what is due, and no lane waits for ever behind others."""
+"""Goal: a claim costs as much as what is due, and no queue starves."""
 
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ LANES = 3000
 
 
 def add_waiting(site: Site, endpoint: UUID, *, due_in_s: int) -> None:
-    """Failed deliveries of as many lanes, a second after each other."""
+    """Failed deliveries, one per queue, due at intervals of a second."""
     fill = """
         WITH messages AS (
             INSERT INTO webhook_messages (id, tenant_id, event_type, body)
@@ -40,7 +40,7 @@ def add_waiting(site: Site, endpoint: UUID, *, due_in_s: int) -> None:
 
 
 def rows_read(node: dict[str, Any]) -> int:
-    """Rows that the leaves of a plan read."""
+    """The number of rows that the leaves of a plan read."""
     if "Plans" in node:
         return sum(rows_read(below) for below in node["Plans"])
     read = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)

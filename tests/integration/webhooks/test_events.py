@@ -1,4 +1,4 @@
-"""Goal: what a job commits becomes messages, each once, whatever repeats or dies on the way."""
+"""Goal: job events become messages, each once, despite redelivery and crashes."""
 
 from collections.abc import Iterator
 
@@ -20,14 +20,14 @@ from results.webhooks.tables import webhook_deliveries, webhook_messages, webhoo
 from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import add_job, add_tenant
-from tests.integration.webhooks.conftest import SEALER, Site
+from tests.integration.webhooks.conftest import CIPHER, Site
 from tests.integration.webhooks.job_events import (
     URL,
+    add_endpoint,
     event_of,
-    hearing,
+    message_bodies,
     record,
     running_job,
-    told,
 )
 from topics.clients.consumer import LogConsumer
 from topics.clients.producer import LogProducer
@@ -59,8 +59,8 @@ def dead_letters(kafka: KafkaSettings) -> list[DeadLetter]:
 def test_job_event_becomes_a_delivery(
     site: Site, kafka: KafkaSettings, producer: LogProducer, consumer: LogConsumer
 ) -> None:
-    endpoint = hearing(site, "batch.completed")
-    hearing(site, "batch.failed")
+    endpoint = add_endpoint(site, "batch.completed")
+    add_endpoint(site, "batch.failed")
     job = running_job(site)
     with site.engine.begin() as connection:
         now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
@@ -78,9 +78,9 @@ def test_job_event_becomes_a_delivery(
         reader.run_once()
 
     assert woken
-    assert [m["type"] for m in told(site)] == ["batch.completed"] * 2
-    assert {m["data"]["id"] for m in told(site)} == {f"batch_{job.hex}"}
-    assert all(m["data"].keys() == {"id"} for m in told(site))
+    assert [m["type"] for m in message_bodies(site)] == ["batch.completed"] * 2
+    assert {m["data"]["id"] for m in message_bodies(site)} == {f"batch_{job.hex}"}
+    assert all(m["data"].keys() == {"id"} for m in message_bodies(site))
     with site.engine.begin() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(webhook_deliveries)) == 2
     (letter,) = dead_letters(kafka)  # the unreadable one did not stop those behind it
@@ -107,11 +107,11 @@ def test_dead_letter_is_sent_once_while_postgres_is_unavailable(
 
 
 def test_repeated_event_adds_nothing(site: Site) -> None:
-    hearing(site)
+    add_endpoint(site)
     event = event_of(site, running_job(site), JobState.COMPLETED)
 
     assert [record(site, event), record(site, event), record(site, event, event)] == [1, 0, 0]
-    assert len(told(site)) == 1
+    assert len(message_bodies(site)) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_repeated_event_adds_nothing(site: Site) -> None:
 def test_end_of_a_single_request_is_announced(
     site: Site, state: JobState, expected: list[str]
 ) -> None:
-    hearing(site)
+    add_endpoint(site)
     request = NewRequest(
         job_id=new_uuid(),
         tenant_id=site.tenant_id,
@@ -142,12 +142,12 @@ def test_end_of_a_single_request_is_announced(
     with site.engine.begin() as connection:
         create_request(connection, request)
     assert record(site, event_of(site, request.job_id, state)) == len(expected)
-    assert [m["type"] for m in told(site)] == expected
-    assert {m["data"]["id"] for m in told(site)} <= {f"job_{request.job_id.hex}"}
+    assert [m["type"] for m in message_bodies(site)] == expected
+    assert {m["data"]["id"] for m in message_bodies(site)} <= {f"job_{request.job_id.hex}"}
 
 
 def test_endpoint_receives_no_events_of_other_tenants(site: Site) -> None:
-    hearing(site)
+    add_endpoint(site)
     with site.engine.begin() as connection:
         stranger = add_tenant(connection)
     foreign = running_job(site, tenant_id=stranger)
@@ -157,7 +157,7 @@ def test_endpoint_receives_no_events_of_other_tenants(site: Site) -> None:
 
 def test_endpoint_receives_no_earlier_events(site: Site) -> None:
     event = event_of(site, running_job(site), JobState.COMPLETED)
-    hearing(site)
+    add_endpoint(site)
 
     assert record(site, event) == 0
 
@@ -166,7 +166,7 @@ def test_callback_receives_events_of_its_job_only(site: Site) -> None:
     job, other = running_job(site), running_job(site)
     callback = Callback(URL, parse_url(URL, allow_private=False))
     with site.engine.begin() as connection:
-        endpoint = add_callback(connection, site.tenant_id, job, callback, SEALER)
+        endpoint = add_callback(connection, site.tenant_id, job, callback, CIPHER)
 
     assert record(site, event_of(site, job, JobState.EXPIRED)) == 1
     assert record(site, event_of(site, other, JobState.EXPIRED)) == 0
@@ -175,7 +175,7 @@ def test_callback_receives_events_of_its_job_only(site: Site) -> None:
 
 
 def test_end_of_a_deleted_batch_is_announced(site: Site) -> None:
-    hearing(site)
+    add_endpoint(site)
     with site.engine.begin() as connection:
         ended = {"state": "completed", "completed_at": sa.func.now(), "total_count": 1}
         job = add_job(connection, site.tenant_id, **ended)
@@ -184,13 +184,13 @@ def test_end_of_a_deleted_batch_is_announced(site: Site) -> None:
         delete_batch(connection, site.tenant_id, job, key_id=new_uuid())
 
     assert record(site, event) == 1
-    assert [m["type"] for m in told(site)] == ["batch.completed"]
+    assert [m["type"] for m in message_bodies(site)] == ["batch.completed"]
     with site.engine.begin() as connection:  # what it had is gone, so nothing is to be looked at
         assert not connection.execute(sa.select(webhook_watches)).all()
 
 
 def test_expired_messages_are_removed_with_their_history(site: Site) -> None:
-    endpoint = hearing(site)
+    endpoint = add_endpoint(site)
     record(site, event_of(site, running_job(site), JobState.COMPLETED))
     with site.engine.begin() as connection:
         connection.execute(
@@ -201,5 +201,5 @@ def test_expired_messages_are_removed_with_their_history(site: Site) -> None:
     record(site, event_of(site, running_job(site), JobState.COMPLETED))
     MessageRemoval(site.engine, 30).run_once()
 
-    assert len(told(site)) == 1
+    assert len(message_bodies(site)) == 1
     assert len(site.deliveries(endpoint)) == 1

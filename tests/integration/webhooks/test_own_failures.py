@@ -1,4 +1,4 @@
-"""Goal: what fails on our side costs a receiver neither a message nor a repeat."""
+"""Goal: failures of this process cost a receiver neither a message nor a duplicate."""
 
 import asyncio
 import errno
@@ -17,7 +17,7 @@ from results.webhooks.delivery.signatures import secret_text
 from results.webhooks.endpoints.endpoints import rotate_secret
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.webhooks.conftest import (
-    SEALER,
+    CIPHER,
     Site,
     delivering,
     fast_settings,
@@ -30,7 +30,7 @@ WEBHOOKS = OpenAI(api_key="none").webhooks
 
 
 def spoil(site: Site, column: str, endpoint: UUID) -> None:
-    """As if it was sealed under a key that is gone."""
+    """Make the secret undecryptable, as after the loss of a key."""
     with site.engine.begin() as connection:
         connection.execute(
             sa.update(webhook_endpoints)
@@ -50,7 +50,7 @@ async def test_unreadable_secret_is_a_recorded_failure(
             await until(lambda: len(site.attempts(endpoint)) >= 2, "tries")
             with site.engine.begin() as connection:
                 _, secret = rotate_secret(
-                    connection, site.tenant_id, endpoint, SEALER, keep_old=True
+                    connection, site.tenant_id, endpoint, CIPHER, keep_old=True
                 )
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
 
@@ -68,7 +68,7 @@ async def test_unreadable_old_secret_does_not_prevent_signing(site: Site) -> Non
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         with site.engine.begin() as connection:
-            _, secret = rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=True)
+            _, secret = rotate_secret(connection, site.tenant_id, endpoint, CIPHER, keep_old=True)
         spoil(site, "sealed_old_secret", endpoint)
         site.send()
         async with delivering(new_deliverer(site.engine, fast_settings())):
@@ -104,7 +104,7 @@ async def test_missing_open_files_postpone_deliveries(
 
 @dataclass
 class Blinking:
-    """A database that is away when the end of a try is to be written, or as it has been."""
+    """A database that fails before or after the commit of an attempt."""
 
     settler: AttemptRecorder
     left: int

@@ -1,4 +1,4 @@
-"""Goal: progress and failed items of a job that runs are told once, and cost no more than that."""
+"""Goal: progress and failed items of running jobs are announced once, at bounded cost."""
 
 from datetime import datetime
 from typing import Any
@@ -17,11 +17,17 @@ from results.webhooks.tables import webhook_watches
 from results.writer.day_partitions import DayPartitions
 from storage.postgres.items import items
 from tests.integration.webhooks.conftest import Site
-from tests.integration.webhooks.job_events import event_of, hearing, record, running_job, told
+from tests.integration.webhooks.job_events import (
+    add_endpoint,
+    event_of,
+    message_bodies,
+    record,
+    running_job,
+)
 
 
 class Progressing:
-    """A job whose counters and rows move as the results writer moves them."""
+    """A job whose counters and rows change like those of the results writer."""
 
     def __init__(self, site: Site, total: int, *, is_sealed: bool = True) -> None:
         self.site = site
@@ -71,8 +77,8 @@ class Progressing:
                     .values(settled_at=sa.func.now(), state="finalizing")
                 )
 
-    def told(self, event_type: str) -> list[dict[str, Any]]:
-        return [m["data"]["millrace"] for m in told(self.site) if m["type"] == event_type]
+    def message_bodies(self, event_type: str) -> list[dict[str, Any]]:
+        return [m["data"]["millrace"] for m in message_bodies(self.site) if m["type"] == event_type]
 
     def watch(self) -> sa.Row[Any]:
         with self.site.engine.begin() as connection:
@@ -80,7 +86,7 @@ class Progressing:
 
 
 def test_each_progress_mark_is_announced_once(site: Site) -> None:
-    hearing(site, PROGRESS)
+    add_endpoint(site, PROGRESS)
     job = Progressing(site, 100)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     for count in (10, 15, 10, 45):
@@ -90,8 +96,8 @@ def test_each_progress_mark_is_announced_once(site: Site) -> None:
     job.end(succeeded=20, settled=True)
     job.watcher.run_once()
 
-    assert [m["percent"] for m in job.told(PROGRESS)] == [25, 50, 75]
-    assert [m["succeeded"] for m in job.told(PROGRESS)] == [25, 80, 80]
+    assert [m["percent"] for m in job.message_bodies(PROGRESS)] == [25, 50, 75]
+    assert [m["succeeded"] for m in job.message_bodies(PROGRESS)] == [25, 80, 80]
     assert job.watch().closed_at is not None
     assert job.woken == 2
 
@@ -101,12 +107,12 @@ def test_progress_is_announced_after_the_job_is_sealed(site: Site, *, is_new: bo
     job = Progressing(site, 4, is_sealed=False)
     if is_new:  # its endpoint comes when all that was there has ended
         job.end(succeeded=4)
-    hearing(site, PROGRESS)
+    add_endpoint(site, PROGRESS)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     if not is_new:
         job.end(succeeded=4)
     job.watcher.run_once()
-    assert job.told(PROGRESS) == []
+    assert job.message_bodies(PROGRESS) == []
 
     grown = {"sealed": True, "total_final": True, "total_count": 100}
     with site.engine.begin() as connection:
@@ -115,12 +121,12 @@ def test_progress_is_announced_after_the_job_is_sealed(site: Site, *, is_new: bo
         job.end(succeeded=count)
         job.watcher.run_once()
 
-    assert [(m["percent"], m["total"]) for m in job.told(PROGRESS)] == [(25, 100)]
+    assert [(m["percent"], m["total"]) for m in job.message_bodies(PROGRESS)] == [(25, 100)]
 
 
 def test_running_jobs_are_polled_once_per_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.webhooks.events.progress_watch._JOBS_MAX", 2)
-    hearing(site, ITEM_FAILED)
+    add_endpoint(site, ITEM_FAILED)
     running = [Progressing(site, 1000) for _ in range(5)]
     for job in running:
         record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
@@ -135,16 +141,18 @@ def test_running_jobs_are_polled_once_per_run(site: Site, monkeypatch: pytest.Mo
 
     move()
     ProgressWatcher(site.engine, 0.0, move, lambda: True).run_once()
-    assert told(site) == []
+    assert message_bodies(site) == []
     ProgressWatcher(site.engine, 0.0, move).run_once()
 
     assert looks == 4
-    assert {m["data"]["id"] for m in told(site)} == {f"batch_{job.job_id.hex}" for job in running}
-    assert len(told(site)) == 5
+    assert {m["data"]["id"] for m in message_bodies(site)} == {
+        f"batch_{job.job_id.hex}" for job in running
+    }
+    assert len(message_bodies(site)) == 5
 
 
 def test_job_without_subscriptions_is_not_watched(site: Site) -> None:
-    hearing(site, PROGRESS)
+    add_endpoint(site, PROGRESS)
     job = Progressing(site, 100)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     before = job.watch()
@@ -157,12 +165,12 @@ def test_job_without_subscriptions_is_not_watched(site: Site) -> None:
 def test_new_endpoint_receives_no_earlier_progress(site: Site) -> None:
     job = Progressing(site, 100)
     job.end(succeeded=50, failed=2)
-    hearing(site, PROGRESS, ITEM_FAILED)
+    add_endpoint(site, PROGRESS, ITEM_FAILED)
     job.watcher.run_once()
-    assert told(site) == []
+    assert message_bodies(site) == []
     job.end(succeeded=22, failed=1)
     job.watcher.run_once()
-    (progress,), (failed,) = job.told(PROGRESS), job.told(ITEM_FAILED)
+    (progress,), (failed,) = job.message_bodies(PROGRESS), job.message_bodies(ITEM_FAILED)
 
     assert progress["percent"] == 75
     assert (failed["failed_count"], failed["failed_total"]) == (1, 3)
@@ -170,28 +178,28 @@ def test_new_endpoint_receives_no_earlier_progress(site: Site) -> None:
 
 
 def test_new_endpoint_does_not_reset_a_watch(site: Site) -> None:
-    """The log has yet to tell that the job began."""
-    hearing(site, PROGRESS)
+    """The event of the job's start is not read yet."""
+    add_endpoint(site, PROGRESS)
     job = Progressing(site, 100)
     job.end(succeeded=30)
-    hearing(site, PROGRESS)
+    add_endpoint(site, PROGRESS)
     job.watcher.run_once()
 
-    assert [m["percent"] for m in job.told(PROGRESS)] == [25]
+    assert [m["percent"] for m in job.message_bodies(PROGRESS)] == [25]
 
 
 def test_failed_items_are_announced_together(site: Site) -> None:
-    hearing(site, ITEM_FAILED)
+    add_endpoint(site, ITEM_FAILED)
     job = Progressing(site, 1000)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     job.end(succeeded=50)
     job.watcher.run_once()
-    assert told(site) == []
+    assert message_bodies(site) == []
     for count in (3, 250, 2):
         job.end(failed=count)
         job.watcher.run_once()
         job.watcher.run_once()
-    first, second, third = job.told(ITEM_FAILED)
+    first, second, third = job.message_bodies(ITEM_FAILED)
 
     assert [m["failed_count"] for m in (first, second, third)] == [3, 250, 2]
     assert [m["failed_total"] for m in (first, second, third)] == [3, 253, 255]
@@ -201,7 +209,7 @@ def test_failed_items_are_announced_together(site: Site) -> None:
 
 
 def test_failed_items_are_announced_at_intervals(site: Site) -> None:
-    hearing(site, ITEM_FAILED)
+    add_endpoint(site, ITEM_FAILED)
     job = Progressing(site, 10)
     job.watcher.pause_s = 3600
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
@@ -210,36 +218,36 @@ def test_failed_items_are_announced_at_intervals(site: Site) -> None:
         job.watcher.run_once()
     job.end(failed=7, settled=True)
     job.watcher.run_once()
-    assert [m["failed_count"] for m in job.told(ITEM_FAILED)] == [1]
+    assert [m["failed_count"] for m in job.message_bodies(ITEM_FAILED)] == [1]
     assert job.watch().closed_at is None
     job.watcher.pause_s = 0
     job.watcher.run_once()
 
-    assert [m["failed_count"] for m in job.told(ITEM_FAILED)] == [1, 9]
+    assert [m["failed_count"] for m in job.message_bodies(ITEM_FAILED)] == [1, 9]
     assert job.watch().closed_at is not None
 
 
 def test_failed_items_of_an_unwatched_job_are_announced(site: Site) -> None:
-    hearing(site, ITEM_FAILED, "batch.completed")
+    add_endpoint(site, ITEM_FAILED, "batch.completed")
     job = Progressing(site, 10)
     job.end(succeeded=8, failed=2, settled=True)
     record(site, event_of(site, job.job_id, JobState.COMPLETED))
     job.watcher.run_once()
 
-    assert [m["failed_count"] for m in job.told(ITEM_FAILED)] == [2]
+    assert [m["failed_count"] for m in job.message_bodies(ITEM_FAILED)] == [2]
 
 
 def test_new_endpoint_watches_a_running_job(site: Site) -> None:
     job = Progressing(site, 4)
-    hearing(site, PROGRESS)
+    add_endpoint(site, PROGRESS)
     job.end(succeeded=1)
     job.watcher.run_once()
 
-    assert [m["percent"] for m in job.told(PROGRESS)] == [25]
+    assert [m["percent"] for m in job.message_bodies(PROGRESS)] == [25]
 
 
 def test_watch_without_changes_is_not_written(site: Site) -> None:
-    hearing(site, PROGRESS)
+    add_endpoint(site, PROGRESS)
     job = Progressing(site, 100)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     job.end(succeeded=1)

@@ -19,7 +19,7 @@ from results.webhooks.endpoints.endpoints import EndpointChange, change_endpoint
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.webhooks.conftest import (
-    SEALER,
+    CIPHER,
     Site,
     delivering,
     fast_settings,
@@ -88,12 +88,12 @@ async def test_both_secrets_verify_during_a_rotation(site: Site) -> None:
     with receiving(ok) as receiver:
         endpoint, old = site.endpoint(receiver.url)
         with site.engine.begin() as connection:
-            _, new = rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=True)
+            _, new = rotate_secret(connection, site.tenant_id, endpoint, CIPHER, keep_old=True)
         site.send()
         async with delivering(new_deliverer(site.engine, fast_settings())):
             await until(lambda: len(receiver.requests) == 1, "delivery")
             with site.engine.begin() as connection:
-                rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=False)
+                rotate_secret(connection, site.tenant_id, endpoint, CIPHER, keep_old=False)
             site.send()
             await until(lambda: len(receiver.requests) == 2, "another delivery")
 
@@ -222,7 +222,7 @@ async def test_response_head_counts_and_its_body_is_bounded(site: Site, answer: 
 
 
 async def test_slow_receivers_delay_no_other(site: Site) -> None:
-    """Half of the endpoints hang; those that answer are tried before the first of these ends."""
+    """Half of the endpoints hang; the others are called before the first of these times out."""
     with receiving(silent) as slow, receiving(ok) as good:
         for _ in range(20):
             site.endpoint(slow.url)
@@ -300,14 +300,14 @@ DOWN_S = 1.5
 
 
 async def test_breaker_limits_attempts_at_a_failing_receiver(site: Site) -> None:
-    """While it is down it is asked once for each break, and each is twice as long as the last."""
+    """While it is down there is one attempt per break, and each break is twice as long."""
     spared = await requests_while_down(site, breaker_failures=5)
     assert spared <= 4 + 8  # what began at once, and breaks of 50 ms, 100 ms, ...
     assert await requests_while_down(site, breaker_failures=1000) > 2 * spared
 
 
 async def requests_while_down(site: Site, *, breaker_failures: int) -> int:
-    """Send 30 messages to a new endpoint that fails for a while, and wait until all are there."""
+    """Send 30 messages to an endpoint that fails for a while, and wait for all."""
     is_up = threading.Event()
 
     def answer(connection: socket.socket, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Goal: what is old enough goes, however much it is and whoever removes beside."""
+"""Goal: expired rows are removed, however many there are and with concurrent processes."""
 
 from uuid import UUID
 
@@ -24,13 +24,13 @@ from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import SEALER, Site
+from tests.integration.webhooks.conftest import CIPHER, Site
 
 URL = "https://8.8.8.8/hook"
 
 
 def old_messages(site: Site, count: int) -> None:
-    """Messages of which the first one is the oldest."""
+    """Add messages, the oldest first."""
     with site.engine.begin() as connection:
         connection.execute(
             sa.text(
@@ -93,7 +93,7 @@ def test_deletion_hides_an_endpoint_without_touching_deliveries(site: Site) -> N
             with pytest.raises(EndpointNotFoundError):
                 look(connection, site.tenant_id, endpoint)
         new = EndpointChange("test", URL, TERMINAL_EVENTS)
-        made, _ = create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=1)
+        made, _ = create_endpoint(connection, site.tenant_id, new, CIPHER, endpoints_max=1)
         page = list_endpoints(connection, site.tenant_id, Cursor(limit=10))
     assert [shown.id for shown in page.rows] == [made.id]
 
@@ -155,7 +155,7 @@ def dropped(site: Site, endpoint: UUID) -> int:
 
 
 def test_enabled_endpoint_keeps_its_deliveries(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever drops may have seen it disabled a moment ago."""
+    """The dropping process may have read the disabled state before."""
     monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 1)
     endpoint, _ = site.endpoint(URL)
     site.send(3)
@@ -172,12 +172,12 @@ ENDED = {"state": "completed", "total_count": 1}
 
 @pytest.mark.parametrize(("hours", "is_kept"), [(23, True), (25, False)])
 def test_callback_is_kept_for_a_day_after_its_job(site: Site, hours: int, is_kept: bool) -> None:
-    """The news of the end may be on the way through the log, so there is no delivery yet."""
+    """The terminal event may still be on the log, so there is no delivery yet."""
     with site.engine.begin() as connection:
         ended_at = sa.text(f"now() - interval '{hours} hours'")
         job_id = add_job(connection, site.tenant_id, **ENDED, completed_at=ended_at)
         callback = Callback(URL, parse_url(URL, allow_private=False))
-        add_callback(connection, site.tenant_id, job_id, callback, SEALER)
+        add_callback(connection, site.tenant_id, job_id, callback, CIPHER)
         old = sa.text("now() - interval '31 days'")
         connection.execute(sa.update(webhook_endpoints).values(created_at=old))
     MessageRemoval(site.engine, 30).run_once()

@@ -1,4 +1,4 @@
-"""Goal: the official client manages endpoints unchanged, and nobody sees another's."""
+"""Goal: the official client manages endpoints unchanged, and tenants are isolated."""
 
 import asyncio
 import base64
@@ -98,7 +98,7 @@ def strict(database: DatabaseSettings, engine: sa.Engine, tmp_path: Path) -> Ite
 
 @pytest.fixture
 def lenient(database: DatabaseSettings, engine: sa.Engine, tmp_path: Path) -> Iterator[Api]:
-    """One that may reach receivers of this machine."""
+    """An API that permits receivers on this machine."""
     with running(database, tmp_path, fast_settings(secret_key=KEY)) as url:
         yield Api(url, engine)
 
@@ -356,7 +356,7 @@ def test_invalid_callback_creates_no_job(strict: Api, fields: dict[str, object])
 
 
 async def until_done(work: Any, argument: str) -> Any:
-    """Run a blocking call beside the loop that delivers."""
+    """Run a blocking call while deliveries continue."""
 
     return await asyncio.to_thread(work, argument)
 

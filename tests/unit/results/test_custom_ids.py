@@ -1,4 +1,4 @@
-"""Goal: an id comes from the line of its item, and the input is opened only when asked for."""
+"""Goal: an id is read from the line of its item, and the input is opened only when needed."""
 
 from collections.abc import Callable
 
@@ -62,7 +62,7 @@ def test_unreadable_line_has_no_id() -> None:
 
 
 class Cutting:
-    """A store that cuts each reader behind so many bytes."""
+    """A store that closes each reader after a number of bytes."""
 
     def __init__(self, content: bytes, after_bytes: int) -> None:
         self._content, self._after_bytes = content, after_bytes

@@ -1,4 +1,4 @@
-"""Goal: a role that cannot start says why and ends at once."""
+"""Goal: a role that cannot start reports why and ends at once."""
 
 import threading
 from pathlib import Path

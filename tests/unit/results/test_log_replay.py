@@ -1,4 +1,4 @@
-"""Goal: what a limit of attempts would not have allowed is told apart from what counts deaths."""
+"""Goal: executions above the attempt limit are told apart from charged crashes."""
 
 from uuid import UUID
 

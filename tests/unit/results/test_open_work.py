@@ -1,4 +1,4 @@
-"""Goal: long work goes on in turn, and no offset behind it is committed before its last step."""
+"""Goal: long work runs round robin, and no offset after it is committed before its last step."""
 
 import threading
 from functools import partial
@@ -13,7 +13,7 @@ JOB = UUID(int=1)
 
 
 class Work:
-    """Steps of named works, and which were done."""
+    """Steps of named works, and a record of those that ran."""
 
     def __init__(self) -> None:
         self.done: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Files of results are rendered while what was rendered before is being written."""
+"""Goal: lines are rendered while earlier ones are written, and a failure leaves no object."""
 
 import hashlib
 import threading
@@ -23,12 +23,12 @@ WAIT_S = 20.0
 
 
 def row(index: int, outcome: Outcome = Outcome.SUCCEEDED) -> ItemRow:
-    """A row whose line is so long that every second one fills a buffer."""
+    """A row whose line fills half a buffer."""
     return ItemRow(index, outcome, 200, f"id-{index}", None, None, BODY, None)
 
 
 class Watched:
-    """An upload that says when it is asked to write, and lets a test hold that up or fail it."""
+    """An upload whose writes a test can observe, delay or fail."""
 
     def __init__(self, upload: Upload) -> None:
         self._upload = upload
@@ -57,7 +57,7 @@ class Watched:
 
 
 class WatchedStore(LocalObjects):
-    """A real store of files, whose uploads a test can get at."""
+    """A real file store that exposes its uploads."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, clock=SystemClock())

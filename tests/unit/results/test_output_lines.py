@@ -1,4 +1,4 @@
-"""Goal: a line of a result file is what OpenAI's clients expect, whatever the row holds."""
+"""Goal: a line of a result file is what OpenAI's clients expect, for any row."""
 
 import json
 from uuid import UUID

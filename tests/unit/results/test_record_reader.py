@@ -1,4 +1,4 @@
-"""Goal: what cannot be read goes to the dead letters as it was; a newer schema stops the role."""
+"""Goal: unreadable records go to the dead letters unchanged; a newer schema stops the role."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Goal: a job that cannot be ended is tried ever less often, and others as soon as ever."""
+"""Goal: a failing job is retried ever less often, and others are not affected."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Goal: rows are decrypted with the key of their job, which is looked for once."""
+"""Goal: rows are decrypted with the key of their job, which is read once."""
 
 from core.clock import SystemClock
 from core.ids import new_uuid

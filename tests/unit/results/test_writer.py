@@ -1,4 +1,4 @@
-"""Goal: offsets are offered until the broker takes them, and none behind what is not durable."""
+"""Goal: offsets are committed until accepted, and never past records that are not durable."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy.exc
 
 import results.writer.writer
-from core.clock import Clock
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.settings import WriterSettings
@@ -20,6 +19,7 @@ from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep
 from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Group
 from results.writer.writer import ResultsWriter
+from tests.support.clock import ManualClock
 from tests.unit.results.test_record_reader import job_ref
 from topics.clients.consumer import LogConsumer
 from topics.clients.offsets import Partition
@@ -31,8 +31,8 @@ from topics.records.records import Close, ItemOutcome, Outcomes
 SLICES = 5
 
 
-class Member:
-    """Has some records at once; its broker takes no commit before the third."""
+class FakeConsumer:
+    """A consumer with given records; its broker accepts the third commit."""
 
     def __init__(self, stop: threading.Event, *records: Received, polls: int = 10) -> None:
         self._stop = stop
@@ -67,8 +67,8 @@ class Member:
         return len(self.offered) >= 3
 
 
-class Done:
-    """Takes everything at once."""
+class ImmediateRouter:
+    """A router that writes everything at once."""
 
     def route(self, group: Group) -> list[WorkStep]:
         return [] if group.exclusive is None else [partial(self._step, 1)]
@@ -79,8 +79,8 @@ class Done:
         return [partial(self._step, number + 1)] if number < SLICES else []
 
 
-class Copying(Done):
-    """Takes outcomes at once, and copies and closes in steps; remembers when of which job."""
+class SteppedRouter(ImmediateRouter):
+    """A router with steps for copies and closes, which records the order of the work."""
 
     def __init__(self) -> None:
         self.done: list[tuple[str, UUID]] = []
@@ -97,32 +97,29 @@ class Copying(Done):
         return [partial(self._of, kind, job_id, number + 1)] if number < SLICES else []
 
 
-class Slow(Copying):
-    """Takes seconds for a step, by a clock of its own."""
+class SlowRouter(SteppedRouter):
+    """A router whose steps take seconds of its own clock."""
 
     def __init__(self, step_s: float) -> None:
         super().__init__()
-        self.now_s, self._step_s = 0.0, step_s
-
-    def monotonic_s(self) -> float:
-        return self.now_s
+        self.clock, self._step_s = ManualClock(), step_s
 
     def _of(self, kind: str, job_id: UUID, number: int) -> list[WorkStep]:
-        self.now_s += self._step_s
+        self.clock.advance(self._step_s)
         return super()._of(kind, job_id, number)
 
 
-class Away(Copying):
-    """Postgres is away, and back, before each second step of copies."""
+class FailingRouter(SteppedRouter):
+    """A router that loses Postgres before every second step of copies."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_away = False
+        self._is_failing = False
 
     def _of(self, kind: str, job_id: UUID, number: int) -> list[WorkStep]:
         if kind == "copies" and number > 1:
-            self._is_away = not self._is_away
-            if self._is_away:
+            self._is_failing = not self._is_failing
+            if self._is_failing:
                 raise sqlalchemy.exc.TimeoutError
         return super()._of(kind, job_id, number)
 
@@ -136,63 +133,56 @@ def outcomes_record(offset: int, job_id: UUID | None = None) -> Received:
     return received(offset, Outcomes(job_ref(job_id or new_uuid()), [item]))
 
 
-class Still:
-    """A clock that stands still: nothing takes time."""
-
-    def monotonic_s(self) -> float:
-        return 0.0
-
-
-def a_writer(router: Done | None = None) -> ResultsWriter:
+def new_writer(router: ImmediateRouter | None = None) -> ResultsWriter:
     return ResultsWriter(
-        router=cast(OutcomeRouter, router or Done()),
+        router=cast(OutcomeRouter, router or ImmediateRouter()),
         bill=lambda _: None,
-        producer=cast(LogProducer, Done()),
+        producer=cast(LogProducer, ImmediateRouter()),
         settings=WriterSettings(group_wait_s=0),
         commit_interval_s=0,
-        clock=cast(Clock, Still()),
+        clock=ManualClock(),
     )
 
 
 def test_refused_commit_is_repeated() -> None:
     stop = threading.Event()
-    member = Member(stop, outcomes_record(7))
-    a_writer().run(cast(LogConsumer, member), stop)
+    consumer = FakeConsumer(stop, outcomes_record(7))
+    new_writer().run(cast(LogConsumer, consumer), stop)
 
-    assert member.offered == [{("results", 1): 8}] * 3
+    assert consumer.offered == [{("results", 1): 8}] * 3
 
 
 def test_long_close_holds_back_only_its_offset() -> None:
     stop = threading.Event()
     close = received(7, Close(new_uuid(), 0, CloseReason.CANCELLED))
-    member = Member(stop, close, outcomes_record(8), polls=2 * SLICES)
-    a_writer().run(cast(LogConsumer, member), stop)
+    consumer = FakeConsumer(stop, close, outcomes_record(8), polls=2 * SLICES)
+    new_writer().run(cast(LogConsumer, consumer), stop)
 
-    offered = [offsets["results", 1] for offsets in member.offered]
+    offered = [offsets["results", 1] for offsets in consumer.offered]
     assert set(offered) == {7, 9}
     assert offered == sorted(offered)
 
 
 def test_copies_of_one_job_do_not_block_other_jobs() -> None:
-    stop, router = threading.Event(), Copying()
+    stop, router = threading.Event(), SteppedRouter()
     many, other = new_uuid(), new_uuid()
     records = [outcomes_record(7, many), outcomes_record(8, other)]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(router), settings=settings)
-    writer.run(cast(LogConsumer, Member(stop, *records, polls=3 * SLICES)), stop)
+    writer = dataclasses.replace(new_writer(router), settings=settings)
+    writer.run(cast(LogConsumer, FakeConsumer(stop, *records, polls=3 * SLICES)), stop)
 
     assert router.done[:3] == [("outcomes", many), ("copies", many), ("outcomes", other)]
     assert router.done.count(("copies", many)) == router.done.count(("copies", other)) == SLICES
 
 
 def test_close_waits_for_earlier_copies() -> None:
-    stop, router = threading.Event(), Copying()
+    stop, router = threading.Event(), SteppedRouter()
     job_id, other = new_uuid(), new_uuid()
     close = received(9, Close(job_id, 0, CloseReason.CANCELLED))
     records = [outcomes_record(7, job_id), outcomes_record(8, other), close]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(router), settings=settings)
-    writer.run(cast(LogConsumer, Member(stop, *records, polls=4 * SLICES)), stop)
+    writer = dataclasses.replace(new_writer(router), settings=settings)
+    writer.run(cast(LogConsumer, FakeConsumer(stop, *records, polls=4 * SLICES)), stop)
 
     its = [kind for kind, job in router.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * SLICES]
@@ -200,42 +190,42 @@ def test_close_waits_for_earlier_copies() -> None:
 
 
 def test_close_that_waits_for_copies_blocks_no_other_job() -> None:
-    stop, router = threading.Event(), Copying()
+    stop, router = threading.Event(), SteppedRouter()
     job_id, other = new_uuid(), new_uuid()
     close = Close(job_id, 0, CloseReason.CANCELLED)
     records = [outcomes_record(7, job_id), received(8, close)]
     records += [outcomes_record(9, job_id), received(10, close), outcomes_record(11, other)]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(router), settings=settings)
-    member = Member(stop, *records, polls=6 * SLICES)
-    writer.run(cast(LogConsumer, member), stop)
+    writer = dataclasses.replace(new_writer(router), settings=settings)
+    consumer = FakeConsumer(stop, *records, polls=6 * SLICES)
+    writer.run(cast(LogConsumer, consumer), stop)
 
     its = [kind for kind, job in router.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * 2 * SLICES]
     assert router.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
-    offered = [offsets["results", 1] for offsets in member.offered]
+    offered = [offsets["results", 1] for offsets in consumer.offered]
     assert offered == sorted(offered)
     assert list(dict.fromkeys(offered)) == [7, 8, 10, 12]
 
 
 def test_many_long_closes_block_neither_jobs_nor_polls() -> None:
-    stop, router = threading.Event(), Slow(2.0)
+    stop, router = threading.Event(), SlowRouter(2.0)
     closes = [
         received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * ROUND_ROBIN_MAX)
     ]
     other = new_uuid()
     settings = WriterSettings(group_wait_s=0, poll_records_max=len(closes))
-    writer = dataclasses.replace(a_writer(router), settings=settings, clock=cast(Clock, router))
-    member = Member(stop, *closes, outcomes_record(len(closes), other), polls=10_000)
+    writer = dataclasses.replace(new_writer(router), settings=settings, clock=router.clock)
+    consumer = FakeConsumer(stop, *closes, outcomes_record(len(closes), other), polls=10_000)
     polled_s = [0.0]
 
     def look() -> None:
-        polled_s.append(router.now_s)
+        polled_s.append(router.clock.now_s)
         if router.done.count(("close", other)) or len(router.done) >= len(closes) * SLICES:
             stop.set()
 
-    member.on_poll = look
-    writer.run(cast(LogConsumer, member), stop)
+    consumer.on_poll = look
+    writer.run(cast(LogConsumer, consumer), stop)
 
     gaps = [later - sooner for sooner, later in itertools.pairwise(polled_s)]
     assert max(gaps) < 10
@@ -244,33 +234,33 @@ def test_many_long_closes_block_neither_jobs_nor_polls() -> None:
 
 
 def test_waiting_close_of_a_revoked_partition_is_discarded() -> None:
-    stop, router, job_id = threading.Event(), Away(), new_uuid()
+    stop, router, job_id = threading.Event(), FailingRouter(), new_uuid()
     close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(router), settings=settings)
-    member = Member(stop, outcomes_record(7, job_id), close, polls=5)
+    writer = dataclasses.replace(new_writer(router), settings=settings)
+    consumer = FakeConsumer(stop, outcomes_record(7, job_id), close, polls=5)
 
     def lose() -> None:
         if router.done:
-            member.assigned = frozenset()
+            consumer.assigned = frozenset()
             writer.on_revoke([("results", 1)])
 
-    member.on_poll = lose
-    writer.run(cast(LogConsumer, member), stop)
+    consumer.on_poll = lose
+    writer.run(cast(LogConsumer, consumer), stop)
 
     assert router.done == [("outcomes", job_id), ("copies", job_id)]
-    assert all(("results", 1) not in offsets for offsets in member.offered)
+    assert all(("results", 1) not in offsets for offsets in consumer.offered)
 
 
 def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
-    """Not even in one group with what is kept."""
-    stop, router, job_id, other = threading.Event(), Copying(), new_uuid(), new_uuid()
+    """Not even in one group with records of an assigned partition."""
+    stop, router, job_id, other = threading.Event(), SteppedRouter(), new_uuid(), new_uuid()
     close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
     behind = outcomes_record(9, job_id)
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
-    writer = dataclasses.replace(a_writer(router), settings=WriterSettings(group_wait_s=0))
-    member = Member(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
-    member.assigned = frozenset({("results", 1), ("results", 2)})
+    writer = dataclasses.replace(new_writer(router), settings=WriterSettings(group_wait_s=0))
+    consumer = FakeConsumer(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
+    consumer.assigned = frozenset({("results", 1), ("results", 2)})
 
     begin = OpenWork.add_behind
 
@@ -280,7 +270,7 @@ def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(OpenWork, "add_behind", losing)
-        writer.run(cast(LogConsumer, member), stop)
+        writer.run(cast(LogConsumer, consumer), stop)
 
     assert router.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
     assert ("outcomes", job_id) not in router.done[1:]
@@ -289,53 +279,53 @@ def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
 def test_records_revoked_while_postgres_is_unavailable_are_skipped() -> None:
     stop, lost, other = threading.Event(), new_uuid(), new_uuid()
 
-    class AwayOnce(Copying):
+    class FailingOnce(SteppedRouter):
         def route(self, group: Group) -> list[WorkStep]:
             if lost in group.jobs:
                 writer.on_revoke([("results", 1)])
                 raise sqlalchemy.exc.TimeoutError
             return super().route(group)
 
-    router = AwayOnce()
-    writer = dataclasses.replace(a_writer(router), settings=WriterSettings(group_wait_s=0))
+    router = FailingOnce()
+    writer = dataclasses.replace(new_writer(router), settings=WriterSettings(group_wait_s=0))
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
-    member = Member(stop, outcomes_record(7, lost), kept, polls=4)
-    member.assigned = frozenset({("results", 1), ("results", 2)})
-    writer.run(cast(LogConsumer, member), stop)
+    consumer = FakeConsumer(stop, outcomes_record(7, lost), kept, polls=4)
+    consumer.assigned = frozenset({("results", 1), ("results", 2)})
+    writer.run(cast(LogConsumer, consumer), stop)
 
     assert router.done[0] == ("outcomes", other)
     assert ("outcomes", lost) not in router.done
 
 
 def test_records_revoked_during_a_poll_are_dropped() -> None:
-    stop, router, lost, other = threading.Event(), Copying(), new_uuid(), new_uuid()
+    stop, router, lost, other = threading.Event(), SteppedRouter(), new_uuid(), new_uuid()
     settings = WriterSettings(group_wait_s=1, poll_records_max=2)
-    writer = dataclasses.replace(a_writer(router), settings=settings)
-    member = Member(stop, outcomes_record(7, lost))
+    writer = dataclasses.replace(new_writer(router), settings=settings)
+    consumer = FakeConsumer(stop, outcomes_record(7, lost))
     polls: list[None] = []
 
     def lose() -> None:
         polls.append(None)
         if len(polls) == 2:  # in one round: there is room for a second record
             writer.on_revoke([("results", 1)])
-            member.add(outcomes_record(8, other), outcomes_record(9, other))
+            consumer.add(outcomes_record(8, other), outcomes_record(9, other))
 
-    member.on_poll = lose
-    writer.run(cast(LogConsumer, member), stop)
+    consumer.on_poll = lose
+    writer.run(cast(LogConsumer, consumer), stop)
 
     assert {job for _, job in router.done} == {other}
 
 
 def test_too_many_open_items_pause_reading() -> None:
-    stop, router = threading.Event(), Copying()
+    stop, router = threading.Event(), SteppedRouter()
     other = new_uuid()
     many = [outcomes_record(n) for n in range(3)]
     settings = WriterSettings(group_wait_s=0, group_items_max=1, poll_records_max=3)
-    writer = dataclasses.replace(a_writer(router), settings=settings)
-    member = Member(stop, *many, outcomes_record(3, other), polls=10)
+    writer = dataclasses.replace(new_writer(router), settings=settings)
+    consumer = FakeConsumer(stop, *many, outcomes_record(3, other), polls=10)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results.writer.writer, "_OPEN_ITEMS_MAX", 2)
-        writer.run(cast(LogConsumer, member), stop)
+        writer.run(cast(LogConsumer, consumer), stop)
 
     at = router.done.index(("outcomes", other))
     ended = [job for kind, job in router.done[:at] if kind == "copies"]

@@ -1,4 +1,4 @@
-"""Goal: the log is judged by the writer's rules, and what differs from the rows is named."""
+"""Goal: the log is tallied by the writer's rules, and differences from the rows are reported."""
 
 import tracemalloc
 from array import array
@@ -45,40 +45,40 @@ def rows_of(
     return rows
 
 
-def judged(
+def tallied(
     rows: RowFingerprints, *records: Outcomes | Close | CopiesDue, late_from: int = 10**9
 ) -> LogTally:
-    judge = LogTally(rows, ItemFingerprints(len(rows.known)))
+    tally = LogTally(rows, ItemFingerprints(len(rows.known)))
     for number, record in enumerate(records):
-        judge.add_record(record, is_late=number >= late_from)
-    judge.finish()
-    return judge
+        tally.add_record(record, is_late=number >= late_from)
+    tally.finish()
+    return tally
 
 
-def said(*items: ItemOutcome) -> Outcomes:
+def outcomes_of(*items: ItemOutcome) -> Outcomes:
     return Outcomes(job_ref(JOB), list(items))
 
 
 def test_first_result_wins_and_a_close_ends_open_items() -> None:
     rows = rows_of(4, outcome(0), failed(1), close={2: Outcome.CANCELLED, 3: Outcome.CANCELLED})
-    judge = judged(
+    tally = tallied(
         rows,
-        said(outcome(0), failed(0), failed(1), outcome(9)),
-        said(outcome(1)),
+        outcomes_of(outcome(0), failed(0), failed(1), outcome(9)),
+        outcomes_of(outcome(1)),
         CLOSE,
-        said(outcome(2)),
+        outcomes_of(outcome(2)),
         Close(JOB, 0, CloseReason.EXPIRED),
     )
 
-    assert not compare_items(rows, judge).is_any
-    assert judge.totals == ItemTotals(1, 1, 2, 0, 3, 5, 0, 0, 2)
-    counts = judge.counts
+    assert not compare_items(rows, tally).is_any
+    assert tally.totals == ItemTotals(1, 1, 2, 0, 3, 5, 0, 0, 2)
+    counts = tally.counts
     assert (counts.repeats, counts.unknown, counts.after_close) == (2, 1, 2)
-    assert judge.closed_reason is CloseReason.CANCELLED
+    assert tally.closed_reason is CloseReason.CANCELLED
 
 
 def with_copies(rows: RowFingerprints, copies: dict[int, ItemOutcome]) -> RowFingerprints:
-    """Let rows be copies of these outcomes."""
+    """Make rows copies of these outcomes."""
     rows.originals = array("i", [-1]) * len(rows.known)
     for index, original in copies.items():
         rows.originals[index] = original.index
@@ -90,41 +90,43 @@ def test_copies_get_results_from_before_the_close() -> None:
     rows = rows_of(7, outcome(0), failed(1), close={2: Outcome.CANCELLED, 6: Outcome.CANCELLED})
     rows = with_copies(rows, {3: outcome(0), 4: outcome(0), 5: failed(1)})
     rows.originals[6] = 2
-    judge = judged(rows, said(outcome(0)), CopiesDue(JOB, 0, 7), said(failed(1)), CLOSE)
+    tally = tallied(
+        rows, outcomes_of(outcome(0)), CopiesDue(JOB, 0, 7), outcomes_of(failed(1)), CLOSE
+    )
 
-    assert not compare_items(rows, judge).is_any
-    assert judge.totals == ItemTotals(3, 2, 2, 0, 3, 5, 0, 0, 2, 3)
-    assert judge.counts.copies == 3
+    assert not compare_items(rows, tally).is_any
+    assert tally.totals == ItemTotals(3, 2, 2, 0, 3, 5, 0, 0, 2, 3)
+    assert tally.counts.copies == 3
 
 
 def test_differing_copy_is_reported() -> None:
     rows = with_copies(rows_of(3, outcome(0)), {1: outcome(0), 2: outcome(0, body=b"other")})
-    judge = judged(rows, said(outcome(0)))
+    tally = tallied(rows, outcomes_of(outcome(0)))
 
-    assert compare_items(rows, judge).row_differs == [2]
+    assert compare_items(rows, tally).row_differs == [2]
 
 
 def test_copies_of_late_results_are_no_difference() -> None:
     rows = RowFingerprints(2)
     rows.originals = array("i", [-1, 0])
-    judge = judged(rows, said(outcome(0)), late_from=0)
+    tally = tallied(rows, outcomes_of(outcome(0)), late_from=0)
 
-    assert compare_items(rows, judge).not_written_yet == 2
+    assert compare_items(rows, tally).not_written_yet == 2
 
 
 def test_retryable_failure_is_final_if_the_row_contains_it() -> None:
     again = {"retryable": True, "status_code": 500}
     last = failed(0, attempt=2, **again)
     rows = rows_of(2, last, outcome(1, attempt=2))
-    judge = judged(
+    tally = tallied(
         rows,
-        said(failed(0, attempt=1, **again), failed(1, attempt=1, **again)),
-        said(last, outcome(1, attempt=2), last),
+        outcomes_of(failed(0, attempt=1, **again), failed(1, attempt=1, **again)),
+        outcomes_of(last, outcome(1, attempt=2), last),
     )
 
-    assert not compare_items(rows, judge).is_any
-    assert (judge.counts.retries, judge.counts.repeats) == (2, 1)
-    assert (judge.totals.failed, judge.totals.succeeded) == (1, 1)
+    assert not compare_items(rows, tally).is_any
+    assert (tally.counts.retries, tally.counts.repeats) == (2, 1)
+    assert (tally.totals.failed, tally.totals.succeeded) == (1, 1)
 
 
 def test_repeated_attempt_is_final_with_a_permanent_failure() -> None:
@@ -132,32 +134,32 @@ def test_repeated_attempt_is_final_with_a_permanent_failure() -> None:
     final = failed(0, attempt=2)
     rows = rows_of(1, final)
     passing = failed(0, attempt=2, retryable=True, status_code=500)
-    judge = judged(rows, said(passing), said(final))
+    tally = tallied(rows, outcomes_of(passing), outcomes_of(final))
 
-    assert not compare_items(rows, judge).is_any
-    assert (judge.counts.retries, judge.totals.failed) == (1, 1)
+    assert not compare_items(rows, tally).is_any
+    assert (tally.counts.retries, tally.totals.failed) == (1, 1)
 
 
 def test_audit_of_copies_needs_a_few_bytes_per_item() -> None:
     count = 20_000
     rows = RowFingerprints(count)
     rows.originals = array("i", [-1]) * count
-    record = said(*[outcome(index) for index in range(count)])
+    record = outcomes_of(*[outcome(index) for index in range(count)])
     tracemalloc.start()
     try:
-        judge = judged(rows, record)
+        tally = tallied(rows, record)
         assert tracemalloc.get_traced_memory()[0] < 40 * count
-        assert judge.counts.outcomes == count
+        assert tally.counts.outcomes == count
     finally:
         tracemalloc.stop()
 
 
 def test_unstorable_result_is_no_difference() -> None:
     rows = rows_of(1, failed(0, status_code=0, error_code=UNSTORABLE_CODE))
-    judge = judged(rows, said(outcome(0, custom_id="a\0b")))
+    tally = tallied(rows, outcomes_of(outcome(0, custom_id="a\0b")))
 
-    assert not compare_items(rows, judge).is_any
-    assert judge.totals == ItemTotals(failed=1)
+    assert not compare_items(rows, tally).is_any
+    assert tally.totals == ItemTotals(failed=1)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,9 @@ def test_unstorable_result_is_no_difference() -> None:
 )
 def test_every_field_of_a_row_is_compared(field: dict[str, Any]) -> None:
     rows = rows_of(3, outcome(0), outcome(1), outcome(2))
-    found = compare_items(rows, judged(rows, said(outcome(0), outcome(1, **field), outcome(2))))
+    found = compare_items(
+        rows, tallied(rows, outcomes_of(outcome(0), outcome(1, **field), outcome(2)))
+    )
 
     assert found.is_any
     assert (found.row_differs, found.row_differs_count) == ([1], 1)
@@ -182,21 +186,21 @@ def test_every_field_of_a_row_is_compared(field: dict[str, Any]) -> None:
 
 def test_missing_rows_and_results_are_reported() -> None:
     rows = rows_of(500, *[outcome(index) for index in range(200)])
-    judge = judged(
+    tally = tallied(
         rows,
-        said(*[outcome(index) for index in range(200, 300)]),
-        said(*[outcome(index) for index in range(300, 310)]),
+        outcomes_of(*[outcome(index) for index in range(200, 300)]),
+        outcomes_of(*[outcome(index) for index in range(300, 310)]),
         late_from=1,
     )
 
-    found = compare_items(rows, judge)
+    found = compare_items(rows, tally)
 
     assert (found.row_missing, found.row_missing_count) == (list(range(200, 300)), 100)
     assert found.result_missing == list(range(ITEMS_NAMED_MAX))
     assert (found.result_missing_count, found.not_written_yet) == (200, 10)
 
 
-def books(counters: ItemTotals, ledger: ItemTotals, **fields: Any) -> RecordedTotals:
+def totals(counters: ItemTotals, ledger: ItemTotals, **fields: Any) -> RecordedTotals:
     given: dict[str, Any] = {
         "state": "completed",
         "total_count": counters.ended,
@@ -213,15 +217,15 @@ LEDGER = ItemTotals(0, 0, 0, 0, *ROWS[4:])
 
 
 def test_equal_totals_have_no_difference() -> None:
-    whole = books(COUNTERS, LEDGER)
+    whole = totals(COUNTERS, LEDGER)
 
     assert compare_recorded_totals(whole, ROWS, whole) == []
     assert compare_log(ROWS, ROWS) == []
 
 
 def test_rows_of_a_running_job_may_lie_between() -> None:
-    before = books(COUNTERS, LEDGER, is_settled=False, total_count=100)
-    after = books(
+    before = totals(COUNTERS, LEDGER, is_settled=False, total_count=100)
+    after = totals(
         COUNTERS._replace(succeeded=9),
         LEDGER._replace(billed=10),
         total_count=100,
@@ -248,12 +252,12 @@ def test_rows_of_a_running_job_may_lie_between() -> None:
 def test_each_recorded_total_is_compared(
     rows: ItemTotals, counters: ItemTotals, ledger: ItemTotals, fields: dict[str, Any], what: str
 ) -> None:
-    wrong = books(counters, ledger, **fields)
+    wrong = totals(counters, ledger, **fields)
 
     assert [difference.what for difference in compare_recorded_totals(wrong, rows, wrong)] == [what]
 
 
 def test_request_needs_no_order() -> None:
-    single = books(COUNTERS, LEDGER, sequenced=None)
+    single = totals(COUNTERS, LEDGER, sequenced=None)
 
     assert compare_recorded_totals(single, ROWS, single) == []

@@ -18,7 +18,7 @@ TENANT_ID = UUID(int=7)
 
 @dataclass(frozen=True)
 class JobRow:
-    """What a source reads of a job."""
+    """The columns of a job that a source reads."""
 
     state: str = "in_progress"
     total_count: int = 100
@@ -33,7 +33,7 @@ class JobRow:
 
 
 class MemoryObjects:
-    """Reads of objects that are bytes; `block_bytes` makes lines lie across blocks."""
+    """A store of bytes in memory; small `block_bytes` split lines across blocks."""
 
     def __init__(self, objects: Mapping[str, bytes], block_bytes: int = 1000) -> None:
         self.objects = dict(objects)
@@ -63,7 +63,7 @@ class MemoryObjects:
 def source(
     store: MemoryObjects, *, output: str | None = None, error: str | None = None, **job: Any
 ) -> ResultSource:
-    """A source whose input is `input`, and `input-2` behind it when there is one."""
+    """A source with the input `input`, and `input-2` after it if it exists."""
 
     def stored(key: str) -> StoredFile:
         return StoredFile(key, len(store.objects.get(key, b"")))

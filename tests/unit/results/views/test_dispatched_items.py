@@ -1,4 +1,4 @@
-"""Goal: a look at what replicas have passes over what it cannot read."""
+"""Goal: unreadable records do not hide dispatched items."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: names of items whose rows have none are found in files, and files are read once."""
+"""Goal: custom ids of rows without one are found in files, and files are read once."""
 
 import random
 import sys
@@ -21,7 +21,7 @@ def lines(prefix: str, count: int) -> bytes:
 
 
 def nearly_in_order(count: int) -> list[int]:
-    """Indexes as results of a replica that runs a hundred items at once come."""
+    """Indexes in the order of results of a replica that runs a hundred items at once."""
     rng = random.Random(5)
     return sorted(range(count), key=lambda index: index + rng.random() * 100)
 
@@ -38,7 +38,7 @@ def test_nearly_ordered_results_read_the_input_once() -> None:
 
 
 def far_apart(count: int) -> list[int]:
-    """Indexes of which every tenth comes from the other half, as a copy's or a late one's does."""
+    """Indexes of which every tenth is from the other half, like copies and late items."""
     half = count // 2
     late = iter(range(half))
     order: list[int] = []
@@ -107,7 +107,7 @@ def test_failed_read_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class CuttingObjects(MemoryObjects):
-    """A store that cuts a reader when it is told to."""
+    """A store that closes its readers when a test says so."""
 
     is_cut = False
 

@@ -1,4 +1,4 @@
-"""Goal: any line of a result file is found by its index, and little of the file is read."""
+"""Goal: any line of a result file is found by index, and little of the file is read."""
 
 import random
 

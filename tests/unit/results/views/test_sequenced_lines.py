@@ -1,4 +1,4 @@
-"""Goal: a result reads as in its file, with its sequence, wherever its parts lie now."""
+"""Goal: a result line equals that of its file plus its sequence, wherever its data is stored."""
 
 import json
 from typing import Any
@@ -36,7 +36,11 @@ def file_line(index: int, name: str, **fields: Any) -> bytes:
 def test_lines_are_those_of_the_files_with_a_sequence() -> None:
     objects = MemoryObjects({"input": inputs("a", "b", "c")})
     lines = SequencedLines(objects.store, source(objects), jsonl)
-    rows = [SequencedRow(1, row(2)), SequencedRow(2, row(0)), SequencedRow(3, row(1, **CANCELLED))]
+    rows = [
+        SequencedRow(1, row(2)),
+        SequencedRow(2, row(0)),
+        SequencedRow(3, row(1, **CANCELLED)),
+    ]
 
     text = b"".join(lines.blocks(rows)).decode()
 

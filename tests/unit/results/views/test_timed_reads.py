@@ -1,4 +1,4 @@
-"""Goal: a search in a large file ends in time, by either of its ways."""
+"""Goal: a search in a large file has a deadline, by index and by custom id."""
 
 from typing import cast
 
@@ -13,7 +13,7 @@ LINES = b"".join(b'{"custom_id":"a-%d"}\n' % n for n in range(1000))
 
 
 class Ticking:
-    """A clock that goes on by a second at each look."""
+    """A clock that advances by a second at each reading."""
 
     now = 0.0
 

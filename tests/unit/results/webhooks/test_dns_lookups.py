@@ -1,4 +1,4 @@
-"""Goal: whoever's names hang waits for himself alone, and nobody is blamed for a wait."""
+"""Goal: hanging look-ups delay only their tenant, and waiting is no failure of the receiver."""
 
 import asyncio
 from uuid import uuid4
@@ -19,7 +19,7 @@ WAIT_S = 0.05
 
 
 class Names:
-    """A name server that answers for one host when it is told to."""
+    """A name server that answers for one host when a test says so."""
 
     def __init__(self) -> None:
         self.answers = asyncio.Event()

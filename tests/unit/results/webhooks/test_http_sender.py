@@ -1,4 +1,4 @@
-"""Goal: a receiver that answers in time has answered, whatever it or its other addresses do."""
+"""Goal: a response head in time counts, whatever the receiver does afterwards."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ def make_poster(timeout_s: float) -> HttpSender:
 
 @asynccontextmanager
 async def answering(said: bytes) -> AsyncIterator[ReceiverUrl]:
-    """A receiver that says this and leaves the connection open."""
+    """A receiver that sends a response and keeps the connection open."""
     open_ones: list[asyncio.StreamWriter] = []
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Goal: events are thin, small, and tell each mark of progress once."""
+"""Goal: messages are small and announce each progress mark once."""
 
 import json
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""Goal: the system's look-ups give what it says, and no end of a process waits for one."""
+"""Goal: look-ups return the system's result, and the process does not wait for them at exit."""
 
 import socket
 import subprocess

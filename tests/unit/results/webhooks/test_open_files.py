@@ -1,4 +1,4 @@
-"""Goal: what this process lacks is told from what a receiver did, and is made sure of at start."""
+"""Goal: a lack of open files is distinguished from receiver failures, and checked at start."""
 
 import errno
 import resource

@@ -1,4 +1,4 @@
-"""Goal: a URL that two parsers could read differently is refused, and so is a private address."""
+"""Goal: ambiguous URLs and private addresses are refused."""
 
 import pytest
 

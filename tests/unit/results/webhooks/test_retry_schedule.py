@@ -1,4 +1,4 @@
-"""Goal: tries come when the published schedule says, and rest when a receiver is in trouble."""
+"""Goal: attempts follow the published schedule and back off when a receiver fails."""
 
 import math
 from pathlib import Path

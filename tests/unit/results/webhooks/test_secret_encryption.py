@@ -1,4 +1,4 @@
-"""Goal: secrets at rest are readable by their owner's row and our key alone, and appear nowhere."""
+"""Goal: secrets at rest are bound to their owner's row and key, and appear nowhere."""
 
 import base64
 import os
