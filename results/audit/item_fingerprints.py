@@ -8,6 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
+from results.audit.recorded_totals import TOKENS
 from results.writer.item_writer import UNSTORABLE_CODE
 from storage.postgres.engines import raw_cursor
 from storage.postgres.items import item_columns
@@ -15,10 +16,9 @@ from topics.records.records import ItemOutcome
 
 _FAILED: Final = Outcome.FAILED.value
 
-_FIELDS: Final = ("outcome", "status_code", "attempt", "input_tokens", "output_tokens")
-_FIELDS_MORE: Final = ("cached_tokens", "reasoning_tokens", "error_code")
+_FIELDS: Final = ("outcome", "status_code", "attempt", *TOKENS, "error_code")
 _READ: Final = f"""
-SELECT item_index, {item_columns((*_FIELDS, *_FIELDS_MORE))}, coalesce(octet_length(body), 0),
+SELECT item_index, {item_columns(_FIELDS)}, coalesce(octet_length(body), 0),
     body_key, copied_from, extract(epoch FROM finished_at)::float8
 FROM items
 WHERE job_day = %b::int AND job_id = %b::uuid
@@ -34,7 +34,6 @@ class ItemFingerprints:
     """One hash per item of a job; comparable within one process only."""
 
     def __init__(self, total_count: int) -> None:
-        """Start without items."""
         self.known = bytearray(total_count)
         self.prints = array("q", bytes(8 * total_count))
 
@@ -48,7 +47,6 @@ class RowFingerprints(ItemFingerprints):
     """Fingerprints of a job's item rows."""
 
     def __init__(self, total_count: int) -> None:
-        """Start without rows."""
         super().__init__(total_count)
         self.unstorable: dict[int, int] = {}
         """Items whose result Postgres refused, and the attempt that produced it: the log has a

@@ -16,7 +16,7 @@ from results.audit.item_fingerprints import (
     copy_fields,
     outcome_fields,
 )
-from results.audit.recorded_totals import ItemTotals
+from results.audit.recorded_totals import OUTCOMES, TOKENS, ItemTotals
 from results.writer.counters import JobSum, sum_items
 from results.writer.job_closer import CLOSE_OUTCOMES
 from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
@@ -70,7 +70,7 @@ class LogTally:
             self.counts.after_close += len(record.items)
             return
         new = [item for item in record.items if self._counts(item, is_late)]
-        self.totals = self.totals.plus(_tally(sum_items(record.job.job_id, new)))
+        self.totals = self.totals.plus(_totals_of(sum_items(record.job.job_id, new)))
 
     def finish(self) -> None:
         """Give copies the result of their originals, unless a close has done so before."""
@@ -152,18 +152,9 @@ class LogTally:
         self.totals = self.totals.plus(_of_outcome(outcome, len(open_)))
 
 
-def _tally(total: JobSum) -> ItemTotals:
-    return ItemTotals(
-        total.succeeded,
-        total.failed,
-        total.cancelled,
-        total.expired,
-        total.input_tokens,
-        total.output_tokens,
-        total.cached_tokens,
-        total.reasoning_tokens,
-        total.executed,
-    )
+def _totals_of(job_sum: JobSum) -> ItemTotals:
+    counted = {name: getattr(job_sum, name) for name in (*OUTCOMES, *TOKENS)}
+    return ItemTotals(**counted, billed=job_sum.executed)
 
 
 def _of_outcome(outcome: Outcome, count: int) -> ItemTotals:

@@ -32,12 +32,20 @@ from storage.objects.object_store import ObjectStore, StoredObject
 
 LOG = logging.getLogger(__name__)
 
-READY: Final = sa.and_(
-    jobs.c.settled_at.is_not(None),
-    jobs.c.kind == JobKind.BATCH.value,
-    # Literal, so that the planner can use the partial index on unfinished jobs.
-    jobs.c.state.in_([sa.literal_column("'finalizing'"), sa.literal_column("'cancelling'")]),
-)
+
+def is_settled(kind: JobKind) -> sa.ColumnElement[bool]:
+    """Return the condition that a job of a kind has all its rows and is not terminal."""
+    # Literals, so that the planner can use the partial index on unfinished jobs.
+    states: list[sa.ColumnElement[str]] = [
+        sa.literal_column("'finalizing'"),
+        sa.literal_column("'cancelling'"),
+    ]
+    return sa.and_(
+        jobs.c.settled_at.is_not(None), jobs.c.kind == kind.value, jobs.c.state.in_(states)
+    )
+
+
+READY: Final = is_settled(JobKind.BATCH)
 """Settled batches without output files."""
 
 _TIMESTAMPS: Final = {

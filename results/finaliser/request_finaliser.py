@@ -24,6 +24,7 @@ from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
 from jobs.store.single_requests import JOB_DAY
 from jobs.tables.jobs import jobs
 from results import metrics
+from results.finaliser.finalisation import is_settled
 from storage.objects.object_store import ObjectStore
 from storage.postgres.items import items
 
@@ -39,12 +40,7 @@ _CANDIDATE_ROUNDS: Final = 8
 
 _DELETE_THREADS: Final = 8  # a store answers in tens of milliseconds
 
-SETTLED: Final = sa.and_(
-    jobs.c.settled_at.is_not(None),
-    jobs.c.kind == JobKind.REQUEST.value,
-    # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
-    jobs.c.state.in_([sa.literal_column("'finalizing'"), sa.literal_column("'cancelling'")]),
-)
+SETTLED: Final = is_settled(JobKind.REQUEST)
 """Requests whose item has its row."""
 
 _TARGET: Final = sa.case(

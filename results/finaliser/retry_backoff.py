@@ -12,7 +12,6 @@ class RetryBackoff:
     """The last wait of each failed job, in this process. One thread at a time per job."""
 
     def __init__(self) -> None:
-        """Start without failures."""
         self._last_s: OrderedDict[UUID, float] = OrderedDict()
 
     def next_s(self, job_id: UUID, first_s: float) -> float:

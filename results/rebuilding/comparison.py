@@ -9,6 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
+from results.audit.recorded_totals import OUTCOMES, TOKENS
 from results.rebuilding.missing_dead_letters import count_missing
 from results.rebuilding.shadow_tables import SCHEMA, statement
 from storage.postgres.items import item_columns
@@ -16,41 +17,13 @@ from storage.postgres.items import item_columns
 WINDOW_ITEMS: Final = 10_000
 
 COLUMNS: Final = (
-    "outcome",
-    "status_code",
-    "attempt",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-    "custom_id",
-    "error_code",
-    "error_message",
-    "body",
-    "body_key",
-    "copied_from",
+    *("outcome", "status_code", "attempt", *TOKENS),
+    *("custom_id", "error_code", "error_message", "body", "body_key", "copied_from"),
 )
 """The columns of an item row that derive from the log; `finished_at` does not."""
 
-COUNTERS: Final = (
-    "succeeded",
-    "failed",
-    "cancelled",
-    "expired",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-    "copied",
-)
-USAGE: Final = (
-    "item_count",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-    "copied_count",
-)
+COUNTERS: Final = (*OUTCOMES, *TOKENS, "copied")
+USAGE: Final = ("item_count", *TOKENS, "copied_count")
 
 
 @dataclass(frozen=True, slots=True)

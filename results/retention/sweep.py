@@ -46,7 +46,6 @@ class RetentionSweep:
     _data: BatchDataRemoval = field(init=False)
 
     def __post_init__(self) -> None:
-        """Build the steps that keep state between runs."""
         self._tombstones = BatchTombstones(self.engine, self.is_stopping)
         self._keys = KeyDestruction(self.engine, self.store, self.is_stopping)
         self._data = BatchDataRemoval(self.engine, self.store, self.is_stopping)

@@ -28,7 +28,6 @@ class ItemCustomIds:
     """Reads the `custom_id` of items; fast for rising indexes. Not thread-safe. Close it."""
 
     def __init__(self, store: Reads, source: ResultSource) -> None:
-        """Open no file yet."""
         self._store, self._source = store, source
         self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
         self._output: ResultFileLines | None = None

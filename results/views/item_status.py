@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.tables.progress import job_cursors
 from jobs.tables.retries import item_attempts
+from results.audit.recorded_totals import TOKENS
 from storage.postgres.items import item_columns
 
 WINDOW_ITEMS: Final = 10_000
@@ -89,8 +90,7 @@ class ItemQuery:
 _SHOWN: Final = item_columns(
     (
         *("outcome", "status_code", "attempt", "custom_id", "error_code", "error_message"),
-        *("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"),
-        *("finished_at", "copied_from"),
+        *(*TOKENS, "finished_at", "copied_from"),
     )
 )
 

@@ -32,7 +32,6 @@ class ResultFileLines:
     """Searches one file. Not thread-safe. Close it."""
 
     def __init__(self, store: Reads, file: StoredFile, job_id: UUID) -> None:
-        """Open no file yet."""
         self._store, self._file = store, file
         self._prefix = f'{{"id":"{JOB}_req_{job_id.hex}'.encode()
         self._blocks: Blocks | None = None

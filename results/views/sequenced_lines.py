@@ -47,7 +47,6 @@ class SequencedLines:
     """Renders the results of one batch. Not thread-safe. Close it."""
 
     def __init__(self, store: ObjectStore, source: ResultSource, frame: Frame) -> None:
-        """Open no file yet."""
         self._store, self._source, self._frame = store, source, frame
         self._template = LineTemplate(source.job_id)
         self._custom_ids = ItemCustomIds(store, source)

@@ -16,7 +16,6 @@ class TimedReads:
     """The reads of one search. The store bounds a single read that hangs."""
 
     def __init__(self, store: ObjectStore, clock: Clock, *, time_s_max: float) -> None:
-        """Start the time of the search, `time_s_max` seconds."""
         self._store, self._clock = store, clock
         self._until_s = clock.monotonic_s() + time_s_max
 

@@ -23,7 +23,6 @@ class DayPartitions:
     """Caches which days have a partition; one instance per process."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        """Start with an empty cache."""
         self._engine = engine
         self._known: set[int] = set()
 

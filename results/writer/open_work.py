@@ -45,7 +45,6 @@ class OpenWork:
     """The unfinished work of one writer. Not thread-safe."""
 
     def __init__(self) -> None:
-        """Start without work."""
         self._open: deque[_Open] = deque()
 
     def __len__(self) -> int:

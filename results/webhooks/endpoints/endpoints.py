@@ -118,24 +118,17 @@ def find_endpoint(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None
 ) -> sa.Row[Any]:
     """Return an endpoint or callback. Raises EndpointNotFoundError, also for foreign ids."""
-    row = connection.execute(
-        sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
-    ).one_or_none()
-    if row is None:
-        raise EndpointNotFoundError
-    return row
+    return _require(
+        connection, sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
+    )
 
 
 def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
     """Return the callback of a job. Raises EndpointNotFoundError: none, foreign, or deleted."""
     if job_id is None:  # in SQL it would match every endpoint that is no callback
         raise EndpointNotFoundError
-    row = connection.execute(
-        sa.select(webhook_endpoints).where(_shown(tenant_id), webhook_endpoints.c.job_id == job_id)
-    ).one_or_none()
-    if row is None:
-        raise EndpointNotFoundError
-    return row
+    of_job = webhook_endpoints.c.job_id == job_id
+    return _require(connection, sa.select(webhook_endpoints).where(_shown(tenant_id), of_job))
 
 
 def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
@@ -258,11 +251,12 @@ def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, obje
 
 def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> sa.Row[Any]:
     """Lock an endpoint; other transactions can still insert rows that refer to it."""
-    row = connection.execute(
-        sa.select(webhook_endpoints)
-        .where(_shown(tenant_id), _is(endpoint_id))
-        .with_for_update(key_share=True)
-    ).one_or_none()
+    query = sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
+    return _require(connection, query.with_for_update(key_share=True))
+
+
+def _require(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
+    row = connection.execute(query).one_or_none()
     if row is None:
         raise EndpointNotFoundError
     return row

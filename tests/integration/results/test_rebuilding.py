@@ -26,7 +26,7 @@ from tests.integration.results.test_failure_handling import attempts, dead
 from topics.clients.producer import LogProducer
 from topics.settings import KafkaSettings
 
-FAILED = 3  # items of `write_job_with_every_outcome`: a request that is wrong, three attempts, an unstorable result
+FAILED = 3  # items of the job: an invalid request, three attempts, an unstorable result
 
 
 def rows_of(engine: sa.Engine, table: sa.Table, job_id: UUID) -> list[dict[str, Any]]:
