@@ -31,8 +31,7 @@ class RetentionSettings(Settings):
     can fetch the results; and from the upload of a file that no batch names. Default 24 h."""
 
     tombstone_days: float = Field(default=400, gt=0, le=36_500)
-    """How long the row of a deleted batch or removed file is kept as a tombstone, without content.
-    """
+    """How long the row of a deleted batch or removed file is kept as a tombstone, empty."""
 
     turn_rows_max: int = Field(default=50_000, ge=100, le=10_000_000)
     """Item rows that one run removes at most, in transactions of some ten milliseconds."""

@@ -159,7 +159,7 @@ class ResultsWriter:
         return True
 
     def _write(self, group: Group) -> Sequence[WorkStep]:
-        """Route a group without jobs whose close waits to start, and without revoked ones."""
+        """Route a group without jobs that have a waiting close or a revoked partition."""
         for job_id in self._open.waiting_jobs & group.jobs.keys():
             IGNORED_AFTER_CLOSE.inc(len(group.jobs.pop(job_id)))
         for job_id in [j for j, p in group.job_partitions.items() if p in self._lost]:

@@ -33,7 +33,7 @@ def writer(engine: sa.Engine) -> ItemWriter:
     return ItemWriter(engine, DayPartitions(engine))
 
 
-def told(engine: sa.Engine, job_id: UUID) -> tuple[list[Close], list[JobControl]]:
+def closes_and_controls(engine: sa.Engine, job_id: UUID) -> tuple[list[Close], list[JobControl]]:
     """The closes and control states in the outbox."""
     query = sa.select(outbox).where(outbox.c.key == job_id.bytes).order_by(outbox.c.id)
     with engine.connect() as connection:
@@ -61,7 +61,7 @@ def test_failure_above_the_budget_closes_the_job(engine: sa.Engine, writer: Item
     row = job(engine, job_id)
     assert (row["state"], row["close_reason"]) == ("cancelling", "failure_budget")
     assert row["cancelling_at"] is not None
-    closes, controls = told(engine, job_id)
+    closes, controls = closes_and_controls(engine, job_id)
     assert [close.reason for close in closes] == [CloseReason.FAILURE_BUDGET]
     assert [control.closed for control in controls] == [CloseReason.FAILURE_BUDGET]
 
@@ -70,7 +70,7 @@ def test_in_flight_outcomes_count_until_the_close(engine: sa.Engine, writer: Ite
     job_id = add_running_job(engine, 10, max_failed_items=0)
     writer.write({job_id: [failed(0)]})
     writer.write({job_id: [outcome(1), failed(2)]})  # in front of the close on the log
-    ((close,), _) = told(engine, job_id)
+    ((close,), _) = closes_and_controls(engine, job_id)
     assert run_all(JobCloser(engine, DayPartitions(engine)).close_steps(close), threading.Event())
     writer.write({job_id: [outcome(3)]})  # behind it
     counted = counters(engine, job_id)
@@ -78,7 +78,7 @@ def test_in_flight_outcomes_count_until_the_close(engine: sa.Engine, writer: Ite
     assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"failure_budget_exceeded"}
     assert job(engine, job_id)["settled_at"] is not None
     assert_totals_agree(engine, job_id)
-    assert len(told(engine, job_id)[0]) == 1
+    assert len(closes_and_controls(engine, job_id)[0]) == 1
 
 
 def test_token_that_reaches_the_cap_closes_the_job(engine: sa.Engine, writer: ItemWriter) -> None:
@@ -87,7 +87,7 @@ def test_token_that_reaches_the_cap_closes_the_job(engine: sa.Engine, writer: It
     assert job(engine, job_id)["close_reason"] is None
     writer.write({job_id: [outcome(2)]})
     assert job(engine, job_id)["close_reason"] == "spend_cap"
-    ((close,), _) = told(engine, job_id)
+    ((close,), _) = closes_and_controls(engine, job_id)
     assert run_all(JobCloser(engine, DayPartitions(engine)).close_steps(close), threading.Event())
     assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"spend_cap_reached"}
 
@@ -111,7 +111,7 @@ def test_closed_job_is_not_closed_again(engine: sa.Engine, writer: ItemWriter) -
     job_id = add_running_job(engine, 10, max_failed_items=0, close_reason="expired")
     writer.write({job_id: [failed(0)]})
     assert job(engine, job_id)["close_reason"] == "expired"
-    assert told(engine, job_id) == ([], [])
+    assert closes_and_controls(engine, job_id) == ([], [])
 
 
 def test_refused_group_and_duplicates_count_once(engine: sa.Engine, writer: ItemWriter) -> None:

@@ -75,7 +75,7 @@ def copied_on_the_bill(engine: sa.Engine, job_id: UUID) -> int:
         return int(connection.scalar(query.where(usage_ledger.c.job_id == job_id)) or 0)
 
 
-def assert_whole(engine: sa.Engine, job_id: UUID, copied: int) -> None:
+def assert_complete(engine: sa.Engine, job_id: UUID, copied: int) -> None:
     assert_totals_agree(engine, job_id)
     assert counters(engine, job_id)["copied"] == copied
     assert copied_on_the_bill(engine, job_id) == copied
@@ -97,7 +97,7 @@ def test_copies_get_result_and_body_at_no_cost(engine: sa.Engine, writer: Writer
     assert ledger(engine, job_id)["item_count"] == 2
     assert ledger(engine, job_id)["input_tokens"] == 2 * rows[0].input_tokens
     assert job(engine, job_id)["state"] == "finalizing"
-    assert_whole(engine, job_id, copied=18)
+    assert_complete(engine, job_id, copied=18)
 
 
 def test_redelivered_original_adds_no_copies(engine: sa.Engine, writer: Writer) -> None:
@@ -107,7 +107,7 @@ def test_redelivered_original_adds_no_copies(engine: sa.Engine, writer: Writer) 
     Writer(engine).write(job_id, outcome(0))
 
     assert len(item_table(engine, job_id)) == 4
-    assert_whole(engine, job_id, copied=2)
+    assert_complete(engine, job_id, copied=2)
 
 
 def test_copies_continue_after_a_crash(engine: sa.Engine, writer: Writer) -> None:
@@ -124,7 +124,7 @@ def test_copies_continue_after_a_crash(engine: sa.Engine, writer: Writer) -> Non
     Writer(engine).write(job_id, outcome(0))
 
     assert job(engine, job_id)["settled_at"] is not None
-    assert_whole(engine, job_id, copied=8)
+    assert_complete(engine, job_id, copied=8)
 
 
 def test_copy_registered_after_its_original_gets_its_result(
@@ -144,11 +144,11 @@ def test_copy_registered_after_its_original_gets_its_result(
     writer.write(job_id, outcome(2))
 
     assert [row.item_index for row in item_table(engine, job_id)] == [0, 1, 2, 4, 5, 6]
-    assert_whole(engine, job_id, copied=4)
+    assert_complete(engine, job_id, copied=4)
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def search_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Records how many copies each search found."""
     counts: list[int] = []
 
@@ -162,7 +162,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("by_record", [False, True])
 def test_many_copies_are_searched_in_ranges(
-    engine: sa.Engine, writer: Writer, looks: list[int], by_record: bool
+    engine: sa.Engine, writer: Writer, search_counts: list[int], by_record: bool
 ) -> None:
     job_id = deduplicating(engine, 43, {n: n % 2 for n in range(2, 43)})
     writer.copies = CopyWriter(engine, slice_items=3, search_items_max=8)
@@ -173,19 +173,19 @@ def test_many_copies_are_searched_in_ranges(
     else:
         assert run_all(writer.copies.copy_steps(group, [job_id]), NEVER)
 
-    assert looks == [6, 8, 8, 8, 8, 3]
-    assert_whole(engine, job_id, copied=41)
+    assert search_counts == [6, 8, 8, 8, 8, 3]
+    assert_complete(engine, job_id, copied=41)
 
 
 def test_few_copies_of_a_large_job_need_one_search(
-    engine: sa.Engine, writer: Writer, looks: list[int]
+    engine: sa.Engine, writer: Writer, search_counts: list[int]
 ) -> None:
     job_id = deduplicating(engine, 43, {9: 0, 19: 0, 29: 1, 39: 2})
     writer.copies = CopyWriter(engine, slice_items=3, search_items_max=3)
     writer.write(job_id, outcome(0), outcome(1))
 
-    assert looks == [3]
-    assert_whole(engine, job_id, copied=3)
+    assert search_counts == [3]
+    assert_complete(engine, job_id, copied=3)
 
 
 def test_stop_between_two_searches_leaves_copies_to_the_next_owner(
@@ -198,7 +198,7 @@ def test_stop_between_two_searches_leaves_copies_to_the_next_owner(
     copies = CopyWriter(engine, search_items_max=8)
     assert not run_all(copies.due_copy_steps(CopiesDue(job_id, 0, 20)), stop)
     assert run_all(copies.due_copy_steps(CopiesDue(job_id, 0, 20)), NEVER)
-    assert_whole(engine, job_id, copied=19)
+    assert_complete(engine, job_id, copied=19)
 
 
 def test_copies_due_record_concerns_its_own_items(engine: sa.Engine, writer: Writer) -> None:
@@ -233,7 +233,7 @@ def test_copies_of_a_failure_get_its_code_and_a_dead_letter_each(
         letters = connection.scalars(sa.select(dead_items.c.item_index)).all()
     assert sorted(letters) == [0, 1, 3, 4, 5]
     assert ledger(engine, job_id)["item_count"] == 2  # the failure was answered
-    assert_whole(engine, job_id, copied=3)
+    assert_complete(engine, job_id, copied=3)
 
 
 def test_copies_wait_while_their_original_is_retried(engine: sa.Engine, writer: Writer) -> None:
@@ -243,7 +243,7 @@ def test_copies_wait_while_their_original_is_retried(engine: sa.Engine, writer: 
     writer.write(job_id, outcome(0, attempt=2))
 
     assert job(engine, job_id)["state"] == "finalizing"
-    assert_whole(engine, job_id, copied=2)
+    assert_complete(engine, job_id, copied=2)
 
 
 def test_close_ends_copies_of_open_originals(engine: sa.Engine, writer: Writer) -> None:
@@ -256,7 +256,7 @@ def test_close_ends_copies_of_open_originals(engine: sa.Engine, writer: Writer) 
     outcomes = [Outcome(row.outcome) for row in item_table(engine, job_id)]
     assert [n for n, kind in enumerate(outcomes) if kind is Outcome.SUCCEEDED] == [0, 3, 4]
     assert outcomes.count(Outcome.EXPIRED) == 5
-    assert_whole(engine, job_id, copied=2)
+    assert_complete(engine, job_id, copied=2)
 
 
 def test_failed_copies_count_against_the_budget(engine: sa.Engine, writer: Writer) -> None:
@@ -269,7 +269,7 @@ def test_failed_copies_count_against_the_budget(engine: sa.Engine, writer: Write
     assert job(engine, cheap)["close_reason"] is None
     writer.write(cheap, outcome(8, input_tokens=1, output_tokens=0))
     assert counters(engine, cheap)["succeeded"] == 9
-    assert_whole(engine, cheap, copied=7)
+    assert_complete(engine, cheap, copied=7)
 
 
 def test_executed_copy_keeps_its_own_result(engine: sa.Engine, writer: Writer) -> None:
@@ -279,7 +279,7 @@ def test_executed_copy_keeps_its_own_result(engine: sa.Engine, writer: Writer) -
 
     assert [row.copied_from for row in item_table(engine, job_id)] == [None, None, 0]
     assert ledger(engine, job_id)["item_count"] == 2
-    assert_whole(engine, job_id, copied=1)
+    assert_complete(engine, job_id, copied=1)
 
 
 def test_bodies_bound_a_transaction_of_copies(engine: sa.Engine) -> None:

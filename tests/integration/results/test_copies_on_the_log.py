@@ -39,26 +39,28 @@ APPENDED = {n: n % ORIGINALS for n in range(40, TOTAL)}
 AGAIN = {"retryable": True, "status_code": 500}
 
 
-def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:
+def write_job_with_copies(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:
     """Two files, duplicates, a retry, failures, a cancellation, and a restarted writer."""
     job_id = deduplicating(engine, 40, COPIES, sealed=False, total_final=False)
 
-    def say(*outcomes: ItemOutcome) -> None:
+    def send_outcomes(*outcomes: ItemOutcome) -> None:
         send(producer, job_id, outcomes_of(job_id, *outcomes))
 
-    say(outcome(0), outcome(1), failed(2), failed(3, **AGAIN), outcome(0))
-    say(outcome(1, body=b"other"), outcome(4, custom_id="a\0b"), outcome(5, body_key="k", body=b""))
+    send_outcomes(outcome(0), outcome(1), failed(2), failed(3, **AGAIN), outcome(0))
+    send_outcomes(
+        outcome(1, body=b"other"), outcome(4, custom_id="a\0b"), outcome(5, body_key="k", body=b"")
+    )
     producer.flush(10)
     with running(engine, kafka):
         until(lambda: lag(kafka) == 0)
     with engine.begin() as connection:  # as the verdict on an appended file does
         connection.execute(sa.update(jobs).values(total_count=TOTAL, total_final=True, sealed=True))
     add_copies(engine, job_id, APPENDED)
-    say(outcome(6))
+    send_outcomes(outcome(6))
     send(producer, job_id, CopiesDue(job_id, 40, TOTAL))
-    say(outcome(3, attempt=2), outcome(2))
+    send_outcomes(outcome(3, attempt=2), outcome(2))
     send(producer, job_id, Close(job_id, 0, CloseReason.CANCELLED))
-    say(outcome(7))
+    send_outcomes(outcome(7))
     producer.flush(10)
     with running(engine, kafka):
         until(lambda: lag(kafka) == 0)
@@ -69,7 +71,7 @@ def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -
 def test_audit_and_rebuild_agree_with_the_writer_on_copies(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
-    job_id = whole_life(engine, kafka, producer)
+    job_id = write_job_with_copies(engine, kafka, producer)
     ended = {n for n in range(TOTAL) if n % ORIGINALS <= 6}
     rows = item_table(engine, job_id)
     kinds = {row.item_index for row in rows if row.outcome is not Outcome.CANCELLED.value}

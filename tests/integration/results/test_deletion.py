@@ -248,10 +248,10 @@ def test_interrupted_removal_continues(
     assert count(engine, items, job_id) == 2
     with monkeypatch.context() as broken:
 
-        def away(_: str) -> None:
+        def unavailable(_: str) -> None:
             raise ObjectStoreAwayError
 
-        broken.setattr(store, "delete", away)
+        broken.setattr(store, "delete", unavailable)
         removal.run_once(ROWS_MAX)
     assert count(engine, items, job_id) == 0
     with engine.begin() as connection:

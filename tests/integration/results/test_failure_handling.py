@@ -138,11 +138,11 @@ def test_dead_letter_has_all_attempts(engine: sa.Engine, writer: ItemWriter) -> 
 def test_groups_without_failures_skip_the_failure_handler(
     engine: sa.Engine, writer: ItemWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def looked(*_: object) -> None:
-        pytest.fail("a group without failures was looked at")
+    def fail_if_called(*_: object) -> None:
+        pytest.fail("a group without failures reached the failure handler")
 
-    monkeypatch.setattr(FailureHandler, "handle", looked)
-    monkeypatch.setattr("results.writer.item_writer.record_dead_letters", looked)
+    monkeypatch.setattr(FailureHandler, "handle", fail_if_called)
+    monkeypatch.setattr("results.writer.item_writer.record_dead_letters", fail_if_called)
     job_id = add_running_job(engine, 4)
     writer.write({job_id: [outcome(0), outcome(1)]})
     writer.write({job_id: [outcome(1), outcome(2)]})  # with a duplicate

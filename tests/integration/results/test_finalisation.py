@@ -49,7 +49,7 @@ def always(_: object = None) -> None:
     """A lease check that always succeeds."""
 
 
-def take(engine: sa.Engine, *, holder: str = "one", ttl_s: float = 60) -> Lease:
+def acquire_lease(engine: sa.Engine, *, holder: str = "one", ttl_s: float = 60) -> Lease:
     with engine.begin() as connection:
         (lease,) = claim(
             connection, role="finaliser", holder=holder, ttl_s=ttl_s, limit=1, where=READY
@@ -96,7 +96,7 @@ def test_both_files_have_their_items_in_order(engine: sa.Engine, store: LocalObj
         output_expires_after_s=3600,
     )
 
-    assert finalise(engine, store, take(engine), check=always) is JobState.COMPLETED
+    assert finalise(engine, store, acquire_lease(engine), check=always) is JobState.COMPLETED
 
     ended = job(engine, job_id)
     assert ended["state"] == "completed"
@@ -125,7 +125,7 @@ def test_both_files_have_their_items_in_order(engine: sa.Engine, store: LocalObj
 def test_missing_large_answer_fails_only_its_line(engine: sa.Engine, store: LocalObjects) -> None:
     job_id = settle(engine, [outcome(0, body=b"", body_key="answers/gone/0"), outcome(1)])
 
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
 
     gone, kept = lines(engine, store, job(engine, job_id)["output_file_id"])
     assert (gone["response"], gone["error"]["code"]) == (None, "answer_gone")
@@ -149,7 +149,7 @@ def test_file_without_lines_is_not_stored(
 ) -> None:
     job_id = settle(engine, [made(0)])
 
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
 
     ended = job(engine, job_id)
     assert ended[empty] is None
@@ -187,7 +187,7 @@ def test_custom_ids_of_unread_items_come_from_the_input(
     closer = JobCloser(engine, partitions)
     run_all(closer.close_steps(Close(job_id, 0, reason)), threading.Event())
 
-    assert finalise(engine, store, take(engine), check=always) is ended_state
+    assert finalise(engine, store, acquire_lease(engine), check=always) is ended_state
 
     ended = job(engine, job_id)
     assert ended[f"{ended_state}_at"] is not None
@@ -215,7 +215,7 @@ def test_unreadable_input_line_does_not_block_its_job(
     closer = JobCloser(engine, DayPartitions(engine))
     run_all(closer.close_steps(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
-    assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
+    assert finalise(engine, store, acquire_lease(engine), check=always) is JobState.CANCELLED
 
     error = lines(engine, store, job(engine, job_id)["error_file_id"])
     assert [line["custom_id"] for line in error] == ["a", "", "c"]
@@ -237,7 +237,7 @@ def test_truncated_input_does_not_block_its_job(
     closer = JobCloser(engine, DayPartitions(engine))
     run_all(closer.close_steps(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
-    assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
+    assert finalise(engine, store, acquire_lease(engine), check=always) is JobState.CANCELLED
 
     error = lines(engine, store, job(engine, job_id)["error_file_id"])
     assert [line["custom_id"] for line in error] == names
@@ -248,7 +248,7 @@ def test_body_in_an_object_is_written_inline(engine: sa.Engine, store: LocalObje
     put(store, "bodies/large", b'{\n"text": "' + b"x" * 3_000_000 + b'"}')
     job_id = settle(engine, [outcome(0, body=b"", body_key="bodies/large"), outcome(1)])
 
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
 
     output = lines(engine, store, job(engine, job_id)["output_file_id"])
     assert len(output[0]["response"]["body"]["text"]) == 3_000_000
@@ -265,22 +265,22 @@ def test_cancellation_while_files_are_written_ends_cancelled(
             change = sa.update(jobs).where(jobs.c.id == job_id)
             connection.execute(change.values(state="cancelling", close_reason="cancelled"))
 
-    assert finalise(engine, store, take(engine), check=cancel) is JobState.CANCELLED
+    assert finalise(engine, store, acquire_lease(engine), check=cancel) is JobState.CANCELLED
     assert job(engine, job_id)["output_file_id"] is not None
 
 
 def test_one_of_two_concurrent_finalisers_wins(engine: sa.Engine, store: LocalObjects) -> None:
     job_id = settle(engine, [outcome(n) for n in range(50)] + [failed(50)])
-    first = take(engine, holder="one", ttl_s=0)
-    second = take(engine, holder="two")
+    first = acquire_lease(engine, holder="one", ttl_s=0)
+    second = acquire_lease(engine, holder="two")
     barrier = threading.Barrier(2)
 
-    def meet() -> None:
+    def wait_for_rival() -> None:
         barrier.wait(10)
 
     def attempt(lease: Lease) -> str:
         try:
-            return finalise(engine, store, lease, check=meet)
+            return finalise(engine, store, lease, check=wait_for_rival)
         except LeaseLostError:
             return "lost"
 
@@ -305,7 +305,7 @@ def test_lost_lease_ends_finalising_at_the_next_page(
         raise LeaseLostError
 
     with pytest.raises(LeaseLostError):
-        finalise(engine, store, take(engine), check=lost)
+        finalise(engine, store, acquire_lease(engine), check=lost)
 
     assert keys(store) == []
     assert job(engine, job_id)["state"] == "finalizing"
@@ -322,10 +322,10 @@ def test_objects_of_a_crashed_attempt_are_deleted_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(finalisation, "require", crash)
         with pytest.raises(KeyboardInterrupt):
-            finalise(engine, store, take(engine, ttl_s=0), check=always)
+            finalise(engine, store, acquire_lease(engine, ttl_s=0), check=always)
     assert len(keys(store)) == 1
 
-    lease = take(engine, holder="two")
+    lease = acquire_lease(engine, holder="two")
     finalise(engine, store, lease, check=always)
 
     assert keys(store) == [f"results/{job_id.hex}/{lease.epoch}/output.jsonl"]
@@ -341,7 +341,7 @@ def test_store_error_after_the_commit_is_logged(
 
     monkeypatch.setattr(store, "list", away)
 
-    assert finalise(engine, store, take(engine), check=always) is JobState.COMPLETED
+    assert finalise(engine, store, acquire_lease(engine), check=always) is JobState.COMPLETED
 
 
 def test_stop_leaves_large_answers_to_the_sweep(engine: sa.Engine, store: LocalObjects) -> None:
@@ -353,7 +353,7 @@ def test_stop_leaves_large_answers_to_the_sweep(engine: sa.Engine, store: LocalO
         if lost := next(looks):
             raise lost
 
-    assert finalise(engine, store, take(engine), check=check) is JobState.COMPLETED
+    assert finalise(engine, store, acquire_lease(engine), check=check) is JobState.COMPLETED
     assert len(list(store.list(answer_prefix(job_id)))) == 1
 
 
@@ -365,13 +365,13 @@ def test_missing_row_is_an_error(engine: sa.Engine, store: LocalObjects) -> None
                 items.delete().where(items.c.job_id == job_id, items.c.item_index == gone)
             )
         with pytest.raises(RowNotFoundError):
-            finalise(engine, store, take(engine, ttl_s=0), check=always)
+            finalise(engine, store, acquire_lease(engine, ttl_s=0), check=always)
     assert keys(store) == []
 
 
 def test_terminal_job_is_not_claimed(engine: sa.Engine, store: LocalObjects) -> None:
     settle(engine, [outcome(0)])
-    finalise(engine, store, take(engine, ttl_s=0), check=always)
+    finalise(engine, store, acquire_lease(engine, ttl_s=0), check=always)
 
     with engine.begin() as connection:
         assert not claim(connection, role="finaliser", holder="x", ttl_s=1, limit=9, where=READY)

@@ -322,13 +322,15 @@ def test_last_thread_is_reserved_for_other_tenants(
     begun: list[UUID] = []
     go_on = threading.Event()
 
-    def held(engine: sa.Engine, store: LocalObjects, lease: Lease, **given: Any) -> JobState:
+    def blocked_finalise(
+        engine: sa.Engine, store: LocalObjects, lease: Lease, **given: Any
+    ) -> JobState:
         if lease.job_id in long:
             begun.append(lease.job_id)
             assert go_on.wait(DEADLINE_S)
         return finalise(engine, store, lease, **given)
 
-    monkeypatch.setattr("results.finaliser.finaliser.finalise", held)
+    monkeypatch.setattr("results.finaliser.finaliser.finalise", blocked_finalise)
     role = finaliser(engine, store, "one", jobs_max=2, look_interval_s=0.05)
     with running(role, database_url):
         until(lambda: begun and job(engine, other)["state"] == "completed")

@@ -22,7 +22,9 @@ from storage.objects.local_objects import LocalObjects
 from tests.integration.results.test_deletion import ended
 
 
-def tell(engine: sa.Engine, job_id: UUID, tenant_id: UUID, event_type: str, number: int) -> None:
+def add_messages(
+    engine: sa.Engine, job_id: UUID, tenant_id: UUID, event_type: str, number: int
+) -> None:
     """Add messages about a job, each with a delivery and an attempt."""
     endpoint_id = new_uuid()
     ids = [new_uuid() for _ in range(number)]
@@ -53,9 +55,9 @@ def test_messages_of_a_deleted_batch_are_removed_in_slices(
     store = LocalObjects(tmp_path / "objects", clock=SystemClock())
     job_id, tenant_id = ended(engine, store)
     kept, its_tenant = ended(engine, store)
-    tell(engine, job_id, tenant_id, ITEM_FAILED, 5)
-    tell(engine, job_id, tenant_id, "batch.completed", 1)
-    tell(engine, kept, its_tenant, ITEM_FAILED, 1)
+    add_messages(engine, job_id, tenant_id, ITEM_FAILED, 5)
+    add_messages(engine, job_id, tenant_id, "batch.completed", 1)
+    add_messages(engine, kept, its_tenant, ITEM_FAILED, 1)
     with engine.connect() as delivering:
         its = sa.select(webhook_messages.c.id).where(webhook_messages.c.job_id == job_id)
         delivering.execute(its.with_for_update())

@@ -35,7 +35,7 @@ def rows_of(engine: sa.Engine, table: sa.Table, job_id: UUID) -> list[dict[str, 
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def lose(engine: sa.Engine, table: sa.Table, *where: sa.ColumnElement[bool]) -> None:
+def delete_rows(engine: sa.Engine, table: sa.Table, *where: sa.ColumnElement[bool]) -> None:
     with engine.begin() as connection:
         connection.execute(sa.delete(table).where(*where))
 
@@ -66,7 +66,7 @@ def test_other_attempt_limit_is_found_despite_lost_rows(
     engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
 ) -> None:
     job_id = write_job_with_every_outcome(engine, kafka, producer)
-    lose(engine, items, items.c.job_id == job_id)
+    delete_rows(engine, items, items.c.job_id == job_id)
 
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True, attempts_max=1)
 
@@ -79,7 +79,7 @@ def test_lost_counters_are_restored(
 ) -> None:
     job_ids = {write_job_with_every_outcome(engine, kafka, producer) for _ in range(2)}
     before = {job_id: state_of(engine, job_id) for job_id in job_ids}
-    lose(engine, job_counters)
+    delete_rows(engine, job_counters)
 
     compared = rebuilt(engine, kafka, database, None)
     with engine.connect() as connection:
@@ -109,8 +109,8 @@ def test_lost_dead_letters_and_attempts_are_restored(
     job_id, other_id = (write_job_with_every_outcome(engine, kafka, producer) for _ in range(2))
     letters, tried = rows_of(engine, dead_items, job_id), attempts(engine, job_id)
     assert len(letters) == FAILED
-    lose(engine, dead_items, dead_items.c.job_id == job_id)
-    lose(engine, item_attempts, item_attempts.c.job_id == job_id)
+    delete_rows(engine, dead_items, dead_items.c.job_id == job_id)
+    delete_rows(engine, item_attempts, item_attempts.c.job_id == job_id)
 
     (compared,) = rebuilt(engine, kafka, database, [job_id])
     assert dead(engine, job_id) == []
@@ -140,7 +140,7 @@ def test_existing_dead_letter_keeps_its_redrive(
     job_id, redrive_id = write_job_with_every_outcome(engine, kafka, producer), new_uuid()
     with engine.begin() as connection:
         connection.execute(sa.update(dead_items).values(redriven_job_id=redrive_id))
-    lose(engine, dead_items, dead_items.c.item_index == 30)
+    delete_rows(engine, dead_items, dead_items.c.item_index == 30)
 
     (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
 
@@ -161,11 +161,11 @@ def test_job_deleted_before_the_swap_is_not_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job_id = write_job_with_every_outcome(engine, kafka, producer)
-    lose(engine, items, items.c.job_id == job_id, items.c.item_index < 10)
+    delete_rows(engine, items, items.c.job_id == job_id, items.c.item_index < 10)
 
     def deleted_first(*given: Any) -> RebuildOutcome:
         end_and_delete(engine, job_id)
-        lose(engine, dead_items)
+        delete_rows(engine, dead_items)
         return swap(*given)
 
     monkeypatch.setattr(rebuilding, "swap", deleted_first)
@@ -187,10 +187,10 @@ def test_counters_lost_before_the_swap_are_restored(
 ) -> None:
     job_id = write_job_with_every_outcome(engine, kafka, producer)
     succeeded = counters(engine, job_id)["succeeded"]
-    lose(engine, items, items.c.job_id == job_id, items.c.item_index < 10)
+    delete_rows(engine, items, items.c.job_id == job_id, items.c.item_index < 10)
 
     def lost_first(*given: Any) -> RebuildOutcome:
-        lose(engine, job_counters)
+        delete_rows(engine, job_counters)
         return swap(*given)
 
     monkeypatch.setattr(rebuilding, "swap", lost_first)

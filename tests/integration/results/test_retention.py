@@ -45,11 +45,11 @@ def store(tmp_path: Path) -> LocalObjects:
 def sweep(engine: sa.Engine, store: LocalObjects) -> Sweep:
     """Run the retention sweep of a new process once."""
 
-    def turn(**settings: Any) -> None:
+    def run_sweep(**settings: Any) -> None:
         settings = {"batch_days": 10, "request_days": 10, "tombstone_days": 10} | settings
         RetentionSweep(engine, store, RetentionSettings(**settings), "me").run_once()
 
-    return turn
+    return run_sweep
 
 
 def long_ago(number: float) -> sa.TextClause:
@@ -215,7 +215,7 @@ def test_unneeded_day_is_dropped(engine: sa.Engine, monkeypatch: pytest.MonkeyPa
     assert ledger(engine, gone) == bill
 
 
-def bury(engine: sa.Engine, job_id: UUID) -> None:
+def tombstone(engine: sa.Engine, job_id: UUID) -> None:
     tenant_id = job(engine, job_id)["tenant_id"]
     with engine.begin() as connection:
         delete_batch(connection, tenant_id, job_id, key_id=new_uuid())
@@ -225,13 +225,13 @@ def test_half_detached_day_is_completed_first(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier, later = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
-    bury(engine, later)
+    tombstone(engine, later)
     with engine.begin() as writer:
         writer.execute(sa.select(items.c.item_index).limit(1))
         monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET statement_timeout = '300ms'")
         assert drop_unneeded_days(engine) == 0
         monkeypatch.undo()
-    bury(engine, earlier)
+    tombstone(engine, earlier)
 
     assert drop_unneeded_days(engine) == 2
     assert partitions(engine) == set()
@@ -240,7 +240,7 @@ def test_half_detached_day_is_completed_first(
 def test_day_being_read_blocks_no_other(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     read, other = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
     for job_id in (read, other):
-        bury(engine, job_id)
+        tombstone(engine, job_id)
     name = partition_name(today(engine) - 12)
     with engine.begin() as connection:
         connection.execute(sa.text(f"ALTER TABLE items DETACH PARTITION {name}"))
@@ -254,17 +254,17 @@ def test_day_being_read_blocks_no_other(engine: sa.Engine, monkeypatch: pytest.M
 @pytest.mark.parametrize("how", ["DETACH PARTITION", "DROP TABLE"])
 def test_concurrent_drop_is_no_failure(engine: sa.Engine, database_url: str, how: str) -> None:
     gone = ended_job(engine, days_ago=11)
-    bury(engine, gone)
+    tombstone(engine, gone)
     name = partition_name(today(engine) - 11)
     statement = f"DROP TABLE {name}" if how == "DROP TABLE" else f"ALTER TABLE items {how} {name}"
 
-    def be_faster(*arguments: Any) -> None:
+    def drop_first(*arguments: Any) -> None:
         if "DETACH" in arguments[2]:
             execute(database_url, statement)
 
-    sa.event.listen(engine, "before_cursor_execute", be_faster)
+    sa.event.listen(engine, "before_cursor_execute", drop_first)
     assert drop_unneeded_days(engine) == 1
-    sa.event.remove(engine, "before_cursor_execute", be_faster)
+    sa.event.remove(engine, "before_cursor_execute", drop_first)
     assert partitions(engine) == set()
 
 

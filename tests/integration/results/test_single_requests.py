@@ -63,7 +63,7 @@ def put(store: LocalObjects, key: str, data: bytes) -> None:
         upload.complete()
 
 
-def begin(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, UUID]:
+def add_request(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, UUID]:
     """Add a request; return its tenant and its job."""
     job_id = new_uuid()
     line = input_line(public_id(REQUEST, job_id), ENDPOINT, b'{\n"model":"small"}')
@@ -102,7 +102,7 @@ def objects_of(store: LocalObjects) -> set[str]:
 def test_request_completes_with_its_answer_and_no_files(
     engine: sa.Engine, store: LocalObjects
 ) -> None:
-    tenant_id, job_id = begin(engine, store)
+    tenant_id, job_id = add_request(engine, store)
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.outcome, row.total_count) == ("in_progress", None, 1)
     end(engine, store, job_id, outcome(0))
@@ -124,7 +124,7 @@ def test_processes_choose_different_requests(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_finaliser, "ROUND_MAX", 2)
-    job_ids = [begin(engine, store)[1] for _ in range(7)]
+    job_ids = [add_request(engine, store)[1] for _ in range(7)]
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)] for job_id in job_ids})
     offered: list[list[UUID]] = []
 
@@ -142,7 +142,7 @@ def test_processes_choose_different_requests(
 
 
 def test_refused_request_completes_with_the_refusal(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store)
+    tenant_id, job_id = add_request(engine, store)
     end(engine, store, job_id, failed(0))
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.status_code) == ("completed", 400)
@@ -150,7 +150,7 @@ def test_refused_request_completes_with_the_refusal(engine: sa.Engine, store: Lo
 
 
 def test_unreferenced_answers_are_removed(engine: sa.Engine, store: LocalObjects) -> None:
-    _, job_id = begin(engine, store)
+    _, job_id = add_request(engine, store)
     kept, spare = (answer_prefix(job_id) + name for name in ("kept", "spare"))
     put(store, kept, b"{}")
     put(store, spare, b"{}")
@@ -161,7 +161,7 @@ def test_unreferenced_answers_are_removed(engine: sa.Engine, store: LocalObjects
 
 
 def test_requests_are_no_batches(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store)
+    tenant_id, job_id = add_request(engine, store)
     with engine.connect() as connection:
         with pytest.raises(JobMissingError):
             find_job(connection, tenant_id, job_id)
@@ -174,7 +174,7 @@ def test_requests_are_no_batches(engine: sa.Engine, store: LocalObjects) -> None
 
 
 def test_cancelled_request_ends_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store)
+    tenant_id, job_id = add_request(engine, store)
     with engine.begin() as connection:
         assert cancel_request(connection, tenant_id, job_id).state == "cancelling"
     close(engine, job_id, CloseReason.CANCELLED)
@@ -186,14 +186,14 @@ def test_cancelled_request_ends_cancelled(engine: sa.Engine, store: LocalObjects
 
 
 def test_terminal_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store)
+    tenant_id, job_id = add_request(engine, store)
     end(engine, store, job_id, outcome(0))
     with engine.begin() as connection, pytest.raises(RequestEndedError):
         cancel_request(connection, tenant_id, job_id)
 
 
 def test_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store, timeout_s=-1.0)
+    tenant_id, job_id = add_request(engine, store, timeout_s=-1.0)
     with engine.begin() as connection:
         assert close_expired(connection) == 1
     close(engine, job_id, CloseReason.EXPIRED)
@@ -203,7 +203,7 @@ def test_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObject
 
 
 def test_lost_request_is_re_emitted(engine: sa.Engine, store: LocalObjects) -> None:
-    _, job_id = begin(engine, store)
+    _, job_id = add_request(engine, store)
     with engine.connect() as connection:
         opened = open_jobs(connection, [job_id])[job_id]
         assert missing_indexes(connection, opened, range(opened.cursor.item_index)) == [0]
@@ -275,8 +275,8 @@ def test_refused_answers_block_no_other_keys(
 
 
 def test_orphans_of_requests_are_found(engine: sa.Engine, store: LocalObjects) -> None:
-    _, open_id = begin(engine, store)
-    _, ended_id = begin(engine, store)
+    _, open_id = add_request(engine, store)
+    _, ended_id = add_request(engine, store)
     answer = answer_prefix(ended_id) + "a"
     put(store, answer, b"{}")
     end(engine, store, ended_id, outcome(0, body=b"", body_key=answer))

@@ -25,7 +25,7 @@ DUE = old_batches_query(10)
 
 
 @pytest.fixture
-def impatient(database: DatabaseSettings) -> Iterator[sa.Engine]:
+def impatient_engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
     """An engine with a short lock timeout."""
     settings = database.model_copy(update={"lock_timeout_s": 0.2})
     engine = create_engine(settings, application_name="test")
@@ -34,15 +34,15 @@ def impatient(database: DatabaseSettings) -> Iterator[sa.Engine]:
 
 
 @pytest.fixture
-def held(engine: sa.Engine) -> UUID:
+def locked_job(engine: sa.Engine) -> UUID:
     """The oldest batch; its file is not locked yet."""
     return ended_job(engine, days_ago=20)
 
 
 @pytest.fixture
-def holder(engine: sa.Engine, held: UUID) -> Iterator[sa.Connection]:
+def holder(engine: sa.Engine, locked_job: UUID) -> Iterator[sa.Connection]:
     """A connection that locks the file of the oldest batch."""
-    its = sa.select(files.c.id).where(files.c.id == job(engine, held)["input_file_id"])
+    its = sa.select(files.c.id).where(files.c.id == job(engine, locked_job)["input_file_id"])
     with engine.connect() as connection:
         connection.execute(its.with_for_update())
         yield connection
@@ -54,37 +54,37 @@ def is_kept(engine: sa.Engine, job_id: UUID) -> bool:
 
 @pytest.mark.usefixtures("holder")
 def test_sweep_continues_after_a_refused_batch(
-    engine: sa.Engine, impatient: sa.Engine, held: UUID, tmp_path: Path
+    engine: sa.Engine, impatient_engine: sa.Engine, locked_job: UUID, tmp_path: Path
 ) -> None:
     others = [ended_job(engine, days_ago=11) for _ in range(2)]
     store = LocalObjects(tmp_path / "objects", clock=SystemClock())
     before = FAILURES._value.get()
 
-    RetentionSweep(impatient, store, RetentionSettings(batch_days=10), "me").run_once()
+    RetentionSweep(impatient_engine, store, RetentionSettings(batch_days=10), "me").run_once()
 
-    assert is_kept(engine, held)
-    assert [rows_of(engine, one) for one in (held, *others)] == [1, 0, 0]
+    assert is_kept(engine, locked_job)
+    assert [rows_of(engine, one) for one in (locked_job, *others)] == [1, 0, 0]
     assert FAILURES._value.get() == before + 1
 
 
 def test_run_ends_after_some_failures_and_the_next_skips_them(
     engine: sa.Engine,
-    impatient: sa.Engine,
-    held: UUID,
+    impatient_engine: sa.Engine,
+    locked_job: UUID,
     holder: sa.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tombstones, "FAILURES_MAX", 1)
     other = ended_job(engine, days_ago=11)
-    process = BatchTombstones(impatient)
+    process = BatchTombstones(impatient_engine)
 
     process.run_once(DUE)
-    assert [is_kept(engine, one) for one in (held, other)] == [True, True]
+    assert [is_kept(engine, one) for one in (locked_job, other)] == [True, True]
     process.run_once(DUE)
-    assert [is_kept(engine, one) for one in (held, other)] == [True, False]
+    assert [is_kept(engine, one) for one in (locked_job, other)] == [True, False]
     holder.rollback()
     process.run_once(DUE)
-    assert is_kept(engine, held)  # it rests
+    assert is_kept(engine, locked_job)  # it rests
     process.retry_refused()
     process.run_once(DUE)
-    assert not is_kept(engine, held)
+    assert not is_kept(engine, locked_job)

@@ -194,19 +194,19 @@ def test_rebalances_and_kills_change_no_rows(
 ) -> None:
     job_ids = [add_running_job(engine, 200) for _ in range(8)]
 
-    def feed() -> None:
+    def send_all() -> None:
         for start in range(0, 200, 5):
             for job_id in job_ids:
                 send_items(producer, job_id, range(start, start + 5))
             producer.flush(10)
 
-    feeding = threading.Thread(target=feed)
-    feeding.start()
+    sending = threading.Thread(target=send_all)
+    sending.start()
     with running(engine, kafka, group_items_max=20):
         for _ in range(3):
             with running(engine, kafka, group_items_max=20) as guest:
                 until(lambda g=guest: g.consumer.assigned)  # type: ignore[misc]
-        feeding.join()
+        sending.join()
         until(lambda: all(job(engine, job_id)["settled_at"] for job_id in job_ids))
 
     for job_id in job_ids:
@@ -222,7 +222,7 @@ def test_writer_waits_for_an_unavailable_database(
     producer.flush(10)
 
     @sa.event.listens_for(engine, "connect")
-    def hurry(connection: object, _record: object) -> None:
+    def set_lock_timeout(connection: object, _record: object) -> None:
         connection.execute("SET lock_timeout = '100ms'")  # type: ignore[attr-defined]
         connection.commit()  # type: ignore[attr-defined]
 

@@ -50,7 +50,9 @@ def input_key(store: LocalObjects) -> str:
     return key
 
 
-def hidden(store: LocalObjects, job_id: UUID, given: ItemOutcome, **fields: Any) -> dict[str, Any]:
+def encrypted_row(
+    store: LocalObjects, job_id: UUID, given: ItemOutcome, **fields: Any
+) -> dict[str, Any]:
     """The encrypted body of an item, as a replica writes it."""
     cipher = DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
     body = cipher.encrypt(given.body, Place(job_id, Way.OUT, given.index))
@@ -62,12 +64,12 @@ def settled(engine: sa.Engine, store: LocalObjects, input_key: str) -> UUID:
     given = [outcome(0), outcome(1), outcome(2, body=b'{"answer":0}'), failed(3)]
     job_id = settle(engine, given, zero_retention=True, input_key=input_key, input_bytes=1000)
     large = f"{answer_prefix(job_id)}1"
-    put(store, large, hidden(store, job_id, given[1])["body"])
+    put(store, large, encrypted_row(store, job_id, given[1])["body"])
     values = {
-        0: hidden(store, job_id, given[0]),
+        0: encrypted_row(store, job_id, given[0]),
         1: {"body": None, "body_key": large, "custom_id": None},
-        2: hidden(store, job_id, given[0], copied_from=0),
-        3: hidden(store, job_id, given[3]),
+        2: encrypted_row(store, job_id, given[0], copied_from=0),
+        3: encrypted_row(store, job_id, given[3]),
     }
     for index, fields in values.items():
         change(engine, job_id, index, **fields)
@@ -80,7 +82,7 @@ def change(engine: sa.Engine, job_id: UUID, index: int, **fields: Any) -> None:
         connection.execute(sa.update(items).where(*where).values(**fields))
 
 
-def said(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]:
+def file_lines(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]:
     """The lines of a job's files by custom id."""
     row = job(engine, job_id)
     found = [
@@ -100,7 +102,12 @@ def test_output_files_are_decrypted(engine: sa.Engine, store: LocalObjects, inpu
     finalise(engine, store, take(engine), check=always)
     first = {"answer": 0}
     error = {"error": {"message": "no"}}
-    assert said(engine, store, job_id) == {"a": first, "b": {"answer": 1}, "c": first, "d": error}
+    assert file_lines(engine, store, job_id) == {
+        "a": first,
+        "b": {"answer": 1},
+        "c": first,
+        "d": error,
+    }
     assert list(store.list("answers/")) == []
 
 
@@ -112,7 +119,7 @@ def test_undecryptable_answer_fails_only_its_line(
     change(engine, job_id, 2, copied_from=None)  # an answer in the place of another
     finalise(engine, store, take(engine), check=always)
     unreadable = "answer_unreadable"
-    found = said(engine, store, job_id)
+    found = file_lines(engine, store, job_id)
     assert (found["a"], found["b"], found["c"]) == (unreadable, {"answer": 1}, unreadable)
 
 
@@ -123,7 +130,7 @@ def test_lost_key_fails_the_lines_and_not_the_process(
     store.delete(job_key_name(job_id))
     finalise(engine, store, take(engine), check=always)
     assert job(engine, job_id)["state"] == "completed"
-    assert said(engine, store, job_id) == dict.fromkeys(NAMES, "key_gone")
+    assert file_lines(engine, store, job_id) == dict.fromkeys(NAMES, "key_gone")
 
 
 def sweep(engine: sa.Engine, store: LocalObjects) -> None:
@@ -131,7 +138,7 @@ def sweep(engine: sa.Engine, store: LocalObjects) -> None:
     RetentionSweep(engine, store, settings, "me").run_once()
 
 
-def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID:
+def make_zero_retention(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID:
     """Make a job and its tenant zero-retention."""
     DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
     with engine.begin() as connection:
@@ -145,7 +152,7 @@ def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID
 def test_zero_retention_batches_are_deleted_early(engine: sa.Engine, store: LocalObjects) -> None:
     past, recent, others = (ended_job(engine, days_ago=d) for d in (0.2, 0.05, 0.2))
     for job_id in (past, recent):
-        retain_nothing(engine, store, job_id)
+        make_zero_retention(engine, store, job_id)
     bill = ledger(engine, past)
 
     sweep(engine, store)
@@ -164,7 +171,7 @@ def test_keys_are_destroyed_before_rows_are_removed(
     )  # as if others had all of its turn
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
     for job_id in past:
-        retain_nothing(engine, store, job_id)
+        make_zero_retention(engine, store, job_id)
 
     sweep(engine, store)
 
@@ -177,7 +184,7 @@ def test_refused_key_blocks_no_other(
 ) -> None:
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
     for job_id in past:
-        retain_nothing(engine, store, job_id)
+        make_zero_retention(engine, store, job_id)
         with engine.begin() as connection:
             due = sa.update(jobs).where(jobs.c.id == job_id).values(removal_due_at=sa.func.now())
             connection.execute(due.values(deleted_at=sa.func.now()))
@@ -203,7 +210,7 @@ def test_key_of_a_batch_is_destroyed_once(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = ended_job(engine, days_ago=0.2)
-    retain_nothing(engine, store, job_id)
+    make_zero_retention(engine, store, job_id)
     with engine.begin() as connection:
         due = sa.update(jobs).where(jobs.c.id == job_id).values(removal_due_at=sa.func.now())
         connection.execute(due.values(deleted_at=sa.func.now()))
@@ -261,7 +268,7 @@ def test_unused_zero_retention_files_are_deleted_early(
     engine: sa.Engine, store: LocalObjects
 ) -> None:
     job_id = add_running_job(engine, 1, created_at=long_ago(1))
-    tenant_id = retain_nothing(engine, store, job_id)
+    tenant_id = make_zero_retention(engine, store, job_id)
     unused = unused_file(engine, tenant_id, days_ago=1)
     with engine.begin() as connection:
         connection.execute(sa.update(files).values(created_at=long_ago(1)))
@@ -280,9 +287,9 @@ def test_keys_without_a_job_are_orphans(
     engine: sa.Engine, store: LocalObjects, tmp_path: Path
 ) -> None:
     kept = ended_job(engine, days_ago=0)
-    retain_nothing(engine, store, kept)
+    make_zero_retention(engine, store, kept)
     late = ended_job(engine, days_ago=0)
-    retain_nothing(engine, store, late)
+    make_zero_retention(engine, store, late)
     with engine.begin() as connection:
         gone = {"deleted_at": sa.func.now()}
         connection.execute(sa.update(jobs).where(jobs.c.id == late).values(**gone))

@@ -43,7 +43,7 @@ def job_with_callback(site: Site) -> tuple[UUID, UUID]:
         return job_id, add_callback(connection, site.tenant_id, job_id, callback, CIPHER)
 
 
-def tell(site: Site, job_id: UUID, event_type: str = "batch.completed") -> None:
+def record_end(site: Site, job_id: UUID, event_type: str = "batch.completed") -> None:
     with site.engine.begin() as connection:
         now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
         message = job_message((new_uuid(), event_type), site.tenant_id, job_id, now_s)
@@ -55,13 +55,13 @@ def tell(site: Site, job_id: UUID, event_type: str = "batch.completed") -> None:
 def test_callback_with_a_new_url_moves_to_the_queue_of_its_host(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
     lanes = [f"c:{site.tenant_id.hex}:https://{host}" for host in ("8.8.8.8:443", "9.9.9.9:8443")]
-    tell(site, job_id)
+    record_end(site, job_id)
     with site.engine.begin() as connection:
         connection.execute(
             webhook_lanes.insert(), [{"lane": lane, "failure_count": 9} for lane in lanes]
         )
         change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(url=NEW))
-    tell(site, job_id, "batch.failed")
+    record_end(site, job_id, "batch.failed")
 
     assert site.row(endpoint).lane == lanes[1]
     assert [d.lane for d in site.deliveries(endpoint)] == [lanes[1]] * 2
@@ -71,7 +71,7 @@ def test_callback_with_a_new_url_moves_to_the_queue_of_its_host(site: Site) -> N
 
 def test_replay_of_a_moved_callback_uses_its_new_queue(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
-    tell(site, job_id)
+    record_end(site, job_id)
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state="exhausted"))
         change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(url=NEW))
@@ -85,7 +85,7 @@ def test_replay_of_a_moved_callback_uses_its_new_queue(site: Site) -> None:
 
 def test_moving_and_disabling_a_callback_drops_its_deliveries(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
-    tell(site, job_id)
+    record_end(site, job_id)
     with site.engine.begin() as connection:
         both = EndpointChange(url=NEW, enabled=False)
         change_endpoint(connection, site.tenant_id, endpoint, both)
@@ -126,7 +126,7 @@ def test_callback_of_a_deleted_batch_is_hidden(site: Site) -> None:
             find_endpoint(connection, tenant_id, endpoint)
         with pytest.raises(EndpointNotFoundError):
             change_endpoint(connection, tenant_id, endpoint, again)
-    tell(site, job_id)  # the news of its end may come later
+    record_end(site, job_id)  # the news of its end may come later
     assert site.states(endpoint) == ["pending"]
 
 
@@ -139,7 +139,7 @@ def test_callback_of_a_deleted_batch_is_removed_after_its_delivery(
 ) -> None:
     job_id, endpoint = job_with_callback(site)
     _, other = job_with_callback(site)
-    tell(site, job_id)
+    record_end(site, job_id)
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state=state))
     delete(site, job_id, hours_ago=hours_ago)
@@ -163,20 +163,22 @@ def test_lists_and_events_read_no_foreign_callbacks(site: Site) -> None:
         connection.execute(sa.text("ANALYZE webhook_endpoints"))
     said: list[tuple[str, Any]] = []
 
-    def hear(_c: object, _cursor: object, statement: str, given: Any, *_: object) -> None:
+    def record_statement(
+        _c: object, _cursor: object, statement: str, given: Any, *_: object
+    ) -> None:
         if statement.startswith("SELECT") and "FROM webhook_endpoints" in statement:
             said.append((statement, given))
 
     new = EndpointChange("test", OLD, TERMINAL_EVENTS)
     with site.engine.begin() as connection:
-        sa.event.listen(connection, "before_cursor_execute", hear)
+        sa.event.listen(connection, "before_cursor_execute", record_statement)
         assert [x.endpoint_id for x in find_subscriptions(connection, [site.tenant_id], [])] == [
             endpoint
         ]
         cursor = Cursor(limit=10, after=None)
         assert [r.id for r in list_endpoints(connection, site.tenant_id, cursor).rows] == [endpoint]
         create_endpoint(connection, site.tenant_id, new, CIPHER, endpoints_max=2)
-        sa.event.remove(connection, "before_cursor_execute", hear)
+        sa.event.remove(connection, "before_cursor_execute", record_statement)
         assert len(said) >= 4
         for statement, given in said:
             plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", given)

@@ -59,9 +59,9 @@ async def test_unreadable_secret_is_a_recorded_failure(
     codes = [attempt.error_code for attempt in site.attempts(endpoint)]
     assert set(codes[:-1]) == {"secret_unreadable"}
     assert codes[-1] is None
-    told = [vars(r) for r in caplog.records if r.message == "webhook_secret_unreadable"]
-    assert {entry["endpoint"] for entry in told} == {endpoint}
-    assert [entry["is_old"] for entry in told] == [False] * (len(codes) - 1) + [True]
+    logged = [vars(r) for r in caplog.records if r.message == "webhook_secret_unreadable"]
+    assert {entry["endpoint"] for entry in logged} == {endpoint}
+    assert [entry["is_old"] for entry in logged] == [False] * (len(codes) - 1) + [True]
 
 
 async def test_unreadable_old_secret_does_not_prevent_signing(site: Site) -> None:

@@ -63,8 +63,8 @@ async def test_delivered_message_is_accepted_by_the_official_client(
     assert request.headers["content-type"] == "application/json"
     (attempt,) = site.attempts(endpoint)
     assert (attempt.number, attempt.status_code, attempt.error_code) == (1, 200, None)
-    (told,) = (vars(record) for record in caplog.records if record.message == "tried")
-    assert (told["webhook"], told["status"]) == (event.id, 200)
+    (logged,) = (vars(record) for record in caplog.records if record.message == "tried")
+    assert (logged["webhook"], logged["status"]) == (event.id, 200)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
