@@ -26,7 +26,7 @@ from tests.integration.results.test_audit_and_rebuild import (
     state_of,
     tally,
 )
-from tests.integration.results.test_copied_results import add_copies, assert_whole, deduplicating
+from tests.integration.results.test_copied_results import add_copies, assert_complete, deduplicating
 from tests.integration.results.test_writer import lag, running, send
 from tests.support.until import until
 from topics.clients.producer import LogProducer
@@ -76,7 +76,7 @@ def test_audit_and_rebuild_agree_with_the_writer_on_copies(
     rows = item_table(engine, job_id)
     kinds = {row.item_index for row in rows if row.outcome is not Outcome.CANCELLED.value}
     assert kinds == ended
-    assert_whole(engine, job_id, copied=len(ended) - 7)
+    assert_complete(engine, job_id, copied=len(ended) - 7)
 
     facts, read = tally(engine, kafka, job_id)
     assert read.is_complete

@@ -29,7 +29,7 @@ from storage.objects.object_store import Blocks
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, item_table, job, outcome
-from tests.integration.results.test_finalisation import always, lines, put, settle, take
+from tests.integration.results.test_finalisation import acquire_lease, always, lines, put, settle
 from topics.records.records import ItemOutcome
 
 IDLE_S = 0.1
@@ -73,7 +73,7 @@ def test_no_transaction_is_open_between_rows(
         application_name="strict",
     )
 
-    assert finalise(strict, store, take(engine), check=always) is JobState.COMPLETED
+    assert finalise(strict, store, acquire_lease(engine), check=always) is JobState.COMPLETED
 
     strict.dispose()
     assert len(lines(engine, store, job(engine, job_id)["output_file_id"])) == 3
@@ -136,11 +136,11 @@ from core.clock import SystemClock
 from pathlib import Path
 from storage.objects.local_objects import LocalObjects
 from tests.integration.results.outcomes import engine_of
-from tests.integration.results.test_finalisation import always, take
+from tests.integration.results.test_finalisation import always, acquire_lease
 from results.finaliser.finalisation import finalise
 engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
 for _ in range(2):  # the small one first: it loads the code
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -30,7 +30,7 @@ from tenancy.tables import tenants
 from tenancy.tenants import set_zero_retention
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import add_running_job, failed, job, ledger, outcome
-from tests.integration.results.test_finalisation import always, lines, put, settle, take
+from tests.integration.results.test_finalisation import acquire_lease, always, lines, put, settle
 from tests.integration.results.test_retention import ended_job, long_ago
 from topics.records.records import ItemOutcome
 
@@ -99,7 +99,7 @@ def file_lines(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str
 
 def test_output_files_are_decrypted(engine: sa.Engine, store: LocalObjects, input_key: str) -> None:
     job_id = settled(engine, store, input_key)
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
     first = {"answer": 0}
     error = {"error": {"message": "no"}}
     assert file_lines(engine, store, job_id) == {
@@ -117,7 +117,7 @@ def test_undecryptable_answer_fails_only_its_line(
     job_id = settled(engine, store, input_key)
     change(engine, job_id, 0, body=b'{"answer":"in clear"}')
     change(engine, job_id, 2, copied_from=None)  # an answer in the place of another
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
     unreadable = "answer_unreadable"
     found = file_lines(engine, store, job_id)
     assert (found["a"], found["b"], found["c"]) == (unreadable, {"answer": 1}, unreadable)
@@ -128,7 +128,7 @@ def test_lost_key_fails_the_lines_and_not_the_process(
 ) -> None:
     job_id = settled(engine, store, input_key)
     store.delete(job_key_name(job_id))
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
     assert job(engine, job_id)["state"] == "completed"
     assert file_lines(engine, store, job_id) == dict.fromkeys(NAMES, "key_gone")
 
