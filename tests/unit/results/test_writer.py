@@ -133,14 +133,16 @@ def outcomes_record(offset: int, job_id: UUID | None = None) -> Received:
     return received(offset, Outcomes(job_ref(job_id or new_uuid()), [item]))
 
 
-def new_writer(router: ImmediateRouter | None = None) -> ResultsWriter:
+def new_writer(
+    router: ImmediateRouter | None = None, *, clock: ManualClock | None = None, **settings: float
+) -> ResultsWriter:
     return ResultsWriter(
         router=cast(OutcomeRouter, router or ImmediateRouter()),
         bill=lambda _: None,
         producer=cast(LogProducer, ImmediateRouter()),
-        settings=WriterSettings(group_wait_s=0),
+        settings=WriterSettings.model_validate({"group_wait_s": 0, **settings}),
         commit_interval_s=0,
-        clock=ManualClock(),
+        clock=clock or ManualClock(),
     )
 
 
@@ -167,8 +169,7 @@ def test_copies_of_one_job_do_not_block_other_jobs() -> None:
     stop, router = threading.Event(), SteppedRouter()
     many, other = new_uuid(), new_uuid()
     records = [outcomes_record(7, many), outcomes_record(8, other)]
-    settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(new_writer(router), settings=settings)
+    writer = new_writer(router, group_items_max=1)
     writer.run(cast(LogConsumer, FakeConsumer(stop, *records, polls=3 * SLICES)), stop)
 
     assert router.done[:3] == [("outcomes", many), ("copies", many), ("outcomes", other)]
@@ -180,8 +181,7 @@ def test_close_waits_for_earlier_copies() -> None:
     job_id, other = new_uuid(), new_uuid()
     close = received(9, Close(job_id, 0, CloseReason.CANCELLED))
     records = [outcomes_record(7, job_id), outcomes_record(8, other), close]
-    settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(new_writer(router), settings=settings)
+    writer = new_writer(router, group_items_max=1)
     writer.run(cast(LogConsumer, FakeConsumer(stop, *records, polls=4 * SLICES)), stop)
 
     its = [kind for kind, job in router.done if job == job_id]
@@ -195,8 +195,7 @@ def test_close_that_waits_for_copies_blocks_no_other_job() -> None:
     close = Close(job_id, 0, CloseReason.CANCELLED)
     records = [outcomes_record(7, job_id), received(8, close)]
     records += [outcomes_record(9, job_id), received(10, close), outcomes_record(11, other)]
-    settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(new_writer(router), settings=settings)
+    writer = new_writer(router, group_items_max=1)
     consumer = FakeConsumer(stop, *records, polls=6 * SLICES)
     writer.run(cast(LogConsumer, consumer), stop)
 
@@ -214,8 +213,7 @@ def test_many_long_closes_block_neither_jobs_nor_polls() -> None:
         received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * ROUND_ROBIN_MAX)
     ]
     other = new_uuid()
-    settings = WriterSettings(group_wait_s=0, poll_records_max=len(closes))
-    writer = dataclasses.replace(new_writer(router), settings=settings, clock=router.clock)
+    writer = new_writer(router, clock=router.clock, poll_records_max=len(closes))
     consumer = FakeConsumer(stop, *closes, outcomes_record(len(closes), other), polls=10_000)
     polled_s = [0.0]
 
@@ -236,8 +234,7 @@ def test_many_long_closes_block_neither_jobs_nor_polls() -> None:
 def test_waiting_close_of_a_revoked_partition_is_discarded() -> None:
     stop, router, job_id = threading.Event(), FailingRouter(), new_uuid()
     close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
-    settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(new_writer(router), settings=settings)
+    writer = new_writer(router, group_items_max=1)
     consumer = FakeConsumer(stop, outcomes_record(7, job_id), close, polls=5)
 
     def lose() -> None:
@@ -258,7 +255,7 @@ def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
     close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
     behind = outcomes_record(9, job_id)
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
-    writer = dataclasses.replace(new_writer(router), settings=WriterSettings(group_wait_s=0))
+    writer = new_writer(router)
     consumer = FakeConsumer(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
     consumer.assigned = frozenset({("results", 1), ("results", 2)})
 
@@ -287,7 +284,7 @@ def test_records_revoked_while_postgres_is_unavailable_are_skipped() -> None:
             return super().route(group)
 
     router = FailingOnce()
-    writer = dataclasses.replace(new_writer(router), settings=WriterSettings(group_wait_s=0))
+    writer = new_writer(router)
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
     consumer = FakeConsumer(stop, outcomes_record(7, lost), kept, polls=4)
     consumer.assigned = frozenset({("results", 1), ("results", 2)})
@@ -299,8 +296,7 @@ def test_records_revoked_while_postgres_is_unavailable_are_skipped() -> None:
 
 def test_records_revoked_during_a_poll_are_dropped() -> None:
     stop, router, lost, other = threading.Event(), SteppedRouter(), new_uuid(), new_uuid()
-    settings = WriterSettings(group_wait_s=1, poll_records_max=2)
-    writer = dataclasses.replace(new_writer(router), settings=settings)
+    writer = new_writer(router, group_wait_s=1, poll_records_max=2)
     consumer = FakeConsumer(stop, outcomes_record(7, lost))
     polls: list[None] = []
 
@@ -320,8 +316,7 @@ def test_too_many_open_items_pause_reading() -> None:
     stop, router = threading.Event(), SteppedRouter()
     other = new_uuid()
     many = [outcomes_record(n) for n in range(3)]
-    settings = WriterSettings(group_wait_s=0, group_items_max=1, poll_records_max=3)
-    writer = dataclasses.replace(new_writer(router), settings=settings)
+    writer = new_writer(router, group_items_max=1, poll_records_max=3)
     consumer = FakeConsumer(stop, *many, outcomes_record(3, other), polls=10)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results.writer.writer, "_OPEN_ITEMS_MAX", 2)
