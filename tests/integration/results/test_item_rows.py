@@ -135,10 +135,10 @@ import resource, sys
 from core.clock import SystemClock
 from pathlib import Path
 from storage.objects.local_objects import LocalObjects
-from tests.integration.results.outcomes import engine_of
+from tests.integration.results.outcomes import new_engine
 from tests.integration.results.test_finalisation import always, acquire_lease
 from results.finaliser.finalisation import finalise
-engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
+engine, store = new_engine(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
 for _ in range(2):  # the small one first: it loads the code
     finalise(engine, store, acquire_lease(engine), check=always)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

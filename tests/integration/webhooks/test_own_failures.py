@@ -103,21 +103,21 @@ async def test_missing_open_files_postpone_deliveries(
 
 
 @dataclass
-class Blinking:
+class FlakyRecorder:
     """A database that fails before or after the commit of an attempt."""
 
-    settler: AttemptRecorder
+    recorder: AttemptRecorder
     left: int
     is_late: bool
 
-    def settle(
+    def record(
         self, connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
     ) -> str | None:
         if self.left == 0:
-            return self.settler.record(connection, delivery, attempt)
+            return self.recorder.record(connection, delivery, attempt)
         self.left -= 1
         if self.is_late:
-            self.settler.record(connection, delivery, attempt)
+            self.recorder.record(connection, delivery, attempt)
             connection.commit()
         raise sa.exc.OperationalError("COMMIT", None, Exception("away"))
 
@@ -127,12 +127,12 @@ async def test_recording_is_repeated_without_sending_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.deliverer._RECORD_PAUSE_S", 0.05)
-    blinking = Blinking(AttemptRecorder(fast_settings(), random.random), 3, is_late)
+    recorder = FlakyRecorder(AttemptRecorder(fast_settings(), random.random), 3, is_late)
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
         deliverer = new_deliverer(site.engine, fast_settings())
-        deliverer.recorder = blinking  # type: ignore[assignment]
+        deliverer.recorder = recorder  # type: ignore[assignment]
         async with delivering(deliverer):
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
             await asyncio.to_thread(site.send)
