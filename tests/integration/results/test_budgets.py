@@ -72,7 +72,7 @@ def test_in_flight_outcomes_count_until_the_close(engine: sa.Engine, writer: Ite
     writer.write({job_id: [outcome(1), failed(2)]})  # in front of the close on the log
     ((close,), _) = closes_and_controls(engine, job_id)
     assert run_all(JobCloser(engine, DayPartitions(engine)).close_steps(close), threading.Event())
-    writer.write({job_id: [outcome(3)]})  # behind it
+    writer.write({job_id: [outcome(3)]})  # after the close
     counted = counters(engine, job_id)
     assert [counted[o.label] for o in Outcome] == [1, 2, 7, 0]
     assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"failure_budget_exceeded"}

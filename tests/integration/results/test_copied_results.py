@@ -119,7 +119,7 @@ def test_copies_continue_after_a_crash(engine: sa.Engine, writer: Writer) -> Non
     stop.set()
     assert not run_all(
         writer.copies.copy_steps({job_id: [outcome(0)]}, [job_id]), stop
-    )  # told to stop
+    )  # with `stop` set
     assert job(engine, job_id)["settled_at"] is None
     Writer(engine).write(job_id, outcome(0))
 

@@ -82,7 +82,7 @@ def test_bills_after_the_backup_are_restored(
     restore_before(engine, last)
     add_later_hit(engine)
     assert billed(engine) == (calls - {last}, int(known))
-    if has_job:  # newer than the reports, so that what it needs is behind them
+    if has_job:  # newer than the reports, which are before its records on the log
         add_running_job(engine, 3, created_at=datetime.now(UTC) + timedelta(minutes=20))
 
     recovered = recover(engine, kafka)

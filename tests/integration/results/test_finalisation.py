@@ -291,7 +291,7 @@ def test_one_of_two_concurrent_finalisers_wins(engine: sa.Engine, store: LocalOb
     ended = job(engine, job_id)
     assert len(lines(engine, store, ended["output_file_id"])) == 50
     prefix = f"results/{job_id.hex}/{second.epoch}"
-    # The loser may come last, so its own clean-up counts, not only the winner's sweep.
+    # The loser may end last: then its own clean-up deletes its objects, not the winner.
     assert keys(store) == [f"{prefix}/error.jsonl", f"{prefix}/output.jsonl"]
     assert event_count(engine) == 2
 

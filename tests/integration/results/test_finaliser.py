@@ -153,7 +153,7 @@ def test_heartbeats_extend_a_lease_and_report_its_loss(engine: sa.Engine) -> Non
             until(extended)
         leases.check(lease)
 
-        with engine.begin() as connection:  # a rival takes it
+        with engine.begin() as connection:  # another process claims it
             connection.execute(sa.update(job_leases).values(epoch=2, holder="b"))
         until(lambda: not leases._held)
         with pytest.raises(LeaseLostError):

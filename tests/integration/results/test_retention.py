@@ -194,13 +194,13 @@ def test_unneeded_day_is_dropped(engine: sa.Engine, monkeypatch: pytest.MonkeyPa
         tenant_id = job(engine, gone)["tenant_id"]
         delete_batch(connection, tenant_id, gone, key_id=new_uuid())
 
-    # A transaction that has used `items` and rests, as a writer does while it waits for others.
+    # An idle transaction that has used `items`, like a writer that waits for a lock.
     with engine.begin() as writer:
         writer.execute(sa.select(items.c.item_index).limit(1))
         monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET statement_timeout = '300ms'")
         assert drop_unneeded_days(engine) == 0
         monkeypatch.undo()
-        # It waits, and neither writes nor reads wait behind it.
+        # The detach waits, and blocks neither writes nor reads.
         writer.execute(sa.text("SET LOCAL lock_timeout = '5s'"))
         writer.execute(sa.select(items.c.item_index).limit(1))
         with engine.begin() as another:

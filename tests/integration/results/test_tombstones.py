@@ -84,7 +84,7 @@ def test_run_ends_after_some_failures_and_the_next_skips_them(
     assert [is_kept(engine, one) for one in (locked_job, other)] == [True, False]
     holder.rollback()
     process.run_once(DUE)
-    assert is_kept(engine, locked_job)  # it rests
+    assert is_kept(engine, locked_job)  # still skipped
     process.retry_refused()
     process.run_once(DUE)
     assert not is_kept(engine, locked_job)

@@ -126,7 +126,7 @@ def test_callback_of_a_deleted_batch_is_hidden(site: Site) -> None:
             find_endpoint(connection, tenant_id, endpoint)
         with pytest.raises(EndpointNotFoundError):
             change_endpoint(connection, tenant_id, endpoint, again)
-    record_end(site, job_id)  # the news of its end may come later
+    record_end(site, job_id)  # the terminal event may be read after the deletion
     assert site.states(endpoint) == ["pending"]
 
 

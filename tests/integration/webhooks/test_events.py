@@ -83,7 +83,7 @@ def test_job_event_becomes_a_delivery(
     assert all(m["data"].keys() == {"id"} for m in message_bodies(site))
     with site.engine.begin() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(webhook_deliveries)) == 2
-    (letter,) = dead_letters(kafka)  # the unreadable one did not stop those behind it
+    (letter,) = dead_letters(kafka)  # the unreadable record did not block later ones
     assert letter.value == b"no event"
 
 
@@ -185,7 +185,7 @@ def test_end_of_a_deleted_batch_is_announced(site: Site) -> None:
 
     assert record(site, event) == 1
     assert [m["type"] for m in message_bodies(site)] == ["batch.completed"]
-    with site.engine.begin() as connection:  # what it had is gone, so nothing is to be looked at
+    with site.engine.begin() as connection:  # its rows are removed, so there is nothing to watch
         assert not connection.execute(sa.select(webhook_watches)).all()
 
 

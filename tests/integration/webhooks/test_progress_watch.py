@@ -105,7 +105,7 @@ def test_each_progress_mark_is_announced_once(site: Site) -> None:
 @pytest.mark.parametrize("is_new", [False, True])
 def test_progress_is_announced_after_the_job_is_sealed(site: Site, *, is_new: bool) -> None:
     job = Progressing(site, 4, is_sealed=False)
-    if is_new:  # its endpoint comes when all that was there has ended
+    if is_new:  # its endpoint is created after all items have ended
         job.end(succeeded=4)
     add_endpoint(site, PROGRESS)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))

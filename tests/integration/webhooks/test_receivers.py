@@ -50,7 +50,7 @@ async def test_delivered_message_is_accepted_by_the_official_client(
     with receiving(ok) as receiver:
         endpoint, secret = site.endpoint(receiver.url)
         (message,) = site.send()
-        # With its grace the try goes on to its last word, which comes after the row.
+        # The grace lets the attempt finish its last log line, written after the row.
         async with delivering(new_deliverer(site.engine, fast_settings(stop_grace_s=15))):
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
 
@@ -170,7 +170,7 @@ async def test_retry_after_is_respected(site: Site, code: int) -> None:
         site.send()
         async with delivering(new_deliverer(site.engine, fast_settings())):
             await until(lambda: len(receiver.requests) == 1, "the first try")
-            site.send()  # the whole lane rests
+            site.send()  # the queue is blocked
             await until(lambda: site.states(endpoint) == ["delivered"] * 2, "delivery")
 
     first, *others = receiver.requests
@@ -201,7 +201,7 @@ async def test_missing_response_is_a_failure(
             await until(lambda: len(site.attempts(endpoint)) >= 2, "tries")
 
     found = {a.error_code for a in site.attempts(endpoint)}
-    # What follows a 101 may come before we have left: then it is read as an answer.
+    # Bytes after a 101 may arrive before the connection is closed and be read as a response.
     assert found <= ({code, "not_http"} if request.node.callspec.id == "101" else {code})
     assert {a.status_code for a in site.attempts(endpoint)} == {None}
 

@@ -135,7 +135,7 @@ def test_disabling_drops_a_slice_and_claims_drop_the_others(
     monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 10)
     endpoint, _ = site.endpoint(URL)
     site.send(36)
-    with site.engine.connect() as delivering:  # one is in hand, and nobody waits for it
+    with site.engine.connect() as delivering:  # one row is locked and skipped
         delivering.execute(sa.select(webhook_deliveries).limit(1).with_for_update())
         with site.engine.begin() as connection:
             wall_off(connection, site.tenant_id)

@@ -104,7 +104,7 @@ def test_store_that_stays_unavailable_is_an_error() -> None:
     custom_ids = CustomIds(store.open_input, input_bytes=len(content))
 
     assert custom_ids.at(0) == "a"
-    for _ in range(2):  # too little comes of the second line each time
+    for _ in range(2):  # the second line is cut each time
         with pytest.raises(ObjectStoreAwayError):
             custom_ids.at(1)
     store._after_bytes = len(content)

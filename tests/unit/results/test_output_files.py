@@ -103,7 +103,7 @@ def test_writes_run_while_lines_are_rendered(store: WatchedStore) -> None:
         yield row(0)
         yield row(1)  # fills the first buffer
         assert output.begun.wait(WAIT_S)
-        yield row(2)  # comes only if nobody waits for the write
+        yield row(2)  # requested only if rendering does not wait for the write
         output.go_on.set()
 
     assert write(store, rows()).output is not None

@@ -186,7 +186,9 @@ def test_close_waits_for_earlier_copies() -> None:
 
     its = [kind for kind, job in router.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * SLICES]
-    assert router.done.index(("close", job_id)) < len(router.done) - SLICES  # others take turns
+    assert (
+        router.done.index(("close", job_id)) < len(router.done) - SLICES
+    )  # interleaved with other jobs
 
 
 def test_close_that_waits_for_copies_blocks_no_other_job() -> None:
@@ -302,7 +304,7 @@ def test_records_revoked_during_a_poll_are_dropped() -> None:
 
     def lose() -> None:
         polls.append(None)
-        if len(polls) == 2:  # in one round: there is room for a second record
+        if len(polls) == 2:  # in the same round, below `poll_records_max`
             writer.on_revoke([("results", 1)])
             consumer.add(outcomes_record(8, other), outcomes_record(9, other))
 

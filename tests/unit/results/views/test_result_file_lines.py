@@ -56,7 +56,7 @@ def test_line_of_a_large_file_needs_few_reads() -> None:
 
     assert place is not None
     assert b"%08x" % 13_579 in content[place[0] : place[0] + 100]
-    assert objects.bytes_read < len(content)  # halving reads to the next newline, by whole blocks
+    assert objects.bytes_read < len(content)  # the search reads complete blocks up to a newline
 
 
 @pytest.mark.parametrize("order", ["rising", "mixed"])
