@@ -8,7 +8,7 @@ from typing import Final
 
 from api.app import create_app
 from api.http.server import http_server
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineSetup
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.clock import SystemClock

@@ -9,48 +9,48 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from api import audit_log, models
+from api import audit_log_routes, model_list_routes
 from api.auth.key_cache import KeyCache
 from api.auth.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
-from api.batches import batches, dead_letters, single_requests
-from api.files import files
-from api.files.object_threads import ObjectThreads
+from api.batches import batch_routes, dead_letter_routes, single_request_routes
+from api.files import file_routes
+from api.files.object_thread_pool import ObjectThreads
 from api.http import health
 from api.http.errors import install_error_answers
 from api.http.head_requests import HeadAsGet
 from api.http.middleware import Pace, RequestEnvelope
 from api.http.openapi_document import describe
 from api.online.admit.readers import LARGE_BYTES, Readers
-from api.online.app import OnlineApp
-from api.online.online import Online, OnlineSetup
+from api.online.asgi_app import OnlineApp
+from api.online.online_runtime import Online, OnlineSetup
 from api.online.settings import OnlineSettings
 from api.runtime.background import end_process, watched
 from api.runtime.database import Database
 from api.runtime.services import Services
 from api.runtime.tenant_slots import Slots
 from api.settings import ApiSettings
-from api.views import audits, items, results
-from api.views.services import open_views
-from api.webhooks import webhook_deliveries, webhook_endpoints, webhook_secrets
+from api.views import audit_routes, item_routes, result_routes
+from api.views.view_services import open_views
+from api.webhooks import delivery_routes, endpoint_routes, secret_routes
 from api.webhooks.webhook_services import webhook_services
 from core.clock import Clock
 from results.webhooks.settings import WebhookSettings
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore
 
 ROUTERS: Final = (
-    files.router,
-    batches.router,
-    dead_letters.router,
-    single_requests.router,
-    models.router,
-    webhook_endpoints.router,
-    webhook_secrets.router,
-    webhook_deliveries.router,
+    file_routes.router,
+    batch_routes.router,
+    dead_letter_routes.router,
+    single_request_routes.router,
+    model_list_routes.router,
+    endpoint_routes.router,
+    secret_routes.router,
+    delivery_routes.router,
     health.router,
-    audit_log.router,
-    audits.router,
-    items.router,
-    results.router,
+    audit_log_routes.router,
+    audit_routes.router,
+    item_routes.router,
+    result_routes.router,
 )
 """All that has routes, but for online calls: those are served around the framework."""
 

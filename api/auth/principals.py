@@ -5,8 +5,8 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 
 from api.auth.key_cache import offered_secret
-from api.http.answers import ApiError
 from api.http.middleware import count_for
+from api.http.responses import ApiError
 from api.runtime.services import Services, services_of
 from tenancy.api_keys import Principal, authenticate, is_well_formed
 

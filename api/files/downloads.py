@@ -8,11 +8,11 @@ import sqlalchemy as sa
 from fastapi import Request, Response
 
 from api import metrics
-from api.auth.key_watch import KeyWatch
+from api.auth.key_revalidation import KeyWatch
 from api.files.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_range
 from api.files.filenames import content_disposition
-from api.http.answers import ApiError
 from api.http.bounded_streams import BoundedStream
+from api.http.responses import ApiError
 from api.runtime.blocking_calls import BlockingCalls
 from api.runtime.services import Services
 from storage.objects.object_store import Blocks

@@ -9,13 +9,13 @@ from uuid import UUID
 from fastapi import Request
 
 from api import metrics
-from api.auth.key_watch import KeyWatch
+from api.auth.key_revalidation import KeyWatch
 from api.files.filenames import safe_filename
 from api.files.object_sink import ObjectSink
 from api.files.upload_fields import upload_fields
-from api.http.answers import ApiError
 from api.http.multipart import FileForm, FormRefusedError, form_boundary
 from api.http.request_bodies import Pace, declared_bytes, paced_body, require_identity_encoding
+from api.http.responses import ApiError
 from api.runtime.services import Services
 from api.settings import ApiSettings
 from core.clock import SystemClock

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from api.http.answers import ApiError, crash_answer, error_answer, unavailable
+from api.http.responses import ApiError, crash_answer, error_answer, unavailable
 from api.runtime.database import DatabaseAwayError
 from core.errors import MillraceError
 from jobs.errors import (

@@ -7,8 +7,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from api.http.answers import json_answer
-from api.online.online import Online
+from api.http.responses import json_answer
+from api.online.online_runtime import Online
 from api.runtime.database import Database
 from core.clock import Clock
 

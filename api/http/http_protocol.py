@@ -12,9 +12,9 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from api.http.answers import ApiError, error_body
 from api.http.client_connection import EXTENSION, ClientConnection
 from api.http.http10 import end_by_closing
+from api.http.responses import ApiError, error_body
 from core.ids import REQUEST, new_uuid, public_id
 
 PIPELINE_MAX: Final = 16

@@ -13,8 +13,8 @@ from uuid import UUID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
-from api.http.answers import ApiError, crash_answer, error_answer
 from api.http.client_connection import EXTENSION, ClientConnection
+from api.http.responses import ApiError, crash_answer, error_answer
 from api.online.answer.call_failures import shutting_down
 from api.runtime.tenant_slots import Slots
 from core.ids import REQUEST, new_uuid, public_id

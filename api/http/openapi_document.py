@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
-from api.batches.batch_controls import AppendBody, ChangeBody
-from api.batches.batches import BatchBody
-from api.batches.dead_letters import RedriveBody
-from api.webhooks.webhook_deliveries import ReplayBody, TestBody
-from api.webhooks.webhook_endpoints import EndpointChangeBody, NewEndpointBody
-from api.webhooks.webhook_secrets import RotateBody
+from api.batches.batch_control_routes import AppendBody, ChangeBody
+from api.batches.batch_routes import BatchBody
+from api.batches.dead_letter_routes import RedriveBody
+from api.webhooks.delivery_routes import ReplayBody, TestBody
+from api.webhooks.endpoint_routes import EndpointChangeBody, NewEndpointBody
+from api.webhooks.secret_routes import RotateBody
 from registry.models import ENDPOINTS
 
 _REF: Final = "#/components/schemas/{name}"

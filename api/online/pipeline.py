@@ -5,18 +5,18 @@ from contextlib import suppress
 from dataclasses import replace
 
 from api.auth.principals import principal_by
-from api.http.answers import ApiError
 from api.http.errors import as_api_error
+from api.http.responses import ApiError
 from api.online import metrics
 from api.online.admit.admission import Bounds, Load, no_capacity, refusal
-from api.online.admit.planning import QUEUE_TIMEOUT_HEADER, plan_call
+from api.online.admit.call_planning import QUEUE_TIMEOUT_HEADER, plan_call
 from api.online.admit.rate_limits import Charge
-from api.online.answer.answering import finished_error, send_finished
+from api.online.answer.complete_responses import finished_error, send_finished
 from api.online.answer.response_cache import MISS
 from api.online.await_reply.open_call import OpenCall
 from api.online.await_reply.running_call import RunningCall
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall, RawHeaders
-from api.online.online import Online
+from api.online.online_runtime import Online
 from api.online.receive.body_reading import read_body
 from api.online.receive.call_parsing import parse_call
 from api.online.receive.exchange import Exchange

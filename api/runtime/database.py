@@ -11,7 +11,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from api.runtime.fair_threads import FairThreads, Owner
+from api.runtime.fair_thread_pool import FairThreads, Owner
 from core.errors import Disposition, MillraceError
 from storage.postgres.engines import DATABASE_AWAY
 from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off

@@ -7,12 +7,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from api.auth.key_watch import CHECK_S
+from api.auth.key_revalidation import CHECK_S
 from api.resources import batch_object
 from api.runtime.blocking_calls import BlockingCalls
 from api.runtime.database import DatabaseAwayError
-from api.views.following import Follower, JobNews
-from api.views.services import Views
+from api.views.progress_poller import Follower, JobNews
+from api.views.view_services import Views
 from jobs.errors import JobMissingError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, result_source

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
-from api.http.answers import ApiError, unavailable
+from api.http.responses import ApiError, unavailable
 from core.open_files import ShortageError
 from results.webhooks.endpoints.address_rules import Reach, reach_of
 from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError

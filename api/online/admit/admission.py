@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from api.http.answers import ApiError, unavailable
+from api.http.responses import ApiError, unavailable
 from jobs.expansion.windows import PoolCapacity
 
 RETRY_AFTER_S_MAX: Final = 60

@@ -4,7 +4,7 @@ from typing import Final
 from uuid import UUID
 
 from api.online.admit.admission import queue_full
-from api.online.admit.byte_room import ByteRoom, Lack
+from api.online.memory_limits import ByteRoom, Lack
 from api.runtime.tenant_slots import tenant_share
 
 _REFUSALS: Final = {

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Final
 from uuid import UUID
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.admit.admission import retry_after
 from api.online.calls import RawHeaders
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from api.online.admit.byte_room import ByteRoom
+from api.online.memory_limits import ByteRoom
 
 _TENANTS_PART: Final = 2  # a half: one tenant alone leaves room for the others
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from api.http.answers import ApiError, unavailable
+from api.http.responses import ApiError, unavailable
 from topics.records.records import ReplyEnd
 
 DEADLINE: Final = "deadline_exceeded"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.answer.call_failures import deadline_exceeded, job_cancelled
 from core.states import CloseReason
 from topics.records.received import Received

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online import metrics
 from api.online.answer.call_failures import queue_timeout, slow_reader, stream_interrupted
 from api.online.send.call_keys import opened_end, opened_pieces

@@ -7,10 +7,9 @@ from typing import Final
 
 import msgspec
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online import metrics
 from api.online.admit.rate_limits import Charge
-from api.online.answer.answering import finished_error, send_finished
 from api.online.answer.call_failures import (
     DEADLINE,
     HERE_ALONE,
@@ -23,12 +22,13 @@ from api.online.answer.call_failures import (
     shutting_down,
     stream_interrupted,
 )
-from api.online.answer.streams import StreamAnswer
+from api.online.answer.complete_responses import finished_error, send_finished
+from api.online.answer.event_stream import StreamAnswer
 from api.online.answer.timings import Timings
 from api.online.await_reply.deadlines import within_deadline
 from api.online.await_reply.open_call import OpenCall
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
-from api.online.online import Online
+from api.online.online_runtime import Online
 from api.online.receive.exchange import Exchange
 from api.online.send.call_keys import hidden_item, opened_body
 from api.online.send.call_sender import call_item

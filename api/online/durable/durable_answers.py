@@ -7,8 +7,8 @@ from uuid import UUID
 import msgspec
 
 from api import metrics
-from api.http.answers import ApiError
-from api.idempotency.repeats import REPLAYED
+from api.http.responses import ApiError
+from api.idempotency.idempotent_requests import REPLAYED
 from api.online.calls import Finished
 from api.online.send.store_threads import in_store_thread
 from core.ids import SINGLE, public_id

@@ -14,7 +14,7 @@ from starlette.types import Message
 
 from api.online import metrics
 from api.online.admit.recording_room import RecordingRoom
-from api.online.answer.streams import STREAM_HEADERS
+from api.online.answer.event_stream import STREAM_HEADERS
 from api.online.send.store_threads import in_store_thread
 from api.runtime.database import DatabaseAwayError
 from api.runtime.services import Services

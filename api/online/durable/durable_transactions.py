@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from jobs.store import idempotency
 from jobs.store.days import job_day
 from jobs.store.idempotency import Answer, Claim

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from api.http.answers import ApiError
 from api.http.request_bodies import too_slow
+from api.http.responses import ApiError
 from api.online.receive.exchange import Exchange
 from api.online.settings import OnlineSettings
 

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.calls import ParsedCall
 from core.streaming import STREAMED_ENDPOINTS, StreamField, asks_to_stream
 from jobs.input.token_estimates import token_count

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.calls import ParsedCall
 
 _WAIT: Final = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?([0-9]+)\"?(?=$|[,;\s])")

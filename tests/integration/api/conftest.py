@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from api.app import create_app
 from api.http.server import http_server
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineSetup
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from jobs.tables.outbox import outbox

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineSetup
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.errors import MillraceError

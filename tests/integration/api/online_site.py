@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineSetup
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.errors import MillraceError

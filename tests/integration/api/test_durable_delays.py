@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import api.online.durable.durable
+import api.online.durable.durable_calls
 import api.online.send.call_sender
 import api.online.send.large_bodies
 from storage.objects.errors import ObjectStoreAwayError
@@ -45,7 +45,7 @@ def test_what_comes_before_the_record_counts(
     """A store and a database that take their time are cut at the deadline of a call, which is not
     run: what they do all the same holds its key for no longer.
     """
-    own, is_done = getattr(api.online.durable.durable, late), threading.Event()
+    own, is_done = getattr(api.online.durable.durable_calls, late), threading.Event()
 
     def delayed(*args: object) -> object:
         time.sleep(DELAY_S)
@@ -58,7 +58,7 @@ def test_what_comes_before_the_record_counts(
     with durable.site.client() as client:
         ok(client.post(ENDPOINT, json=ASK))  # its model is known from now on
         with monkeypatch.context() as slow:
-            slow.setattr(api.online.durable.durable, late, delayed)
+            slow.setattr(api.online.durable.durable_calls, late, delayed)
             began_s = time.monotonic()
             answer = client.post(ENDPOINT, json=asked, headers=headers)
             took_s = time.monotonic() - began_s
@@ -112,7 +112,7 @@ def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.Monk
         def refuse(*_: object) -> None:
             raise ObjectStoreAwayError
 
-        monkeypatch.setattr(api.online.durable.durable, "write_object", refuse)
+        monkeypatch.setattr(api.online.durable.durable_calls, "write_object", refuse)
         again = client.post(ENDPOINT, json=asked, headers=KEY)
         assert (again.status_code, again.content) == (202, first.content)
         other = client.post(ENDPOINT, json=asked | {"seed": 1}, headers=KEY)

@@ -246,7 +246,7 @@ def test_a_second_delivery_of_what_has_ended_is_told_so(online: Online) -> None:
 def test_a_begun_stream_ends_when_its_pool_has_nobody_left(
     online: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.online.online._POOL_DEAD_S", 2.0)
+    monkeypatch.setattr("api.online.online_runtime._POOL_DEAD_S", 2.0)
     online.pool.script = say_nothing
     with online.client() as client, ThreadPoolExecutor(1) as thread:
         asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.admit.body_room import BodyHold, BodyRoom
 from api.online.admit.readers import LARGE_BYTES, Readers
-from api.online.answer.streams import StreamAnswer
+from api.online.answer.event_stream import StreamAnswer
 from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
 from api.online.await_reply.running_call import RunningCall

@@ -8,7 +8,7 @@ import pytest
 
 from api.auth.key_cache import KeyCache
 from api.auth.key_refresh import keep_keys_fresh
-from api.online.admit.model_routes import Routes
+from api.online.admit.model_cache import Routes
 from api.runtime.background import TaskDiedError, watched
 from api.runtime.database import Database, DatabaseAwayError
 from core.clock import SystemClock

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.admit.body_room import BodyHold, BodyRoom
 from api.online.receive.body_reading import read_body
 from api.online.settings import OnlineSettings

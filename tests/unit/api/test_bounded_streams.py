@@ -12,13 +12,13 @@ from fastapi import FastAPI, Response
 from prometheus_client import REGISTRY
 from starlette.types import Message, Scope, Send
 
-from api.auth.key_watch import KeyWatch
+from api.auth.key_revalidation import KeyWatch
 from api.files.downloads import ObjectResponse
-from api.http.answers import ApiError
 from api.http.bounded_streams import BoundedStream
 from api.http.client_connection import EXTENSION, ClientConnection
 from api.http.errors import install_error_answers
 from api.http.middleware import RequestEnvelope
+from api.http.responses import ApiError
 from api.runtime.database import DatabaseAwayError
 from core.errors import MillraceError
 from jobs.errors import JobMissingError

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.admit.rate_limits import Charge, RateLimits
 from api.online.answer.call_failures import (
     deadline_exceeded,

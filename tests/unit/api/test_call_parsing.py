@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.receive.call_parsing import header_timeout_s, parse_call
 from api.online.receive.preferences import check_retention, may_be_accepted, preferred_wait_s
 from core.streaming import STREAMED_ENDPOINTS

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from api.http.answers import ApiError
-from api.online.admit.model_routes import Routes
-from api.online.admit.planning import plan_call
+from api.http.responses import ApiError
+from api.online.admit.call_planning import plan_call
+from api.online.admit.model_cache import Routes
 from api.online.await_reply.caller_clock import CallerClock
 from api.online.calls import ParsedCall, PlannedCall
 from api.online.settings import OnlineSettings

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from api.http.answers import ApiError
-from api.idempotency.repeats import Repeats, repeats_of
+from api.http.responses import ApiError
+from api.idempotency.idempotent_requests import Repeats, repeats_of
 from api.settings import ApiSettings
 from jobs.store.idempotency import Scope
 from tenancy.api_keys import Principal

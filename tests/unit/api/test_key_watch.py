@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from api.auth.key_cache import KeyCache
-from api.auth.key_watch import KeyWatch
-from api.http.answers import ApiError
+from api.auth.key_revalidation import KeyWatch
+from api.http.responses import ApiError
 from api.runtime.database import DatabaseAwayError
 from core.clock import Clock
 from core.ids import new_uuid

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 from fastapi import Request
 
-from api.batches import single_requests
-from api.files import files
-from api.http.answers import ApiError
+from api.batches import single_request_routes
+from api.files import file_routes
 from api.http.middleware import until_answered
+from api.http.responses import ApiError
 from api.online.admit.readers import LARGE_BYTES, Readers
 from api.runtime.services import Services
 from core.ids import SINGLE, new_uuid, public_id
@@ -43,7 +43,7 @@ def request() -> Request:
 
 
 def job(body: bytes) -> Any:
-    moments = dict.fromkeys(single_requests._MOMENTS)
+    moments = dict.fromkeys(single_request_routes._MOMENTS)
     counts = dict.fromkeys(
         ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"), 1
     )
@@ -74,15 +74,17 @@ def file() -> Any:
 
 
 async def show_job(site: Site, asked: Request) -> Any:
-    return await single_requests.show(asked, public_id(SINGLE, new_uuid()), ME, site.services)
+    return await single_request_routes.show(asked, public_id(SINGLE, new_uuid()), ME, site.services)
 
 
 async def cancel_job(site: Site, asked: Request) -> Any:
-    return await single_requests.cancel(asked, public_id(SINGLE, new_uuid()), ME, site.services)
+    return await single_request_routes.cancel(
+        asked, public_id(SINGLE, new_uuid()), ME, site.services
+    )
 
 
 async def list_files(site: Site, asked: Request) -> Any:
-    return await files.show_list(asked, ME, site.services, Cursor(limit=10_000))
+    return await file_routes.show_list(asked, ME, site.services, Cursor(limit=10_000))
 
 
 LARGE = b'"%b"' % (b"x" * LARGE_BYTES)

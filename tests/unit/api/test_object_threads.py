@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from api.files.object_threads import ObjectThreads
+from api.files.object_thread_pool import ObjectThreads
 
 
 def test_a_thread_that_hangs_keeps_no_loop() -> None:

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from api.online.await_reply import tails
-from api.online.await_reply.tails import TailThread
-from api.online.online import Online
+from api.online.await_reply import topic_tail_threads
+from api.online.await_reply.topic_tail_threads import TailThread
+from api.online.online_runtime import Online
 from api.runtime.database import DatabaseAwayError
 
 
@@ -50,11 +50,11 @@ def test_a_tail_that_hangs_is_waited_for_from_when_it_was_told(
 
     hanging = SimpleNamespace(skip_to_end=lambda _: None, poll=poll)  # it may not be closed
     tail = TailThread(cast("Any", hanging), "test", lambda _: None, lambda _: None)
-    monkeypatch.setattr(tails, "_STOP_S", 0.0)
+    monkeypatch.setattr(topic_tail_threads, "_STOP_S", 0.0)
     tail.start()
     assert polls.wait(10)
     tail.tell_to_stop()
-    monkeypatch.setattr(tails, "_STOP_S", 60.0)
+    monkeypatch.setattr(topic_tail_threads, "_STOP_S", 60.0)
     began_s = time.monotonic()
     tail.stop()
     assert time.monotonic() - began_s < 10

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from prometheus_client import REGISTRY
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.answer.call_failures import deadline_exceeded, stream_interrupted
 from api.online.await_reply.open_call import OpenCall
 from api.online.await_reply.open_calls import DOUBT_S_MAX, OpenCalls

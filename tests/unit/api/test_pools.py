@@ -1,6 +1,6 @@
 """Goal: a pool is what its replicas said lately, for online calls."""
 
-from api.online.admit.pools import SILENCE_S_MAX, ExecutionTimes, PoolsHeard
+from api.online.admit.pool_states import SILENCE_S_MAX, ExecutionTimes, PoolsHeard
 from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers
 from topics.records.received import Received

@@ -6,7 +6,7 @@ import pytest
 
 from api.auth.key_cache import KeyCache
 from api.auth.principals import principal_by
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.runtime.services import Services
 from core.clock import SystemClock
 from core.ids import new_uuid

@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from api.idempotency import replay_waits
-from api.idempotency.replay_waits import Refusal, ReplayWaits
+from api.idempotency import replay_waiter
+from api.idempotency.replay_waiter import Refusal, ReplayWaits
 from api.runtime.database import Database
-from api.views.following import JobNews
+from api.views.progress_poller import JobNews
 from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs.errors import KeyInFlightError, KeyReusedError
@@ -82,7 +82,7 @@ async def test_a_call_that_runs_on_is_in_flight() -> None:
 
 
 async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_waits, "WAITING_MAX", 1)
+    monkeypatch.setattr(replay_waiter, "WAITING_MAX", 1)
     rows = Rows()
     all_of_them = waits(rows)
     first = asyncio.create_task(all_of_them.until_free(Look(rows, KeyInFlightError(JOB), 1)))

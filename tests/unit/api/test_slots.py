@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.runtime.tenant_slots import Slots
 
 ME, OTHER = UUID(int=1), UUID(int=2)

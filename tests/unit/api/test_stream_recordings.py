@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from api.online.admit.byte_room import Lack
 from api.online.admit.recording_room import RecordingRoom
-from api.online.answer.streams import DONE, STREAM_HEADERS
+from api.online.answer.event_stream import DONE, STREAM_HEADERS
 from api.online.durable.durable_streams import RECORD_BYTES_MAX, StreamRecording
+from api.online.memory_limits import Lack
 from api.runtime.services import Services
 from core.ids import new_uuid
 from jobs.store import idempotency

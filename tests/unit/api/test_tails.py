@@ -4,7 +4,7 @@ import asyncio
 import queue
 from typing import cast
 
-from api.online.await_reply.tails import ReplyReader, TailThread
+from api.online.await_reply.topic_tail_threads import ReplyReader, TailThread
 from core.errors import MillraceError
 from core.ids import new_uuid
 from topics.errors import LogRefusedError

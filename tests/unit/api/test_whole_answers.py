@@ -9,12 +9,12 @@ import pytest
 from prometheus_client import REGISTRY
 from starlette.types import Message, Receive, Scope, Send
 
-from api.http.answers import ApiError
 from api.http.client_connection import EXTENSION
 from api.http.middleware import Pace, RequestEnvelope
+from api.http.responses import ApiError
 from api.online.admit.body_room import BodyHold, BodyRoom
 from api.online.admit.readers import LARGE_BYTES, Readers
-from api.online.answer.answering import send_finished
+from api.online.answer.complete_responses import send_finished
 from api.online.calls import Finished, Recording
 from api.online.receive.exchange import Exchange
 from core.ids import new_uuid

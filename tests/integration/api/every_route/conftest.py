@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineSetup
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from results.webhooks.settings import WebhookSettings

@@ -112,7 +112,7 @@ def test_a_batch_that_is_deleted_under_its_audit_is_none_any_more(
             delete_batch(other, site.tenant_id, batch.job_id, key_id=new_uuid())
         return tally_rows(connection, job, first)
 
-    monkeypatch.setattr("api.views.audits.tally_rows", deleting)
+    monkeypatch.setattr("api.views.audit_routes.tally_rows", deleting)
     with site.client() as client:
         error = refused(client.get(f"{batch.path}/audit"), 404)
     assert error["code"] == "batch_not_found"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from api.views.services import Views, open_views
+from api.views.view_services import Views, open_views
 from core.errors import SchemaTooNewError
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import OpenSite
@@ -52,8 +52,8 @@ def test_a_log_of_a_newer_release_is_not_judged(
         raise SchemaTooNewError(kind="outcomes", version=99)
 
     monkeypatch.setattr("api.app.open_views", lambda services, *_: open_views(services, nowhere))
-    monkeypatch.setattr("api.views.audits.written_up_to", lambda *_: 0)
-    monkeypatch.setattr("api.views.audits.judge_log", newer)
+    monkeypatch.setattr("api.views.audit_routes.written_up_to", lambda *_: 0)
+    monkeypatch.setattr("api.views.audit_routes.judge_log", newer)
     site = open_site()
     batch = add_batch(site, 4)
     with site.client() as client:

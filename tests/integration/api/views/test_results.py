@@ -10,7 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from api.views.following import Followers
+from api.views.progress_poller import Followers
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.retention.deletion import delete_batch
@@ -67,7 +67,7 @@ def test_a_line_is_that_of_the_file_with_a_sequence(site: Site) -> None:
 def test_a_stream_ends_when_its_batch_is_deleted(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.views.result_pages.PAGE_ROWS", 10)
+    monkeypatch.setattr("api.views.result_page_cache.PAGE_ROWS", 10)
     batch = add_batch(site, 30)
     batch.write(*[outcome(index) for index in range(30)])
     batch.close()
@@ -82,7 +82,7 @@ def test_a_stream_ends_when_its_batch_is_deleted(
                 delete_batch(other, site.tenant_id, batch.job_id, key_id=new_uuid())
         return read_sequence(connection, *given, **asked)
 
-    monkeypatch.setattr("api.views.result_pages.read_sequence", deleting)
+    monkeypatch.setattr("api.views.result_page_cache.read_sequence", deleting)
     with site.client() as client:
         shown = lines(client.get(f"{batch.path}/results"))
 

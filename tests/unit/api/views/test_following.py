@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from api.runtime.database import Database, DatabaseAwayError
-from api.views.following import Followers, JobNews
-from api.views.result_pages import ResultPages
+from api.views.progress_poller import Followers, JobNews
+from api.views.result_page_cache import ResultPages
 from core.errors import MillraceError
 from results.finaliser.output_lines import ItemRow
 from results.views.result_sequence import SequencedRow

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.runtime.tenant_slots import Slots
-from api.views import items
+from api.views import item_routes
 from core.ids import new_uuid
 from results.views.timed_reads import SearchOverdueError
 
@@ -16,12 +16,12 @@ async def test_a_search_that_took_too_long_is_not_repeated(monkeypatch: pytest.M
     def read(*_: object) -> int:
         raise SearchOverdueError
 
-    monkeypatch.setattr(items, "find_index", read)
+    monkeypatch.setattr(item_routes, "find_index", read)
     views: Any = SimpleNamespace(
         searches=Slots("searches", 2), services=SimpleNamespace(objects=None)
     )
     source: Any = SimpleNamespace(tenant_id=new_uuid(), total_count=1)
     with pytest.raises(ApiError) as refused:
-        await items._search(views, source, "a")
+        await item_routes._search(views, source, "a")
     assert (refused.value.status, refused.value.code) == (503, "search_overdue")
     assert refused.value.headers == {"retry-after": "30", "x-should-retry": "false"}

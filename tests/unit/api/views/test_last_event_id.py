@@ -3,8 +3,8 @@
 import pytest
 from fastapi import Request
 
-from api.http.answers import ApiError
-from api.views.results import SEQUENCE_MAX, _last_event_id
+from api.http.responses import ApiError
+from api.views.result_routes import SEQUENCE_MAX, _last_event_id
 
 
 def after(header: str | None) -> int:

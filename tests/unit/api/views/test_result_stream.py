@@ -12,10 +12,10 @@ import pytest
 from api.runtime.database import DatabaseAwayError
 from api.settings import ApiSettings
 from api.views import result_stream
-from api.views.following import Followers
-from api.views.result_pages import ResultPages
+from api.views.progress_poller import Followers
+from api.views.result_page_cache import ResultPages
 from api.views.result_stream import ResultStream
-from api.views.services import Views
+from api.views.view_services import Views
 from jobs.errors import JobMissingError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import result_source

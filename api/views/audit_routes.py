@@ -9,10 +9,10 @@ from typing import Any, Final
 from fastapi import APIRouter, Response
 
 from api.auth.principals import PrincipalOf
-from api.http.answers import ApiError, json_answer, unavailable
+from api.http.responses import ApiError, json_answer, unavailable
 from api.runtime.services import Services
 from api.views.item_objects import item_id
-from api.views.services import Views, ViewsOf
+from api.views.view_services import Views, ViewsOf
 from core.errors import SchemaTooNewError
 from core.ids import JOB, parse_public_id, public_id
 from results.audit.audit_report import (

@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 from api.runtime.background import OnFailure, end_process
 from api.runtime.services import Services
 from api.runtime.tenant_slots import Slots
-from api.views.following import Followers
-from api.views.result_pages import ResultPages
+from api.views.progress_poller import Followers
+from api.views.result_page_cache import ResultPages
 from results.views.dispatched_items import Dispatched, dispatched_items
 from topics.errors import LogUnavailableError
 from topics.settings import KafkaSettings

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from api.http.answers import ApiError, error_body
+from api.http.responses import ApiError, error_body
 from api.online.admit.readers import LARGE_BYTES
 from api.online.calls import Finished, RawHeaders
 from api.online.receive.exchange import Exchange

@@ -7,17 +7,17 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
+from api.auth.audit_entries import record
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.auth.recorded_acts import record
-from api.http.answers import ApiError
-from api.http.large_answers import held_answer
+from api.http.large_responses import held_answer
+from api.http.responses import ApiError
 from api.online.answer.call_failures import (
     DEADLINE,
     JOB_CANCELLED,
     deadline_exceeded,
     job_cancelled,
 )
-from api.online.online import Online
+from api.online.online_runtime import Online
 from api.resources import seconds, usage_object
 from api.runtime.services import Services
 from core.ids import REQUEST, SINGLE, parse_public_id, public_id

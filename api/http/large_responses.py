@@ -2,8 +2,8 @@
 
 from fastapi import Request, Response
 
-from api.http.answers import json_answer
 from api.http.middleware import until_answered
+from api.http.responses import json_answer
 from api.online.admit.readers import LARGE_BYTES
 from api.runtime.services import Services
 from tenancy.api_keys import Principal

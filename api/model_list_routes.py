@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Response
 
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.http.answers import ApiError, json_answer
+from api.http.responses import ApiError, json_answer
 from api.resources import model_object
 from registry.models import find_model, list_models
 

@@ -10,10 +10,10 @@ from typing import Final, TypeAlias
 
 from starlette.types import Message
 
-from api.http.answers import ApiError, error_body
+from api.http.responses import ApiError, error_body
 from api.online import metrics
-from api.online.answer.answering import finished_error, send_finished
 from api.online.answer.call_failures import not_taken, shutting_down, stream_interrupted
+from api.online.answer.complete_responses import finished_error, send_finished
 from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
 from api.online.calls import Finished, RawHeaders

@@ -10,15 +10,20 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.auth.key_watch import KeyWatch
+from api.auth.audit_entries import record
+from api.auth.key_revalidation import KeyWatch
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.auth.recorded_acts import record
 from api.files.downloads import file_content
 from api.files.uploads import receive_upload, storage_quota
-from api.http.answers import ApiError, json_answer
-from api.http.large_answers import held_answer
+from api.http.large_responses import held_answer
 from api.http.paging import parse_after
-from api.idempotency.repeats import answer_once, may_be_known, repeats_of_request, response_of
+from api.http.responses import ApiError, json_answer
+from api.idempotency.idempotent_requests import (
+    answer_once,
+    may_be_known,
+    repeats_of_request,
+    response_of,
+)
 from api.resources import file_object, page_object
 from api.runtime.database import DatabaseAwayError
 from api.runtime.services import Services

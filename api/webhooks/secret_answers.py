@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from jobs.store.idempotency import Answer
 from results.webhooks.delivery.signatures import secret_text
 from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError

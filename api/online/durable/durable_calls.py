@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from api.http.answers import ApiError
-from api.idempotency.repeats import Repeats, repeats_of
-from api.idempotency.replay_waits import ReplayWaits
+from api.http.responses import ApiError
+from api.idempotency.idempotent_requests import Repeats, repeats_of
+from api.idempotency.replay_waiter import ReplayWaits
 from api.online.admit.recording_room import RecordingRoom
 from api.online.await_reply.deadlines import within_deadline
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from api.auth.key_watch import KeyWatch
+from api.auth.key_revalidation import KeyWatch
 from api.http.bounded_streams import BoundedStream
 from api.views.result_stream import ResultStream
 

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.http.answers import json_answer
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.responses import json_answer
 from api.resources import page_object
 from jobs.store.keyset_pages import Page, unknown_cursor
 from tenancy.audit_log import ENTRY

@@ -10,14 +10,19 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api import metrics
+from api.auth.audit_entries import record
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.auth.recorded_acts import record
-from api.batches import batch_controls
-from api.batches.batch_controls import shown
-from api.http.answers import json_answer
+from api.batches import batch_control_routes
+from api.batches.batch_control_routes import shown
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.request_bodies import NO_BODY_SHA256, body_sha256, json_body
-from api.idempotency.repeats import answer_once, known_answer, repeats_of_request, response_of
+from api.http.responses import json_answer
+from api.idempotency.idempotent_requests import (
+    answer_once,
+    known_answer,
+    repeats_of_request,
+    response_of,
+)
 from api.resources import batch_object, page_object
 from api.webhooks.webhook_services import WebhooksOf
 from core.errors import MillraceError
@@ -35,7 +40,7 @@ from results.webhooks.endpoints.callbacks import add_callback
 from tenancy.audit_log import Action
 
 router = APIRouter()
-router.include_router(batch_controls.router)
+router.include_router(batch_control_routes.router)
 
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 

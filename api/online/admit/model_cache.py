@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Final
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.await_reply.deadlines import within
 from api.runtime.database import Database, DatabaseAwayError
 from core.clock import Clock

@@ -10,14 +10,14 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api import metrics
+from api.auth.audit_entries import record
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.auth.recorded_acts import record
 from api.batches.dead_letter_objects import dead_letter_object, parse_dead_id, whole_letter_object
 from api.files.uploads import UploadLimits, storage_quota, upload_limits
-from api.http.answers import json_answer
 from api.http.paging import LIMIT_DEFAULT, Limit
 from api.http.request_bodies import body_sha256, json_body
-from api.idempotency.repeats import (
+from api.http.responses import json_answer
+from api.idempotency.idempotent_requests import (
     Repeats,
     answer_once,
     known_answer,

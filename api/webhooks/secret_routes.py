@@ -4,11 +4,11 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
+from api.auth.audit_entries import record
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.auth.recorded_acts import record
 from api.http.request_bodies import body_sha256, json_body
-from api.idempotency.repeats import answer_once, repeats_of_request, response_of
-from api.webhooks.webhook_answers import opened_answer, sealed_answer
+from api.idempotency.idempotent_requests import answer_once, repeats_of_request, response_of
+from api.webhooks.secret_answers import opened_answer, sealed_answer
 from api.webhooks.webhook_objects import endpoint_object
 from api.webhooks.webhook_services import WebhooksOf
 from core.ids import parse_public_id

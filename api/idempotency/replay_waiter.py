@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from api import metrics
 from api.runtime.database import Database
-from api.views.following import Followers, JobNews
+from api.views.progress_poller import Followers, JobNews
 from core.clock import Clock
 from jobs.errors import KeyInFlightError, KeyReusedError
 

@@ -6,14 +6,19 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
+from api.auth.audit_entries import record
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.auth.recorded_acts import record
-from api.http.answers import json_answer
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.request_bodies import body_sha256, json_body
-from api.idempotency.repeats import answer_once, known_answer, repeats_of_request, response_of
+from api.http.responses import json_answer
+from api.idempotency.idempotent_requests import (
+    answer_once,
+    known_answer,
+    repeats_of_request,
+    response_of,
+)
 from api.resources import page_object
-from api.webhooks.webhook_answers import opened_answer, sealed_answer
+from api.webhooks.secret_answers import opened_answer, sealed_answer
 from api.webhooks.webhook_objects import endpoint_object
 from api.webhooks.webhook_services import WebhooksOf
 from core.ids import JOB, parse_public_id, public_id

@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.await_reply.deadlines import within_deadline
 from api.online.calls import ParsedCall, PlannedCall
-from api.online.online import Online
+from api.online.online_runtime import Online
 from api.online.receive.call_parsing import header_timeout_s
 from api.online.receive.exchange import Exchange
 from api.online.receive.preferences import may_be_accepted, wants_durable

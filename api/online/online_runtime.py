@@ -12,8 +12,8 @@ from typing import Final
 from uuid import UUID
 
 from api.online import metrics
-from api.online.admit.model_routes import Routes
-from api.online.admit.pools import ExecutionTimes, PoolsHeard
+from api.online.admit.model_cache import Routes
+from api.online.admit.pool_states import ExecutionTimes, PoolsHeard
 from api.online.admit.rate_limits import RateLimits
 from api.online.admit.recording_room import RecordingRoom
 from api.online.answer.response_cache import ResponseCache
@@ -21,8 +21,8 @@ from api.online.await_reply.caller_clock import CallerClock
 from api.online.await_reply.caller_heartbeat import NewsPublisher
 from api.online.await_reply.closed_jobs import Closed, CloseReader, why_closed
 from api.online.await_reply.open_calls import OpenCalls
-from api.online.await_reply.tails import ReplyReader, TailThread
-from api.online.durable.durable import DurableRequests
+from api.online.await_reply.topic_tail_threads import ReplyReader, TailThread
+from api.online.durable.durable_calls import DurableRequests
 from api.online.send.call_keys import CallKeys
 from api.online.send.call_sender import CallSender
 from api.online.send.large_bodies import LargeBodies

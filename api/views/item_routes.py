@@ -8,10 +8,10 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Request, Response
 
 from api.auth.principals import PrincipalOf
-from api.http.answers import ApiError, json_answer
 from api.http.paging import LIMIT_DEFAULT, Limit
+from api.http.responses import ApiError, json_answer
 from api.views.item_objects import ITEM, item_id, item_object
-from api.views.services import Views, ViewsOf
+from api.views.view_services import Views, ViewsOf
 from core.clock import SystemClock
 from core.ids import JOB, parse_public_id
 from core.limits import CUSTOM_ID_CHARS_MAX

@@ -14,10 +14,15 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
+from api.auth.audit_entries import record
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.auth.recorded_acts import record
 from api.http.request_bodies import NO_BODY_SHA256, body_sha256, json_body
-from api.idempotency.repeats import Repeats, answer_once, repeats_of_request, response_of
+from api.idempotency.idempotent_requests import (
+    Repeats,
+    answer_once,
+    repeats_of_request,
+    response_of,
+)
 from api.resources import batch_object
 from api.runtime.services import Services
 from core.ids import FILE, JOB, parse_public_id, public_id

@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.auth.key_watch import KeyWatch
+from api.auth.key_revalidation import KeyWatch
 from api.auth.principals import PrincipalOf
-from api.http.answers import ApiError
 from api.http.middleware import until_answered
+from api.http.responses import ApiError
+from api.views.result_response import ResultAnswer
 from api.views.result_stream import LIMIT_MAX, ResultStream
-from api.views.services import Views, ViewsOf
-from api.views.streaming import ResultAnswer
+from api.views.view_services import Views, ViewsOf
 from core.ids import JOB, parse_public_id
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from fastapi import Request, Response
 
 from api import metrics
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.runtime.database import DatabaseAwayError
 from api.runtime.services import Services
 from api.settings import ApiSettings

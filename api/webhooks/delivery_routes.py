@@ -10,10 +10,15 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api.auth.principals import PrincipalOf, ServicesOf
-from api.http.answers import ApiError, json_answer
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.request_bodies import body_sha256, json_body
-from api.idempotency.repeats import answer_later, answer_once, repeats_of_request, response_of
+from api.http.responses import ApiError, json_answer
+from api.idempotency.idempotent_requests import (
+    answer_later,
+    answer_once,
+    repeats_of_request,
+    response_of,
+)
 from api.runtime.services import Services
 from api.webhooks.webhook_objects import delivery_object
 from core.ids import EVENT, parse_public_id, public_id

@@ -5,9 +5,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http.answers import ApiError, error_answer
+from api.http.responses import ApiError, error_answer
 from api.online.admit.body_room import BodyRoom
-from api.online.online import Online
+from api.online.online_runtime import Online
 from api.online.pipeline import CallPipeline
 from api.online.receive.exchange import exchange_of
 from registry.models import ENDPOINTS
