@@ -8,7 +8,7 @@ from typing import Final
 
 from api.app import create_app
 from api.http.server import http_server
-from api.online.online_runtime import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.clock import SystemClock
@@ -68,7 +68,7 @@ def serve(env: Mapping[str, str]) -> None:
         objects,
         database_threads=database.pool_size,
         clock=SystemClock(),
-        setup=OnlineSetup(online, kafka, end_with),
+        setup=OnlineDeps(online, kafka, end_with),
         webhooks=webhooks,
     )
     # The server takes the signals when it starts, and raises them again when it has stopped.

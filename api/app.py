@@ -11,26 +11,26 @@ from starlette.types import ASGIApp
 
 from api import audit_log_routes, model_list_routes
 from api.auth.key_cache import KeyCache
-from api.auth.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
+from api.auth.key_refresh import ROUNDS_PER_TTL, refresh_keys
 from api.batches import batch_routes, dead_letter_routes, single_request_routes
 from api.files import file_routes
-from api.files.object_thread_pool import ObjectThreads
+from api.files.object_thread_pool import ObjectThreadPool
 from api.http import health
-from api.http.errors import install_error_answers
+from api.http.errors import install_error_handlers
 from api.http.head_requests import HeadAsGet
-from api.http.middleware import Pace, RequestEnvelope
+from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.http.openapi_document import describe
 from api.online.admit.readers import LARGE_BYTES, Readers
 from api.online.asgi_app import OnlineApp
-from api.online.online_runtime import Online, OnlineSetup
+from api.online.online_runtime import OnlineDeps, OnlineRuntime
 from api.online.settings import OnlineSettings
-from api.runtime.background import end_process, watched
+from api.runtime.background import end_process, supervise
 from api.runtime.database import Database
 from api.runtime.services import Services
-from api.runtime.tenant_slots import Slots
+from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from api.views import audit_routes, item_routes, result_routes
-from api.views.view_services import open_views
+from api.views.view_services import create_view_services
 from api.webhooks import delivery_routes, endpoint_routes, secret_routes
 from api.webhooks.webhook_services import webhook_services
 from core.clock import Clock
@@ -67,7 +67,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     *,
     database_threads: int,
     clock: Clock,
-    setup: OnlineSetup | None = None,
+    setup: OnlineDeps | None = None,
     webhooks: WebhookSettings | None = None,
 ) -> ASGIApp:
     """Return the application; it closes `engine` when it stops.
@@ -80,7 +80,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
         objects=objects,
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
-        uploads=Slots("uploads", settings.uploads_max, retry_after_s=2),
+        uploads=TenantSlots("uploads", settings.uploads_max, retry_after_s=2),
         readers=Readers(online_settings.answers_bytes_max),
     )
     app = FastAPI(
@@ -92,12 +92,14 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         lifespan=_lifespan,
     )
     app.state.services = services
-    app.state.probe = health.Probe(services.database, clock)
+    app.state.probe = health.DatabaseProbe(services.database, clock)
     app.state.webhooks = webhook_services(webhooks or WebhookSettings())
-    app.state.online = online = None if setup is None else Online(setup, services, clock)
+    app.state.online = online = None if setup is None else OnlineRuntime(setup, services, clock)
     app.state.on_failure = on_failure = end_process if setup is None else setup.on_failure
-    app.state.views = open_views(services, None if setup is None else setup.kafka, on_failure)
-    install_error_answers(app)
+    app.state.views = create_view_services(
+        services, None if setup is None else setup.kafka, on_failure
+    )
+    install_error_handlers(app)
     app.add_middleware(HeadAsGet)
     for router in ROUTERS:
         app.include_router(router)
@@ -108,20 +110,20 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         routed,
         in_flight_max=settings.requests_in_flight_max,
         online_in_flight_max=_ONLINE_PER_OPEN * max(1, open_calls_max),
-        pace=Pace(BLOCK_BYTES, settings.download_idle_timeout_s),
-        online_pace=Pace(LARGE_BYTES, online_settings.slow_reader_s),
+        pace=WriteDeadline(BLOCK_BYTES, settings.download_idle_timeout_s),
+        online_pace=WriteDeadline(LARGE_BYTES, online_settings.slow_reader_s),
     )
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    threads = ObjectThreads(services.settings.object_threads)
+    threads = ObjectThreadPool(services.settings.object_threads)
     asyncio.get_running_loop().set_default_executor(threads)
     every_s = services.settings.key_cache_s / ROUNDS_PER_TTL
-    keys = keep_keys_fresh(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
-    refreshing = watched(asyncio.create_task(keys), app.state.on_failure)
-    online: Online | None = app.state.online
+    keys = refresh_keys(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
+    refreshing = supervise(asyncio.create_task(keys), app.state.on_failure)
+    online: OnlineRuntime | None = app.state.online
     if online is not None:
         online.start()
     yield

@@ -5,9 +5,9 @@ from typing import Any
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
-from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.principals import PrincipalDep, ServicesDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
-from api.http.responses import json_answer
+from api.http.responses import json_response
 from api.resources import page_object
 from jobs.store.keyset_pages import Page, unknown_cursor
 from tenancy.audit_log import ENTRY
@@ -18,8 +18,8 @@ router = APIRouter()
 
 @router.get("/v1/audit_log")
 async def show_list(
-    principal: PrincipalOf,
-    services: ServicesOf,
+    principal: PrincipalDep,
+    services: ServicesDep,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
@@ -33,7 +33,7 @@ async def show_list(
     )
     if found is None:
         raise unknown_cursor()
-    return json_answer(page_object(Page(*found), entry_object))
+    return json_response(page_object(Page(*found), entry_object))
 
 
 def entry_object(row: sa.Row[Any]) -> dict[str, object]:

@@ -6,7 +6,7 @@ from tenancy.api_keys import Principal
 from tenancy.audit_log import Act, Action, Details, key_actor, record_act
 
 
-def record(
+def record_audit_entry(
     connection: sa.Connection,
     principal: Principal,
     action: Action,

@@ -5,7 +5,7 @@ import logging
 from typing import Final
 
 from api.auth.key_cache import KeyCache
-from api.runtime.database import Database, DatabaseAwayError
+from api.runtime.database import Database, DatabaseUnavailableError
 from tenancy.api_keys import working_keys
 
 _LOG = logging.getLogger(__name__)
@@ -14,7 +14,7 @@ ROUNDS_PER_TTL: Final = 4
 """How often a key is looked at in its time: one slow answer does not let it run out."""
 
 
-async def keep_keys_fresh(keys: KeyCache, database: Database, every_s: float) -> None:
+async def refresh_keys(keys: KeyCache, database: Database, every_s: float) -> None:
     """Confirm until cancelled; while Postgres is away keys run out."""
     while True:
         await asyncio.sleep(every_s)
@@ -23,7 +23,7 @@ async def keep_keys_fresh(keys: KeyCache, database: Database, every_s: float) ->
             continue
         try:
             working = await database.run_across_tenants(working_keys, asked)
-        except DatabaseAwayError:
+        except DatabaseUnavailableError:
             _LOG.warning("keys were not confirmed")
         else:
             keys.confirm(asked, working, asked_s)

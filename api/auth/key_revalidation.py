@@ -5,8 +5,8 @@ from typing import Final
 
 from fastapi import Request
 
-from api.auth.principals import principal_by
-from api.runtime.database import DatabaseAwayError
+from api.auth.principals import authenticate_headers
+from api.runtime.database import DatabaseUnavailableError
 from api.runtime.services import Services
 
 CHECK_S: Final = 2.0
@@ -15,7 +15,7 @@ CHECK_S: Final = 2.0
 _AWAY_S: Final = 30.0  # to the next look when Postgres did not answer, which may have taken seconds
 
 
-class KeyWatch:
+class KeyRevalidator:
     """Watches over one request, from its start on."""
 
     def __init__(self, request: Request, services: Services) -> None:
@@ -30,12 +30,12 @@ class KeyWatch:
         """
         if self._services.keys.now_s() < self._due_s:
             return
-        with suppress(DatabaseAwayError):
+        with suppress(DatabaseUnavailableError):
             await self.check_now()
 
     async def check_now(self) -> None:
-        """Look at once; `check` counts it. Raises ApiError (401), DatabaseAwayError."""
+        """Look at once; `check` counts it. Raises ApiError (401), DatabaseUnavailableError."""
         self._due_s = self._services.keys.now_s() + _AWAY_S  # also when nobody waits to the end
         bearer, x_api_key = self._headers.get("authorization"), self._headers.get("x-api-key")
-        await principal_by(bearer, x_api_key, self._services)
+        await authenticate_headers(bearer, x_api_key, self._services)
         self._due_s = self._services.keys.now_s() + CHECK_S

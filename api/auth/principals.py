@@ -5,29 +5,29 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 
 from api.auth.key_cache import offered_secret
-from api.http.middleware import count_for
+from api.http.middleware import count_for_tenant
 from api.http.responses import ApiError
 from api.runtime.services import Services, services_of
 from tenancy.api_keys import Principal, authenticate, is_well_formed
 
-ServicesOf = Annotated[Services, Depends(services_of)]
+ServicesDep = Annotated[Services, Depends(services_of)]
 
 _INCORRECT: Final = "Incorrect API key provided."
 
 
-async def principal_of(request: Request, services: ServicesOf) -> Principal:
+async def authenticate_request(request: Request, services: ServicesDep) -> Principal:
     """Return whom the request acts for, and count it for its tenant.
 
     Raises ApiError: 401, 429; DatabaseAwayError.
     """
-    principal = await principal_by(
+    principal = await authenticate_headers(
         request.headers.get("authorization"), request.headers.get("x-api-key"), services
     )
-    count_for(request.scope, principal.tenant_id)
+    count_for_tenant(request.scope, principal.tenant_id)
     return principal
 
 
-async def principal_by(
+async def authenticate_headers(
     authorization: str | None, x_api_key: str | None, services: Services
 ) -> Principal:
     """Return whom a request with these headers acts for. Raises ApiError (401), DatabaseAwayError.
@@ -50,7 +50,7 @@ async def principal_by(
     return principal
 
 
-PrincipalOf = Annotated[Principal, Depends(principal_of)]
+PrincipalDep = Annotated[Principal, Depends(authenticate_request)]
 
 
 def _refused(message: str) -> ApiError:

@@ -14,14 +14,14 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
-from api.auth.audit_entries import record
-from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.audit_entries import record_audit_entry
+from api.auth.principals import PrincipalDep, ServicesDep
 from api.http.request_bodies import NO_BODY_SHA256, body_sha256, json_body
 from api.idempotency.idempotent_requests import (
-    Repeats,
-    answer_once,
-    repeats_of_request,
-    response_of,
+    IdempotencyContext,
+    execute_once,
+    idempotency_of_request,
+    saved_response,
 )
 from api.resources import batch_object
 from api.runtime.services import Services
@@ -50,10 +50,10 @@ class AppendBody(msgspec.Struct):
 
 @router.post("/v1/batches/{batch_id}")
 async def change(
-    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Change the deadline or the priority of a job."""
-    repeats = repeats_of_request(request, principal, services).of_own_key()
+    repeats = idempotency_of_request(request, principal, services).of_own_key()
     body = await json_body(request, ChangeBody, services.settings)
     wanted = JobChange(
         completion_window=body.completion_window,
@@ -65,67 +65,67 @@ async def change(
     def work(connection: sa.Connection) -> Answer:
         row = change_job(connection, principal.tenant_id, job_id, wanted)
         given = {name: value for name, value in asdict(wanted).items() if value is not None}
-        record(connection, principal, Action.JOB_UPDATED, public_id(JOB, row.id), given)
-        return shown(row)
+        record_audit_entry(connection, principal, Action.JOB_UPDATED, public_id(JOB, row.id), given)
+        return batch_answer(row)
 
-    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
-    return response_of(answer, is_old=is_old)
+    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(answer, is_old=is_old)
 
 
 @router.post("/v1/batches/{batch_id}/append")
 async def append(
-    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Append an input file to a job that is not sealed."""
-    repeats = repeats_of_request(request, principal, services)
+    repeats = idempotency_of_request(request, principal, services)
     body = await json_body(request, AppendBody, services.settings)
     job_id, file_id = parse_public_id(JOB, batch_id), parse_public_id(FILE, body.input_file_id)
 
     def work(connection: sa.Connection) -> Answer:
         row = append_file(connection, principal.tenant_id, job_id, file_id)
         told = {"input_file": body.input_file_id}
-        record(connection, principal, Action.JOB_APPENDED, public_id(JOB, row.id), told)
-        return shown(row)
+        record_audit_entry(connection, principal, Action.JOB_APPENDED, public_id(JOB, row.id), told)
+        return batch_answer(row)
 
-    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
-    return response_of(answer, is_old=is_old)
+    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(answer, is_old=is_old)
 
 
 @router.post("/v1/batches/{batch_id}/pause")
 async def pause(
-    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Pause a job; any body is ignored."""
-    repeats = repeats_of_request(request, principal, services).of_own_key()
+    repeats = idempotency_of_request(request, principal, services).of_own_key()
     return await _controlled((pause_job, Action.JOB_PAUSED), repeats, batch_id, services)
 
 
 @router.post("/v1/batches/{batch_id}/resume")
 async def resume(
-    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Let a paused job go on; any body is ignored."""
-    repeats = repeats_of_request(request, principal, services).of_own_key()
+    repeats = idempotency_of_request(request, principal, services).of_own_key()
     return await _controlled((resume_job, Action.JOB_RESUMED), repeats, batch_id, services)
 
 
 @router.post("/v1/batches/{batch_id}/seal")
 async def seal(
-    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Take no more files for a job; any body is ignored."""
-    repeats = repeats_of_request(request, principal, services)
+    repeats = idempotency_of_request(request, principal, services)
     return await _controlled((seal_job, Action.JOB_SEALED), repeats, batch_id, services)
 
 
-def shown(row: sa.Row[Any]) -> Answer:
+def batch_answer(row: sa.Row[Any]) -> Answer:
     """Return a batch as the answer to a POST, which is kept for repetitions."""
     return Answer(200, msgspec.json.encode(batch_object(row)))
 
 
 async def _controlled(
     control: tuple[Callable[[sa.Connection, UUID, UUID | None], sa.Row[Any]], Action],
-    repeats: Repeats,
+    repeats: IdempotencyContext,
     batch_id: str,
     services: Services,
 ) -> Response:
@@ -134,8 +134,8 @@ async def _controlled(
 
     def work(connection: sa.Connection) -> Answer:
         row = operation(connection, principal.tenant_id, job_id)
-        record(connection, principal, action, public_id(JOB, row.id))
-        return shown(row)
+        record_audit_entry(connection, principal, action, public_id(JOB, row.id))
+        return batch_answer(row)
 
-    answer, is_old = await answer_once(repeats, services, NO_BODY_SHA256, work)
-    return response_of(answer, is_old=is_old)
+    answer, is_old = await execute_once(repeats, services, NO_BODY_SHA256, work)
+    return saved_response(answer, is_old=is_old)

@@ -10,21 +10,21 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api import metrics
-from api.auth.audit_entries import record
-from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.audit_entries import record_audit_entry
+from api.auth.principals import PrincipalDep, ServicesDep
 from api.batches import batch_control_routes
-from api.batches.batch_control_routes import shown
+from api.batches.batch_control_routes import batch_answer
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.request_bodies import NO_BODY_SHA256, body_sha256, json_body
-from api.http.responses import json_answer
+from api.http.responses import json_response
 from api.idempotency.idempotent_requests import (
-    answer_once,
-    known_answer,
-    repeats_of_request,
-    response_of,
+    execute_once,
+    find_saved_answer,
+    idempotency_of_request,
+    saved_response,
 )
 from api.resources import batch_object, page_object
-from api.webhooks.webhook_services import WebhooksOf
+from api.webhooks.webhook_services import WebhookServicesDep
 from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
 from core.urgency import PRIORITY_DEFAULT
@@ -73,10 +73,10 @@ class BatchBody(msgspec.Struct):
 
 @router.post("/v1/batches")
 async def create(
-    request: Request, principal: PrincipalOf, services: ServicesOf, webhooks: WebhooksOf
+    request: Request, principal: PrincipalDep, services: ServicesDep, webhooks: WebhookServicesDep
 ) -> Response:
     """Accept a job; what it answers survives us."""
-    repeats = repeats_of_request(request, principal, services)
+    repeats = idempotency_of_request(request, principal, services)
     body = await json_body(request, BatchBody, services.settings)
     expiry = body.output_expires_after
     trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
@@ -91,9 +91,9 @@ async def create(
     )
 
     if body.callback_url is not None:  # its host may look otherwise now
-        known = await known_answer(repeats, services, body_sha256(request))
+        known = await find_saved_answer(repeats, services, body_sha256(request))
         if known is not None:
-            return response_of(known, is_old=True)
+            return saved_response(known, is_old=True)
     callback = await webhooks.checked_callback(
         principal.tenant_id, body.callback_url, body.callback_events
     )
@@ -105,19 +105,19 @@ async def create(
         if callback is not None:
             add_callback(connection, principal.tenant_id, row.id, callback, webhooks.sealer)
         told = {"input_file": body.input_file_id, "endpoint": body.endpoint}
-        record(connection, principal, Action.JOB_CREATED, public_id(JOB, row.id), told)
-        return shown(row)
+        record_audit_entry(connection, principal, Action.JOB_CREATED, public_id(JOB, row.id), told)
+        return batch_answer(row)
 
-    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
     if not is_old:
         metrics.JOBS_CREATED.labels(body.endpoint).inc()
-    return response_of(answer, is_old=is_old)
+    return saved_response(answer, is_old=is_old)
 
 
 @router.get("/v1/batches")
 async def show_list(
-    principal: PrincipalOf,
-    services: ServicesOf,
+    principal: PrincipalDep,
+    services: ServicesDep,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
@@ -126,38 +126,38 @@ async def show_list(
     page = await services.database.run_for(
         principal.tenant_id, list_jobs, principal.tenant_id, cursor
     )
-    return json_answer(page_object(page, batch_object))
+    return json_response(page_object(page, batch_object))
 
 
 @router.get("/v1/batches/{batch_id}")
-async def show(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def show(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show one job."""
     wanted = parse_public_id(JOB, batch_id)
     row = await services.database.run_for(
         principal.tenant_id, find_whole_job, principal.tenant_id, wanted
     )
-    return json_answer(batch_object(row))
+    return json_response(batch_object(row))
 
 
 @router.post("/v1/batches/{batch_id}/cancel")
 async def cancel(
-    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Close a job; any body is ignored, clients send an empty one that claims to be JSON."""
     wanted = parse_public_id(JOB, batch_id)
-    repeats = repeats_of_request(request, principal, services)
+    repeats = idempotency_of_request(request, principal, services)
 
     def work(connection: sa.Connection) -> Answer:
         row = cancel_job(connection, principal.tenant_id, wanted)
-        record(connection, principal, Action.JOB_CANCELLED, public_id(JOB, row.id))
-        return shown(row)
+        record_audit_entry(connection, principal, Action.JOB_CANCELLED, public_id(JOB, row.id))
+        return batch_answer(row)
 
-    answer, is_old = await answer_once(repeats, services, NO_BODY_SHA256, work)
-    return response_of(answer, is_old=is_old)
+    answer, is_old = await execute_once(repeats, services, NO_BODY_SHA256, work)
+    return saved_response(answer, is_old=is_old)
 
 
 @router.delete("/v1/batches/{batch_id}")
-async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def delete(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Delete a job that has ended, with everything that it has but its place in the ledger."""
     wanted = parse_public_id(JOB, batch_id)
     if wanted is None:
@@ -166,13 +166,13 @@ async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) ->
 
     def work(connection: sa.Connection) -> None:
         counts = delete_batch(connection, principal.tenant_id, wanted, key_id=principal.key_id)
-        record(connection, principal, Action.JOB_DELETED, shown_id, counts)
+        record_audit_entry(connection, principal, Action.JOB_DELETED, shown_id, counts)
 
     await services.database.run_for(principal.tenant_id, work)
     if principal.zero_retention:
         with suppress(MillraceError):  # a finaliser does it again
             await asyncio.to_thread(destroy_key, services.objects, wanted)
-    return json_answer({"id": shown_id, "object": "batch", "deleted": True})
+    return json_response({"id": shown_id, "object": "batch", "deleted": True})
 
 
 def _options(body: BatchBody) -> JobOptions:

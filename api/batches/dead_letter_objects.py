@@ -15,7 +15,7 @@ _PREFIX: Final = "dead"
 _ID: Final = re.compile(r"dead_([0-9a-f]{32})_(0|[1-9][0-9]{0,8})")
 
 
-def parse_dead_id(text: str) -> Place | None:
+def parse_dead_letter_id(text: str) -> Place | None:
     """Return the item behind an id, or None when it is no id of a dead letter."""
     found = _ID.fullmatch(text)
     return None if found is None else Place(UUID(hex=found[1]), int(found[2]))
@@ -39,7 +39,7 @@ def dead_letter_object(row: sa.Row[Any]) -> dict[str, object]:
     }
 
 
-def whole_letter_object(view: DeadLetterView, body: bytes | None) -> dict[str, object]:
+def dead_letter_detail_object(view: DeadLetterView, body: bytes | None) -> dict[str, object]:
     """Return a dead letter with all its attempts, and its last answer where it is known."""
     row = view.row
     return {

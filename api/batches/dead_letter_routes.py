@@ -10,19 +10,23 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api import metrics
-from api.auth.audit_entries import record
-from api.auth.principals import PrincipalOf, ServicesOf
-from api.batches.dead_letter_objects import dead_letter_object, parse_dead_id, whole_letter_object
+from api.auth.audit_entries import record_audit_entry
+from api.auth.principals import PrincipalDep, ServicesDep
+from api.batches.dead_letter_objects import (
+    dead_letter_detail_object,
+    dead_letter_object,
+    parse_dead_letter_id,
+)
 from api.files.uploads import UploadLimits, storage_quota, upload_limits
 from api.http.paging import LIMIT_DEFAULT, Limit
 from api.http.request_bodies import body_sha256, json_body
-from api.http.responses import json_answer
+from api.http.responses import json_response
 from api.idempotency.idempotent_requests import (
-    Repeats,
-    answer_once,
-    known_answer,
-    repeats_of_request,
-    response_of,
+    IdempotencyContext,
+    execute_once,
+    find_saved_answer,
+    idempotency_of_request,
+    saved_response,
 )
 from api.resources import batch_object, page_object
 from api.runtime.services import Services
@@ -67,14 +71,14 @@ class RedriveBody(msgspec.Struct):
 
 @router.get("/v1/dead_letters")
 async def show_list(
-    principal: PrincipalOf,
-    services: ServicesOf,
+    principal: PrincipalDep,
+    services: ServicesDep,
     batch: str | None = None,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
     """List dead letters: of a batch in the order of its lines, else the newest first."""
-    place = None if after is None else parse_dead_id(after)
+    place = None if after is None else parse_dead_letter_id(after)
     if after is not None and place is None:
         raise unknown_cursor()
     page = await services.database.run_for(
@@ -85,31 +89,31 @@ async def show_list(
         after=place,
         limit=limit,
     )
-    return json_answer(page_object(page, dead_letter_object))
+    return json_response(page_object(page, dead_letter_object))
 
 
 @router.get("/v1/dead_letters/{letter_id}")
-async def show(letter_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def show(letter_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show one with all its attempts and its last answer."""
-    place = parse_dead_id(letter_id)
+    place = parse_dead_letter_id(letter_id)
     view = await services.database.run_for(
         principal.tenant_id, find_dead, principal.tenant_id, place
     )
     body = view.row.body
     if view.row.zero_retention:
         body = await asyncio.to_thread(readable_body, services.objects, view.row)
-    return json_answer(whole_letter_object(view, body))
+    return json_response(dead_letter_detail_object(view, body))
 
 
 @router.post("/v1/dead_letters/redrive")
-async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def redrive(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Make a new batch of dead letters and answer with it."""
-    repeats = repeats_of_request(request, principal, services)
+    repeats = idempotency_of_request(request, principal, services)
     body = await json_body(request, RedriveBody, services.settings)
     # What was redriven under this key is chosen no more.
-    known = await known_answer(repeats, services, body_sha256(request))
+    known = await find_saved_answer(repeats, services, body_sha256(request))
     if known is not None:
-        return response_of(known, is_old=True)
+        return saved_response(known, is_old=True)
     check_edits(body.edits)
     wanted = _chosen(body)
     with services.redrives.one(principal.tenant_id):
@@ -120,7 +124,11 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
 
 
 async def _add_job(
-    body: RedriveBody, sha256: bytes, chosen: Redrive, repeats: Repeats, services: Services
+    body: RedriveBody,
+    sha256: bytes,
+    chosen: Redrive,
+    repeats: IdempotencyContext,
+    services: Services,
 ) -> Response:
     """Store the file and add its job.
 
@@ -155,11 +163,13 @@ async def _add_job(
         row = create_job(connection, principal.tenant_id, new, open_max=open_max)
         mark_redriven(connection, chosen, row.id)
         told: Details = {"batch": public_id(JOB, chosen.job.id), "is_edited": bool(body.edits)}
-        record(connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), told)
+        record_audit_entry(
+            connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), told
+        )
         return Answer(200, msgspec.json.encode(batch_object(row)))
 
     try:
-        answer, is_old = await answer_once(repeats, services, sha256, work)
+        answer, is_old = await execute_once(repeats, services, sha256, work)
     except RequestRefusedError:
         # Any other failure may hide a row that was committed: an orphan is better than a lie.
         await asyncio.to_thread(services.objects.delete, stored.key)
@@ -168,7 +178,7 @@ async def _add_job(
         await asyncio.to_thread(services.objects.delete, stored.key)
     else:
         metrics.JOBS_CREATED.labels(new.endpoint).inc()
-    return response_of(answer, is_old=is_old)
+    return saved_response(answer, is_old=is_old)
 
 
 def _chosen(body: RedriveBody) -> tuple[UUID, list[int] | None]:
@@ -179,7 +189,7 @@ def _chosen(body: RedriveBody) -> tuple[UUID, list[int] | None]:
         return _job_id(body.batch or ""), None
     if not 0 < len(body.ids) <= REDRIVE_MAX:
         raise FieldRefusedError(f"Give 1 to {REDRIVE_MAX} ids.", param="ids")
-    places = [place for place in map(parse_dead_id, body.ids) if place is not None]
+    places = [place for place in map(parse_dead_letter_id, body.ids) if place is not None]
     if len(places) < len(body.ids):
         raise DeadLetterMissingError
     if len({place.job_id for place in places}) > 1:

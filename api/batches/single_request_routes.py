@@ -7,9 +7,9 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
-from api.auth.audit_entries import record
-from api.auth.principals import PrincipalOf, ServicesOf
-from api.http.large_responses import held_answer
+from api.auth.audit_entries import record_audit_entry
+from api.auth.principals import PrincipalDep, ServicesDep
+from api.http.large_responses import memory_limited_response
 from api.http.responses import ApiError
 from api.online.answer.call_failures import (
     DEADLINE,
@@ -17,7 +17,7 @@ from api.online.answer.call_failures import (
     deadline_exceeded,
     job_cancelled,
 )
-from api.online.online_runtime import Online
+from api.online.online_runtime import OnlineRuntime
 from api.resources import seconds, usage_object
 from api.runtime.services import Services
 from core.ids import REQUEST, SINGLE, parse_public_id, public_id
@@ -40,36 +40,38 @@ _ERRORS: Final = {
 
 @router.get("/v1/jobs/{job_id}")
 async def show(
-    request: Request, job_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, job_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Show a job and, once there is one, its answer."""
     wanted = parse_public_id(SINGLE, job_id)
     row = await services.database.run_for(
         principal.tenant_id, find_request, principal.tenant_id, wanted
     )
-    return held_answer(request, principal, services, await _job_object(row, services))
+    return memory_limited_response(request, principal, services, await _job_object(row, services))
 
 
 @router.delete("/v1/jobs/{job_id}")
 async def cancel(
-    request: Request, job_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, job_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Cancel a job; what it has generated so far is lost."""
     wanted = parse_public_id(SINGLE, job_id)
 
     def work(connection: sa.Connection) -> sa.Row[Any]:
         row = cancel_request(connection, principal.tenant_id, wanted)
-        record(connection, principal, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id))
+        record_audit_entry(
+            connection, principal, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id)
+        )
         return row
 
     row = await services.database.run_for(principal.tenant_id, work)
-    online: Online | None = request.app.state.online
+    online: OnlineRuntime | None = request.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
         _tell(online, row)
-    return held_answer(request, principal, services, await _job_object(row, services))
+    return memory_limited_response(request, principal, services, await _job_object(row, services))
 
 
-def _tell(online: Online, row: sa.Row[Any]) -> None:
+def _tell(online: OnlineRuntime, row: sa.Row[Any]) -> None:
     """Free its slot at once, and let go of whoever waits here; the log tells everyone else."""
     online.news.abort(row.id)
     call = online.calls.find(row.id)

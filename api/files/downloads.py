@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from fastapi import Request, Response
 
 from api import metrics
-from api.auth.key_revalidation import KeyWatch
+from api.auth.key_revalidation import KeyRevalidator
 from api.files.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_range
 from api.files.filenames import content_disposition
 from api.http.bounded_streams import BoundedStream
@@ -45,7 +45,7 @@ async def file_content(request: Request, row: sa.Row[Any], services: Services) -
         206 if part else 200,
         headers,
         idle_timeout_s=services.settings.download_idle_timeout_s,
-        key_watch=KeyWatch(request, services),
+        key_watch=KeyRevalidator(request, services),
     )
 
 
@@ -79,7 +79,7 @@ class ObjectResponse(BoundedStream):
         headers: dict[str, str],
         *,
         idle_timeout_s: float,
-        key_watch: KeyWatch,
+        key_watch: KeyRevalidator,
     ) -> None:
         """As `BoundedStream`."""
         self._blocks, self._calls = blocks, BlockingCalls()

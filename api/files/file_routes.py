@@ -10,22 +10,22 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.auth.audit_entries import record
-from api.auth.key_revalidation import KeyWatch
-from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.audit_entries import record_audit_entry
+from api.auth.key_revalidation import KeyRevalidator
+from api.auth.principals import PrincipalDep, ServicesDep
 from api.files.downloads import file_content
 from api.files.uploads import receive_upload, storage_quota
-from api.http.large_responses import held_answer
+from api.http.large_responses import memory_limited_response
 from api.http.paging import parse_after
-from api.http.responses import ApiError, json_answer
+from api.http.responses import ApiError, json_response
 from api.idempotency.idempotent_requests import (
-    answer_once,
-    may_be_known,
-    repeats_of_request,
-    response_of,
+    execute_once,
+    idempotency_of_request,
+    may_have_saved_answer,
+    saved_response,
 )
 from api.resources import file_object, page_object
-from api.runtime.database import DatabaseAwayError
+from api.runtime.database import DatabaseUnavailableError
 from api.runtime.services import Services
 from core.ids import FILE, parse_public_id, public_id
 from jobs.errors import FileMissingError, RequestRefusedError
@@ -42,14 +42,14 @@ Purpose = Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")]
 
 
 @router.post("/v1/files")
-async def upload(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def upload(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Store a file, then make it known."""
-    repeats = repeats_of_request(request, principal, services)
-    is_known = await may_be_known(repeats, services)
+    repeats = idempotency_of_request(request, principal, services)
+    is_known = await may_have_saved_answer(repeats, services)
     file = await receive_upload(request, principal.tenant_id, services, has_room=is_known)
     try:
-        await KeyWatch(request, services).check_now()  # it may have been hours
-    except (ApiError, DatabaseAwayError):
+        await KeyRevalidator(request, services).check_now()  # it may have been hours
+    except (ApiError, DatabaseUnavailableError):
         await asyncio.to_thread(services.objects.delete, file.object_key)
         raise
     quota = storage_quota(services.settings)
@@ -59,14 +59,14 @@ async def upload(request: Request, principal: PrincipalOf, services: ServicesOf)
         return Answer(200, msgspec.json.encode(file_object(row)))
 
     try:
-        answer, is_old = await answer_once(repeats, services, _sha256(file), work)
+        answer, is_old = await execute_once(repeats, services, _sha256(file), work)
     except RequestRefusedError:
         # Any other failure may hide a row that was committed: an orphan is better than a lie.
         await asyncio.to_thread(services.objects.delete, file.object_key)
         raise
     if is_old:
         await asyncio.to_thread(services.objects.delete, file.object_key)
-    return response_of(answer, is_old=is_old)
+    return saved_response(answer, is_old=is_old)
 
 
 def _cursor(
@@ -80,8 +80,8 @@ def _cursor(
 @router.get("/v1/files")
 async def show_list(
     request: Request,
-    principal: PrincipalOf,
-    services: ServicesOf,
+    principal: PrincipalDep,
+    services: ServicesDep,
     cursor: Annotated[Cursor, Depends(_cursor)],
     purpose: Purpose = None,
 ) -> Response:
@@ -89,22 +89,22 @@ async def show_list(
     page = await services.database.run_for(
         principal.tenant_id, list_files, principal.tenant_id, cursor, purpose=purpose
     )
-    return held_answer(request, principal, services, page_object(page, file_object))
+    return memory_limited_response(request, principal, services, page_object(page, file_object))
 
 
 @router.get("/v1/files/{file_id}")
-async def show(file_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def show(file_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show one file."""
     wanted = parse_public_id(FILE, file_id)
     row = await services.database.run_for(
         principal.tenant_id, find_file, principal.tenant_id, wanted
     )
-    return json_answer(file_object(row))
+    return json_response(file_object(row))
 
 
 @router.get("/v1/files/{file_id}/content")
 async def content(
-    request: Request, file_id: str, principal: PrincipalOf, services: ServicesOf
+    request: Request, file_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Hand a file out."""
     wanted = parse_public_id(FILE, file_id)
@@ -115,7 +115,7 @@ async def content(
 
 
 @router.delete("/v1/files/{file_id}")
-async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def delete(file_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Make a file disappear."""
     wanted = parse_public_id(FILE, file_id)
     if wanted is None:
@@ -124,11 +124,11 @@ async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> 
 
     def work(connection: sa.Connection) -> None:
         delete_file(connection, principal.tenant_id, wanted, key_id=principal.key_id)
-        record(connection, principal, Action.FILE_DELETED, shown_id, {"files": 1})
+        record_audit_entry(connection, principal, Action.FILE_DELETED, shown_id, {"files": 1})
 
     await services.database.run_for(principal.tenant_id, work)
     await _remove_object(principal.tenant_id, wanted, services)
-    return json_answer({"id": shown_id, "object": "file", "deleted": True})
+    return json_response({"id": shown_id, "object": "file", "deleted": True})
 
 
 def _sha256(file: NewFile) -> bytes:
@@ -142,7 +142,7 @@ async def _remove_object(tenant_id: UUID, file_id: UUID, services: Services) -> 
 
     The file is gone for its owner already, so a failure here is no failure of the request.
     """
-    with suppress(DatabaseAwayError, ObjectStoreAwayError):
+    with suppress(DatabaseUnavailableError, ObjectStoreAwayError):
         for removal in await services.database.run_for(tenant_id, removable, file_id):
             await asyncio.to_thread(services.objects.delete, removal.object_key)
             await services.database.run_for(tenant_id, mark_removed, [removal.file_id])

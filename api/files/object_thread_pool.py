@@ -8,7 +8,7 @@ _LAST_S: Final = 1.0
 """What is under way at the end has so long; what is left behind then is swept as after a kill."""
 
 
-class ObjectThreads(ThreadPoolExecutor):
+class ObjectThreadPool(ThreadPoolExecutor):
     """The default executor of the loop, which waits for its threads when it is closed.
 
     A store that hangs would keep the process for as long as it does.

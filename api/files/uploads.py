@@ -9,12 +9,17 @@ from uuid import UUID
 from fastapi import Request
 
 from api import metrics
-from api.auth.key_revalidation import KeyWatch
+from api.auth.key_revalidation import KeyRevalidator
 from api.files.filenames import safe_filename
 from api.files.object_sink import ObjectSink
 from api.files.upload_fields import upload_fields
 from api.http.multipart import FileForm, FormRefusedError, form_boundary
-from api.http.request_bodies import Pace, declared_bytes, paced_body, require_identity_encoding
+from api.http.request_bodies import (
+    MinReadRate,
+    declared_bytes,
+    read_at_min_rate,
+    require_identity_encoding,
+)
 from api.http.responses import ApiError
 from api.runtime.services import Services
 from api.settings import ApiSettings
@@ -52,7 +57,7 @@ async def receive_upload(
     DatabaseAwayError; then no object is left.
     """
     require_identity_encoding(request)
-    with refused_forms(), services.uploads.one(tenant_id):
+    with form_errors_as_api_errors(), services.uploads.one(tenant_id):
         boundary = form_boundary(request.headers.get("content-type", ""))
         if boundary is None:
             raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
@@ -85,7 +90,7 @@ async def _store(
     async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:
         form = FileForm(boundary, sink.take)
         received = 0
-        watch = KeyWatch(request, services)
+        watch = KeyRevalidator(request, services)
         async for data in _body(request, services):
             await watch.check()
             received += len(data)
@@ -109,7 +114,7 @@ async def _store(
 
 
 @contextmanager
-def refused_forms() -> Iterator[None]:
+def form_errors_as_api_errors() -> Iterator[None]:
     """Answer 400 to a form that is refused."""
     try:
         yield
@@ -126,7 +131,7 @@ def too_large(file_bytes_max: int) -> ApiError:
 
 def _body(request: Request, services: Services) -> AsyncIterator[bytes]:
     settings = services.settings
-    pace = Pace(
+    pace = MinReadRate(
         span_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
     )
-    return paced_body(request, pace, SystemClock())
+    return read_at_min_rate(request, pace, SystemClock())

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from api.auth.key_revalidation import KeyWatch
+from api.auth.key_revalidation import KeyRevalidator
 from api.http.client_connection import client_connection
 from api.http.errors import as_api_error
 from api.http.middleware import request_id_of
@@ -38,7 +38,7 @@ class BoundedStream(StreamingResponse, ABC):
         *,
         media_type: str,
         idle_timeout_s: float,
-        key_watch: KeyWatch,
+        key_watch: KeyRevalidator,
     ) -> None:
         """A client that takes nothing for `idle_timeout_s` is cut off: it gets no end."""
         super().__init__(content, status, headers, media_type=media_type)

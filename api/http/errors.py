@@ -6,8 +6,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from api.http.responses import ApiError, crash_answer, error_answer, unavailable
-from api.runtime.database import DatabaseAwayError
+from api.http.responses import ApiError, error_response, internal_error_response, unavailable
+from api.runtime.database import DatabaseUnavailableError
 from core.errors import MillraceError
 from jobs.errors import (
     DeadLetterMissingError,
@@ -31,7 +31,7 @@ _MESSAGES: Final = {
 _STATUSES: Final[dict[type[RequestRefusedError], int]] = {KeyReusedError: 422, InputGoneError: 410}
 
 
-def install_error_answers(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Give every failure of a route the one envelope, crashes too: the middleware logs those."""
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(MillraceError, _on_millrace_error)
@@ -64,7 +64,7 @@ def as_api_error(error: MillraceError) -> ApiError | None:
         return ApiError(status, str(error), code=error.code, param=error.param)
     if isinstance(error, ObjectMissingError):
         return ApiError(404, "No such file.", code=FileMissingError.code)
-    if isinstance(error, DatabaseAwayError | ObjectStoreAwayError):
+    if isinstance(error, DatabaseUnavailableError | ObjectStoreAwayError):
         return unavailable(
             "The service is not available at the moment.",
             retry_after_s=2,
@@ -77,7 +77,7 @@ def as_api_error(error: MillraceError) -> ApiError | None:
 
 async def _on_api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_answer(error)
+    return error_response(error)
 
 
 async def _on_millrace_error(_: Request, error: Exception) -> Response:
@@ -85,7 +85,7 @@ async def _on_millrace_error(_: Request, error: Exception) -> Response:
     answer = as_api_error(error)
     if answer is None:
         raise error
-    return error_answer(answer)
+    return error_response(answer)
 
 
 async def _on_validation_error(_: Request, error: Exception) -> Response:
@@ -93,7 +93,7 @@ async def _on_validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     mistake = error.errors()[0]
     param = str(mistake["loc"][-1])
-    return error_answer(
+    return error_response(
         ApiError(400, f"{param}: {mistake['msg']}.", code="invalid_value", param=param)
     )
 
@@ -101,8 +101,8 @@ async def _on_validation_error(_: Request, error: Exception) -> Response:
 async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = _MESSAGES.get(error.status_code, str(error.detail))
-    return error_answer(ApiError(error.status_code, message, headers=error.headers))
+    return error_response(ApiError(error.status_code, message, headers=error.headers))
 
 
 async def _on_crash(_: Request, __: Exception) -> Response:
-    return crash_answer()
+    return internal_error_response()

@@ -7,8 +7,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from api.http.responses import json_answer
-from api.online.online_runtime import Online
+from api.http.responses import json_response
+from api.online.online_runtime import OnlineRuntime
 from api.runtime.database import Database
 from core.clock import Clock
 
@@ -18,7 +18,7 @@ _PROBE_S_MAX: Final = 2.0
 _KEEP_S: Final = 1.0  # how old an answer may be
 
 
-class Probe:
+class DatabaseProbe:
     """Asks whether Postgres serves tenants: once for all who want to know, since all may ask."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -39,23 +39,23 @@ class Probe:
 @router.get("/healthz")
 async def alive() -> Response:
     """Answer while the event loop turns: a restart would cure nothing else."""
-    return json_answer({"status": "ok"})
+    return json_response({"status": "ok"})
 
 
 @router.get("/readyz")
 async def ready(request: Request) -> Response:
     """Answer 200 while requests can be served, and from the first moment on that all can."""
-    online: Online | None = request.app.state.online
+    online: OnlineRuntime | None = request.app.state.online
     if online is not None and not online.is_ready:
-        return json_answer({"status": "log away"}, 503, {"retry-after": "2"})
-    probe: Probe = request.app.state.probe
+        return json_response({"status": "log away"}, 503, {"retry-after": "2"})
+    probe: DatabaseProbe = request.app.state.probe
     hindrance = await probe.hindrance()
     if hindrance is not None:
-        return json_answer({"status": hindrance}, 503, {"retry-after": "2"})
-    return json_answer({"status": "ok"})
+        return json_response({"status": hindrance}, 503, {"retry-after": "2"})
+    return json_response({"status": "ok"})
 
 
 @router.get("/metrics")
-async def numbers() -> Response:
+async def prometheus_metrics() -> Response:
     """Return this process's metrics in Prometheus' text format."""
     return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})

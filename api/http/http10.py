@@ -7,7 +7,7 @@ from starlette.types import Message
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
-def end_by_closing(cycle: RequestResponseCycle) -> None:
+def delimit_body_by_close(cycle: RequestResponseCycle) -> None:
     """Let `cycle`, of a request in HTTP/1.0 that has not begun, send what has no length as it is.
 
     uvicorn would send chunks. It keeps no such connection, so the close tells the end.

@@ -13,7 +13,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from api.http.client_connection import EXTENSION, ClientConnection
-from api.http.http10 import end_by_closing
+from api.http.http10 import delimit_body_by_close
 from api.http.responses import ApiError, error_body
 from core.ids import REQUEST, new_uuid, public_id
 
@@ -132,7 +132,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {EXTENSION: self._client_connection}  # type: ignore[dict-item]
         super().on_headers_complete()
         if self.parser.get_http_version() == "1.0":
-            end_by_closing(self.cycle)
+            delimit_body_by_close(self.cycle)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._client_connection.begin(cycle)

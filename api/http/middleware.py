@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
 from api.http.client_connection import EXTENSION, ClientConnection
-from api.http.responses import ApiError, crash_answer, error_answer
+from api.http.responses import ApiError, error_response, internal_error_response
 from api.online.answer.call_failures import shutting_down
-from api.runtime.tenant_slots import Slots
+from api.runtime.tenant_slots import TenantSlots
 from core.ids import REQUEST, new_uuid, public_id
 from registry.models import ENDPOINTS
 
@@ -30,14 +30,14 @@ _ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # answered unde
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WriteDeadline:
     """How a whole answer is handed over: a client that takes no block in time is dropped."""
 
     block_bytes: int
     idle_s: float
 
 
-_PACE: Final = Pace(1024 * 1024, 60.0)
+_PACE: Final = WriteDeadline(1024 * 1024, 60.0)
 
 
 class RequestEnvelope:
@@ -49,15 +49,15 @@ class RequestEnvelope:
         *,
         in_flight_max: int,
         online_in_flight_max: int,
-        pace: Pace = _PACE,
-        online_pace: Pace = _PACE,
+        pace: WriteDeadline = _PACE,
+        online_pace: WriteDeadline = _PACE,
     ) -> None:
         """More requests at once are refused; online calls wait long and are counted apart."""
         self._app = app
-        online = Slots(
+        online = TenantSlots(
             "online_requests", online_in_flight_max, kind="online calls", retry_after_s=1
         )
-        others = Slots("requests_in_flight", in_flight_max, kind="requests", retry_after_s=1)
+        others = TenantSlots("requests_in_flight", in_flight_max, kind="requests", retry_after_s=1)
         self._online, self._others = (online, online_pace), (others, pace)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +66,7 @@ class RequestEnvelope:
             await self._app(scope, receive, send)
             return
         slots, pace = self._online if scope["path"] in ENDPOINTS else self._others
-        exchange = _Exchange(scope, send, pace)
+        exchange = _ResponseWriter(scope, send, pace)
         metrics.IN_FLIGHT.inc()
         try:
             with ExitStack() as held:
@@ -75,12 +75,12 @@ class RequestEnvelope:
                 if refusal is None:
                     await self._serve(scope, receive, exchange)
                 else:
-                    await error_answer(refusal)(scope, receive, exchange.send)
+                    await error_response(refusal)(scope, receive, exchange.send)
         finally:
             metrics.IN_FLIGHT.dec()
             exchange.count()
 
-    def _let_in(self, scope: Scope, slots: Slots, held: ExitStack) -> ApiError | None:
+    def _let_in(self, scope: Scope, slots: TenantSlots, held: ExitStack) -> ApiError | None:
         """Take a slot until the request is answered, or return why there is none."""
         if scope["path"] in _ALWAYS:
             return None
@@ -90,13 +90,13 @@ class RequestEnvelope:
             return refusal
         return None
 
-    async def _serve(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> None:
+    async def _serve(self, scope: Scope, receive: Receive, exchange: "_ResponseWriter") -> None:
         try:
             await self._app(scope, receive, exchange.send)
         except asyncio.CancelledError:  # only by a server that stops and whose grace is over
             if exchange.status is not None:
                 raise  # the server closes the connection
-            await error_answer(shutting_down())(scope, receive, exchange.send)
+            await error_response(shutting_down())(scope, receive, exchange.send)
         except Exception as error:  # noqa: BLE001  the process loop of a server
             metrics.CRASHES.inc()
             # Frames but no message: messages of drivers quote what clients sent.
@@ -109,10 +109,10 @@ class RequestEnvelope:
                 },
             )
             if exchange.is_whole:
-                return  # the framework answered with `crash_answer` and raised again
+                return  # the framework answered with `internal_error_response` and raised again
             if exchange.status is not None:
                 raise ConnectionAbortedError from None  # the server closes the connection
-            await crash_answer()(scope, receive, exchange.send)
+            await internal_error_response()(scope, receive, exchange.send)
 
 
 def request_id_of(scope: Scope) -> UUID:
@@ -122,22 +122,22 @@ def request_id_of(scope: Scope) -> UUID:
     return request_id
 
 
-def count_for(scope: Scope, tenant_id: UUID) -> None:
+def count_for_tenant(scope: Scope, tenant_id: UUID) -> None:
     """Count a request among those of its tenant that are in flight. Raises ApiError (429)."""
     scope[_CLAIM_KEY](tenant_id)
 
 
-def until_answered(scope: Scope) -> ExitStack:
+def request_exit_stack(scope: Scope) -> ExitStack:
     """Return what gives back, once a request is answered to its end, all that it was handed."""
     held = scope[_HELD_KEY]
     assert isinstance(held, ExitStack)
     return held
 
 
-class _Exchange:
+class _ResponseWriter:
     """One request and its answer, which ends when its client has it: until then it takes a slot."""
 
-    def __init__(self, scope: Scope, send: Send, pace: Pace) -> None:
+    def __init__(self, scope: Scope, send: Send, pace: WriteDeadline) -> None:
         request_id = new_uuid()
         scope[_ID_KEY] = request_id
         self.request_id = public_id(REQUEST, request_id)

@@ -65,7 +65,7 @@ def declared_bytes(request: Request) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-class Pace:
+class MinReadRate:
     """The least rate of a body, judged in spans; only time spent waiting for the client counts."""
 
     def __init__(self, *, span_s: float, bytes_per_s_min: int) -> None:
@@ -91,7 +91,9 @@ class Pace:
         return enough
 
 
-async def paced_body(request: Request, pace: Pace, clock: Clock) -> AsyncIterator[bytes]:
+async def read_at_min_rate(
+    request: Request, pace: MinReadRate, clock: Clock
+) -> AsyncIterator[bytes]:
     """Yield the body as it comes, never an empty piece. Raises ApiError: 400 cut off, 408."""
     is_whole = False
     while not is_whole:

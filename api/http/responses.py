@@ -6,7 +6,7 @@ import msgspec
 from fastapi import Response
 
 
-def json_answer(
+def json_response(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return `content` as JSON."""
@@ -38,7 +38,7 @@ class ApiError(Exception):
         self.headers = headers
 
 
-def error_answer(error: ApiError) -> Response:
+def error_response(error: ApiError) -> Response:
     """Return the envelope; `param` and `code` are always present, since clients read them."""
     return Response(
         error_body(error), error.status, dict(error.headers or {}), media_type="application/json"
@@ -56,9 +56,9 @@ def error_body(error: ApiError) -> bytes:
     return msgspec.json.encode({"error": shape})
 
 
-def crash_answer() -> Response:
+def internal_error_response() -> Response:
     """Return the answer to a request whose failure is ours; it tells nothing of it."""
-    return error_answer(
+    return error_response(
         ApiError(500, "The server had an error.", kind="server_error", code="internal")
     )
 

@@ -17,7 +17,7 @@ from fastapi import Request, Response
 
 from api import metrics
 from api.http.responses import ApiError
-from api.runtime.database import DatabaseAwayError
+from api.runtime.database import DatabaseUnavailableError
 from api.runtime.services import Services
 from api.settings import ApiSettings
 from jobs.store import idempotency
@@ -37,7 +37,7 @@ _TRIES: Final = re.compile(rb"[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
+class IdempotencyContext:
     """What one POST says about being repeated."""
 
     principal: Principal
@@ -57,7 +57,7 @@ class Repeats:
         name = hashlib.sha256(b"\0".join(parts)).hexdigest()
         return self._claim(Scope.RETRY, name, body_sha256, now_s)
 
-    def of_own_key(self) -> "Repeats":
+    def of_own_key(self) -> "IdempotencyContext":
         """Return the same for what may be done again: only a key of the client's makes a repeat."""
         return replace(self, tries_before=None)
 
@@ -78,14 +78,14 @@ class Repeats:
         )
 
 
-def repeats_of(
+def idempotency_from_headers(
     headers: Mapping[bytes, bytes],
     principal: Principal,
     route: str,
     *,
     settings: ApiSettings,
     arrived_s: float,
-) -> Repeats:
+) -> IdempotencyContext:
     """Read the headers, by lower-case name. Raises ApiError (400) for a key that is none."""
     key = headers.get(KEY)
     if key is not None and not _KEY_CHARS.fullmatch(key.strip()):
@@ -97,7 +97,7 @@ def repeats_of(
         )
     tries = headers.get(TRIES, b"")
     counts = _TRIES.fullmatch(tries) and headers.get(OPT_OUT, b"").lower() != b"true"
-    return Repeats(
+    return IdempotencyContext(
         principal=principal,
         route=route,
         arrived_s=arrived_s,
@@ -107,9 +107,11 @@ def repeats_of(
     )
 
 
-def repeats_of_request(request: Request, principal: Principal, services: Services) -> Repeats:
-    """As `repeats_of`, for a route of the framework. Call it before the body is read."""
-    return repeats_of(
+def idempotency_of_request(
+    request: Request, principal: Principal, services: Services
+) -> IdempotencyContext:
+    """As `idempotency_from_headers`, for a route of the framework. Call it before the body is read."""
+    return idempotency_from_headers(
         dict(request.scope["headers"]),
         principal,
         f"{request.method} {request.url.path}",
@@ -118,8 +120,8 @@ def repeats_of_request(request: Request, principal: Principal, services: Service
     )
 
 
-async def answer_once(
-    repeats: Repeats,
+async def execute_once(
+    repeats: IdempotencyContext,
     services: Services,
     body_sha256: bytes,
     work: Callable[[sa.Connection], Answer],
@@ -127,7 +129,7 @@ async def answer_once(
     """Return what `work` answers, or answered to an equal POST before, and whether it is old.
 
     `work` and what it answers are committed together. Raises what it raises, KeyInFlightError,
-    KeyReusedError, DatabaseAwayError; then nothing is saved.
+    KeyReusedError, DatabaseUnavailableError; then nothing is saved.
     """
     claim = repeats.claim(body_sha256, services.keys.now_s)
     answer, is_old = await services.database.run_for(
@@ -138,14 +140,14 @@ async def answer_once(
     return answer, is_old
 
 
-async def answer_later(
-    repeats: Repeats,
+async def execute_once_holding_key(
+    repeats: IdempotencyContext,
     services: Services,
     body_sha256: bytes,
     begin: Callable[[sa.Connection], UUID],
     finish: Callable[[UUID], Awaitable[Answer]],
 ) -> tuple[Answer, bool]:
-    """As `answer_once`, for work that outlasts its transaction: `finish` answers what has begun.
+    """As `execute_once`, for work that outlasts its transaction: `finish` answers what has begun.
 
     `begin` and the key, which is held for HELD_S at most, are committed together.
     """
@@ -172,16 +174,18 @@ async def answer_later(
         is_saved = await run_for(tenant_id, idempotency.save_held, claim, answer)
     finally:
         if not is_saved:
-            with suppress(DatabaseAwayError):  # then the key is free after its time
+            with suppress(DatabaseUnavailableError):  # then the key is free after its time
                 await run_for(tenant_id, idempotency.let_go, claim)
     return answer, False
 
 
-async def known_answer(repeats: Repeats, services: Services, body_sha256: bytes) -> Answer | None:
+async def find_saved_answer(
+    repeats: IdempotencyContext, services: Services, body_sha256: bytes
+) -> Answer | None:
     """Return what was answered to an equal POST before.
 
     For routes that check much before they work: a check may end otherwise the second time. Raises
-    KeyInFlightError, KeyReusedError, DatabaseAwayError.
+    KeyInFlightError, KeyReusedError, DatabaseUnavailableError.
     """
     claim = repeats.claim(body_sha256, services.keys.now_s)
     if claim is None:
@@ -192,7 +196,7 @@ async def known_answer(repeats: Repeats, services: Services, body_sha256: bytes)
     return answer
 
 
-async def may_be_known(repeats: Repeats, services: Services) -> bool:
+async def may_have_saved_answer(repeats: IdempotencyContext, services: Services) -> bool:
     """Whether a body that was not read yet may be one that was answered already."""
     claim = repeats.claim(b"", services.keys.now_s)
     if claim is None or not claim.may_repeat:
@@ -200,7 +204,7 @@ async def may_be_known(repeats: Repeats, services: Services) -> bool:
     return await services.database.run_for(claim.tenant_id, idempotency.may_be_known, claim)
 
 
-def response_of(answer: Answer, *, is_old: bool) -> Response:
+def saved_response(answer: Answer, *, is_old: bool) -> Response:
     """Return an answer in JSON; one that is given again says so."""
     headers = dict((REPLAYED,)) if is_old else {}
     return Response(answer.body, answer.status_code, headers, media_type="application/json")

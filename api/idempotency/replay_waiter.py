@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from api import metrics
 from api.runtime.database import Database
-from api.views.progress_poller import Followers, JobNews
+from api.views.progress_poller import JobProgress, ProgressPoller
 from core.clock import Clock
 from jobs.errors import KeyInFlightError, KeyReusedError
 
@@ -22,16 +22,18 @@ WAITING_MAX: Final = 1000
 """Repeats that wait in this process; more are told at once."""
 
 _LOOK_S: Final = 0.05  # one statement for all that wait
-_RUNNING: Final = JobNews(0, is_terminal=False)
+_RUNNING: Final = JobProgress(0, is_terminal=False)
 
 
-class ReplayWaits:
+class ReplayWaiter:
     """Tries again what found its key in use, as soon as that may have changed."""
 
     def __init__(self, database: Database, clock: Clock, *, wait_s_max: float) -> None:
         """Nobody waits yet."""
         self._clock, self._wait_s_max = clock, wait_s_max
-        self._followers = Followers(database, interval_s=_LOOK_S, gauge=metrics.REPLAYS_WAITING)
+        self._followers = ProgressPoller(
+            database, interval_s=_LOOK_S, gauge=metrics.REPLAYS_WAITING
+        )
         self._count = 0
 
     async def until_free(self, look: Callable[[], Awaitable[T]]) -> T:

@@ -5,11 +5,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http.responses import ApiError, error_answer
+from api.http.responses import ApiError, error_response
 from api.online.admit.body_room import BodyRoom
-from api.online.online_runtime import Online
+from api.online.online_runtime import OnlineRuntime
 from api.online.pipeline import CallPipeline
-from api.online.receive.exchange import exchange_of
+from api.online.receive.exchange import exchange_from_scope
 from registry.models import ENDPOINTS
 
 _ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}
@@ -18,7 +18,7 @@ _ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}
 class OnlineApp:
     """Serves online calls, and hands everything else on."""
 
-    def __init__(self, online: Online, others: ASGIApp) -> None:
+    def __init__(self, online: OnlineRuntime, others: ASGIApp) -> None:
         """`others` serves what is no online call."""
         self._pipeline = CallPipeline(online)
         self._clock = online.clock
@@ -38,10 +38,10 @@ class OnlineApp:
             refusal = ApiError(
                 405, "This route does not take that method.", headers={"allow": "POST"}
             )
-            await error_answer(refusal)(scope, receive, send)
+            await error_response(refusal)(scope, receive, send)
             return
         now_s = self._clock.monotonic_s()
-        exchange = exchange_of(
+        exchange = exchange_from_scope(
             scope, receive, send, room=self._room, readers=self._readers, now_s=now_s
         )
         try:

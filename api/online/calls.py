@@ -52,7 +52,7 @@ class PlannedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CompleteResponse:
     """An answer that is whole."""
 
     status: int
@@ -75,11 +75,11 @@ class Recording(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class PreparedCall:
     """A durable call that is committed: nothing that happens to this process loses it."""
 
     job: JobRef | None  # to produce; None where `answer` is all there is to do
-    answer: Finished | None = None  # of an earlier try, or the word that it was accepted
+    answer: CompleteResponse | None = None  # of an earlier try, or the word that it was accepted
     wait_s: float | None = None  # after it the answer is `accepted`; None: until the deadline
     line_bytes: int = 0  # of the line stored under the job's `input_key`
     recording: Recording | None = None  # of what is sent to the client

@@ -5,14 +5,14 @@ from enum import Enum, auto
 from uuid import UUID
 
 
-class Lack(Enum):
+class LimitExceeded(Enum):
     """Why there is no room."""
 
     OF_ROOM = auto()  # all of it is taken
     OF_SHARE = auto()  # what is free is for others
 
 
-class ByteRoom:
+class MemoryLimit:
     """Room that tenants share; each holds `of_tenant_max` of it at most."""
 
     def __init__(self, bytes_max: int, *, of_tenant_max: int) -> None:
@@ -25,12 +25,12 @@ class ByteRoom:
         """Whether nothing is taken."""
         return not self._of_tenant
 
-    def take(self, tenant_id: UUID, byte_count: int) -> Lack | None:
+    def take(self, tenant_id: UUID, byte_count: int) -> LimitExceeded | None:
         """Take room, or return why nothing was taken."""
         if byte_count > self._free:
-            return Lack.OF_ROOM
+            return LimitExceeded.OF_ROOM
         if self._of_tenant[tenant_id] + byte_count > self._of_tenant_max:
-            return Lack.OF_SHARE
+            return LimitExceeded.OF_SHARE
         self.take_more(tenant_id, byte_count)
         return None
 

@@ -12,24 +12,24 @@ from typing import Final
 from uuid import UUID
 
 from api.online import metrics
-from api.online.admit.model_cache import Routes
-from api.online.admit.pool_states import ExecutionTimes, PoolsHeard
+from api.online.admit.model_cache import ModelCache
+from api.online.admit.pool_states import ExecutionTimes, PoolStates
 from api.online.admit.rate_limits import RateLimits
 from api.online.admit.recording_room import RecordingRoom
 from api.online.answer.response_cache import ResponseCache
 from api.online.await_reply.caller_clock import CallerClock
-from api.online.await_reply.caller_heartbeat import NewsPublisher
-from api.online.await_reply.closed_jobs import Closed, CloseReader, why_closed
+from api.online.await_reply.caller_heartbeat import CallerHeartbeat
+from api.online.await_reply.closed_jobs import ClosedJob, JobCloseReader, close_error
 from api.online.await_reply.open_calls import OpenCalls
-from api.online.await_reply.topic_tail_threads import ReplyReader, TailThread
-from api.online.durable.durable_calls import DurableRequests
+from api.online.await_reply.topic_tail_threads import ReplyReader, TopicTailThread
+from api.online.durable.durable_calls import DurableCalls
 from api.online.send.call_keys import CallKeys
 from api.online.send.call_sender import CallSender
 from api.online.send.large_bodies import LargeBodies
 from api.online.send.log_health import LogHealth
 from api.online.settings import OnlineSettings
-from api.runtime.background import watched
-from api.runtime.database import DatabaseAwayError
+from api.runtime.background import supervise
+from api.runtime.database import DatabaseUnavailableError
 from api.runtime.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
@@ -55,7 +55,7 @@ _DEAF_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class OnlineSetup:
+class OnlineDeps:
     """What a process with online calls needs beside what every API has."""
 
     settings: OnlineSettings
@@ -63,28 +63,28 @@ class OnlineSetup:
     on_failure: Callable[[MillraceError], None]  # in any thread: the process cannot go on
 
 
-class Online:
+class OnlineRuntime:
     """One replica among those that take calls; its id is new at each start."""
 
-    def __init__(self, setup: OnlineSetup, services: Services, clock: Clock) -> None:
+    def __init__(self, setup: OnlineDeps, services: Services, clock: Clock) -> None:
         """Connect to nothing yet."""
         settings = setup.settings
         self.settings, self.services, self.clock = settings, services, clock
         self.caller_clock = CallerClock(clock)
         recordings = RecordingRoom(settings.recordings_bytes_max)
-        self.durable = DurableRequests(services, clock, recordings)
+        self.durable = DurableCalls(services, clock, recordings)
         self.cache = ResponseCache(clock, bytes_max=settings.cache_bytes_max)
         self.caller_id = f"api-{new_uuid().hex}"
         self.call_keys = CallKeys(services.objects, clock, self.caller_id)
         self.reply_partition = _partition_of(self.caller_id)
-        self.routes = Routes(services.database, clock)
+        self.routes = ModelCache(services.database, clock)
         self.calls = OpenCalls(buffer_bytes_max=settings.stream_buffer_bytes)
         self.bodies = LargeBodies(services.objects)
         self.limits = RateLimits(
             requests_per_minute=settings.requests_per_minute,
             tokens_per_minute=settings.tokens_per_minute,
         )
-        self.pools = PoolsHeard(since_s=clock.monotonic_s())
+        self.pools = PoolStates(since_s=clock.monotonic_s())
         self.execution = ExecutionTimes()
         self._setup = setup
         self._health = LogHealth(clock)
@@ -97,7 +97,7 @@ class Online:
         return all(tail.is_positioned for tail in self._tails) and self.news.was_heard
 
     @property
-    def _tails(self) -> tuple[TailThread, ...]:
+    def _tails(self) -> tuple[TopicTailThread, ...]:
         return self._replies, self._capacity, self._control
 
     def start(self) -> None:
@@ -110,9 +110,9 @@ class Online:
         self.sender = CallSender(
             self._producer, self._health, patience_s=self.settings.log_patience_s
         )
-        self.news = NewsPublisher(self._producer, self.caller_id, self.caller_clock, self._health)
+        self.news = CallerHeartbeat(self._producer, self.caller_id, self.caller_clock, self._health)
         reader = ReplyReader(self.caller_id, loop, self._hear)
-        self._replies = TailThread(
+        self._replies = TopicTailThread(
             TopicTail(
                 kafka,
                 REPLIES,
@@ -124,16 +124,16 @@ class Online:
             reader.take,
             self._setup.on_failure,
         )
-        self._capacity = TailThread(
+        self._capacity = TopicTailThread(
             TopicTail(kafka, CAPACITY, client_id=f"{self.caller_id}-capacity", past_counts=False),
             "capacity-tail",
             self._hear_capacity,
             self._setup.on_failure,
         )
-        self._control = TailThread(
+        self._control = TopicTailThread(
             TopicTail(kafka, CONTROL, client_id=f"{self.caller_id}-control", past_counts=False),
             "control-tail",
-            CloseReader(loop, self._hear_closed).take,
+            JobCloseReader(loop, self._hear_closed).take,
             self._setup.on_failure,
         )
         for tail in self._tails:
@@ -145,7 +145,7 @@ class Online:
             self._sweep(),
             self.call_keys.run(),
         )
-        self._tasks = [watched(loop.create_task(work), self._setup.on_failure) for work in works]
+        self._tasks = [supervise(loop.create_task(work), self._setup.on_failure) for work in works]
 
     async def stop(self) -> None:
         """Say good-bye and end what `start` began."""
@@ -163,7 +163,7 @@ class Online:
                 await asyncio.gather(self._bill(), self.call_keys.stop())
 
     async def _bill(self) -> None:
-        with suppress(DatabaseAwayError):
+        with suppress(DatabaseUnavailableError):
             await self.cache.bill(self.services.database)
 
     def _close(self) -> None:
@@ -196,12 +196,12 @@ class Online:
     def _hear_capacity(self, records: list[Received]) -> None:
         self.pools.hear(records, now_s=self.clock.monotonic_s())
 
-    def _hear_closed(self, jobs: list[Closed]) -> None:
+    def _hear_closed(self, jobs: list[ClosedJob]) -> None:
         """Let go of whoever waits for jobs that were closed, by any process."""
         for job_id, reason in jobs:
             call = self.calls.find(job_id)
             if call is not None:
-                call.fail(why_closed(reason))
+                call.fail(close_error(reason))
 
     def _lost_touch(self, sent_before_s: float) -> None:
         """Others take this process for dead and have dropped what it asked for."""

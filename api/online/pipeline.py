@@ -4,23 +4,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from api.auth.principals import principal_by
+from api.auth.principals import authenticate_headers
 from api.http.errors import as_api_error
 from api.http.responses import ApiError
 from api.online import metrics
-from api.online.admit.admission import Bounds, Load, no_capacity, refusal
+from api.online.admit.admission import OpenCallCounts, OpenCallLimits, find_refusal, no_capacity
 from api.online.admit.call_planning import QUEUE_TIMEOUT_HEADER, plan_call
 from api.online.admit.rate_limits import Charge
-from api.online.answer.complete_responses import finished_error, send_finished
+from api.online.answer.complete_responses import error_as_response, send_response
 from api.online.answer.response_cache import MISS
 from api.online.await_reply.open_call import OpenCall
 from api.online.await_reply.running_call import RunningCall
-from api.online.calls import Begun, Finished, ParsedCall, PlannedCall, RawHeaders
-from api.online.online_runtime import Online
+from api.online.calls import CompleteResponse, ParsedCall, PlannedCall, PreparedCall, RawHeaders
+from api.online.online_runtime import OnlineRuntime
 from api.online.receive.body_reading import read_body
 from api.online.receive.call_parsing import parse_call
 from api.online.receive.exchange import Exchange
-from api.online.receive.preferences import check_retention, has_key, preferred_wait_s
+from api.online.receive.preferences import check_zero_retention, has_key, preferred_wait_s
 from api.online.send.call_sender import call_item
 from core.errors import MillraceError
 from jobs.store.idempotency import version_header
@@ -30,11 +30,11 @@ from tenancy.api_keys import Principal
 class CallPipeline:
     """Serves the calls of one process."""
 
-    def __init__(self, online: Online) -> None:
+    def __init__(self, online: OnlineRuntime) -> None:
         """Serve by the parts of `online`."""
         self._online = online
         settings = online.settings
-        self._bounds = Bounds(settings.open_calls_max, settings.open_calls_per_tenant_max)
+        self._bounds = OpenCallLimits(settings.open_calls_max, settings.open_calls_per_tenant_max)
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one call."""
@@ -52,7 +52,7 @@ class CallPipeline:
     async def _serve(self, exchange: Exchange, headers: RawHeaders) -> None:
         """Go through the steps; `headers` grow with what is known of the call."""
         online = self._online
-        principal = await principal_by(
+        principal = await authenticate_headers(
             exchange.text(b"authorization"), exchange.text(b"x-api-key"), online.services
         )
         exchange.belong_to(principal.tenant_id)
@@ -61,7 +61,7 @@ class CallPipeline:
             await read_body(exchange, online.settings),
         )
         exchange = _with_default_wait(exchange, parsed, principal, online.settings.waits_s)
-        check_retention(parsed, exchange.headers, zero_retention=principal.zero_retention)
+        check_zero_retention(parsed, exchange.headers, zero_retention=principal.zero_retention)
         charge = self._charge(principal, parsed, headers)
         try:
             await self._serve_charged(exchange, principal, parsed, charge, headers)
@@ -105,7 +105,7 @@ class CallPipeline:
             finally:
                 await begun.recording.close()
 
-    def _send_only(self, planned: PlannedCall, begun: Begun) -> None:
+    def _send_only(self, planned: PlannedCall, begun: PreparedCall) -> None:
         """Send a call that was answered already; one that the log refuses is repaired later."""
         if begun.job is None:
             return
@@ -138,10 +138,10 @@ class CallPipeline:
         if pool is None and online.pools.may_tell(now_s=online.clock.monotonic_s()):
             raise no_capacity()
         calls = online.calls
-        load = Load(
+        load = OpenCallCounts(
             calls.count, calls.of_tenant[planned.principal.tenant_id], calls.of_pool[pool_name]
         )
-        refused = refusal(
+        refused = find_refusal(
             load,
             self._bounds,
             pool,
@@ -151,7 +151,7 @@ class CallPipeline:
         if refused is not None:
             raise refused
 
-    async def _begin(self, planned: PlannedCall, exchange: Exchange) -> Begun:
+    async def _begin(self, planned: PlannedCall, exchange: Exchange) -> PreparedCall:
         """Commit a durable call; others need no more than their record and room. Raises ApiError.
 
         A call that may have been answered before is looked up even where there is no room.
@@ -166,15 +166,17 @@ class CallPipeline:
                 return await self._online.durable.begin(planned, exchange, refused)
         if refused is not None:
             raise refused
-        return Begun(planned.job)
+        return PreparedCall(planned.job)
 
-    async def _finish(self, exchange: Exchange, answer: Finished, headers: RawHeaders) -> None:
-        whole = Finished(answer.status, answer.body, [*headers, *answer.headers])
-        await send_finished(exchange, whole)
+    async def _finish(
+        self, exchange: Exchange, answer: CompleteResponse, headers: RawHeaders
+    ) -> None:
+        whole = CompleteResponse(answer.status, answer.body, [*headers, *answer.headers])
+        await send_response(exchange, whole)
 
     async def _refuse(self, exchange: Exchange, error: ApiError, headers: RawHeaders) -> None:
         metrics.REFUSED.labels(error.code or "other").inc()
-        await send_finished(exchange, finished_error(error, headers))
+        await send_response(exchange, error_as_response(error, headers))
 
 
 def _identity(planned: PlannedCall) -> RawHeaders:

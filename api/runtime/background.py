@@ -21,7 +21,7 @@ class TaskDiedError(MillraceError):
     code = "task_died"
 
 
-def watched(task: asyncio.Task[None], on_failure: OnFailure) -> asyncio.Task[None]:
+def supervise(task: asyncio.Task[None], on_failure: OnFailure) -> asyncio.Task[None]:
     """Return `task`; whatever it raises reaches `on_failure`. Its end and its cancelling do not."""
     task.add_done_callback(partial(_tell, on_failure=on_failure))
     return task

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from api.runtime.fair_thread_pool import FairThreads, Owner
+from api.runtime.fair_thread_pool import FairThreadPool, Owner
 from core.errors import Disposition, MillraceError
 from storage.postgres.engines import DATABASE_AWAY
 from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _NOBODY: Final = UUID(int=0)
 
 
-class DatabaseAwayError(MillraceError):
+class DatabaseUnavailableError(MillraceError):
     """Postgres does not answer; what was asked for may or may not have happened."""
 
     code = "database_away"
@@ -35,7 +35,7 @@ class Database:
     def __init__(self, engine: sa.Engine, *, threads: int, timeout_s: float) -> None:
         """`threads` is the size of the engine's pool: more would only wait for it."""
         self._engine = engine
-        self._threads = FairThreads(threads, "postgres")
+        self._threads = FairThreadPool(threads, "postgres")
         self._timeout_s = timeout_s
         self._is_closed = False
 
@@ -49,7 +49,7 @@ class Database:
         """Return what `work` returns in a transaction of its own, which sees this tenant's rows.
 
         Tenants take turns. Work that has not begun when time is up never does; Postgres' own
-        limits end what has. Raises DatabaseAwayError.
+        limits end what has. Raises DatabaseUnavailableError.
         """
 
         def walled_off(connection: sa.Connection) -> T:
@@ -72,7 +72,7 @@ class Database:
         """Return why nothing can be done for a tenant now, for operators; None when it can."""
         try:
             await self._bounded("probe", lambda c: wall_off(c, _NOBODY), timeout_s)
-        except DatabaseAwayError:
+        except DatabaseUnavailableError:
             return "database away"
         except sa.exc.DBAPIError:  # refused (42501), or no such role (22023)
             return f"role {TENANT_ROLE} is missing, or not ours to take"
@@ -92,7 +92,7 @@ class Database:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.wrap_future(running)
         except TimeoutError:
-            raise DatabaseAwayError from None
+            raise DatabaseUnavailableError from None
 
     def _transaction(self, work: Callable[[sa.Connection], T]) -> T:
         pool = self._engine.pool
@@ -100,7 +100,7 @@ class Database:
             with self._engine.begin() as connection:
                 return work(connection)
         except DATABASE_AWAY as error:
-            raise DatabaseAwayError from error
+            raise DatabaseUnavailableError from error
         finally:
             if self._is_closed:
                 pool.dispose()  # else the connection that just came back would stay open

@@ -21,7 +21,7 @@ class _Work:
     ended: Future[Any]
 
 
-class FairThreads:
+class FairThreadPool:
     """A pool of threads with a queue for each owner; may be used in any thread.
 
     An owner has half of the threads at most, and tenants leave a quarter to work that is ours, so

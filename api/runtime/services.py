@@ -8,7 +8,7 @@ from fastapi import Request
 from api.auth.key_cache import KeyCache
 from api.online.admit.readers import Readers
 from api.runtime.database import Database
-from api.runtime.tenant_slots import Slots
+from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from storage.objects.object_store import ObjectStore
 
@@ -24,9 +24,9 @@ class Services:
     database: Database
     objects: ObjectStore
     keys: KeyCache
-    uploads: Slots
+    uploads: TenantSlots
     readers: Readers
-    redrives: Slots = field(default_factory=lambda: Slots("redrives", _REDRIVES_MAX))
+    redrives: TenantSlots = field(default_factory=lambda: TenantSlots("redrives", _REDRIVES_MAX))
 
 
 def services_of(request: Request) -> Services:

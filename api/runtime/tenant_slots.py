@@ -9,7 +9,7 @@ from api import metrics
 from api.http.responses import ApiError, unavailable
 
 
-class Slots:
+class TenantSlots:
     """How many requests of one kind run at once, in all and of one tenant.
 
     More are refused, not queued, and told when to come again.

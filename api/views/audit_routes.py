@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from api.auth.principals import PrincipalOf
-from api.http.responses import ApiError, json_answer, unavailable
+from api.auth.principals import PrincipalDep
+from api.http.responses import ApiError, json_response, unavailable
 from api.runtime.services import Services
 from api.views.item_objects import item_id
-from api.views.view_services import Views, ViewsOf
+from api.views.view_services import ViewServices, ViewServicesDep
 from core.errors import SchemaTooNewError
 from core.ids import JOB, parse_public_id, public_id
 from results.audit.audit_report import (
@@ -44,7 +44,7 @@ _HASH_ITEMS: Final = 5000  # rows of one statement when each one is looked at
 
 @router.get("/v1/batches/{batch_id}/audit")
 async def show(
-    batch_id: str, principal: PrincipalOf, views: ViewsOf, log: bool = False
+    batch_id: str, principal: PrincipalDep, views: ViewServicesDep, log: bool = False
 ) -> Response:
     """Recompute the books of a batch from its rows and the ledger; with `log`, from the log too."""
     wanted = parse_public_id(JOB, batch_id)
@@ -82,7 +82,7 @@ async def show(
         "log": None if from_log is None else from_log.shown(source),
         "differences": [_difference(difference) for difference in differences],
     }
-    return json_answer(answer)
+    return json_response(answer)
 
 
 class _FromLog:
@@ -134,7 +134,7 @@ async def _tally(services: Services, source: ResultSource) -> Tally:
     return total
 
 
-async def _from_log(views: Views, source: ResultSource, tally: Tally) -> _FromLog:
+async def _from_log(views: ViewServices, source: ResultSource, tally: Tally) -> _FromLog:
     """Read the rows, then the log. Raises ApiError."""
     if views.kafka is None:
         raise ApiError(400, "This API does not reach the log.", code="invalid_value", param="log")

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.auth.principals import PrincipalOf
+from api.auth.principals import PrincipalDep
 from api.http.paging import LIMIT_DEFAULT, Limit
-from api.http.responses import ApiError, json_answer
+from api.http.responses import ApiError, json_response
 from api.views.item_objects import ITEM, item_id, item_object
-from api.views.view_services import Views, ViewsOf
+from api.views.view_services import ViewServices, ViewServicesDep
 from core.clock import SystemClock
 from core.ids import JOB, parse_public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
@@ -45,8 +45,8 @@ StatusOf: TypeAlias = Annotated[ItemStatus | None, Depends(_one_status)]
 @router.get("/v1/batches/{batch_id}/items")
 async def show_list(
     batch_id: str,
-    principal: PrincipalOf,
-    views: ViewsOf,
+    principal: PrincipalDep,
+    views: ViewServicesDep,
     status: StatusOf,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
@@ -72,11 +72,13 @@ async def show_list(
         "last_id": looked,
         "has_more": next_index < source.total_count,
     }
-    return json_answer(answer)
+    return json_response(answer)
 
 
 @router.get("/v1/batches/{batch_id}/items/{custom_id:path}")
-async def show(batch_id: str, custom_id: str, principal: PrincipalOf, views: ViewsOf) -> Response:
+async def show(
+    batch_id: str, custom_id: str, principal: PrincipalDep, views: ViewServicesDep
+) -> Response:
     """Show one item by its `custom_id`, or by its id."""
     wanted = parse_public_id(JOB, batch_id)
     database = views.services.database
@@ -91,11 +93,11 @@ async def show(batch_id: str, custom_id: str, principal: PrincipalOf, views: Vie
     shown["sequence"] = await database.run_for(
         principal.tenant_id, sequence_of, source.job_id, index
     )
-    return json_answer(shown)
+    return json_response(shown)
 
 
 async def _page(
-    views: Views, source: ResultSource, *, first: int, limit: int, status: ItemStatus | None
+    views: ViewServices, source: ResultSource, *, first: int, limit: int, status: ItemStatus | None
 ) -> tuple[list[ItemView], int]:
     """Return items, and the index behind the last one that was looked at."""
     total = source.total_count
@@ -122,7 +124,7 @@ def _has_none(source: ResultSource, status: ItemStatus | None) -> bool:
     return not getattr(source.job, status.value)
 
 
-async def _search(views: Views, source: ResultSource, custom_id: str) -> int:
+async def _search(views: ViewServices, source: ResultSource, custom_id: str) -> int:
     """Return the index of the item. Raises ApiError (404, 503)."""
     index: int | None = None
     if 0 < len(custom_id) <= CUSTOM_ID_CHARS_MAX and source.total_count:
@@ -147,7 +149,7 @@ def _overdue() -> ApiError:
     )
 
 
-async def _name(views: Views, source: ResultSource, index: int) -> str | None:
+async def _name(views: ViewServices, source: ResultSource, index: int) -> str | None:
     """Return the `custom_id` of an item without a row; None also when that takes too long."""
 
     def read() -> str | None:
@@ -163,7 +165,7 @@ async def _name(views: Views, source: ResultSource, index: int) -> str | None:
         return await asyncio.to_thread(read)
 
 
-def _reads(views: Views) -> TimedReads:
+def _reads(views: ViewServices) -> TimedReads:
     return TimedReads(views.services.objects, SystemClock(), time_s_max=_SEARCH_S_MAX)
 
 

@@ -14,8 +14,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from api import metrics
-from api.runtime.background import OnFailure, end_process, watched
-from api.runtime.database import Database, DatabaseAwayError
+from api.runtime.background import OnFailure, end_process, supervise
+from api.runtime.database import Database, DatabaseUnavailableError
 from core.states import TERMINAL_STATES, JobState
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
@@ -33,7 +33,7 @@ PROGRESS: Final = (
 )
 
 
-class Shown(Protocol):
+class UpDownCounter(Protocol):
     """A number that goes up and down."""
 
     def inc(self) -> None:
@@ -44,7 +44,7 @@ class Shown(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class JobNews:
+class JobProgress:
     """How far a job is, of one moment."""
 
     ended_count: int
@@ -53,10 +53,10 @@ class JobNews:
 
 
 @dataclass(eq=False, slots=True)
-class Follower:
+class ProgressSubscription:
     """One who waits for news of one job."""
 
-    news: JobNews
+    news: JobProgress
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def changed(self, timeout_s: float) -> bool:
@@ -69,14 +69,14 @@ class Follower:
         self._changed.clear()
         return True
 
-    def hear(self, news: JobNews) -> None:
+    def hear(self, news: JobProgress) -> None:
         """Take in what was looked up."""
         if news != self.news:
             self.news = news
             self._changed.set()
 
 
-class Followers:
+class ProgressPoller:
     """All who follow jobs in this process."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Followers:
         *,
         interval_s: float,
         on_failure: OnFailure = end_process,
-        gauge: Shown = metrics.FOLLOWERS,
+        gauge: UpDownCounter = metrics.FOLLOWERS,
     ) -> None:
         """Look for news each `interval_s` while anybody follows; `gauge` shows how many do.
 
@@ -93,19 +93,19 @@ class Followers:
         """
         self._database, self._interval_s, self._gauge = database, interval_s, gauge
         self._on_failure = on_failure
-        self._following: dict[UUID, set[Follower]] = {}
+        self._following: dict[UUID, set[ProgressSubscription]] = {}
         self._looking: asyncio.Task[None] | None = None
         self.count = 0
 
     @contextmanager
-    def follow(self, job_id: UUID, news: JobNews) -> Iterator[Follower]:
+    def follow(self, job_id: UUID, news: JobProgress) -> Iterator[ProgressSubscription]:
         """Hear of a job of which `news` are known, until the block ends."""
-        follower = Follower(news)
+        follower = ProgressSubscription(news)
         self._following.setdefault(job_id, set()).add(follower)
         self.count += 1
         self._gauge.inc()
         if self._looking is None or self._looking.done():
-            self._looking = watched(asyncio.create_task(self._look()), self._on_failure)
+            self._looking = supervise(asyncio.create_task(self._look()), self._on_failure)
         try:
             yield follower
         finally:
@@ -124,8 +124,10 @@ class Followers:
         while self._following:
             await asyncio.sleep(self._interval_s)
             try:
-                found = await self._database.run_across_tenants(read_news, list(self._following))
-            except DatabaseAwayError:
+                found = await self._database.run_across_tenants(
+                    read_progress, list(self._following)
+                )
+            except DatabaseUnavailableError:
                 await asyncio.sleep(_AWAY_FACTOR * self._interval_s)
                 continue
             for job_id, news in found.items():
@@ -133,11 +135,12 @@ class Followers:
                     follower.hear(news)
 
 
-def read_news(connection: sa.Connection, job_ids: list[UUID]) -> dict[UUID, JobNews]:
+def read_progress(connection: sa.Connection, job_ids: list[UUID]) -> dict[UUID, JobProgress]:
     """Return the news of jobs."""
     rows = connection.execute(PROGRESS, {"job_ids": job_ids})
     found = {
-        job_id: JobNews(ended, JobState(state) in TERMINAL_STATES) for job_id, state, ended in rows
+        job_id: JobProgress(ended, JobState(state) in TERMINAL_STATES)
+        for job_id, state, ended in rows
     }
-    gone = JobNews(0, is_terminal=True, exists=False)
+    gone = JobProgress(0, is_terminal=True, exists=False)
     return {job_id: found.get(job_id, gone) for job_id in job_ids}

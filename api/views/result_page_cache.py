@@ -23,7 +23,7 @@ _ROW_BYTES: Final = 500  # what a row takes beside its body, roughly
 _Key = tuple[UUID, int]
 
 
-class ResultPages:
+class ResultPageCache:
     """Reads pages, and remembers those that several want."""
 
     def __init__(self, database: Database) -> None:

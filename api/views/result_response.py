@@ -3,14 +3,14 @@
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from api.auth.key_revalidation import KeyWatch
+from api.auth.key_revalidation import KeyRevalidator
 from api.http.bounded_streams import BoundedStream
 from api.views.result_stream import ResultStream
 
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-class ResultAnswer(BoundedStream):
+class ResultResponse(BoundedStream):
     """Writes what a stream of results yields."""
 
     def __init__(
@@ -20,7 +20,7 @@ class ResultAnswer(BoundedStream):
         *,
         media_type: str,
         idle_timeout_s: float,
-        key_watch: KeyWatch,
+        key_watch: KeyRevalidator,
     ) -> None:
         """`content` is of `stream`; both are closed at the end. Else as `BoundedStream`."""
         super().__init__(

@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.auth.key_revalidation import KeyWatch
-from api.auth.principals import PrincipalOf
-from api.http.middleware import until_answered
+from api.auth.key_revalidation import KeyRevalidator
+from api.auth.principals import PrincipalDep
+from api.http.middleware import request_exit_stack
 from api.http.responses import ApiError
-from api.views.result_response import ResultAnswer
+from api.views.result_response import ResultResponse
 from api.views.result_stream import LIMIT_MAX, ResultStream
-from api.views.view_services import Views, ViewsOf
+from api.views.view_services import ViewServices, ViewServicesDep
 from core.ids import JOB, parse_public_id
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent
@@ -27,8 +27,8 @@ _SEQUENCE: Final = re.compile(r"[0-9]{1,10}")  # of thousands of digits Python m
 async def show(
     request: Request,
     batch_id: str,
-    principal: PrincipalOf,
-    views: ViewsOf,
+    principal: PrincipalDep,
+    views: ViewServicesDep,
     after: Annotated[int, Query(ge=0, le=SEQUENCE_MAX)] = 0,
     limit: Annotated[int | None, Query(ge=1, le=LIMIT_MAX)] = None,
 ) -> Response:
@@ -36,7 +36,7 @@ async def show(
     wanted = parse_public_id(JOB, batch_id)
     database = views.services.database
     source = await database.run_for(principal.tenant_id, result_source, principal.tenant_id, wanted)
-    watch = KeyWatch(request, views.services)
+    watch = KeyRevalidator(request, views.services)
     if "text/event-stream" not in request.headers.get("accept", ""):
         stream = ResultStream(views, principal, source, jsonl)
         content = stream.present(after, limit)
@@ -48,13 +48,13 @@ async def show(
     after = _last_event_id(request, after)
     if source.is_terminal and after > source.ended_count:
         return Response(status_code=204)  # clients that come back by themselves stop now
-    until_answered(request.scope).enter_context(views.follower_slots.one(principal.tenant_id))
+    request_exit_stack(request.scope).enter_context(views.follower_slots.one(principal.tenant_id))
     stream = ResultStream(views, principal, source, server_sent)
     content = stream.followed(after, lambda: _may_go_on(watch))
     return _answer(stream, content, views, watch, "text/event-stream")
 
 
-async def _may_go_on(watch: KeyWatch) -> bool:
+async def _may_go_on(watch: KeyRevalidator) -> bool:
     """Whether the key still works. Raises DatabaseAwayError."""
     try:
         await watch.check_now()
@@ -66,11 +66,11 @@ async def _may_go_on(watch: KeyWatch) -> bool:
 def _answer(
     stream: ResultStream,
     content: AsyncGenerator[bytes, None],
-    views: Views,
-    watch: KeyWatch,
+    views: ViewServices,
+    watch: KeyRevalidator,
     media_type: str,
 ) -> Response:
-    return ResultAnswer(
+    return ResultResponse(
         stream,
         content,
         media_type=media_type,

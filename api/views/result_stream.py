@@ -10,9 +10,9 @@ import msgspec
 from api.auth.key_revalidation import CHECK_S
 from api.resources import batch_object
 from api.runtime.blocking_calls import BlockingCalls
-from api.runtime.database import DatabaseAwayError
-from api.views.progress_poller import Follower, JobNews
-from api.views.view_services import Views
+from api.runtime.database import DatabaseUnavailableError
+from api.views.progress_poller import JobProgress, ProgressSubscription
+from api.views.view_services import ViewServices
 from jobs.errors import JobMissingError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, result_source
@@ -35,7 +35,7 @@ class ResultStream:
     """The results of one batch for one client. It holds one page. Close it."""
 
     def __init__(
-        self, views: Views, principal: Principal, source: ResultSource, frame: Frame
+        self, views: ViewServices, principal: Principal, source: ResultSource, frame: Frame
     ) -> None:
         """Nothing is read yet. `frame` makes what is sent of each line."""
         self._views, self._tenant_id = views, principal.tenant_id
@@ -63,11 +63,11 @@ class ResultStream:
     ) -> AsyncGenerator[bytes, None]:
         """Yield what has come and what comes, until the batch has ended.
 
-        `may_go_on` tells whether the key still works, and may raise DatabaseAwayError.
+        `may_go_on` tells whether the key still works, and may raise DatabaseUnavailableError.
         """
         self._after = after
         source, views = self._source, self._views
-        news = JobNews(source.ended_count, source.is_terminal)
+        news = JobProgress(source.ended_count, source.is_terminal)
         yield _KEEP_ALIVE  # the head goes out at once
         with views.followers.follow(source.job_id, news) as follower:
             try:
@@ -84,7 +84,7 @@ class ResultStream:
         await self._calls.end(self._close)
 
     async def _follow(
-        self, follower: Follower, may_go_on: Callable[[], Awaitable[bool]]
+        self, follower: ProgressSubscription, may_go_on: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes, None]:
         keep_alive_s = self._views.services.settings.follow_keep_alive_s
         clock_s = asyncio.get_running_loop().time
@@ -117,7 +117,7 @@ class ResultStream:
                 due_s = clock_s() + keep_alive_s
 
     async def _page(self, limit: int, *, is_shared: bool) -> list[SequencedRow]:
-        """Read the next page. Raises DatabaseAwayError."""
+        """Read the next page. Raises DatabaseUnavailableError."""
         pages, source, after = self._views.pages, self._source, self._after
         if is_shared:
             return await _patiently(lambda: pages.shared(source, after))
@@ -148,7 +148,7 @@ class ResultStream:
         return await self._calls.make(next, blocks, None) if in_thread else next(blocks, None)
 
     async def _reload(self) -> None:
-        """Look again where the results lie. Raises DatabaseAwayError, JobMissingError."""
+        """Look again where the results lie. Raises DatabaseUnavailableError, JobMissingError."""
         database, job_id = self._views.services.database, self._source.job_id
         self._source = await _patiently(
             lambda: database.run_for(self._tenant_id, result_source, self._tenant_id, job_id)
@@ -172,24 +172,24 @@ class ResultStream:
 async def _is_allowed(may_go_on: Callable[[], Awaitable[bool]], patience_s: float | None) -> bool:
     """Whether the key still works; True also when that is not known after `patience_s`.
 
-    Without a patience there is something to give, which takes an answer. Raises DatabaseAwayError.
+    Without a patience there is something to give, which takes an answer. Raises DatabaseUnavailableError.
     """
     if patience_s is None:
         return await _patiently(may_go_on)
     try:
         async with asyncio.timeout(patience_s):
             return await may_go_on()
-    except (DatabaseAwayError, TimeoutError):
+    except (DatabaseUnavailableError, TimeoutError):
         return True
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return what is asked for; be patient with a Postgres away. Raises DatabaseAwayError."""
+    """Return what is asked for; be patient with a Postgres away. Raises DatabaseUnavailableError."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             while True:
-                with suppress(DatabaseAwayError):
+                with suppress(DatabaseUnavailableError):
                     return await ask()
                 await asyncio.sleep(_AWAY_S)
     except TimeoutError:
-        raise DatabaseAwayError from None
+        raise DatabaseUnavailableError from None

@@ -9,9 +9,9 @@ from fastapi import Depends, Request
 
 from api.runtime.background import OnFailure, end_process
 from api.runtime.services import Services
-from api.runtime.tenant_slots import Slots
-from api.views.progress_poller import Followers
-from api.views.result_page_cache import ResultPages
+from api.runtime.tenant_slots import TenantSlots
+from api.views.progress_poller import ProgressPoller
+from api.views.result_page_cache import ResultPageCache
 from results.views.dispatched_items import Dispatched, dispatched_items
 from topics.errors import LogUnavailableError
 from topics.settings import KafkaSettings
@@ -35,17 +35,17 @@ class _Look:
 
 
 @dataclass(slots=True)
-class Views:
+class ViewServices:
     """Followers, pages, and bounds on what is heavy."""
 
     services: Services
     kafka: KafkaSettings | None  # None: this API does not reach the log
-    followers: Followers
-    follower_slots: Slots
-    pages: ResultPages
-    audits: Slots = field(default_factory=lambda: Slots("audits", _AUDITS_MAX))
-    searches: Slots = field(
-        default_factory=lambda: Slots("searches", _SEARCHES_MAX, kind="searches of items")
+    followers: ProgressPoller
+    follower_slots: TenantSlots
+    pages: ResultPageCache
+    audits: TenantSlots = field(default_factory=lambda: TenantSlots("audits", _AUDITS_MAX))
+    searches: TenantSlots = field(
+        default_factory=lambda: TenantSlots("searches", _SEARCHES_MAX, kind="searches of items")
     )
     _looks: dict[tuple[str, str], _Look] = field(default_factory=dict)
 
@@ -68,24 +68,24 @@ class Views:
             return {}
 
 
-def open_views(
+def create_view_services(
     services: Services, kafka: KafkaSettings | None, on_failure: OnFailure = end_process
-) -> Views:
+) -> ViewServices:
     """Return the views of one process; it connects to nothing yet."""
     interval_s = services.settings.follow_interval_s
-    return Views(
+    return ViewServices(
         services,
         kafka,
-        Followers(services.database, interval_s=interval_s, on_failure=on_failure),
-        Slots("followers", services.settings.followers_max, kind="streams of results"),
-        ResultPages(services.database),
+        ProgressPoller(services.database, interval_s=interval_s, on_failure=on_failure),
+        TenantSlots("followers", services.settings.followers_max, kind="streams of results"),
+        ResultPageCache(services.database),
     )
 
 
-def _views_of(request: Request) -> Views:
+def _views_of(request: Request) -> ViewServices:
     views = request.app.state.views
-    assert isinstance(views, Views)
+    assert isinstance(views, ViewServices)
     return views
 
 
-ViewsOf = Annotated[Views, Depends(_views_of)]
+ViewServicesDep = Annotated[ViewServices, Depends(_views_of)]

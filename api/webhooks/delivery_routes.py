@@ -9,15 +9,15 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
-from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.principals import PrincipalDep, ServicesDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.request_bodies import body_sha256, json_body
-from api.http.responses import ApiError, json_answer
+from api.http.responses import ApiError, json_response
 from api.idempotency.idempotent_requests import (
-    answer_later,
-    answer_once,
-    repeats_of_request,
-    response_of,
+    execute_once,
+    execute_once_holding_key,
+    idempotency_of_request,
+    saved_response,
 )
 from api.runtime.services import Services
 from api.webhooks.webhook_objects import delivery_object
@@ -63,8 +63,8 @@ class ReplayBody(msgspec.Struct):
 @router.get("/v1/webhook_endpoints/{endpoint_id}/deliveries")
 async def show_deliveries(
     endpoint_id: str,
-    principal: PrincipalOf,
-    services: ServicesOf,
+    principal: PrincipalDep,
+    services: ServicesDep,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
@@ -75,7 +75,7 @@ async def show_deliveries(
         principal.tenant_id, list_deliveries, principal.tenant_id, wanted, cursor
     )
     ids = [public_id(EVENT, history.delivery.message_id) for history in found]
-    return json_answer(
+    return json_response(
         {
             "object": "list",
             "data": [delivery_object(history) for history in found],
@@ -88,10 +88,10 @@ async def show_deliveries(
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/test")
 async def test(
-    endpoint_id: str, request: Request, principal: PrincipalOf, services: ServicesOf
+    endpoint_id: str, request: Request, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Send a sample event once, by the role that sends all others, and tell what came back."""
-    repeats = repeats_of_request(request, principal, services)
+    repeats = idempotency_of_request(request, principal, services)
     body = await json_body(request, TestBody, services.settings)
     check_event_types([body.event_type], param="event_type")
     wanted = parse_public_id(ENDPOINT, endpoint_id)
@@ -117,16 +117,16 @@ async def test(
         return Answer(200, msgspec.json.encode(said))
 
     digest = body_sha256(request)
-    answer, is_old = await answer_later(repeats, services, digest, begin, finish)
-    return response_of(answer, is_old=is_old)
+    answer, is_old = await execute_once_holding_key(repeats, services, digest, begin, finish)
+    return saved_response(answer, is_old=is_old)
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/replay")
 async def send_again(
-    endpoint_id: str, request: Request, principal: PrincipalOf, services: ServicesOf
+    endpoint_id: str, request: Request, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Send one message again, or those of a span, with the same ids."""
-    repeats = repeats_of_request(request, principal, services)
+    repeats = idempotency_of_request(request, principal, services)
     body = await json_body(request, ReplayBody, services.settings)
     if body.message_id is None and body.since is None:
         raise ApiError(400, "Give message_id or since.", code="invalid_value", param="since")
@@ -151,8 +151,8 @@ async def send_again(
         }
         return Answer(200, msgspec.json.encode(done))
 
-    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
-    return response_of(answer, is_old=is_old)
+    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(answer, is_old=is_old)
 
 
 async def _first_attempt(

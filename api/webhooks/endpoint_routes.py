@@ -6,21 +6,21 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
-from api.auth.audit_entries import record
-from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.audit_entries import record_audit_entry
+from api.auth.principals import PrincipalDep, ServicesDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.request_bodies import body_sha256, json_body
-from api.http.responses import json_answer
+from api.http.responses import json_response
 from api.idempotency.idempotent_requests import (
-    answer_once,
-    known_answer,
-    repeats_of_request,
-    response_of,
+    execute_once,
+    find_saved_answer,
+    idempotency_of_request,
+    saved_response,
 )
 from api.resources import page_object
-from api.webhooks.secret_answers import opened_answer, sealed_answer
+from api.webhooks.secret_answers import decrypted_answer, encrypted_answer
 from api.webhooks.webhook_objects import endpoint_object
-from api.webhooks.webhook_services import WebhooksOf
+from api.webhooks.webhook_services import WebhookServicesDep
 from core.ids import JOB, parse_public_id, public_id
 from jobs.store.idempotency import Answer
 from jobs.store.keyset_pages import Cursor
@@ -58,17 +58,17 @@ class EndpointChangeBody(msgspec.Struct):
 
 
 @router.get("/v1/webhook_event_types")
-async def show_event_types(_: PrincipalOf) -> Response:
+async def show_event_types(_: PrincipalDep) -> Response:
     """List what can be heard of."""
-    return json_answer({"object": "list", "data": list(EVENT_TYPES)})
+    return json_response({"object": "list", "data": list(EVENT_TYPES)})
 
 
 @router.post("/v1/webhook_endpoints")
 async def create(
-    request: Request, principal: PrincipalOf, services: ServicesOf, webhooks: WebhooksOf
+    request: Request, principal: PrincipalDep, services: ServicesDep, webhooks: WebhookServicesDep
 ) -> Response:
     """Add an endpoint; its secret is shown in this answer alone, however often that is given."""
-    repeats, sealer = repeats_of_request(request, principal, services), webhooks.sealer
+    repeats, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, NewEndpointBody, services.settings)
     new = EndpointChange(body.name, body.url, body.event_types)
     most = webhooks.settings.endpoints_max
@@ -77,20 +77,22 @@ async def create(
         row, secret = create_endpoint(
             connection, principal.tenant_id, new, sealer, endpoints_max=most
         )
-        record(connection, principal, Action.ENDPOINT_CREATED, public_id(ENDPOINT, row.id))
-        return sealed_answer(endpoint_object(row), secret, sealer, principal.tenant_id)
+        record_audit_entry(
+            connection, principal, Action.ENDPOINT_CREATED, public_id(ENDPOINT, row.id)
+        )
+        return encrypted_answer(endpoint_object(row), secret, sealer, principal.tenant_id)
 
-    answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
+    answer, is_old = await find_saved_answer(repeats, services, body_sha256(request)), True
     if answer is None:
         await webhooks.checked_url(principal.tenant_id, body.url, param="url")
-        answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
-    return response_of(opened_answer(answer, sealer, principal.tenant_id), is_old=is_old)
+        answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(decrypted_answer(answer, sealer, principal.tenant_id), is_old=is_old)
 
 
 @router.get("/v1/webhook_endpoints")
 async def show_list(
-    principal: PrincipalOf,
-    services: ServicesOf,
+    principal: PrincipalDep,
+    services: ServicesDep,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
@@ -99,39 +101,39 @@ async def show_list(
     page = await services.database.run_for(
         principal.tenant_id, list_endpoints, principal.tenant_id, cursor
     )
-    return json_answer(page_object(page, endpoint_object))
+    return json_response(page_object(page, endpoint_object))
 
 
 @router.get("/v1/webhook_endpoints/{endpoint_id}")
-async def show(endpoint_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def show(endpoint_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show one endpoint."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     row = await services.database.run_for(
         principal.tenant_id, find_endpoint, principal.tenant_id, wanted
     )
-    return json_answer(endpoint_object(row))
+    return json_response(endpoint_object(row))
 
 
 @router.get("/v1/batches/{batch_id}/callback")
-async def show_callback(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def show_callback(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show a job's callback as an endpoint, whose id the other routes take."""
     wanted = parse_public_id(JOB, batch_id)
     row = await services.database.run_for(
         principal.tenant_id, find_callback, principal.tenant_id, wanted
     )
-    return json_answer(endpoint_object(row))
+    return json_response(endpoint_object(row))
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}")
 async def change(
     endpoint_id: str,
     request: Request,
-    principal: PrincipalOf,
-    services: ServicesOf,
-    webhooks: WebhooksOf,
+    principal: PrincipalDep,
+    services: ServicesDep,
+    webhooks: WebhookServicesDep,
 ) -> Response:
     """Change an endpoint; what is left out stays."""
-    repeats = repeats_of_request(request, principal, services).of_own_key()
+    repeats = idempotency_of_request(request, principal, services).of_own_key()
     body = await json_body(request, EndpointChangeBody, services.settings)
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)
@@ -139,26 +141,28 @@ async def change(
 
     def work(connection: sa.Connection) -> Answer:
         row = change_endpoint(connection, principal.tenant_id, wanted, changed)
-        record(connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), told)
+        record_audit_entry(
+            connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), told
+        )
         return Answer(200, msgspec.json.encode(endpoint_object(row)))
 
-    answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
+    answer, is_old = await find_saved_answer(repeats, services, body_sha256(request)), True
     if answer is None:
         if body.url is not None:
             await webhooks.checked_url(principal.tenant_id, body.url, param="url")
-        answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
-    return response_of(answer, is_old=is_old)
+        answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(answer, is_old=is_old)
 
 
 @router.delete("/v1/webhook_endpoints/{endpoint_id}")
-async def delete(endpoint_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def delete(endpoint_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Remove an endpoint with its history."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
 
     def work(connection: sa.Connection) -> None:
         delete_endpoint(connection, principal.tenant_id, wanted)
-        record(connection, principal, Action.ENDPOINT_DELETED, endpoint_id)
+        record_audit_entry(connection, principal, Action.ENDPOINT_DELETED, endpoint_id)
 
     await services.database.run_for(principal.tenant_id, work)
     deleted = {"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True}
-    return json_answer(deleted)
+    return json_response(deleted)

@@ -13,7 +13,7 @@ from results.webhooks.delivery.signatures import secret_text
 from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
 
 
-def sealed_answer(
+def encrypted_answer(
     shown: Mapping[str, object], secret: bytes, sealer: Sealer, tenant_id: UUID
 ) -> Answer:
     """Return `shown` with its secret encrypted: nothing at rest may show one."""
@@ -21,7 +21,7 @@ def sealed_answer(
     return Answer(200, msgspec.json.encode({**shown, "signing_secret": sealed}))
 
 
-def opened_answer(answer: Answer, sealer: Sealer, tenant_id: UUID) -> Answer:
+def decrypted_answer(answer: Answer, sealer: Sealer, tenant_id: UUID) -> Answer:
     """Return the answer as its client sees it; bytes are equal as often as it is given.
 
     Raises ApiError (410) when the key that it was encrypted under is gone.

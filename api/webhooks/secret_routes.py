@@ -4,13 +4,13 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
-from api.auth.audit_entries import record
-from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.audit_entries import record_audit_entry
+from api.auth.principals import PrincipalDep, ServicesDep
 from api.http.request_bodies import body_sha256, json_body
-from api.idempotency.idempotent_requests import answer_once, repeats_of_request, response_of
-from api.webhooks.secret_answers import opened_answer, sealed_answer
+from api.idempotency.idempotent_requests import execute_once, idempotency_of_request, saved_response
+from api.webhooks.secret_answers import decrypted_answer, encrypted_answer
 from api.webhooks.webhook_objects import endpoint_object
-from api.webhooks.webhook_services import WebhooksOf
+from api.webhooks.webhook_services import WebhookServicesDep
 from core.ids import parse_public_id
 from jobs.store.idempotency import Answer
 from results.webhooks.delivery.signatures import secret_hint
@@ -31,12 +31,12 @@ class RotateBody(msgspec.Struct):
 async def rotate(
     endpoint_id: str,
     request: Request,
-    principal: PrincipalOf,
-    services: ServicesOf,
-    webhooks: WebhooksOf,
+    principal: PrincipalDep,
+    services: ServicesDep,
+    webhooks: WebhookServicesDep,
 ) -> Response:
     """Give an endpoint a new secret; it is shown here and never elsewhere."""
-    repeats, sealer = repeats_of_request(request, principal, services), webhooks.sealer
+    repeats, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, RotateBody, services.settings)
     keep_old = body.keep_old_secret_active_for_24_hours
     wanted = parse_public_id(ENDPOINT, endpoint_id)
@@ -44,28 +44,30 @@ async def rotate(
     def work(connection: sa.Connection) -> Answer:
         tenant_id = principal.tenant_id
         row, secret = rotate_secret(connection, tenant_id, wanted, sealer, keep_old=keep_old)
-        record(connection, principal, Action.SECRET_ROTATED, endpoint_id, {"keep_old": keep_old})
-        return sealed_answer(endpoint_object(row), secret, sealer, tenant_id)
+        record_audit_entry(
+            connection, principal, Action.SECRET_ROTATED, endpoint_id, {"keep_old": keep_old}
+        )
+        return encrypted_answer(endpoint_object(row), secret, sealer, tenant_id)
 
-    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
-    return response_of(opened_answer(answer, sealer, principal.tenant_id), is_old=is_old)
+    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(decrypted_answer(answer, sealer, principal.tenant_id), is_old=is_old)
 
 
 @router.post("/v1/webhook_callback_secret/rotate")
 async def rotate_for_callbacks(
-    request: Request, principal: PrincipalOf, services: ServicesOf, webhooks: WebhooksOf
+    request: Request, principal: PrincipalDep, services: ServicesDep, webhooks: WebhookServicesDep
 ) -> Response:
     """Give the callbacks of all jobs of this tenant a new secret; it is shown here alone."""
-    repeats, sealer = repeats_of_request(request, principal, services), webhooks.sealer
+    repeats, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, RotateBody, services.settings)
     keep_old = body.keep_old_secret_active_for_24_hours
 
     def work(connection: sa.Connection) -> Answer:
         secret = rotate_callback_secret(connection, principal.tenant_id, sealer, keep_old=keep_old)
         told = {"keep_old": keep_old}
-        record(connection, principal, Action.SECRET_ROTATED, "callbacks", told)
+        record_audit_entry(connection, principal, Action.SECRET_ROTATED, "callbacks", told)
         shown = {"object": "webhook_callback_secret", "signing_secret_hint": secret_hint(secret)}
-        return sealed_answer(shown, secret, sealer, principal.tenant_id)
+        return encrypted_answer(shown, secret, sealer, principal.tenant_id)
 
-    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
-    return response_of(opened_answer(answer, sealer, principal.tenant_id), is_old=is_old)
+    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(decrypted_answer(answer, sealer, principal.tenant_id), is_old=is_old)

@@ -114,4 +114,4 @@ def _services_of(request: Request) -> WebhookServices:
     return services
 
 
-WebhooksOf = Annotated[WebhookServices, Depends(_services_of)]
+WebhookServicesDep = Annotated[WebhookServices, Depends(_services_of)]

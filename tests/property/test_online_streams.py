@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.types import Message, Send
 
 from api.online.answer.call_failures import deadline_exceeded, stream_interrupted
-from api.online.answer.event_stream import DONE, KEEP_ALIVE, StreamAnswer
+from api.online.answer.event_stream import DONE, KEEP_ALIVE, EventStreamResponse
 from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
 from api.online.await_reply.open_calls import OpenCalls
@@ -121,7 +121,7 @@ def answering(
         readers=None,
         recording=recording,
     )
-    answer = StreamAnswer(exchange, [], Timings(0.0), SystemClock(), whole_body)
+    answer = EventStreamResponse(exchange, [], Timings(0.0), SystemClock(), whole_body)
     return asyncio.create_task(answer.run(call))
 
 

@@ -12,7 +12,7 @@ RETRY_AFTER_S_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class OpenCallCounts:
     """What is open in this process now, the new call not counted."""
 
     calls: int
@@ -21,15 +21,20 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class OpenCallLimits:
     """How much may be open at once."""
 
     calls_max: int
     of_tenant_max: int
 
 
-def refusal(
-    load: Load, bounds: Bounds, pool: PoolCapacity | None, *, execution_s: float, time_left_s: float
+def find_refusal(
+    load: OpenCallCounts,
+    bounds: OpenCallLimits,
+    pool: PoolCapacity | None,
+    *,
+    execution_s: float,
+    time_left_s: float,
 ) -> ApiError | None:
     """Return why a call is not taken, or None.
 
@@ -66,7 +71,7 @@ def queue_full(status: int, message: str, retry_after_s: float) -> ApiError:
         message,
         kind="service_unavailable_error" if status == 503 else "rate_limit_exceeded",
         code="queue_full",
-        headers={"retry-after": str(retry_after(retry_after_s))},
+        headers={"retry-after": str(retry_after_seconds(retry_after_s))},
     )
 
 
@@ -77,6 +82,6 @@ def no_capacity() -> ApiError:
     )
 
 
-def retry_after(seconds: float) -> int:
+def retry_after_seconds(seconds: float) -> int:
     """Return whole seconds that clients respect."""
     return min(RETRY_AFTER_S_MAX, max(1, ceil(seconds)))

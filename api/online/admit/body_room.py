@@ -4,16 +4,16 @@ from typing import Final
 from uuid import UUID
 
 from api.online.admit.admission import queue_full
-from api.online.memory_limits import ByteRoom, Lack
+from api.online.memory_limits import LimitExceeded, MemoryLimit
 from api.runtime.tenant_slots import tenant_share
 
 _REFUSALS: Final = {
-    Lack.OF_ROOM: (503, "Too many large calls arrive at once."),
-    Lack.OF_SHARE: (429, "Too many large calls of your organization arrive at once."),
+    LimitExceeded.OF_ROOM: (503, "Too many large calls arrive at once."),
+    LimitExceeded.OF_SHARE: (429, "Too many large calls of your organization arrive at once."),
 }
 
 
-class BodyRoom(ByteRoom):
+class BodyRoom(MemoryLimit):
     """Room for bodies: thousands of calls may arrive at once, each with megabytes."""
 
     def __init__(self, bytes_max: int, *, body_bytes_max: int) -> None:

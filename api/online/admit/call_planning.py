@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 from api.http.responses import ApiError
-from api.online.await_reply.deadlines import within_deadline
+from api.online.await_reply.deadlines import call_deadline
 from api.online.calls import ParsedCall, PlannedCall
-from api.online.online_runtime import Online
+from api.online.online_runtime import OnlineRuntime
 from api.online.receive.call_parsing import header_timeout_s
 from api.online.receive.exchange import Exchange
 from api.online.receive.preferences import may_be_accepted, wants_durable
@@ -25,7 +25,7 @@ _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 async def plan_call(
-    online: Online, exchange: Exchange, principal: Principal, parsed: ParsedCall
+    online: OnlineRuntime, exchange: Exchange, principal: Principal, parsed: ParsedCall
 ) -> PlannedCall:
     """Return a call that may be sent. Raises ApiError: 400, 404, 504; DatabaseAwayError; for a
     tenant that retains nothing also what a store raises.
@@ -55,7 +55,7 @@ async def plan_call(
     )
     if not principal.zero_retention:
         return planned
-    async with within_deadline(planned, online.clock):
+    async with call_deadline(planned, online.clock):
         key_name = await online.call_keys.name()
     return replace(planned, job=msgspec.structs.replace(job, key_name=key_name))
 

@@ -5,8 +5,8 @@ import logging
 from typing import Final
 
 from api.http.responses import ApiError
-from api.online.await_reply.deadlines import within
-from api.runtime.database import Database, DatabaseAwayError
+from api.online.await_reply.deadlines import time_limit
+from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import Clock
 from registry.models import NAME_CHARS_MAX, ModelVersion, find_model, list_models
 
@@ -15,7 +15,7 @@ _UNKNOWN_MAX: Final = 10_000
 _UNKNOWN_S: Final = 2.0  # how long a name that was not there is not looked up again
 
 
-class Routes:
+class ModelCache:
     """The models that may be asked for; refreshed in the background, however old it gets.
 
     A stale route does no harm while Postgres is away: versions are immutable and stay served.
@@ -31,11 +31,11 @@ class Routes:
     async def find(self, name: str, endpoint: str, *, left_s: float) -> ModelVersion:
         """Return who serves `name`, in the time that is left.
 
-        Raises ApiError: 404, 400, 504; DatabaseAwayError.
+        Raises ApiError: 404, 400, 504; DatabaseUnavailableError.
         """
         model = self._known.get(name)
         if model is None:  # else no timer is needed
-            async with within(left_s):
+            async with time_limit(left_s):
                 model = await self._look_up(name)
         if model is None:
             raise ApiError(404, "The model does not exist.", code="model_not_found", param="model")
@@ -54,7 +54,7 @@ class Routes:
             try:
                 models = await self._database.run_across_tenants(list_models)
                 self._known = {model.name: model for model in models}
-            except DatabaseAwayError:
+            except DatabaseUnavailableError:
                 _LOG.warning("models were not refreshed")
             await asyncio.sleep(every_s)
 

@@ -15,7 +15,7 @@ _JOB_CLASS: Final = "interactive"
 _NEWEST_SHARE: Final = 0.1  # of the newest call in the smoothed time
 
 
-class PoolsHeard:
+class PoolStates:
     """The newest word of every replica. One thread writes, any may read `find`."""
 
     def __init__(self, *, since_s: float) -> None:

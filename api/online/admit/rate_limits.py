@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from api.http.responses import ApiError
-from api.online.admit.admission import retry_after
+from api.online.admit.admission import retry_after_seconds
 from api.online.calls import RawHeaders
 
 _TENANTS_MAX: Final = 100_000  # the longest unseen is forgotten first, with its buckets
@@ -65,7 +65,7 @@ class TenantBuckets:
                 f"Rate limit reached for {what} per minute.",
                 kind="rate_limit_exceeded",
                 code="rate_limit_exceeded",
-                headers={**shown, "retry-after": str(retry_after(wait_s))},
+                headers={**shown, "retry-after": str(retry_after_seconds(wait_s))},
             )
         self.requests.take(1, now_s=now_s)
         self.tokens.take(token_count, now_s=now_s)

@@ -6,15 +6,18 @@ from typing import Final
 from uuid import UUID
 
 from api.online.admit.admission import queue_full
-from api.online.memory_limits import ByteRoom, Lack
+from api.online.memory_limits import LimitExceeded, MemoryLimit
 from api.runtime.tenant_slots import tenant_share
 
 LARGE_BYTES: Final = 64 * 1024
 """Longer answers take room: what is not longer lies in the transport alone."""
 
 _REFUSALS: Final = {
-    Lack.OF_ROOM: (503, "Too many large answers wait for their readers."),
-    Lack.OF_SHARE: (429, "Too many large answers of your organization wait for their readers."),
+    LimitExceeded.OF_ROOM: (503, "Too many large answers wait for their readers."),
+    LimitExceeded.OF_SHARE: (
+        429,
+        "Too many large answers of your organization wait for their readers.",
+    ),
 }
 
 
@@ -26,7 +29,7 @@ class Readers:
 
         One of any size may wait alone: refused, it would never be given.
         """
-        self._room = ByteRoom(bytes_max, of_tenant_max=tenant_share(bytes_max))
+        self._room = MemoryLimit(bytes_max, of_tenant_max=tenant_share(bytes_max))
 
     @contextmanager
     def hold(self, tenant_id: UUID, byte_count: int) -> Iterator[None]:

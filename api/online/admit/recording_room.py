@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from api.online.memory_limits import ByteRoom
+from api.online.memory_limits import MemoryLimit
 
 _TENANTS_PART: Final = 2  # a half: one tenant alone leaves room for the others
 
 
-class RecordingRoom(ByteRoom):
+class RecordingRoom(MemoryLimit):
     """Room for what streams with a key have sent so far: thousands may be open at once."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -15,9 +15,9 @@ SLOW_READER: Final = "slow_reader"
 JOB_CANCELLED: Final = "job_cancelled"
 
 RESTARTING: Final = "server_restarting"
-LOG_AWAY: Final = "log_unavailable"
+LOG_UNAVAILABLE: Final = "log_unavailable"
 
-HERE_ALONE: Final = frozenset({RESTARTING, LOG_AWAY})
+LOCAL_FAILURES: Final = frozenset({RESTARTING, LOG_UNAVAILABLE})
 """Failures of this process and its way to the log: a call that is committed goes on."""
 
 _REPLICAS_CODE: Final = "cancelled"  # in the answer of a call that was cut so
@@ -58,7 +58,7 @@ def job_cancelled() -> ApiError:
     )
 
 
-def says_cancelled(end: ReplyEnd) -> bool:
+def is_cancelled_reply(end: ReplyEnd) -> bool:
     """Whether a replica says that the job of a durable call was cancelled, or closed otherwise."""
     if end.status_code != HTTPStatus.CONFLICT:
         return False
@@ -68,7 +68,7 @@ def says_cancelled(end: ReplyEnd) -> bool:
         return False
 
 
-def not_taken(refusal: ApiError) -> ApiError:
+def without_retry(refusal: ApiError) -> ApiError:
     """Return why an answer is not given that was computed: a repeat would be paid for again."""
     return ApiError(
         refusal.status,
@@ -97,5 +97,5 @@ def shutting_down() -> ApiError:
 def log_unavailable() -> ApiError:
     """Return why a call is refused, or ends, while the log does not answer."""
     return unavailable(
-        "The service is not available at the moment.", retry_after_s=2, code=LOG_AWAY
+        "The service is not available at the moment.", retry_after_s=2, code=LOG_UNAVAILABLE
     )

@@ -4,13 +4,13 @@ from typing import Final
 
 from api.http.responses import ApiError, error_body
 from api.online.admit.readers import LARGE_BYTES
-from api.online.calls import Finished, RawHeaders
+from api.online.calls import CompleteResponse, RawHeaders
 from api.online.receive.exchange import Exchange
 
 _JSON: Final = (b"content-type", b"application/json")
 
 
-async def send_finished(exchange: Exchange, answer: Finished) -> None:
+async def send_response(exchange: Exchange, answer: CompleteResponse) -> None:
     """Send a whole answer: JSON, unless its headers say otherwise.
 
     The envelope around it waits for its reader. Raises ApiError, before anything is sent, when too
@@ -25,13 +25,13 @@ async def send_finished(exchange: Exchange, answer: Finished) -> None:
         await _send(exchange, answer)
 
 
-def finished_error(error: ApiError, headers: RawHeaders) -> Finished:
+def error_as_response(error: ApiError, headers: RawHeaders) -> CompleteResponse:
     """Return an error in its envelope, with the headers of the call."""
     own = [(name.encode(), value.encode()) for name, value in (error.headers or {}).items()]
-    return Finished(error.status, error_body(error), [*headers, *own])
+    return CompleteResponse(error.status, error_body(error), [*headers, *own])
 
 
-async def _send(exchange: Exchange, answer: Finished) -> None:
+async def _send(exchange: Exchange, answer: CompleteResponse) -> None:
     typed = any(name == _JSON[0] for name, _ in answer.headers)
     headers = [
         *(() if typed else (_JSON,)),

@@ -12,16 +12,16 @@ from starlette.types import Message
 
 from api.http.responses import ApiError, error_body
 from api.online import metrics
-from api.online.answer.call_failures import not_taken, shutting_down, stream_interrupted
-from api.online.answer.complete_responses import finished_error, send_finished
+from api.online.answer.call_failures import shutting_down, stream_interrupted, without_retry
+from api.online.answer.complete_responses import error_as_response, send_response
 from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
-from api.online.calls import Finished, RawHeaders
+from api.online.calls import CompleteResponse, RawHeaders
 from api.online.receive.exchange import Exchange
 from core.clock import Clock
 from topics.records.records import ReplyEnd
 
-WholeBody: TypeAlias = Callable[[OpenCall, ReplyEnd], Awaitable[bytes]]
+FetchBody: TypeAlias = Callable[[OpenCall, ReplyEnd], Awaitable[bytes]]
 """Returns the body of an end, also one that lies in the object store. Raises ApiError."""
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -44,7 +44,7 @@ def event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
-class StreamAnswer:
+class EventStreamResponse:
     """The answer to one call that streams."""
 
     def __init__(
@@ -53,7 +53,7 @@ class StreamAnswer:
         headers: RawHeaders,
         timings: Timings,
         clock: Clock,
-        whole_body: WholeBody,
+        whole_body: FetchBody,
     ) -> None:
         """`headers` are those of every answer to the call."""
         self._exchange, self._send = exchange, exchange.send
@@ -118,15 +118,17 @@ class StreamAnswer:
             await self._write(call, event(body), more=False)
             return
         try:
-            await send_finished(self._exchange, Finished(end.status_code, body, self._headers))
+            await send_response(
+                self._exchange, CompleteResponse(end.status_code, body, self._headers)
+            )
         except ApiError as no_room:
-            raise not_taken(no_room) from None
+            raise without_retry(no_room) from None
 
     async def _fail(self, call: OpenCall, failure: ApiError) -> None:
         if self._is_begun:
             await self._write(call, event(error_body(failure)), more=False)
         else:
-            await send_finished(self._exchange, finished_error(failure, self._headers))
+            await send_response(self._exchange, error_as_response(failure, self._headers))
 
     def _cut(self, failure: ApiError) -> None:
         """End it without waiting for its reader; an answer before it may be what is not read."""

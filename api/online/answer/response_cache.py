@@ -16,8 +16,8 @@ from uuid import UUID
 import msgspec
 
 from api.online import metrics
-from api.online.calls import Finished, PlannedCall
-from api.runtime.database import Database, DatabaseAwayError
+from api.online.calls import CompleteResponse, PlannedCall
+from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import Clock
 from tenancy.cached_answers import (
     BilledHits,
@@ -83,14 +83,14 @@ class ResponseCache:
         ttl_s = self._ttls.get(tenant_id)
         if ttl_s is None or call.is_durable or parsed.stream:
             return None
-        digest = question_digest(parsed.endpoint, parsed.body)
+        digest = request_digest(parsed.endpoint, parsed.body)
         if digest is None:
             return None
         return msgspec.msgpack.encode(
             _Key(ttl_s, tenant_id, call.route.name, call.route.version, digest)
         )
 
-    def find(self, key: bytes) -> Finished | None:
+    def find(self, key: bytes) -> CompleteResponse | None:
         """Return the answer that was kept, and count it for the bill."""
         entry = self._entries.get(key)
         if entry is None or entry.expires_s <= self._clock.monotonic_s():
@@ -100,9 +100,9 @@ class ResponseCache:
         metrics.CACHE.labels("hit").inc()
         said = _KEY.decode(key)
         self._hits[CacheHits(said.tenant_id, said.model, said.version)] += 1
-        return Finished(200, entry.body, [HIT])
+        return CompleteResponse(200, entry.body, [HIT])
 
-    def keep(self, key: bytes, answer: Finished) -> None:
+    def keep(self, key: bytes, answer: CompleteResponse) -> None:
         """Remember a good answer for as long as its tenant allows."""
         if answer.status != 200 or len(answer.body) > ENTRY_BYTES_MAX:
             return
@@ -120,12 +120,12 @@ class ResponseCache:
             try:
                 self.allow(await database.run_across_tenants(response_cache_ttls))
                 await self.bill(database)
-            except DatabaseAwayError:
+            except DatabaseUnavailableError:
                 _LOG.warning("the tenants that cache were not refreshed")
             await asyncio.sleep(every_s)
 
     async def bill(self, database: Database) -> None:
-        """Put all hits so far on the bill, each once. Raises DatabaseAwayError; then try again."""
+        """Put all hits so far on the bill, each once. Raises DatabaseUnavailableError; then try again."""
         await self._bill_unheard(database)
         hits, self._hits = self._hits, Counter()
         self._unheard = to_bill(hits)
@@ -142,7 +142,7 @@ class ResponseCache:
             self._bytes -= _size(key, entry.body)
 
 
-def question_digest(endpoint: str, body: bytes) -> bytes | None:
+def request_digest(endpoint: str, body: bytes) -> bytes | None:
     """Return the hash of a body, the same for every way to write it; None when chance decides.
 
     A model that samples does so unless the body says that its temperature is 0.

@@ -23,7 +23,7 @@ IDS_MAX: Final = 10_000
 _UNACKNOWLEDGED_MAX: Final = 8
 
 
-class NewsPublisher:
+class CallerHeartbeat:
     """Sends beats, and at once what cannot wait; decisions of one loop turn share a record."""
 
     def __init__(

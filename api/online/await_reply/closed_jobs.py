@@ -11,14 +11,14 @@ from topics.records.received import Received
 from topics.records.records import JobControl
 from topics.tail_readers.tail_thread import readable
 
-Closed = tuple[UUID, CloseReason]
+ClosedJob = tuple[UUID, CloseReason]
 
 
-class CloseReader:
+class JobCloseReader:
     """Picks the closes out of `control`, and hands them over once a poll."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[Closed]], None]
+        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[ClosedJob]], None]
     ) -> None:
         """`deliver` runs on the loop."""
         self._loop, self._deliver = loop, deliver
@@ -34,6 +34,6 @@ class CloseReader:
             self._loop.call_soon_threadsafe(self._deliver, closed)
 
 
-def why_closed(reason: CloseReason) -> ApiError:
+def close_error(reason: CloseReason) -> ApiError:
     """Return what the client of a durable call is told whose job was closed."""
     return deadline_exceeded() if reason is CloseReason.EXPIRED else job_cancelled()

@@ -10,7 +10,7 @@ from core.clock import Clock
 
 
 @asynccontextmanager
-async def within(left_s: float) -> AsyncIterator[None]:
+async def time_limit(left_s: float) -> AsyncIterator[None]:
     """Cut the block after `left_s`. Raises ApiError (504) then."""
     try:
         async with asyncio.timeout(left_s):
@@ -19,7 +19,7 @@ async def within(left_s: float) -> AsyncIterator[None]:
         raise deadline_exceeded() from None
 
 
-def within_deadline(
+def call_deadline(
     call: PlannedCall, clock: Clock, *, wait_s: float | None = None
 ) -> AbstractAsyncContextManager[None]:
     """Cut the block at the deadline of a call, or when its client has waited for `wait_s`.
@@ -27,4 +27,4 @@ def within_deadline(
     Raises ApiError (504) then.
     """
     most_s = call.timeout_s if wait_s is None else min(wait_s, call.timeout_s)
-    return within(call.left_s(most_s, now_s=clock.monotonic_s()))
+    return time_limit(call.left_s(most_s, now_s=clock.monotonic_s()))

@@ -8,7 +8,7 @@ import msgspec
 from api.http.responses import ApiError
 from api.online import metrics
 from api.online.answer.call_failures import queue_timeout, slow_reader, stream_interrupted
-from api.online.send.call_keys import opened_end, opened_pieces
+from api.online.send.call_keys import decrypt_end, decrypt_pieces
 from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError
 from topics.records.records import JobRef, Reply, ReplyEnd
 
@@ -103,8 +103,8 @@ class OpenCall:
         self.wake()
 
     def _opened(self, reply: Reply, cipher: BodyCipher) -> Reply:
-        pieces = opened_pieces(self.job, reply.pieces, self.piece_count, cipher)
-        end = None if reply.end is None else opened_end(self.job, reply.end, cipher)
+        pieces = decrypt_pieces(self.job, reply.pieces, self.piece_count, cipher)
+        end = None if reply.end is None else decrypt_end(self.job, reply.end, cipher)
         return msgspec.structs.replace(reply, pieces=pieces, end=end)
 
     def fail(self, failure: ApiError) -> None:

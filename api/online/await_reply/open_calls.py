@@ -11,7 +11,7 @@ from api.online.answer.call_failures import log_unavailable, stream_interrupted
 from api.online.await_reply.open_call import OpenCall
 from topics.records.records import JobRef, Reply
 
-DOUBT_S_MAX: Final = 2.0
+RERUN_SILENCE_S_MAX: Final = 2.0
 """Silence of a stream, after a second delivery of its call, that means its execution died."""
 
 
@@ -112,7 +112,7 @@ class OpenCalls:
     def end_doubted(self, *, now_s: float) -> None:
         """End the calls whose execution must have died."""
         for call in self:
-            if call.doubted_s is not None and now_s - call.doubted_s > DOUBT_S_MAX:
+            if call.doubted_s is not None and now_s - call.doubted_s > RERUN_SILENCE_S_MAX:
                 call.fail(stream_interrupted())
 
     def fail_unanswered(self, *, sent_before_s: float) -> None:

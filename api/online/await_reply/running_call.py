@@ -12,25 +12,25 @@ from api.online import metrics
 from api.online.admit.rate_limits import Charge
 from api.online.answer.call_failures import (
     DEADLINE,
-    HERE_ALONE,
     JOB_CANCELLED,
+    LOCAL_FAILURES,
     QUEUE_TIMEOUT,
     deadline_exceeded,
+    is_cancelled_reply,
     job_cancelled,
-    not_taken,
-    says_cancelled,
     shutting_down,
     stream_interrupted,
+    without_retry,
 )
-from api.online.answer.complete_responses import finished_error, send_finished
-from api.online.answer.event_stream import StreamAnswer
+from api.online.answer.complete_responses import error_as_response, send_response
+from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.timings import Timings
-from api.online.await_reply.deadlines import within_deadline
+from api.online.await_reply.deadlines import call_deadline
 from api.online.await_reply.open_call import OpenCall
-from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
-from api.online.online_runtime import Online
+from api.online.calls import CompleteResponse, PlannedCall, PreparedCall, RawHeaders
+from api.online.online_runtime import OnlineRuntime
 from api.online.receive.exchange import Exchange
-from api.online.send.call_keys import hidden_item, opened_body
+from api.online.send.call_keys import decrypt_body, encrypt_item
 from api.online.send.call_sender import call_item
 from api.online.send.large_bodies import BODY_BYTES_MAX, request_line
 from jobs.input.token_estimates import prompt_token_count
@@ -54,7 +54,7 @@ class RunningCall:
 
     def __init__(
         self,
-        online: Online,
+        online: OnlineRuntime,
         exchange: Exchange,
         planned: PlannedCall,
         charge: Charge,
@@ -69,7 +69,7 @@ class RunningCall:
         self._prompt_tokens = prompt_token_count(len(planned.parsed.body))
         self._timings = Timings(exchange.arrived_s)
 
-    async def run(self, begun: Begun) -> None:
+    async def run(self, begun: PreparedCall) -> None:
         """Send it and answer it. Raises ApiError when one of both cannot be, and what a store does
         that does not take its body.
         """
@@ -80,7 +80,7 @@ class RunningCall:
             await self._open(job, begun.wait_s, line_bytes)
             return
         with self._online.calls.coming(job):
-            async with within_deadline(self._planned, self._online.clock):
+            async with call_deadline(self._planned, self._online.clock):
                 key, line_bytes = await self._store()
         try:
             await self._open(msgspec.structs.replace(job, input_key=key), begun.wait_s, line_bytes)
@@ -134,7 +134,7 @@ class RunningCall:
         """Send its record, and hold its body no longer: thousands of calls may wait."""
         parsed = self._planned.parsed
         item = call_item(call.job, parsed.body, parsed.token_count, line_bytes)
-        self._online.sender.send(call, hidden_item(call.job, item, call.cipher))
+        self._online.sender.send(call, encrypt_item(call.job, item, call.cipher))
         parsed.body = b""
         self._exchange.body_hold.release()
         self._timings.sent_s = self._online.clock.monotonic_s()
@@ -142,7 +142,7 @@ class RunningCall:
     async def _answer(self, call: OpenCall, wait_s: float | None) -> None:
         if self._planned.parsed.stream:
             clock = self._online.clock
-            stream = StreamAnswer(
+            stream = EventStreamResponse(
                 self._exchange, self._headers, self._timings, clock, self._whole_body
             )
             await stream.run(call)
@@ -160,25 +160,25 @@ class RunningCall:
             return
         answer = await self._finished(call, wait_s)
         try:
-            await send_finished(self._exchange, answer)
+            await send_response(self._exchange, answer)
         except ApiError as no_room:
-            await send_finished(self._exchange, self._instead(call, no_room, wait_s))
+            await send_response(self._exchange, self._instead(call, no_room, wait_s))
 
-    async def _finished(self, call: OpenCall, wait_s: float | None) -> Finished:
+    async def _finished(self, call: OpenCall, wait_s: float | None) -> CompleteResponse:
         """Return the answer to a call that does not stream. Raises ApiError; see `_instead`."""
         online = self._online
-        if wait_s is not None and call.failure is not None and call.failure.code in HERE_ALONE:
+        if wait_s is not None and call.failure is not None and call.failure.code in LOCAL_FAILURES:
             call.failure = None  # it goes on
         if call.failure is not None:
             if call.is_durable and call.failure.code == QUEUE_TIMEOUT:
                 await online.durable.expire(self._planned)
-            return finished_error(call.failure, self._headers)
+            return error_as_response(call.failure, self._headers)
         if call.end is None:
             return self._accepted()
-        if call.is_durable and says_cancelled(call.end):
+        if call.is_durable and is_cancelled_reply(call.end):
             is_late = not self._left_s(self._planned.timeout_s)  # the job was closed as expired
             why = deadline_exceeded() if is_late else job_cancelled()
-            return finished_error(why, self._headers)
+            return error_as_response(why, self._headers)
         try:
             body = await self._whole_body(call, call.end, wait_s)
         except asyncio.CancelledError:
@@ -189,17 +189,19 @@ class RunningCall:
         timing = self._timings.at_end(call.end, now_s=online.clock.monotonic_s())
         headers = [*self._headers, (b"server-timing", timing)]
         end = call.end
-        answer = Finished(end.status_code, body, headers, end.input_tokens, end.output_tokens)
+        answer = CompleteResponse(
+            end.status_code, body, headers, end.input_tokens, end.output_tokens
+        )
         if self._cache_key is not None:
             online.cache.keep(self._cache_key, answer)
         return answer
 
-    def _accepted(self) -> Finished:
+    def _accepted(self) -> CompleteResponse:
         """Return the 202 of a committed call."""
         accepted = self._online.durable.accepted(self._planned, self._claim)
-        return Finished(accepted.status, accepted.body, [*self._headers, *accepted.headers])
+        return CompleteResponse(accepted.status, accepted.body, [*self._headers, *accepted.headers])
 
-    def _instead(self, call: OpenCall, why: ApiError, wait_s: float | None) -> Finished:
+    def _instead(self, call: OpenCall, why: ApiError, wait_s: float | None) -> CompleteResponse:
         """Return what stands for an answer that is there and cannot be given: it has a job.
 
         Raises `why` where its client waits for nothing else. A repeat is paid for again, unless it
@@ -209,7 +211,7 @@ class RunningCall:
             return self._accepted()
         is_good = call.end is not None and call.end.status_code < HTTPStatus.BAD_REQUEST
         is_held = self._claim is not None and self._left_s(self._planned.timeout_s) >= REPEAT_S
-        raise why if is_good and is_held else not_taken(why)
+        raise why if is_good and is_held else without_retry(why)
 
     async def _whole_body(
         self, call: OpenCall, end: ReplyEnd, wait_s: float | None = None
@@ -221,11 +223,11 @@ class RunningCall:
         if end.body_key is None:
             return end.body
         online = self._online
-        async with within_deadline(self._planned, online.clock, wait_s=wait_s):
+        async with call_deadline(self._planned, online.clock, wait_s=wait_s):
             body = await online.bodies.fetch(end.body_key)
         online.bodies.drop(end.body_key)  # the row of a durable call has its own
         try:
-            return body if call.cipher is None else opened_body(call.job, body, call.cipher)
+            return body if call.cipher is None else decrypt_body(call.job, body, call.cipher)
         except BodyUnreadableError:
             raise stream_interrupted() from None
 

@@ -23,7 +23,7 @@ _AGAIN_S: Final = 0.5
 _STOP_S: Final = 2.0  # four polls; a thread that needs longer is left behind
 
 
-class TailThread:
+class TopicTailThread:
     """Hands what is appended to a topic from now on to `take`, until stopped.
 
     A log that does not answer at the start is asked again; one that loses the topic for good ends

@@ -9,8 +9,8 @@ import msgspec
 from api import metrics
 from api.http.responses import ApiError
 from api.idempotency.idempotent_requests import REPLAYED
-from api.online.calls import Finished
-from api.online.send.store_threads import in_store_thread
+from api.online.calls import CompleteResponse
+from api.online.send.store_threads import run_in_store_thread
 from core.ids import SINGLE, public_id
 from core.states import JobState
 from jobs.store.idempotency import Answer, Scope, version_header
@@ -37,7 +37,7 @@ def to_keep(answer: Answer, job: JobRef) -> Answer:
     return replace(answer, headers=(*answer.headers, said))
 
 
-async def given_again(answer: Answer, scope: Scope, objects: ObjectStore) -> Finished:
+async def given_again(answer: Answer, scope: Scope, objects: ObjectStore) -> CompleteResponse:
     """Return what was answered before to a key of `scope`.
 
     Raises ApiError (410) when its body is gone, and what a store raises.
@@ -45,15 +45,15 @@ async def given_again(answer: Answer, scope: Scope, objects: ObjectStore) -> Fin
     metrics.REPLAYED.labels(scope.value).inc()
     if answer.body_key is not None:
         try:
-            body = await in_store_thread(read_object, objects, answer.body_key)
+            body = await run_in_store_thread(read_object, objects, answer.body_key)
         except ObjectMissingError:
             raise ApiError(410, "The answer is gone.", code="answer_gone") from None
         answer = Answer(answer.status_code, body, answer.headers)
     return finished(answer, is_old=True)
 
 
-def finished(answer: Answer, *, is_old: bool) -> Finished:
+def finished(answer: Answer, *, is_old: bool) -> CompleteResponse:
     """Return an answer that is whole, as it is sent; an old one says so in a header."""
     pairs = [*answer.headers, REPLAYED] if is_old else [*answer.headers]
     headers = [(name.encode(), value.encode()) for name, value in pairs]
-    return Finished(answer.status_code, answer.body, headers)
+    return CompleteResponse(answer.status_code, answer.body, headers)

@@ -16,18 +16,18 @@ from typing import Final
 import msgspec
 
 from api.http.responses import ApiError
-from api.idempotency.idempotent_requests import Repeats, repeats_of
-from api.idempotency.replay_waiter import ReplayWaits
+from api.idempotency.idempotent_requests import IdempotencyContext, idempotency_from_headers
+from api.idempotency.replay_waiter import ReplayWaiter
 from api.online.admit.recording_room import RecordingRoom
-from api.online.await_reply.deadlines import within_deadline
-from api.online.calls import Begun, Finished, ParsedCall, PlannedCall
+from api.online.await_reply.deadlines import call_deadline
+from api.online.calls import CompleteResponse, ParsedCall, PlannedCall, PreparedCall
 from api.online.durable.durable_answers import accepted_answer, finished, given_again, to_keep
 from api.online.durable.durable_streams import StreamRecording
 from api.online.durable.durable_transactions import commit_request, hold_stream
 from api.online.receive.exchange import Exchange
 from api.online.receive.preferences import preferred_wait_s
-from api.online.send.store_threads import ObjectDrops, in_store_thread
-from api.runtime.database import DatabaseAwayError
+from api.online.send.store_threads import ObjectDeletions, run_in_store_thread
+from api.runtime.database import DatabaseUnavailableError
 from api.runtime.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
@@ -44,26 +44,28 @@ _LOG = logging.getLogger(__name__)
 _EXPIRE_S_MAX: Final = 1.0  # its client has waited long enough
 
 
-class DurableRequests:
+class DurableCalls:
     """Jobs of kind `request`."""
 
     def __init__(self, services: Services, clock: Clock, recordings: RecordingRoom) -> None:
         """Hold nothing yet."""
         self._services, self._clock, self._recordings = services, clock, recordings
         self._objects, self._public_url = services.objects, services.settings.public_url
-        self._drops = ObjectDrops(services.objects)
-        self._replays = ReplayWaits(
+        self._drops = ObjectDeletions(services.objects)
+        self._replays = ReplayWaiter(
             services.database, clock, wait_s_max=services.settings.replay_wait_s
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def begin(self, call: PlannedCall, exchange: Exchange, refused: ApiError | None) -> Begun:
+    async def begin(
+        self, call: PlannedCall, exchange: Exchange, refused: ApiError | None
+    ) -> PreparedCall:
         """Commit a call before it is produced, or find what was answered to it before.
 
         All within its deadline; a commit that comes later has the little time that was left, and
         so has its key. `refused` says why there is no room for it; what was answered before needs
         none. Raises it for a call that is neither answered nor in flight, ApiError,
-        KeyInFlightError, KeyReusedError, DatabaseAwayError, and what a store raises.
+        KeyInFlightError, KeyReusedError, DatabaseUnavailableError, and what a store raises.
         """
         parsed = call.parsed
         if parsed.stream and parsed.background:
@@ -71,7 +73,7 @@ class DurableRequests:
                 400, "A call in the background does not stream.", code="stream_not_supported"
             )
         claim = self._claim(call.principal, parsed, exchange)
-        async with within_deadline(call, self._clock):
+        async with call_deadline(call, self._clock):
             if parsed.stream:
                 assert claim is not None  # else it is no call of ours
                 return await self._begin_stream(call, claim, refused)
@@ -86,13 +88,13 @@ class DurableRequests:
         Where Postgres does not answer soon it ends at its own deadline.
         """
         tenant_id = call.principal.tenant_id
-        with suppress(DatabaseAwayError, TimeoutError):
+        with suppress(DatabaseUnavailableError, TimeoutError):
             async with asyncio.timeout(_EXPIRE_S_MAX):
                 await self._services.database.run_for(
                     tenant_id, expire_request, tenant_id, call.request_id
                 )
 
-    def accepted(self, call: PlannedCall, claim: Claim | None) -> Finished:
+    def accepted(self, call: PlannedCall, claim: Claim | None) -> CompleteResponse:
         """Return the 202 of a committed call; the answer to its claim from now on."""
         answer = accepted_answer(call.request_id, self._public_url)
         if claim is not None:
@@ -103,7 +105,7 @@ class DurableRequests:
 
     def _claim(self, principal: Principal, parsed: ParsedCall, exchange: Exchange) -> Claim | None:
         """Retries without a key are known in the background only: others hold a connection."""
-        repeats: Repeats = repeats_of(
+        repeats: IdempotencyContext = idempotency_from_headers(
             exchange.headers,
             principal,
             f"POST {parsed.endpoint}",
@@ -114,14 +116,14 @@ class DurableRequests:
             return None
         return repeats.claim(_body_sha256(parsed), self._clock.monotonic_s)
 
-    async def _only_again(self, claim: Claim | None, refused: ApiError) -> Begun:
+    async def _only_again(self, claim: Claim | None, refused: ApiError) -> PreparedCall:
         """Answer a call that there is no room for, if it was answered before."""
         again = None if claim is None else await self._again(claim)
         if again is None:
             raise refused
         return again
 
-    async def _again(self, claim: Claim) -> Begun | None:
+    async def _again(self, claim: Claim) -> PreparedCall | None:
         """Return what was answered before to a claim. Raises KeyInFlightError, KeyReusedError."""
         database = self._services.database
         answer = await self._replays.until_free(
@@ -129,11 +131,11 @@ class DurableRequests:
         )
         if answer is None:
             return None
-        return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
+        return PreparedCall(None, answer=await given_again(answer, claim.scope, self._objects))
 
     async def _begin_request(
         self, call: PlannedCall, claim: Claim | None, wait_s: float | None
-    ) -> Begun:
+    ) -> PreparedCall:
         """Look for an answer first where there may be one: it needs no store that takes a line."""
         if claim is not None and claim.may_repeat and (again := await self._again(claim)):
             return again
@@ -142,7 +144,7 @@ class DurableRequests:
         )
         objects, database = self._objects, self._services.database
         # What is written too late is swept, as of any call that was not committed.
-        await in_store_thread(write_object, objects, request_input_key(call.request_id), line)
+        await run_in_store_thread(write_object, objects, request_input_key(call.request_id), line)
         new = _new_request(call, len(line), now_s=self._clock.monotonic_s())
         accepted = accepted_answer(new.job_id, self._public_url) if call.parsed.background else None
         kept = None if accepted is None else to_keep(accepted, call.job)
@@ -152,22 +154,22 @@ class DurableRequests:
             )
         except (ApiError, MillraceError) as error:
             # Of a commit whose answer was lost, the line may be wanted.
-            if not isinstance(error, DatabaseAwayError):
+            if not isinstance(error, DatabaseUnavailableError):
                 self._drops.begin(new.input_key)
             raise
         if isinstance(begun, Answer):
             self._drops.begin(new.input_key)
             assert claim is not None  # or nothing was answered before
-            return Begun(None, answer=await given_again(begun, claim.scope, objects))
+            return PreparedCall(None, answer=await given_again(begun, claim.scope, objects))
         job = msgspec.structs.replace(call.job, day=begun, input_key=new.input_key)
         if accepted is not None:
-            return Begun(job, finished(accepted, is_old=False), line_bytes=len(line))
+            return PreparedCall(job, finished(accepted, is_old=False), line_bytes=len(line))
         applied = () if wait_s is None else ((b"preference-applied", b"wait=%d" % wait_s),)
-        return Begun(job, wait_s=wait_s, line_bytes=len(line), headers=applied, claim=claim)
+        return PreparedCall(job, wait_s=wait_s, line_bytes=len(line), headers=applied, claim=claim)
 
     async def _begin_stream(
         self, call: PlannedCall, claim: Claim, refused: ApiError | None
-    ) -> Begun:
+    ) -> PreparedCall:
         services = self._services
 
         def hold() -> Awaitable[Answer | None]:
@@ -177,8 +179,8 @@ class DurableRequests:
 
         answer = await self._replays.until_settled(hold)
         if answer is not None:
-            return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
-        return Begun(call.job, recording=StreamRecording(services, claim, self._recordings))
+            return PreparedCall(None, answer=await given_again(answer, claim.scope, self._objects))
+        return PreparedCall(call.job, recording=StreamRecording(services, claim, self._recordings))
 
     async def _save(self, claim: Claim, answer: Answer) -> None:
         """A key that is not saved stands for the answer of its job, which is no worse."""
@@ -186,7 +188,7 @@ class DurableRequests:
             await self._services.database.run_for(
                 claim.tenant_id, idempotency.save_held, claim, answer
             )
-        except DatabaseAwayError:
+        except DatabaseUnavailableError:
             _LOG.warning("the answer to a key was not saved")
 
 

@@ -15,8 +15,8 @@ from starlette.types import Message
 from api.online import metrics
 from api.online.admit.recording_room import RecordingRoom
 from api.online.answer.event_stream import STREAM_HEADERS
-from api.online.send.store_threads import in_store_thread
-from api.runtime.database import DatabaseAwayError
+from api.online.send.store_threads import run_in_store_thread
+from api.runtime.database import DatabaseUnavailableError
 from api.runtime.services import Services
 from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
@@ -112,7 +112,7 @@ class StreamRecording:
         services, claim, key = self._services, self._claim, None
         if len(body) > _INLINE_BYTES_MAX:
             key = f"{KEYED_ANSWERS}{claim.holder.hex}"
-            await in_store_thread(write_object, services.objects, key, body)
+            await run_in_store_thread(write_object, services.objects, key, body)
             body = b""
         answer = Answer(200, body, (*_HEADERS, *self._version), key)
         await services.database.run_for(claim.tenant_id, idempotency.save_held, claim, answer)
@@ -122,5 +122,5 @@ class StreamRecording:
         try:
             await self._services.database.run_for(claim.tenant_id, idempotency.let_go, claim)
             self._is_settled = True
-        except DatabaseAwayError:
+        except DatabaseUnavailableError:
             _LOG.warning("a key stays in flight until its deadline")

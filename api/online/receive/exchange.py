@@ -9,7 +9,7 @@ from uuid import UUID
 from starlette.types import Receive, Scope, Send
 
 from api.http.client_connection import ClientConnection, client_connection
-from api.http.middleware import count_for, request_id_of
+from api.http.middleware import count_for_tenant, request_id_of
 from api.online.admit.body_room import BodyHold, BodyRoom
 from api.online.admit.readers import Readers
 from api.online.calls import Recording
@@ -27,7 +27,7 @@ class Exchange:
     connection: ClientConnection
     body_hold: BodyHold
     arrived_s: float  # monotonic
-    count_for: Callable[[UUID], None]  # see `belong_to`
+    count_for_tenant: Callable[[UUID], None]  # see `belong_to`
     readers: Readers
     recording: Recording | None = None  # of a stream that may be given again
 
@@ -48,7 +48,7 @@ class Exchange:
         return self.readers.hold(tenant_id, byte_count)
 
 
-def exchange_of(
+def exchange_from_scope(
     scope: Scope, receive: Receive, send: Send, *, room: BodyRoom, readers: Readers, now_s: float
 ) -> Exchange:
     """Return the request that `scope` describes."""
@@ -61,7 +61,7 @@ def exchange_of(
         connection=client_connection(scope),
         body_hold=BodyHold(room),
         arrived_s=now_s,
-        count_for=partial(count_for, scope),
+        count_for=partial(count_for_tenant, scope),
         readers=readers,
     )
 

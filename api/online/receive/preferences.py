@@ -28,7 +28,7 @@ def has_key(headers: Mapping[bytes, bytes]) -> bool:
     return b"idempotency-key" in headers
 
 
-def check_retention(
+def check_zero_retention(
     parsed: ParsedCall, headers: Mapping[bytes, bytes], *, zero_retention: bool
 ) -> None:
     """Refuse, of a tenant that retains nothing, a call whose answer would be. Raises ApiError."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from api.online.send.store_threads import in_store_thread
+from api.online.send.store_threads import run_in_store_thread
 from core.clock import Clock
 from core.errors import MillraceError
 from core.object_names import CALL_KEYS
@@ -42,7 +42,7 @@ class CallKeys:
         name = f"{CALL_KEYS}{self._caller_id}-{hour}"
         if name not in self._ciphers:
             self._hours[name] = hour
-            self._ciphers[name] = await in_store_thread(self._keys.ensure, name)
+            self._ciphers[name] = await run_in_store_thread(self._keys.ensure, name)
         return name
 
     def cipher(self, job: JobRef) -> BodyCipher | None:
@@ -77,7 +77,7 @@ class CallKeys:
         return int(self._clock.monotonic_s() // KEY_S)
 
 
-def hidden_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
+def encrypt_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
     """Return the item of a call as it may be on the log."""
     if cipher is None or item.length:
         return item
@@ -85,7 +85,7 @@ def hidden_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
     return msgspec.structs.replace(item, body=cipher.encrypt(item.body, place))
 
 
-def opened_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCipher) -> list[bytes]:
+def decrypt_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCipher) -> list[bytes]:
     """Return pieces in clear; `first` is the number of the first. Raises BodyUnreadableError."""
     return [
         cipher.decrypt(piece, Place(job.job_id, Way.OUT, number))
@@ -93,7 +93,7 @@ def opened_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCiph
     ]
 
 
-def opened_end(job: JobRef, end: ReplyEnd, cipher: BodyCipher) -> ReplyEnd:
+def decrypt_end(job: JobRef, end: ReplyEnd, cipher: BodyCipher) -> ReplyEnd:
     """Return an end in clear. Raises BodyUnreadableError.
 
     Of a call that ended before its replica had the key the error is one of ours, and in clear.
@@ -101,9 +101,9 @@ def opened_end(job: JobRef, end: ReplyEnd, cipher: BodyCipher) -> ReplyEnd:
     is_ours = end.status_code >= _FIRST_ERROR_STATUS and end.body[:1] == b"{"
     if not end.body or is_ours:
         return end
-    return msgspec.structs.replace(end, body=opened_body(job, end.body, cipher))
+    return msgspec.structs.replace(end, body=decrypt_body(job, end.body, cipher))
 
 
-def opened_body(job: JobRef, body: bytes, cipher: BodyCipher) -> bytes:
+def decrypt_body(job: JobRef, body: bytes, cipher: BodyCipher) -> bytes:
     """Return the body of an end in clear. Raises BodyUnreadableError."""
     return cipher.decrypt(body, Place(job.job_id, Way.OUT, END))

@@ -8,7 +8,7 @@ import msgspec
 
 from api.http.errors import as_api_error
 from api.online.answer.call_failures import stream_interrupted
-from api.online.send.store_threads import ObjectDrops, in_store_thread
+from api.online.send.store_threads import ObjectDeletions, run_in_store_thread
 from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 from core.object_names import REQUESTS
@@ -38,18 +38,18 @@ class LargeBodies:
 
     def __init__(self, objects: ObjectStore) -> None:
         """Nothing is stored yet."""
-        self._objects, self._drops = objects, ObjectDrops(objects)
+        self._objects, self._drops = objects, ObjectDeletions(objects)
 
     async def store(self, request_id: UUID, line: bytes) -> str:
         """Return the key of a request's line. Raises what a store raises."""
         key = f"{REQUESTS}{request_id.hex}"
-        await in_store_thread(write_object, self._objects, key, line)
+        await run_in_store_thread(write_object, self._objects, key, line)
         return key
 
     async def fetch(self, key: str) -> bytes:
         """Return an answer. Raises ApiError: 502 when it is gone, 503 when there is no store."""
         try:
-            return await in_store_thread(read_object, self._objects, key)
+            return await run_in_store_thread(read_object, self._objects, key)
         except ObjectMissingError:
             raise stream_interrupted() from None
         except MillraceError as failure:

@@ -13,13 +13,13 @@ from storage.objects.object_store import ObjectStore
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DROPS_MAX: Final = 1000
+DELETIONS_MAX: Final = 1000
 """Removals on their way in this process, for all who begin them in one place."""
 
 _DROP_S_MAX: Final = 2.0  # what a store that hangs keeps waiting is swept instead
 
 
-async def in_store_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_store_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what `call` returns, from one of the threads that read and write objects.
 
     While the store hangs, work waits for a thread, with the megabytes that it shall write. Whoever
@@ -37,14 +37,14 @@ async def in_store_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwarg
         waiting.clear()
 
 
-async def drop_object(objects: ObjectStore, key: str) -> None:
+async def delete_object(objects: ObjectStore, key: str) -> None:
     """Remove what nobody needs any more, if the store does that soon; the rest is swept later."""
     with suppress(MillraceError, TimeoutError):
         async with asyncio.timeout(_DROP_S_MAX):
-            await in_store_thread(objects.delete, key)
+            await run_in_store_thread(objects.delete, key)
 
 
-class ObjectDrops:
+class ObjectDeletions:
     """Removes objects beside the answers: nobody waits for it. All on the event loop."""
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -54,8 +54,8 @@ class ObjectDrops:
 
     def begin(self, key: str) -> None:
         """Remove an object soon; with too many on their way it is left to the sweep."""
-        if len(self._tasks) >= DROPS_MAX:
+        if len(self._tasks) >= DELETIONS_MAX:
             return
-        task = asyncio.ensure_future(drop_object(self._objects, key))
+        task = asyncio.ensure_future(delete_object(self._objects, key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

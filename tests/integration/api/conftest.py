@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from api.app import create_app
 from api.http.server import http_server
-from api.online.online_runtime import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from jobs.tables.outbox import outbox
@@ -140,7 +140,7 @@ def running(
     root: Path,
     *,
     api_url: str | None = None,
-    setup: OnlineSetup | None = None,
+    setup: OnlineDeps | None = None,
     webhooks: WebhookSettings | None = None,
 ) -> Iterator[Running]:
     """Run an API; it reaches the database by `api_url` when tests do not."""
@@ -158,7 +158,7 @@ def serve(
     settings: ApiSettings,
     database_url: str,
     objects: LocalObjects,
-    setup: OnlineSetup | None = None,
+    setup: OnlineDeps | None = None,
     webhooks: WebhookSettings | None = None,
 ) -> Iterator[str]:
     """Run uvicorn in a thread, as `python -m api` configures it."""

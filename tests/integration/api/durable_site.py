@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from api.online.online_runtime import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.errors import MillraceError
@@ -72,7 +72,7 @@ def opened(
     failures: list[MillraceError] = []
     pool = PlayedPool(kafka)
     try:
-        setup = OnlineSetup(online or OnlineSettings(), kafka, failures.append)
+        setup = OnlineDeps(online or OnlineSettings(), kafka, failures.append)
         api = ApiSettings.model_validate({"shutdown_grace_s": 2, "replay_wait_s": 0.2, **settings})
         with running(api, database_url, root, setup=setup) as ready:
             site = new_site(ready)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client import REGISTRY
 
-from api.online.await_reply.open_calls import DOUBT_S_MAX
+from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX
 from gpu_consumers.payloads.bodies import load_body, store_body
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end, say_nothing
@@ -269,7 +269,7 @@ def test_a_second_delivery_does_not_end_a_stream_that_goes_on(online: Online) ->
         online.pool.ask(chunk)
         online.pool.reply(chunk, pieces=[b'{"n":1}'])
         with pytest.raises(TimeoutError):
-            asking.result(DOUBT_S_MAX + 0.5)
+            asking.result(RERUN_SILENCE_S_MAX + 0.5)
         online.pool.reply(chunk, end=good_end(b""))
         assert asking.result().text.endswith("data: [DONE]\n\n")
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from api.runtime.database import Database, DatabaseAwayError
+from api.runtime.database import Database, DatabaseUnavailableError
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute
@@ -62,17 +62,19 @@ async def test_transactions_of_one_tenant_that_hang_delay_nobody_else(database_u
     async def until_answered(answer: Callable[[], Awaitable[int]]) -> int:
         """A transaction that opens a connection may take longer than this database allows."""
         while True:
-            with suppress(DatabaseAwayError):
+            with suppress(DatabaseUnavailableError):
                 return await answer()
 
     try:
         mine = [asyncio.create_task(database.run_for(me, hang)) for _ in range(20)]
         given_up = await asyncio.gather(*mine, return_exceptions=True)
-        assert {type(one) for one in given_up} == {DatabaseAwayError}
+        assert {type(one) for one in given_up} == {DatabaseUnavailableError}
         assert await until_answered(lambda: database.run_for(other, look)) == 1
         assert await until_answered(lambda: database.run_across_tenants(look)) == 1
         assert await database.hindrance(10) is None
-        with pytest.raises(DatabaseAwayError):  # its threads are taken though nobody waits for them
+        with pytest.raises(
+            DatabaseUnavailableError
+        ):  # its threads are taken though nobody waits for them
             await database.run_for(me, look)
         assert count == 4
         may_end.set()

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.http import http_protocol
 from api.http.http_protocol import HttpProtocol
-from api.http.middleware import Pace, RequestEnvelope
+from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.http.server import http_server
 from api.settings import ApiSettings
 from tests.integration.api.wire import closes
@@ -39,7 +39,7 @@ async def answer(scope: Scope, _: Receive, send: Send) -> None:
 @contextmanager
 def serving(idle_timeout_s: float, *, sent_bytes: int | None = None) -> Iterator[tuple[str, int]]:
     """Serve `answer` with two slots; `sent_bytes` is about what the kernel takes of it."""
-    pace = Pace(1024 * 1024, idle_timeout_s)
+    pace = WriteDeadline(1024 * 1024, idle_timeout_s)
     app = RequestEnvelope(answer, in_flight_max=2, online_in_flight_max=1, pace=pace)
     listener = socket.create_server(("127.0.0.1", 0))
     if sent_bytes is not None:

@@ -2,23 +2,29 @@
 
 import pytest
 
-from api.online.admit.admission import Bounds, Load, predicted_wait_s, refusal, retry_after
+from api.online.admit.admission import (
+    OpenCallCounts,
+    OpenCallLimits,
+    find_refusal,
+    predicted_wait_s,
+    retry_after_seconds,
+)
 from jobs.expansion.windows import PoolCapacity
 
-BOUNDS = Bounds(calls_max=10, of_tenant_max=5)
+BOUNDS = OpenCallLimits(calls_max=10, of_tenant_max=5)
 POOL = PoolCapacity(items_per_s=2.0, concurrency=4)
 
 
 @pytest.mark.parametrize(
     ("load", "status", "code"),
     [
-        (Load(calls=9, of_tenant=4, of_pool=0), None, None),
-        (Load(calls=9, of_tenant=5, of_pool=0), 429, "queue_full"),
-        (Load(calls=10, of_tenant=0, of_pool=0), 503, "queue_full"),
+        (OpenCallCounts(calls=9, of_tenant=4, of_pool=0), None, None),
+        (OpenCallCounts(calls=9, of_tenant=5, of_pool=0), 429, "queue_full"),
+        (OpenCallCounts(calls=10, of_tenant=0, of_pool=0), 503, "queue_full"),
     ],
 )
-def test_the_bounds(load: Load, status: int | None, code: str | None) -> None:
-    refused = refusal(load, BOUNDS, POOL, execution_s=1.0, time_left_s=60)
+def test_the_bounds(load: OpenCallCounts, status: int | None, code: str | None) -> None:
+    refused = find_refusal(load, BOUNDS, POOL, execution_s=1.0, time_left_s=60)
 
     assert (refused.status if refused else None) == status
     assert (refused.code if refused else None) == code
@@ -42,15 +48,15 @@ def test_the_predicted_wait(
 
 
 def test_a_wait_beyond_the_deadline_is_refused_with_when_to_come_again() -> None:
-    load = Load(calls=0, of_tenant=0, of_pool=104)
-    refused = refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=40)
+    load = OpenCallCounts(calls=0, of_tenant=0, of_pool=104)
+    refused = find_refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=40)
 
     assert refused is not None
     assert (refused.status, refused.code) == (503, "queue_full")
     assert refused.headers == {"retry-after": "10"}
-    assert refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=50) is None
+    assert find_refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=50) is None
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, 1), (1.2, 2), (1e9, 60)])
 def test_clients_are_told_what_they_respect(seconds: float, header: int) -> None:
-    assert retry_after(seconds) == header
+    assert retry_after_seconds(seconds) == header

@@ -13,11 +13,11 @@ from starlette.types import Message
 from api.http.responses import ApiError
 from api.online.admit.body_room import BodyHold, BodyRoom
 from api.online.admit.readers import LARGE_BYTES, Readers
-from api.online.answer.event_stream import StreamAnswer
+from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
 from api.online.await_reply.running_call import RunningCall
-from api.online.calls import Finished, PlannedCall
+from api.online.calls import CompleteResponse, PlannedCall
 from api.online.receive.exchange import Exchange
 from api.online.send import store_threads
 from api.online.send.large_bodies import LargeBodies
@@ -84,7 +84,7 @@ class Site:
         online: Any = SimpleNamespace(
             clock=SimpleNamespace(monotonic_s=lambda: 0.0),
             bodies=LargeBodies(self.store),
-            durable=SimpleNamespace(accepted=lambda *_: Finished(202, b"{}", [])),
+            durable=SimpleNamespace(accepted=lambda *_: CompleteResponse(202, b"{}", [])),
         )
         running = RunningCall(online, exchange(self), planned, unasked, [], None)
         running._claim = cast("Any", object()) if key else None
@@ -201,15 +201,15 @@ async def test_nobody_waits_for_the_removal_of_what_was_fetched(
 
 
 async def test_only_so_many_removals_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_threads, "DROPS_MAX", 2)
+    monkeypatch.setattr(store_threads, "DELETIONS_MAX", 2)
     begun: list[str] = []
 
     async def drop(_: object, key: str) -> None:
         begun.append(key)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(store_threads, "drop_object", drop)
-    drops = store_threads.ObjectDrops(MemoryStore())
+    monkeypatch.setattr(store_threads, "delete_object", drop)
+    drops = store_threads.ObjectDeletions(MemoryStore())
     for key in "abc":
         drops.begin(key)
     for _ in range(4):
@@ -225,7 +225,7 @@ async def test_a_failed_stream_whose_reason_has_no_room_is_not_asked_for_again()
     async def whole_body(_: OpenCall, __: ReplyEnd) -> bytes:
         return BODY
 
-    answer = StreamAnswer(exchange(site), [], Timings(0.0), SystemClock(), whole_body)
+    answer = EventStreamResponse(exchange(site), [], Timings(0.0), SystemClock(), whole_body)
     with site.readers.hold(OTHER, 1), pytest.raises(ApiError) as refused:
         await answer.run(site.call)
     assert (refused.value.code, refused.value.status) == ("queue_full", 503)

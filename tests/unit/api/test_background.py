@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 
 from api.auth.key_cache import KeyCache
-from api.auth.key_refresh import keep_keys_fresh
-from api.online.admit.model_cache import Routes
-from api.runtime.background import TaskDiedError, watched
-from api.runtime.database import Database, DatabaseAwayError
+from api.auth.key_refresh import refresh_keys
+from api.online.admit.model_cache import ModelCache
+from api.runtime.background import TaskDiedError, supervise
+from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.ids import new_uuid
@@ -29,7 +29,7 @@ class Broken:
 
 async def told_of(task: asyncio.Task[None]) -> list[MillraceError]:
     failures: list[MillraceError] = []
-    watched(task, failures.append)
+    supervise(task, failures.append)
     async with asyncio.timeout(5):
         await asyncio.wait([task])
     await asyncio.sleep(0)
@@ -41,7 +41,7 @@ async def test_revoked_keys_do_not_stay_unseen(caplog: pytest.LogCaptureFixture)
     database = cast(Database, Broken(RuntimeError("secret")))
     keys.remember("a", Principal(new_uuid(), new_uuid()), keys.now_s())
     assert keys.find("a")
-    (failure,) = await told_of(asyncio.create_task(keep_keys_fresh(keys, database, 0.001)))
+    (failure,) = await told_of(asyncio.create_task(refresh_keys(keys, database, 0.001)))
 
     assert isinstance(failure, TaskDiedError)
     assert str(failure) == "The task keep_keys_fresh died: RuntimeError."
@@ -49,15 +49,15 @@ async def test_revoked_keys_do_not_stay_unseen(caplog: pytest.LogCaptureFixture)
 
 
 async def test_stale_routes_do_not_stay_unseen() -> None:
-    database = Broken(DatabaseAwayError(), RuntimeError("secret"))
-    routes = Routes(cast(Database, database), SystemClock())
+    database = Broken(DatabaseUnavailableError(), RuntimeError("secret"))
+    routes = ModelCache(cast(Database, database), SystemClock())
     (failure,) = await told_of(asyncio.create_task(routes.keep_fresh(0.001)))
 
     assert str(failure) == "The task Routes.keep_fresh died: RuntimeError."
 
 
 async def test_an_error_of_ours_is_told_as_it_is() -> None:
-    away = DatabaseAwayError()
+    away = DatabaseUnavailableError()
 
     async def fail() -> None:
         raise away

@@ -1,17 +1,17 @@
 """Goal: a body that trickles is cut, one that only pauses or waits for us is not."""
 
-from api.http.request_bodies import Pace
+from api.http.request_bodies import MinReadRate
 
 
 def test_a_trickle_is_noticed_at_the_end_of_its_span() -> None:
-    pace = Pace(span_s=10, bytes_per_s_min=100)
+    pace = MinReadRate(span_s=10, bytes_per_s_min=100)
 
     assert all(pace.is_kept(1, 1.0) for _ in range(9))
     assert not pace.is_kept(1, 1.0)
 
 
 def test_a_pause_within_the_span_is_fine() -> None:
-    pace = Pace(span_s=10, bytes_per_s_min=100)
+    pace = MinReadRate(span_s=10, bytes_per_s_min=100)
 
     assert pace.is_kept(1000, 0.1)
     assert pace.is_kept(1, 9.9)
@@ -19,13 +19,13 @@ def test_a_pause_within_the_span_is_fine() -> None:
 
 
 def test_patience_shrinks_with_what_was_waited() -> None:
-    pace = Pace(span_s=10, bytes_per_s_min=100)
+    pace = MinReadRate(span_s=10, bytes_per_s_min=100)
     pace.is_kept(1, 4.0)
 
     assert pace.patience_s() == 6
 
 
 def test_time_that_we_took_does_not_count() -> None:
-    pace = Pace(span_s=10, bytes_per_s_min=100)
+    pace = MinReadRate(span_s=10, bytes_per_s_min=100)
 
     assert all(pace.is_kept(1, 0.0) for _ in range(10_000))

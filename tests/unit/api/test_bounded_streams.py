@@ -12,14 +12,14 @@ from fastapi import FastAPI, Response
 from prometheus_client import REGISTRY
 from starlette.types import Message, Scope, Send
 
-from api.auth.key_revalidation import KeyWatch
+from api.auth.key_revalidation import KeyRevalidator
 from api.files.downloads import ObjectResponse
 from api.http.bounded_streams import BoundedStream
 from api.http.client_connection import EXTENSION, ClientConnection
-from api.http.errors import install_error_answers
+from api.http.errors import install_error_handlers
 from api.http.middleware import RequestEnvelope
 from api.http.responses import ApiError
-from api.runtime.database import DatabaseAwayError
+from api.runtime.database import DatabaseUnavailableError
 from core.errors import MillraceError
 from jobs.errors import JobMissingError
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
@@ -36,14 +36,14 @@ class Watch:
             raise ApiError(401, "Revoked.")
 
 
-def watch() -> KeyWatch:
-    return cast(KeyWatch, Watch())
+def watch() -> KeyRevalidator:
+    return cast(KeyRevalidator, Watch())
 
 
 class Pieces(BoundedStream):
     """What a test yields."""
 
-    def __init__(self, content: AsyncGenerator[bytes, None], key_watch: KeyWatch) -> None:
+    def __init__(self, content: AsyncGenerator[bytes, None], key_watch: KeyRevalidator) -> None:
         super().__init__(
             content, 200, {}, media_type="text/plain", idle_timeout_s=5, key_watch=key_watch
         )
@@ -84,7 +84,7 @@ class Client:
     async def ask(self, make: Callable[[], Response]) -> None:
         """Ask an application whose one route returns what `make` does."""
         app = FastAPI()
-        install_error_answers(app)
+        install_error_handlers(app)
         app.add_api_route("/", make, methods=["GET"], response_class=Response)
         envelope = RequestEnvelope(app, in_flight_max=1, online_in_flight_max=1)
         await envelope(self.scope, self.receive, self.send)
@@ -95,7 +95,7 @@ def crashes() -> float | None:
 
 
 @pytest.mark.parametrize(
-    "failure", [DatabaseAwayError, ObjectStoreAwayError, ObjectMissingError, JobMissingError]
+    "failure", [DatabaseUnavailableError, ObjectStoreAwayError, ObjectMissingError, JobMissingError]
 )
 async def test_an_outage_in_the_middle_is_a_cut_and_no_crash(
     failure: type[MillraceError], caplog: pytest.LogCaptureFixture
@@ -137,7 +137,7 @@ async def test_a_revoked_key_ends_what_was_begun_with_it() -> None:
         yield b"too late"
 
     client, before = Client(), crashes()
-    await client.ask(lambda: Pieces(pieces(), cast(KeyWatch, key)))
+    await client.ask(lambda: Pieces(pieces(), cast(KeyRevalidator, key)))
 
     assert client.dropped.is_set()
     assert [message.get("body") for message in client.sent] == [None, b"allowed"]
@@ -176,7 +176,7 @@ async def test_a_client_that_leaves_during_a_read_holds_up_nobody() -> None:
 async def test_an_error_before_the_head_is_answered() -> None:
     class Early(Pieces):
         async def stream_response(self, send: Send) -> None:
-            raise DatabaseAwayError
+            raise DatabaseUnavailableError
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield b""

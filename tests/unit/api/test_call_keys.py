@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from api.online.await_reply.open_call import OpenCall
-from api.online.send.call_keys import KEY_S, CallKeys, hidden_item, opened_end, opened_pieces
+from api.online.send.call_keys import KEY_S, CallKeys, decrypt_end, decrypt_pieces, encrypt_item
 from storage.crypto.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
 from storage.objects.errors import ObjectStoreAwayError
 from tests.support.memory_objects import MemoryStore
@@ -87,28 +87,28 @@ async def test_without_the_store_there_is_no_call() -> None:
 
 def test_an_item_is_hidden_unless_it_travels_by_reference(cipher: BodyCipher) -> None:
     item = Item(0, "req", SAID, 1)
-    hidden = hidden_item(job("k"), item, cipher)
+    hidden = encrypt_item(job("k"), item, cipher)
     assert b"secret" not in hidden.body
     assert cipher.decrypt(hidden.body, Place(ID, Way.IN, 0)) == SAID
-    assert hidden_item(job(""), item, None) is item
+    assert encrypt_item(job(""), item, None) is item
 
 
 def test_pieces_come_back_in_their_order_alone(cipher: BodyCipher) -> None:
     pieces = [piece(cipher, number) for number in (3, 4)]
-    assert opened_pieces(job("k"), pieces, 3, cipher) == [b"3", b"4"]
+    assert decrypt_pieces(job("k"), pieces, 3, cipher) == [b"3", b"4"]
     for wrong in ([*reversed(pieces)], [b"4"], pieces[1:]):
         with pytest.raises(BodyUnreadableError):
-            opened_pieces(job("k"), wrong, 3, cipher)
+            decrypt_pieces(job("k"), wrong, 3, cipher)
 
 
 def test_an_end_is_opened_and_only_an_error_of_ours_may_be_in_clear(cipher: BodyCipher) -> None:
     hidden = cipher.encrypt(SAID, Place(ID, Way.OUT, END))
     for status_code in (200, 400):
-        assert opened_end(job("k"), ReplyEnd(status_code, hidden), cipher).body == SAID
+        assert decrypt_end(job("k"), ReplyEnd(status_code, hidden), cipher).body == SAID
     for end in (ReplyEnd(200, b""), ReplyEnd(504, b'{"error":{}}')):
-        assert opened_end(job("k"), end, cipher) is end
+        assert decrypt_end(job("k"), end, cipher) is end
     with pytest.raises(BodyUnreadableError):
-        opened_end(job("k"), ReplyEnd(200, SAID), cipher)
+        decrypt_end(job("k"), ReplyEnd(200, SAID), cipher)
 
 
 def test_a_call_hears_in_clear_and_ends_at_what_it_cannot_read(cipher: BodyCipher) -> None:

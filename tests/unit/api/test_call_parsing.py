@@ -4,7 +4,7 @@ import pytest
 
 from api.http.responses import ApiError
 from api.online.receive.call_parsing import header_timeout_s, parse_call
-from api.online.receive.preferences import check_retention, may_be_accepted, preferred_wait_s
+from api.online.receive.preferences import check_zero_retention, may_be_accepted, preferred_wait_s
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
 
@@ -163,10 +163,10 @@ def test_who_retains_nothing_asks_for_nothing_that_is_kept(
     body: bytes, headers: dict[bytes, bytes], is_kept: bool
 ) -> None:
     parsed = parse_call(CHAT, body)
-    check_retention(parsed, headers, zero_retention=False)
+    check_zero_retention(parsed, headers, zero_retention=False)
     if not is_kept:
-        check_retention(parsed, headers, zero_retention=True)
+        check_zero_retention(parsed, headers, zero_retention=True)
         return
     with pytest.raises(ApiError) as refused:
-        check_retention(parsed, headers, zero_retention=True)
+        check_zero_retention(parsed, headers, zero_retention=True)
     assert (refused.value.status, refused.value.code) == (403, "zero_retention")

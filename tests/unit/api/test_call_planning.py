@@ -9,7 +9,7 @@ import pytest
 
 from api.http.responses import ApiError
 from api.online.admit.call_planning import plan_call
-from api.online.admit.model_cache import Routes
+from api.online.admit.model_cache import ModelCache
 from api.online.await_reply.caller_clock import CallerClock
 from api.online.calls import ParsedCall, PlannedCall
 from api.online.settings import OnlineSettings
@@ -60,7 +60,7 @@ async def plan(parts: Parts, *, timeout_ms: bytes, zero_retention: bool = False)
         clock=parts.clock,
         caller_clock=CallerClock(parts.clock),
         settings=OnlineSettings(),
-        routes=Routes(database, parts.clock),
+        routes=ModelCache(database, parts.clock),
         call_keys=parts,
         caller_id="api-1",
         reply_partition=0,

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http.errors import install_error_answers
+from api.http.errors import install_error_handlers
 from api.http.middleware import RequestEnvelope
 
 SECRET = "what a client sent"
@@ -20,7 +20,7 @@ SECRET = "what a client sent"
 
 def application() -> ASGIApp:
     app = FastAPI()
-    install_error_answers(app)
+    install_error_handlers(app)
 
     @app.get("/crash")
     async def crash() -> None:

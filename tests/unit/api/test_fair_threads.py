@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from api.runtime.fair_thread_pool import FairThreads, Owner
+from api.runtime.fair_thread_pool import FairThreadPool, Owner
 
 ME, OTHER, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)
 WAIT_S = 20
@@ -18,7 +18,7 @@ class Slow:
     """Work that goes on until a test lets it end."""
 
     def __init__(self, count: int) -> None:
-        self.threads = FairThreads(count, "test")
+        self.threads = FairThreadPool(count, "test")
         self.may_end = threading.Event()
         self.takes_s = 0.0  # from then on
         self.began: list[Owner] = []

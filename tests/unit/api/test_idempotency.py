@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from api.http.responses import ApiError
-from api.idempotency.idempotent_requests import Repeats, repeats_of
+from api.idempotency.idempotent_requests import IdempotencyContext, idempotency_from_headers
 from api.settings import ApiSettings
 from jobs.store.idempotency import Scope
 from tenancy.api_keys import Principal
@@ -15,11 +15,13 @@ ME, COLLEAGUE = Principal(UUID(int=1), UUID(int=2)), Principal(UUID(int=1), UUID
 
 def said(
     headers: dict[bytes, bytes], *, principal: Principal = ME, route: str = "POST /v1/batches"
-) -> Repeats:
-    return repeats_of(headers, principal, route, settings=ApiSettings(), arrived_s=10.0)
+) -> IdempotencyContext:
+    return idempotency_from_headers(
+        headers, principal, route, settings=ApiSettings(), arrived_s=10.0
+    )
 
 
-def derived_key(repeats: Repeats, body_sha256: bytes = b"b") -> str:
+def derived_key(repeats: IdempotencyContext, body_sha256: bytes = b"b") -> str:
     claim = repeats.claim(body_sha256, lambda: 11.0)
     assert claim is not None
     assert claim.scope is Scope.RETRY

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from api.auth.key_cache import KeyCache
-from api.auth.key_revalidation import KeyWatch
+from api.auth.key_revalidation import KeyRevalidator
 from api.http.responses import ApiError
-from api.runtime.database import DatabaseAwayError
+from api.runtime.database import DatabaseUnavailableError
 from core.clock import Clock
 from core.ids import new_uuid
 from tenancy.api_keys import Principal
@@ -36,12 +36,12 @@ class Keys:
         if self.hangs:
             await asyncio.Event().wait()
         if self.is_away:
-            raise DatabaseAwayError
+            raise DatabaseUnavailableError
         return self.principal
 
-    def watch(self) -> KeyWatch:
+    def watch(self) -> KeyRevalidator:
         request = SimpleNamespace(headers={"authorization": f"Bearer {GOOD}"})
-        return KeyWatch(cast(Any, request), cast(Any, self))
+        return KeyRevalidator(cast(Any, request), cast(Any, self))
 
 
 async def test_a_key_is_looked_at_now_and_then() -> None:

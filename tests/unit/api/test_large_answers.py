@@ -10,7 +10,7 @@ from fastapi import Request
 
 from api.batches import single_request_routes
 from api.files import file_routes
-from api.http.middleware import until_answered
+from api.http.middleware import request_exit_stack
 from api.http.responses import ApiError
 from api.online.admit.readers import LARGE_BYTES, Readers
 from api.runtime.services import Services
@@ -104,7 +104,7 @@ async def test_a_large_answer_takes_room_until_it_is_read(
     with pytest.raises(ApiError) as refused:
         await ask(site, request())
     assert (refused.value.status, refused.value.code) == (429, "queue_full")
-    until_answered(first.scope).close()
+    request_exit_stack(first.scope).close()
     await ask(site, request())
 
 

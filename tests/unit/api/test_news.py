@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from api.online.await_reply.caller_clock import CallerClock
-from api.online.await_reply.caller_heartbeat import IDS_MAX, LOST_S, NewsPublisher
+from api.online.await_reply.caller_heartbeat import IDS_MAX, LOST_S, CallerHeartbeat
 from api.online.send.log_health import LogHealth
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
@@ -71,9 +71,9 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-def publisher(log: Log, clock: StillClock) -> tuple[NewsPublisher, LogHealth]:
+def publisher(log: Log, clock: StillClock) -> tuple[CallerHeartbeat, LogHealth]:
     health = LogHealth(clock)
-    return NewsPublisher(log, "me", CallerClock(clock), health), health
+    return CallerHeartbeat(log, "me", CallerClock(clock), health), health
 
 
 async def test_decisions_of_one_turn_share_a_record() -> None:

@@ -3,20 +3,20 @@
 import asyncio
 import threading
 
-from api.files.object_thread_pool import ObjectThreads
+from api.files.object_thread_pool import ObjectThreadPool
 
 
 def test_a_thread_that_hangs_keeps_no_loop() -> None:
     hangs, done = threading.Event(), threading.Event()
 
-    async def work(threads: ObjectThreads) -> None:
+    async def work(threads: ObjectThreadPool) -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(threads)
         for _ in range(2):  # one runs, one waits in the queue
             loop.run_in_executor(None, hangs.wait)
 
     def close() -> None:
-        asyncio.run(work(ObjectThreads(1)))
+        asyncio.run(work(ObjectThreadPool(1)))
         done.set()
 
     closing = threading.Thread(target=close)
@@ -35,11 +35,11 @@ def test_what_is_under_way_has_a_moment() -> None:
         assert begun.wait(5)
         ended.set()
 
-    async def work(threads: ObjectThreads) -> None:
+    async def work(threads: ObjectThreadPool) -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(threads)
         loop.run_in_executor(None, run)
 
     threading.Timer(0.1, begun.set).start()
-    asyncio.run(work(ObjectThreads(1)))
+    asyncio.run(work(ObjectThreadPool(1)))
     assert ended.is_set()

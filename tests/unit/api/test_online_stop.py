@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from api.online.await_reply import topic_tail_threads
-from api.online.await_reply.topic_tail_threads import TailThread
-from api.online.online_runtime import Online
-from api.runtime.database import DatabaseAwayError
+from api.online.await_reply.topic_tail_threads import TopicTailThread
+from api.online.online_runtime import OnlineRuntime
+from api.runtime.database import DatabaseUnavailableError
 
 
 class Part:
@@ -32,7 +32,7 @@ class Part:
 
 def test_all_tails_are_told_before_one_is_waited_for() -> None:
     steps: list[str] = []
-    online: Any = Online.__new__(Online)
+    online: Any = OnlineRuntime.__new__(OnlineRuntime)
     online._producer = online._replies = online._capacity = online._control = Part(steps)
     online._close()
     assert steps == [*["told"] * 3, "flushed", *["waited for"] * 3]
@@ -49,7 +49,7 @@ def test_a_tail_that_hangs_is_waited_for_from_when_it_was_told(
         return []
 
     hanging = SimpleNamespace(skip_to_end=lambda _: None, poll=poll)  # it may not be closed
-    tail = TailThread(cast("Any", hanging), "test", lambda _: None, lambda _: None)
+    tail = TopicTailThread(cast("Any", hanging), "test", lambda _: None, lambda _: None)
     monkeypatch.setattr(topic_tail_threads, "_STOP_S", 0.0)
     tail.start()
     assert polls.wait(10)
@@ -67,13 +67,13 @@ async def test_keys_are_destroyed_while_hits_are_billed(*, is_away: bool) -> Non
 
     async def bill(_: object) -> None:
         if is_away:
-            raise DatabaseAwayError
+            raise DatabaseUnavailableError
         await destroyed.wait()
 
     async def stop() -> None:
         destroyed.set()
 
-    online: Any = Online.__new__(Online)
+    online: Any = OnlineRuntime.__new__(OnlineRuntime)
     online.cache = SimpleNamespace(bill=bill)
     online.call_keys = SimpleNamespace(stop=stop)
     online.services = SimpleNamespace(database=None)

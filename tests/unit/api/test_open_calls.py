@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from api.http.responses import ApiError
 from api.online.answer.call_failures import deadline_exceeded, stream_interrupted
 from api.online.await_reply.open_call import OpenCall
-from api.online.await_reply.open_calls import DOUBT_S_MAX, OpenCalls
+from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX, OpenCalls
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 
@@ -122,7 +122,7 @@ def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
         calls.may_run(call.job.job_id, now_s=2.0)
     calls.hear(reply(alive, execution, b"b"), now_s=2.5)
     calls.may_run(dead.job.job_id, now_s=2.9)  # asking again does not help it
-    calls.end_doubted(now_s=2.1 + DOUBT_S_MAX)
+    calls.end_doubted(now_s=2.1 + RERUN_SILENCE_S_MAX)
 
     assert alive.failure is None
     assert isinstance(dead.failure, ApiError)

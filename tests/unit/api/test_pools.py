@@ -1,6 +1,6 @@
 """Goal: a pool is what its replicas said lately, for online calls."""
 
-from api.online.admit.pool_states import SILENCE_S_MAX, ExecutionTimes, PoolsHeard
+from api.online.admit.pool_states import SILENCE_S_MAX, ExecutionTimes, PoolStates
 from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers
 from topics.records.received import Received
@@ -24,7 +24,7 @@ def record(replica: str, *, job_class: str = "interactive", available: bool = Tr
 
 
 def test_replicas_add_up_and_the_newest_word_of_each_counts() -> None:
-    pools = PoolsHeard(since_s=0.0)
+    pools = PoolStates(since_s=0.0)
     pools.hear([record("a"), record("b"), record("a")], now_s=1.0)
     assert pools.find("p") == PoolCapacity(20.0, 8)
 
@@ -33,13 +33,13 @@ def test_replicas_add_up_and_the_newest_word_of_each_counts() -> None:
 
 
 def test_the_bulk_half_of_a_replica_is_not_ours() -> None:
-    pools = PoolsHeard(since_s=0.0)
+    pools = PoolStates(since_s=0.0)
     pools.hear([record("a", job_class="bulk")], now_s=1.0)
     assert pools.find("p") is None
 
 
 def test_silence_means_absence_after_a_moment() -> None:
-    pools = PoolsHeard(since_s=0.0)
+    pools = PoolStates(since_s=0.0)
     assert not pools.may_tell(now_s=1.0)
     pools.hear([record("a")], now_s=1.0)
     pools.hear([], now_s=1.1 + SILENCE_S_MAX)
@@ -49,7 +49,7 @@ def test_silence_means_absence_after_a_moment() -> None:
 
 
 def test_any_word_of_a_replica_is_a_sign_of_life() -> None:
-    pools = PoolsHeard(since_s=0.5)
+    pools = PoolStates(since_s=0.5)
     assert pools.alive_s("p") == 0.5
     pools.hear([record("a", job_class="bulk", available=False)], now_s=7.0)
     pools.hear([], now_s=20.0)

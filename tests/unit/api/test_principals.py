@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from api.auth.key_cache import KeyCache
-from api.auth.principals import principal_by
+from api.auth.principals import authenticate_headers
 from api.http.responses import ApiError
 from api.runtime.services import Services
 from core.clock import SystemClock
@@ -29,7 +29,7 @@ class Keys:
         return self.principal
 
     async def whose(self, secret: str) -> Principal:
-        return await principal_by(f"Bearer {secret}", None, cast(Services, cast(Any, self)))
+        return await authenticate_headers(f"Bearer {secret}", None, cast(Services, cast(Any, self)))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import cast
 
-from api.http.health import Probe
+from api.http.health import DatabaseProbe
 from api.runtime.database import Database
 from core.clock import Clock
 
@@ -30,8 +30,8 @@ class Postgres:
         return self.answer or None
 
 
-def probe(postgres: Postgres, clock: StillClock) -> Probe:
-    return Probe(cast(Database, postgres), cast(Clock, clock))
+def probe(postgres: Postgres, clock: StillClock) -> DatabaseProbe:
+    return DatabaseProbe(cast(Database, postgres), cast(Clock, clock))
 
 
 async def test_many_share_one_look_however_long_it_takes() -> None:

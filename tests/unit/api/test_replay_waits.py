@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 
 from api.idempotency import replay_waiter
-from api.idempotency.replay_waiter import Refusal, ReplayWaits
+from api.idempotency.replay_waiter import Refusal, ReplayWaiter
 from api.runtime.database import Database
-from api.views.progress_poller import JobNews
+from api.views.progress_poller import JobProgress
 from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs.errors import KeyInFlightError, KeyReusedError
@@ -26,11 +26,11 @@ class Rows:
 
     async def run_across_tenants(
         self, _work: object, job_ids: list[object]
-    ) -> dict[object, JobNews]:
+    ) -> dict[object, JobProgress]:
         self.looks += 1
         if self.looks >= 2:
             self.looked_twice.set()
-        return dict.fromkeys(job_ids, JobNews(int(self.ended), self.ended))
+        return dict.fromkeys(job_ids, JobProgress(int(self.ended), self.ended))
 
 
 class Look:
@@ -46,8 +46,8 @@ class Look:
         return "free"
 
 
-def waits(rows: Rows, wait_s_max: float = 30.0) -> ReplayWaits:
-    return ReplayWaits(cast(Database, rows), SystemClock(), wait_s_max=wait_s_max)
+def waits(rows: Rows, wait_s_max: float = 30.0) -> ReplayWaiter:
+    return ReplayWaiter(cast(Database, rows), SystemClock(), wait_s_max=wait_s_max)
 
 
 async def test_what_is_free_is_not_waited_for() -> None:

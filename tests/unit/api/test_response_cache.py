@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from api.online.answer.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, question_digest
-from api.online.calls import Finished, ParsedCall, PlannedCall
-from api.runtime.database import Database, DatabaseAwayError
+from api.online.answer.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, request_digest
+from api.online.calls import CompleteResponse, ParsedCall, PlannedCall
+from api.runtime.database import Database, DatabaseUnavailableError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tenancy.cached_answers import BilledHits
@@ -19,7 +19,7 @@ from topics.records.records import CallRef, JobRef
 
 CHAT = "/v1/chat/completions"
 TENANT, OTHER = UUID(int=1), UUID(int=2)
-ANSWER = Finished(200, b'{"id":"chatcmpl-1"}', [(b"server-timing", b"gateway;dur=1")], 3, 2)
+ANSWER = CompleteResponse(200, b'{"id":"chatcmpl-1"}', [(b"server-timing", b"gateway;dur=1")], 3, 2)
 
 
 class Clock:
@@ -97,7 +97,7 @@ def test_the_same_question_has_the_same_answer(cache: ResponseCache) -> None:
     kept(cache, call(CERTAIN))
     key = cache.key_of(call({"temperature": 0, "model": "m"}))
     assert key is not None
-    assert cache.find(key) == Finished(200, ANSWER.body, [HIT])
+    assert cache.find(key) == CompleteResponse(200, ANSWER.body, [HIT])
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,10 @@ def test_memory_is_bounded_and_the_least_used_goes_first(cache: ResponseCache) -
 def test_failures_and_long_answers_are_not_kept(cache: ResponseCache) -> None:
     key = cache.key_of(call(CERTAIN))
     assert key is not None
-    for answer in (Finished(400, b"{}", []), Finished(200, b"x" * (ENTRY_BYTES_MAX + 1), [])):
+    for answer in (
+        CompleteResponse(400, b"{}", []),
+        CompleteResponse(200, b"x" * (ENTRY_BYTES_MAX + 1), []),
+    ):
         cache.keep(key, answer)
         assert cache.find(key) is None
 
@@ -174,7 +177,7 @@ class Ledger:
         for billed in bill:
             self.rows.setdefault(billed.row_id, billed.count)
         if self.is_unheard:
-            raise DatabaseAwayError
+            raise DatabaseUnavailableError
         await asyncio.sleep(0)
 
 
@@ -190,7 +193,7 @@ def test_every_hit_is_billed_once_also_where_a_commit_was_not_heard_of(
     for _ in range(3):
         cache.find(key)
     ledger.is_unheard = True
-    with pytest.raises(DatabaseAwayError):
+    with pytest.raises(DatabaseUnavailableError):
         asyncio.run(bill())
     cache.find(key)
     ledger.is_unheard = False
@@ -213,4 +216,4 @@ async def test_a_round_that_is_cut_off_is_billed_by_the_next(cache: ResponseCach
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"\xff"', b"[" * 100_000, b" " * 300_000])
 def test_a_body_that_is_no_question_has_no_key(body: bytes) -> None:
-    assert question_digest(CHAT, body) is None
+    assert request_digest(CHAT, body) is None

@@ -6,12 +6,12 @@ from uuid import UUID
 import pytest
 
 from api.http.responses import ApiError
-from api.runtime.tenant_slots import Slots
+from api.runtime.tenant_slots import TenantSlots
 
 ME, OTHER = UUID(int=1), UUID(int=2)
 
 
-def refusal(slots: Slots, tenant_id: UUID) -> ApiError:
+def refusal(slots: TenantSlots, tenant_id: UUID) -> ApiError:
     with pytest.raises(ApiError) as refused, slots.one(tenant_id):
         pass
     return refused.value
@@ -19,7 +19,7 @@ def refusal(slots: Slots, tenant_id: UUID) -> ApiError:
 
 @pytest.mark.parametrize(("count", "share"), [(1, 1), (2, 1), (5, 3), (512, 256)])
 def test_a_tenant_has_half_rounded_up_and_the_rest_is_for_others(count: int, share: int) -> None:
-    slots = Slots("uploads", count, retry_after_s=2)
+    slots = TenantSlots("uploads", count, retry_after_s=2)
     with ExitStack() as taken:
         for _ in range(share):
             taken.enter_context(slots.one(ME))
@@ -36,7 +36,7 @@ def test_a_tenant_has_half_rounded_up_and_the_rest_is_for_others(count: int, sha
 
 
 def test_whoever_is_refused_is_told_when_to_come_again() -> None:
-    slots = Slots("uploads", 2, retry_after_s=2)
+    slots = TenantSlots("uploads", 2, retry_after_s=2)
     with slots.one(ME):
         mine = refusal(slots, ME)
         with slots.one(OTHER):
@@ -46,7 +46,7 @@ def test_whoever_is_refused_is_told_when_to_come_again() -> None:
 
 
 def test_a_slot_whose_tenant_is_not_known_counts_for_all_alone() -> None:
-    slots = Slots("requests_in_flight", 2)
+    slots = TenantSlots("requests_in_flight", 2)
     with slots.unclaimed(), slots.unclaimed() as claim:
         assert refusal(slots, ME).status == 503
         claim(ME)
@@ -56,7 +56,7 @@ def test_a_slot_whose_tenant_is_not_known_counts_for_all_alone() -> None:
 
 
 def test_what_fails_gives_its_slot_back() -> None:
-    slots = Slots("audits", 1)
+    slots = TenantSlots("audits", 1)
     for _ in range(2):
         with pytest.raises(LookupError), slots.one(ME):
             raise LookupError

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from api.online.send.store_threads import drop_object, in_store_thread
+from api.online.send.store_threads import delete_object, run_in_store_thread
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
 from storage.objects.object_store import ObjectStore
 
@@ -35,10 +35,10 @@ async def test_work_that_is_given_up_before_its_turn_holds_nothing(
     hanging: threading.Event,
 ) -> None:
     await one_thread()
-    first = asyncio.create_task(in_store_thread(hanging.wait, 20))
+    first = asyncio.create_task(run_in_store_thread(hanging.wait, 20))
     bodies = [Body() for _ in range(20)]
     alive = [weakref.ref(body) for body in bodies]
-    waiting = [asyncio.create_task(in_store_thread(id, body)) for body in bodies]
+    waiting = [asyncio.create_task(run_in_store_thread(id, body)) for body in bodies]
     await asyncio.sleep(0)
     while waiting:
         waiting.pop().cancel()
@@ -50,7 +50,7 @@ async def test_work_that_is_given_up_before_its_turn_holds_nothing(
     assert [body() for body in alive] == [None] * 20
     hanging.set()
     assert await first
-    assert await in_store_thread(lambda: 1) == 1  # the thread lives
+    assert await run_in_store_thread(lambda: 1) == 1  # the thread lives
 
 
 async def test_what_work_raises_is_raised() -> None:
@@ -58,7 +58,7 @@ async def test_what_work_raises_is_raised() -> None:
         raise ObjectStoreAwayError
 
     with pytest.raises(ObjectStoreAwayError):
-        await in_store_thread(refuse)
+        await run_in_store_thread(refuse)
 
 
 @pytest.mark.parametrize("failure", [ObjectStoreAwayError, ObjectStoreRefusedError])
@@ -67,7 +67,7 @@ async def test_a_deletion_that_fails_is_nobodys_failure(failure: type[Exception]
         def delete(self, _: str) -> None:
             raise failure
 
-    await drop_object(cast("ObjectStore", Store()), "key")
+    await delete_object(cast("ObjectStore", Store()), "key")
 
 
 async def test_a_deletion_that_hangs_is_not_waited_for(
@@ -78,4 +78,4 @@ async def test_a_deletion_that_hangs_is_not_waited_for(
             hanging.wait(20)
 
     monkeypatch.setattr("api.online.send.store_threads._DROP_S_MAX", 0.01)
-    await asyncio.wait_for(drop_object(cast("ObjectStore", Store()), "key"), 5)
+    await asyncio.wait_for(delete_object(cast("ObjectStore", Store()), "key"), 5)

@@ -10,7 +10,7 @@ import pytest
 from api.online.admit.recording_room import RecordingRoom
 from api.online.answer.event_stream import DONE, STREAM_HEADERS
 from api.online.durable.durable_streams import RECORD_BYTES_MAX, StreamRecording
-from api.online.memory_limits import Lack
+from api.online.memory_limits import LimitExceeded
 from api.runtime.services import Services
 from core.ids import new_uuid
 from jobs.store import idempotency
@@ -158,7 +158,7 @@ def test_what_is_no_stream_is_not_remembered(head: dict[str, Any]) -> None:
 def test_a_tenant_has_half_of_the_room_and_all_share_it() -> None:
     room = RecordingRoom(1000)
     assert room.take(TENANT, 500) is None
-    assert room.take(TENANT, 1) is Lack.OF_SHARE
+    assert room.take(TENANT, 1) is LimitExceeded.OF_SHARE
     assert room.take(OTHER, 300) is None
     assert free_bytes(room, THIRD) == 200
     room.give_back(TENANT, 500)

@@ -4,7 +4,7 @@ import asyncio
 import queue
 from typing import cast
 
-from api.online.await_reply.topic_tail_threads import ReplyReader, TailThread
+from api.online.await_reply.topic_tail_threads import ReplyReader, TopicTailThread
 from core.errors import MillraceError
 from core.ids import new_uuid
 from topics.errors import LogRefusedError
@@ -54,7 +54,7 @@ class RefusedTail:
 def test_a_refusal_of_the_broker_ends_the_process_at_once() -> None:
     told: queue.Queue[MillraceError] = queue.Queue()
     tail = RefusedTail()
-    following = TailThread(cast(TopicTail, tail), "test", lambda _: None, told.put)
+    following = TopicTailThread(cast(TopicTail, tail), "test", lambda _: None, told.put)
     following.start()
     assert isinstance(told.get(timeout=10), LogRefusedError)
     following.stop()

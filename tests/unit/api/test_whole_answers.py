@@ -10,18 +10,18 @@ from prometheus_client import REGISTRY
 from starlette.types import Message, Receive, Scope, Send
 
 from api.http.client_connection import EXTENSION
-from api.http.middleware import Pace, RequestEnvelope
+from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.http.responses import ApiError
 from api.online.admit.body_room import BodyHold, BodyRoom
 from api.online.admit.readers import LARGE_BYTES, Readers
-from api.online.answer.complete_responses import send_finished
-from api.online.calls import Finished, Recording
+from api.online.answer.complete_responses import send_response
+from api.online.calls import CompleteResponse, Recording
 from api.online.receive.exchange import Exchange
 from core.ids import new_uuid
 
 ME, OTHER = UUID(int=1), UUID(int=2)
-LARGE = Finished(200, b"x" * (3 * LARGE_BYTES + 1), [])
-SMALL = Finished(200, b"x" * LARGE_BYTES, [])
+LARGE = CompleteResponse(200, b"x" * (3 * LARGE_BYTES + 1), [])
+SMALL = CompleteResponse(200, b"x" * LARGE_BYTES, [])
 ONLINE, OTHERS = "/v1/embeddings", "/v1/files"
 
 
@@ -69,7 +69,7 @@ def room(bytes_max: int = 10 * len(LARGE.body)) -> Readers:
 
 async def serve(
     client: Client,
-    answer: Finished,
+    answer: CompleteResponse,
     *,
     path: str = ONLINE,
     readers: Readers | None = None,
@@ -78,14 +78,14 @@ async def serve(
     """Answer through the envelope, until it lets go of the request."""
 
     async def app(_: Scope, __: Receive, send: Send) -> None:
-        await send_finished(exchange(send, readers), answer)
+        await send_response(exchange(send, readers), answer)
 
     envelope = RequestEnvelope(
         app,
         in_flight_max=1,
         online_in_flight_max=1,
-        pace=Pace(2 * LARGE_BYTES, 0.02),
-        online_pace=Pace(LARGE_BYTES, online_s),
+        pace=WriteDeadline(2 * LARGE_BYTES, 0.02),
+        online_pace=WriteDeadline(LARGE_BYTES, online_s),
     )
     scope = {"type": "http", "path": path, "method": "POST", "extensions": {EXTENSION: client}}
     await envelope(scope, nothing, client.send)
@@ -111,7 +111,7 @@ def cut_count() -> float:
 async def test_an_answer_is_one_head_and_one_body() -> None:
     for answer in (SMALL, LARGE):
         client = Client()
-        await send_finished(exchange(client.send), answer)
+        await send_response(exchange(client.send), answer)
         head, body = client.sent
         assert (b"content-length", b"%d" % len(answer.body)) in head["headers"]
         assert (b"content-type", b"application/json") in head["headers"]
@@ -132,9 +132,9 @@ async def test_a_large_answer_goes_out_in_blocks(path: str, block_bytes: int) ->
 
 @pytest.mark.parametrize(
     ("reads", "answer"),
-    [(5, LARGE), (2, LARGE), (0, LARGE), (2, SMALL), (0, Finished(200, b"", []))],
+    [(5, LARGE), (2, LARGE), (0, LARGE), (2, SMALL), (0, CompleteResponse(200, b"", []))],
 )
-async def test_a_reader_that_takes_nothing_is_dropped(reads: int, answer: Finished) -> None:
+async def test_a_reader_that_takes_nothing_is_dropped(reads: int, answer: CompleteResponse) -> None:
     """Also one that leaves the last bytes, or did not read the answer before this one."""
     client, readers, cut_before = Client(reads), room(), cut_count()
     await serve(client, answer, readers=readers)
@@ -157,31 +157,31 @@ async def test_an_answer_keeps_its_room_until_its_last_bytes_are_taken(reads: in
 async def test_answers_that_wait_for_their_readers_have_a_bound() -> None:
     client, readers = Client(), room(2 * len(LARGE.body))
     with readers.hold(ME, 1), pytest.raises(ApiError) as of_share:
-        await send_finished(exchange(client.send, readers), LARGE)
+        await send_response(exchange(client.send, readers), LARGE)
     with (
         readers.hold(OTHER, len(LARGE.body)),
         readers.hold(new_uuid(), 1),
         pytest.raises(ApiError) as no,
     ):
-        await send_finished(exchange(client.send, readers), LARGE)
+        await send_response(exchange(client.send, readers), LARGE)
     assert [(of_share.value.status, no.value.status), client.sent] == [(429, 503), []]
-    await send_finished(exchange(client.send, readers), LARGE)
+    await send_response(exchange(client.send, readers), LARGE)
     assert client.sent
 
 
 async def test_an_answer_larger_than_all_the_room_waits_alone() -> None:
     client, readers = Client(), room(LARGE_BYTES)
     with readers.hold(OTHER, 1), pytest.raises(ApiError):
-        await send_finished(exchange(client.send, readers), LARGE)
+        await send_response(exchange(client.send, readers), LARGE)
     with readers.hold(ME, len(LARGE.body)):
         assert not any(is_free(readers, 1) for _ in range(2))
-    await send_finished(exchange(client.send, readers), LARGE)
+    await send_response(exchange(client.send, readers), LARGE)
     assert len(client.sent) == 2
 
 
 async def test_a_small_answer_takes_no_room() -> None:
     client = Client()
-    await send_finished(exchange(client.send, room(0)), SMALL)
+    await send_response(exchange(client.send, room(0)), SMALL)
     assert len(client.sent) == 2
 
 
@@ -195,6 +195,8 @@ async def test_a_key_is_free_before_a_failure_is_told() -> None:
         async def close(self) -> None:
             told_before.append(len(client.sent))
 
-    await send_finished(exchange(client.send, recording=Recorded()), Finished(503, b"{}", []))
+    await send_response(
+        exchange(client.send, recording=Recorded()), CompleteResponse(503, b"{}", [])
+    )
     assert told_before == [0]
     assert len(client.sent) == 2

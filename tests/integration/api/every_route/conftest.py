@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from api.online.online_runtime import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from results.webhooks.settings import WebhookSettings
@@ -40,7 +40,7 @@ def two(
         ApiSettings(shutdown_grace_s=2, docs=True),
         with_database(postgres_url, name),
         tmp_path_factory.mktemp("objects"),
-        setup=OnlineSetup(OnlineSettings(), kafka, failures.append),
+        setup=OnlineDeps(OnlineSettings(), kafka, failures.append),
         webhooks=WebhookSettings(secret_key=KEY),
     )
     with opened as ready:

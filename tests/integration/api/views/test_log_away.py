@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from api.views.view_services import Views, open_views
+from api.views.view_services import ViewServices, create_view_services
 from core.errors import SchemaTooNewError
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import OpenSite
@@ -20,8 +20,8 @@ def test_only_what_needs_the_log_is_refused(
 ) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
-    def without_log(services: object, *_: object) -> Views:
-        return open_views(services, nowhere)  # type: ignore[arg-type]
+    def without_log(services: object, *_: object) -> ViewServices:
+        return create_view_services(services, nowhere)  # type: ignore[arg-type]
 
     monkeypatch.setattr("api.app.open_views", without_log)
     site = open_site()
@@ -51,7 +51,9 @@ def test_a_log_of_a_newer_release_is_not_judged(
     def newer(*_: object, **__: object) -> None:
         raise SchemaTooNewError(kind="outcomes", version=99)
 
-    monkeypatch.setattr("api.app.open_views", lambda services, *_: open_views(services, nowhere))
+    monkeypatch.setattr(
+        "api.app.open_views", lambda services, *_: create_view_services(services, nowhere)
+    )
     monkeypatch.setattr("api.views.audit_routes.written_up_to", lambda *_: 0)
     monkeypatch.setattr("api.views.audit_routes.judge_log", newer)
     site = open_site()

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from api.views.progress_poller import Followers
+from api.views.progress_poller import ProgressPoller
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.retention.deletion import delete_batch
@@ -190,14 +190,14 @@ def test_silence_is_filled_with_comments(open_site: OpenSite) -> None:
 def test_who_leaves_frees_a_place_and_all_behind_it(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[Followers] = []
-    begin = Followers.__init__
+    opened: list[ProgressPoller] = []
+    begin = ProgressPoller.__init__
 
-    def remember(self: Followers, *given: object, **named: object) -> None:
+    def remember(self: ProgressPoller, *given: object, **named: object) -> None:
         opened.append(self)
         begin(self, *given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Followers, "__init__", remember)
+    monkeypatch.setattr(ProgressPoller, "__init__", remember)
     site = open_site(followers_max=3, follow_interval_s=0.02)
     stranger = new_site(site.running)
     path, their_path = (f"{add_batch(of, 2).path}/results" for of in (site, stranger))

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from api.runtime.database import Database, DatabaseAwayError
-from api.views.progress_poller import Followers, JobNews
-from api.views.result_page_cache import ResultPages
+from api.runtime.database import Database, DatabaseUnavailableError
+from api.views.progress_poller import JobProgress, ProgressPoller
+from api.views.result_page_cache import ResultPageCache
 from core.errors import MillraceError
 from results.finaliser.output_lines import ItemRow
 from results.views.result_sequence import SequencedRow
@@ -20,32 +20,34 @@ JOB, OTHER = UUID(int=1), UUID(int=2)
 class Jobs:
     """Answers what a database would; each entry of `answers` is one look, the last one stays."""
 
-    def __init__(self, *answers: dict[UUID, JobNews] | type[Exception]) -> None:
+    def __init__(self, *answers: dict[UUID, JobProgress] | type[Exception]) -> None:
         self.answers = list(answers)
         self.asked: list[list[UUID]] = []
         self.failures: list[MillraceError] = []
         self.failed = asyncio.Event()
 
-    async def run_across_tenants(self, _work: object, job_ids: list[UUID]) -> dict[UUID, JobNews]:
+    async def run_across_tenants(
+        self, _work: object, job_ids: list[UUID]
+    ) -> dict[UUID, JobProgress]:
         self.asked.append(job_ids)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, type):
             raise answer
         return {job_id: answer[job_id] for job_id in job_ids if job_id in answer}
 
-    def followers(self) -> Followers:
-        return Followers(cast(Database, self), interval_s=0.001, on_failure=self._fail)
+    def followers(self) -> ProgressPoller:
+        return ProgressPoller(cast(Database, self), interval_s=0.001, on_failure=self._fail)
 
     def _fail(self, failure: MillraceError) -> None:
         self.failures.append(failure)
         self.failed.set()
 
 
-START = JobNews(0, is_terminal=False)
+START = JobProgress(0, is_terminal=False)
 
 
 async def test_all_followers_share_one_look_and_hear_once() -> None:
-    jobs = Jobs({JOB: JobNews(5, is_terminal=False), OTHER: START})
+    jobs = Jobs({JOB: JobProgress(5, is_terminal=False), OTHER: START})
     followers = jobs.followers()
     with (
         followers.follow(JOB, START) as one,
@@ -54,7 +56,7 @@ async def test_all_followers_share_one_look_and_hear_once() -> None:
     ):
         assert await one.changed(5)
         assert await two.changed(5)
-        assert one.news == two.news == JobNews(5, is_terminal=False)
+        assert one.news == two.news == JobProgress(5, is_terminal=False)
         assert not await other.changed(0.05)
         assert not await one.changed(0.05)
         assert (followers.count, followers.of(JOB)) == (3, 2)
@@ -63,7 +65,7 @@ async def test_all_followers_share_one_look_and_hear_once() -> None:
 
 
 async def test_nobody_looks_while_nobody_follows() -> None:
-    jobs = Jobs({JOB: JobNews(1, is_terminal=False)})
+    jobs = Jobs({JOB: JobProgress(1, is_terminal=False)})
     followers = jobs.followers()
     with followers.follow(JOB, START) as follower:
         assert await follower.changed(5)
@@ -94,7 +96,9 @@ async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixtu
 
 
 async def test_an_absent_database_delays_news() -> None:
-    jobs = Jobs(DatabaseAwayError, DatabaseAwayError, {JOB: JobNews(1, is_terminal=True)})
+    jobs = Jobs(
+        DatabaseUnavailableError, DatabaseUnavailableError, {JOB: JobProgress(1, is_terminal=True)}
+    )
     with jobs.followers().follow(JOB, START) as follower:
         assert await follower.changed(5)
         assert follower.news.is_terminal
@@ -123,12 +127,12 @@ class Away:
     """A database that does not answer."""
 
     async def run_for(self, *_args: object, **_asked: object) -> None:
-        raise DatabaseAwayError
+        raise DatabaseUnavailableError
 
 
 async def test_followers_at_one_place_read_one_page() -> None:
     rows, at = Rows(300), source(MemoryObjects({"input": b""}))
-    pages = ResultPages(cast(Database, rows))
+    pages = ResultPageCache(cast(Database, rows))
 
     first = await asyncio.gather(*[pages.shared(at, 0) for _ in range(100)])
     again = await pages.shared(at, 0)
@@ -143,7 +147,7 @@ async def test_followers_at_one_place_read_one_page() -> None:
 
 async def test_pages_are_bounded_and_forgotten() -> None:
     rows, at = Rows(10_000, 10_000), source(MemoryObjects({"input": b""}))
-    pages = ResultPages(cast(Database, rows))
+    pages = ResultPageCache(cast(Database, rows))
     for after in range(0, 10_000, 200):
         await pages.shared(at, after)
         assert pages._bytes <= 16 * 1024 * 1024
@@ -154,7 +158,7 @@ async def test_pages_are_bounded_and_forgotten() -> None:
 
 
 async def test_a_page_that_cannot_be_read_is_asked_for_again() -> None:
-    pages = ResultPages(cast(Database, Away()))
-    with pytest.raises(DatabaseAwayError):
+    pages = ResultPageCache(cast(Database, Away()))
+    with pytest.raises(DatabaseUnavailableError):
         await pages.shared(source(MemoryObjects({"input": b""})), 0)
     assert pages._reading == {}

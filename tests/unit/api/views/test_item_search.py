@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.http.responses import ApiError
-from api.runtime.tenant_slots import Slots
+from api.runtime.tenant_slots import TenantSlots
 from api.views import item_routes
 from core.ids import new_uuid
 from results.views.timed_reads import SearchOverdueError
@@ -18,7 +18,7 @@ async def test_a_search_that_took_too_long_is_not_repeated(monkeypatch: pytest.M
 
     monkeypatch.setattr(item_routes, "find_index", read)
     views: Any = SimpleNamespace(
-        searches=Slots("searches", 2), services=SimpleNamespace(objects=None)
+        searches=TenantSlots("searches", 2), services=SimpleNamespace(objects=None)
     )
     source: Any = SimpleNamespace(tenant_id=new_uuid(), total_count=1)
     with pytest.raises(ApiError) as refused:

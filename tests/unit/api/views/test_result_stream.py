@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from api.runtime.database import DatabaseAwayError
+from api.runtime.database import DatabaseUnavailableError
 from api.settings import ApiSettings
 from api.views import result_stream
-from api.views.progress_poller import Followers
-from api.views.result_page_cache import ResultPages
+from api.views.progress_poller import ProgressPoller
+from api.views.result_page_cache import ResultPageCache
 from api.views.result_stream import ResultStream
-from api.views.view_services import Views
+from api.views.view_services import ViewServices
 from jobs.errors import JobMissingError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import result_source
@@ -43,12 +43,12 @@ class Database:
         return self.pages.pop(0) if self.pages else []
 
 
-def views(objects: MemoryObjects, database: Database, **given: object) -> Views:
+def views(objects: MemoryObjects, database: Database, **given: object) -> ViewServices:
     settings = ApiSettings.model_validate(given)
     services: Any = SimpleNamespace(objects=objects, database=database, settings=settings)
-    followers = Followers(cast(Any, database), interval_s=10)
-    pages = ResultPages(cast(Any, database))
-    return Views(services, None, followers, cast(Any, None), pages)
+    followers = ProgressPoller(cast(Any, database), interval_s=10)
+    pages = ResultPageCache(cast(Any, database))
+    return ViewServices(services, None, followers, cast(Any, None), pages)
 
 
 def stream(objects: MemoryObjects, database: Database, *, live: bool = False) -> ResultStream:
@@ -67,7 +67,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_postgres_that_hangs_is_waited_for_once() -> None:
     database = Database()
     database.hangs = True
-    with pytest.raises(DatabaseAwayError):
+    with pytest.raises(DatabaseUnavailableError):
         async with asyncio.timeout(5):
             await read(stream(MemoryObjects({}), database).present(0, None))
 
@@ -77,12 +77,12 @@ async def test_nothing_is_given_while_the_key_cannot_be_checked() -> None:
     database = Database([SequencedRow(1, row(0))])
 
     async def away() -> bool:
-        raise DatabaseAwayError
+        raise DatabaseUnavailableError
 
     followed = stream(MemoryObjects({}), database, live=True).followed(0, away)
     async with aclosing(followed):
         assert await anext(followed) == b": keep-alive\n\n"
-        with pytest.raises(DatabaseAwayError):
+        with pytest.raises(DatabaseUnavailableError):
             await anext(followed)
     assert database.pages  # nobody asked for it
 
