@@ -176,7 +176,7 @@ class OnlineRuntime:
     def _hear(self, records: list[Replies]) -> None:
         now_s = self.clock.monotonic_s()
         for record in records:
-            self.calls.hear(record.replies, now_s=now_s)
+            self.calls.receive_replies(record.replies, now_s=now_s)
             for request_id in record.questions:
                 self._answer_question(request_id, now_s=now_s)
 
@@ -186,7 +186,7 @@ class OnlineRuntime:
         if self.calls.may_run(request_id, now_s=now_s):
             answer = "may_run"
             self.news.permit(request_id)
-        elif call is None or call.is_over:
+        elif call is None or call.has_ended:
             answer = "over"
             self.news.abort(request_id)
         else:
@@ -214,7 +214,7 @@ class OnlineRuntime:
             if max(self._health.oldest_s(), now_s - before_s) > _DEAF_S:
                 self._deaf_s = now_s
             before_s = now_s
-            self.calls.sweep(
+            self.calls.check_streams(
                 now_s=now_s,
                 keep_alive_s=self.settings.keep_alive_s,
                 slow_reader_s=self.settings.slow_reader_s,

@@ -132,27 +132,29 @@ async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
 
     def say(count: int) -> list[bytes]:
         new = [b"%d" % (len(said) + number) for number in range(count)]
-        if not call.is_over:
+        if not call.has_ended:
             said.extend(new)
         return new
 
     for name in [*names, "good"]:
         match name:
             case "piece":
-                call.hear(reply(call, *say(1)), now_s=1.0)
+                call.receive_reply(reply(call, *say(1)), now_s=1.0)
             case "pieces":
-                call.hear(reply(call, *say(3)), now_s=1.0)
+                call.receive_reply(reply(call, *say(3)), now_s=1.0)
             case "other" if call.execution_id is not None:
-                call.hear(Reply(call.job.job_id, OTHER, [b"x"], ReplyEnd(200, b"")), now_s=1.0)
+                call.receive_reply(
+                    Reply(call.job.job_id, OTHER, [b"x"], ReplyEnd(200, b"")), now_s=1.0
+                )
             case "keep_alive":
                 call.keep_alive_due = True
                 call.wake()
             case "good":
-                call.hear(reply(call, end=ReplyEnd(200, b"")), now_s=1.0)
+                call.receive_reply(reply(call, end=ReplyEnd(200, b"")), now_s=1.0)
             case "bad":
-                call.hear(reply(call, end=ReplyEnd(502, ENVELOPE)), now_s=1.0)
+                call.receive_reply(reply(call, end=ReplyEnd(502, ENVELOPE)), now_s=1.0)
             case "large" | "gone":
-                call.hear(reply(call, end=ReplyEnd(502, b"", body_key=name)), now_s=1.0)
+                call.receive_reply(reply(call, end=ReplyEnd(502, b"", body_key=name)), now_s=1.0)
             case "deadline":
                 call.fail(deadline_exceeded())
             case "lost":
@@ -191,7 +193,7 @@ async def test_a_stop_while_the_end_waits_for_its_reader_is_told() -> None:
         await client.send(message)
 
     running = answering(call, send)
-    call.hear(reply(call, b"{}", end=ReplyEnd(200, b"")), now_s=1.0)
+    call.receive_reply(reply(call, b"{}", end=ReplyEnd(200, b"")), now_s=1.0)
     await asyncio.wait_for(is_waiting.wait(), 5)
     running.cancel()
     await asyncio.wait_for(running, 5)
@@ -215,13 +217,13 @@ async def test_a_stream_that_its_reader_holds_up_is_cut(how: str, held_up: str) 
         await client.send(message)
 
     running = answering(call, send, connection=connection)
-    calls.hear([reply(call, b"{}")], now_s=1.0)
+    calls.receive_replies([reply(call, b"{}")], now_s=1.0)
     await asyncio.wait_for(is_waiting.wait(), 5)
     if how == "bytes":
-        calls.hear([reply(call, b"x" * 101)], now_s=1.0)
+        calls.receive_replies([reply(call, b"x" * 101)], now_s=1.0)
     else:
         late_s = SystemClock().monotonic_s() + 31
-        calls.sweep(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
+        calls.check_streams(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
     await asyncio.wait_for(running, 5)
 
     assert call.failure is not None
@@ -245,10 +247,10 @@ async def test_the_time_that_a_record_takes_is_not_its_readers() -> None:
             pass
 
     running = answering(call, client.send, recording=Slow())
-    calls.hear([reply(call, b"{}", end=ReplyEnd(200, b""))], now_s=1.0)
+    calls.receive_replies([reply(call, b"{}", end=ReplyEnd(200, b""))], now_s=1.0)
     await asyncio.wait_for(is_saving.wait(), 5)
     late_s = SystemClock().monotonic_s() + 31
-    calls.sweep(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
+    calls.check_streams(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
     is_saved.set()
     await asyncio.wait_for(running, 5)
 

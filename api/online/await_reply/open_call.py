@@ -59,7 +59,7 @@ class OpenCall:
         self._waiter: asyncio.Future[None] | None = None
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether nothing that comes can change how it ends."""
         return self.end is not None or self.failure is not None or self.left
 
@@ -73,7 +73,7 @@ class OpenCall:
         """Whether its answer comes in pieces."""
         return self.job.call is not None and self.job.call.stream
 
-    def hear(self, reply: Reply, *, now_s: float) -> None:
+    def receive_reply(self, reply: Reply, *, now_s: float) -> None:
         """Take in a part of the answer; parts of a second execution are dropped."""
         self.has_begun = True
         if not reply.pieces and reply.end is None:
@@ -83,7 +83,7 @@ class OpenCall:
         elif self.execution_id != reply.execution_id:
             metrics.REPLIES_DROPPED.labels("other_execution").inc()
             return
-        if self.is_over:
+        if self.has_ended:
             return
         self.doubted_s = None
         if self.cipher is not None:
@@ -109,7 +109,7 @@ class OpenCall:
 
     def fail(self, failure: ApiError) -> None:
         """End it with an error of ours, unless it ended already."""
-        if not self.is_over:
+        if not self.has_ended:
             self.failure = failure
             self.wake()
 
@@ -120,7 +120,7 @@ class OpenCall:
 
     def leave(self) -> None:
         """Note that its client went away."""
-        if not self.is_over:
+        if not self.has_ended:
             self.left = True
             self.wake()
 
@@ -145,12 +145,12 @@ class OpenCall:
 
     async def changed(self) -> None:
         """Return when there is something to write or an end."""
-        while not (self.pieces or self.is_over or self.keep_alive_due):
+        while not (self.pieces or self.has_ended or self.keep_alive_due):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
     async def ended(self) -> None:
         """Return when it is over."""
-        while not self.is_over:
+        while not self.has_ended:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -60,7 +60,7 @@ class OpenCalls:
         self._give_place_back(call.job)
         metrics.OPEN.set(len(self._calls))
 
-    def sweep(self, *, now_s: float, keep_alive_s: float, slow_reader_s: float) -> None:
+    def check_streams(self, *, now_s: float, keep_alive_s: float, slow_reader_s: float) -> None:
         """Let silent streams say that they live; cut those whose reader takes nothing."""
         for call in self:
             if call.sending_since_s is not None:
@@ -75,7 +75,7 @@ class OpenCalls:
         """Return an open call."""
         return self._calls.get(request_id)
 
-    def hear(self, replies: list[Reply], *, now_s: float) -> None:
+    def receive_replies(self, replies: list[Reply], *, now_s: float) -> None:
         """Hand out what arrived."""
         for reply in replies:
             call = self._calls.get(reply.request_id)
@@ -84,7 +84,7 @@ class OpenCalls:
                 continue
             if reply.pieces:
                 metrics.PIECES.inc(len(reply.pieces))
-            call.hear(reply, now_s=now_s)
+            call.receive_reply(reply, now_s=now_s)
             if call.buffered_bytes > self._buffer_bytes_max and call.sending_since_s is not None:
                 call.cut()
 
@@ -95,7 +95,7 @@ class OpenCalls:
         next reply shows, or died, and then it ends as interrupted.
         """
         call = self._calls.get(request_id)
-        if call is None or call.is_over:
+        if call is None or call.has_ended:
             return False
         if call.execution_id is None:
             return True

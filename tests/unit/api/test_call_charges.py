@@ -41,7 +41,7 @@ def opened(*, stream: bool = False, durable: bool = False) -> OpenCall:
 
 
 def hear(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> None:
-    call.hear(Reply(call.job.job_id, EXECUTION, [*pieces], end), now_s=1.0)
+    call.receive_reply(Reply(call.job.job_id, EXECUTION, [*pieces], end), now_s=1.0)
 
 
 def test_the_first_word_on_a_charge_counts() -> None:

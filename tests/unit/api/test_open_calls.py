@@ -47,9 +47,9 @@ def reply(
 def test_only_the_first_execution_is_heard() -> None:
     calls, first, second = new_calls(), new_uuid(), new_uuid()
     call = opened(calls)
-    calls.hear(reply(call, first, b"a"), now_s=1.0)
-    calls.hear(reply(call, second, b"x", end=ReplyEnd(500, b"")), now_s=1.0)
-    calls.hear(reply(call, first, b"b", end=END), now_s=2.0)
+    calls.receive_replies(reply(call, first, b"a"), now_s=1.0)
+    calls.receive_replies(reply(call, second, b"x", end=ReplyEnd(500, b"")), now_s=1.0)
+    calls.receive_replies(reply(call, first, b"b", end=END), now_s=2.0)
 
     assert call.pieces == [b"a", b"b"]
     assert call.end == END
@@ -59,14 +59,14 @@ def test_only_the_first_execution_is_heard() -> None:
 def test_the_word_that_it_has_begun_binds_a_call_to_no_execution() -> None:
     calls, first, second = new_calls(), new_uuid(), new_uuid()
     patient, begun = opened(calls), opened(calls)
-    calls.hear(reply(begun, first), now_s=1.0)
+    calls.receive_replies(reply(begun, first), now_s=1.0)
     for call in (patient, begun):
         call.give_up_waiting()
     assert patient.failure is not None
     assert patient.failure.code == "queue_timeout"
-    assert not begun.is_over
+    assert not begun.has_ended
     assert calls.may_run(begun.job.job_id, now_s=2.0)
-    calls.hear(reply(begun, second, b"a", end=END), now_s=3.0)
+    calls.receive_replies(reply(begun, second, b"a", end=END), now_s=3.0)
     assert (begun.pieces, begun.end, begun.heard_s) == ([b"a"], END, 3.0)
 
 
@@ -75,7 +75,7 @@ def test_the_first_end_counts(first: str) -> None:
     calls, execution = new_calls(), new_uuid()
     call = opened(calls)
     steps = {
-        "end": lambda: calls.hear(reply(call, execution, end=END), now_s=1.0),
+        "end": lambda: calls.receive_replies(reply(call, execution, end=END), now_s=1.0),
         "failure": lambda: call.fail(deadline_exceeded()),
         "leave": call.leave,
     }
@@ -97,7 +97,7 @@ def test_what_nobody_waits_for_is_dropped_and_counted() -> None:
     call = opened(calls)
     calls.remove(call)
     before = dropped()
-    calls.hear(reply(call, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(call, new_uuid(), b"a"), now_s=1.0)
 
     assert dropped() == before + 1
     assert call.pieces == []
@@ -110,7 +110,7 @@ def test_a_second_delivery_may_run_while_nothing_was_heard() -> None:
     assert calls.may_run(call.job.job_id, now_s=1.0)
     assert not calls.may_run(new_uuid(), now_s=1.0)
 
-    calls.hear(reply(call, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(call, new_uuid(), b"a"), now_s=1.0)
     assert not calls.may_run(call.job.job_id, now_s=2.0)
 
 
@@ -118,9 +118,9 @@ def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
     calls, execution = new_calls(), new_uuid()
     dead, alive = opened(calls), opened(calls)
     for call in (dead, alive):
-        calls.hear(reply(call, execution, b"a"), now_s=1.0)
+        calls.receive_replies(reply(call, execution, b"a"), now_s=1.0)
         calls.may_run(call.job.job_id, now_s=2.0)
-    calls.hear(reply(alive, execution, b"b"), now_s=2.5)
+    calls.receive_replies(reply(alive, execution, b"b"), now_s=2.5)
     calls.may_run(dead.job.job_id, now_s=2.9)  # asking again does not help it
     calls.end_doubted(now_s=2.1 + RERUN_SILENCE_S_MAX)
 
@@ -132,9 +132,9 @@ def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
 def test_begun_calls_of_a_pool_without_replicas_end() -> None:
     calls = new_calls()
     begun, waiting = opened(calls), opened(calls)
-    calls.hear(reply(begun, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(begun, new_uuid(), b"a"), now_s=1.0)
     calls.end_abandoned(lambda pool: pool != begun.job.pool)
-    assert not begun.is_over
+    assert not begun.has_ended
 
     calls.end_abandoned(lambda pool: pool == begun.job.pool)
     assert isinstance(begun.failure, ApiError)
@@ -145,7 +145,7 @@ def test_begun_calls_of_a_pool_without_replicas_end() -> None:
 def test_losing_touch_ends_what_others_may_have_dropped() -> None:
     calls = new_calls()
     unheard, heard, durable = opened(calls), opened(calls), opened(calls, durable=True)
-    calls.hear(reply(heard, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(heard, new_uuid(), b"a"), now_s=1.0)
     calls.fail_unanswered(sent_before_s=5.0)
 
     codes = [call.failure.code if call.failure else None for call in (unheard, heard, durable)]
@@ -157,8 +157,8 @@ def test_a_reader_that_blocks_a_write_is_cut_by_bytes_or_by_time() -> None:
     by_bytes, by_time, fine = opened(calls), opened(calls), opened(calls)
     by_bytes.sending_since_s = by_time.sending_since_s = 1.0
     for call in (by_bytes, fine):
-        calls.hear(reply(call, new_uuid(), b"x" * 101), now_s=2.0)
-    calls.sweep(now_s=5.0, keep_alive_s=10.0, slow_reader_s=3.0)
+        calls.receive_replies(reply(call, new_uuid(), b"x" * 101), now_s=2.0)
+    calls.check_streams(now_s=5.0, keep_alive_s=10.0, slow_reader_s=3.0)
 
     assert [call.failure is not None for call in (by_bytes, by_time, fine)] == [True, True, False]
 
@@ -168,7 +168,7 @@ def test_only_silent_streams_say_that_they_live() -> None:
     stream, unary = opened(calls), opened(calls, stream=False)
     due = []
     for now_s in (9.0, 10.0):
-        calls.sweep(now_s=now_s, keep_alive_s=10.0, slow_reader_s=30.0)
+        calls.check_streams(now_s=now_s, keep_alive_s=10.0, slow_reader_s=30.0)
         due.append((stream.keep_alive_due, unary.keep_alive_due))
 
     assert due == [(False, False), (True, False)]

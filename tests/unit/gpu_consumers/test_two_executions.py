@@ -22,6 +22,6 @@ async def test_a_record_that_two_replicas_run_has_one_answer() -> None:
     first, *others = after.log.replies
     heard = OpenCall(chunk.job, now_s=0.0)
     for reply in [first, *before.log.replies, *others]:
-        heard.hear(reply, now_s=1.0)
+        heard.receive_reply(reply, now_s=1.0)
     assert before.log.pieces() == [b"0", b"2"]
     assert heard.pieces == after.log.pieces() == [b"1", b"2"]
