@@ -20,8 +20,8 @@ from api.http.errors import install_error_handlers
 from api.http.head_requests import HeadAsGet
 from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.http.openapi_document import describe
-from api.online.admit.readers import LARGE_BYTES, Readers
 from api.online.asgi_app import OnlineApp
+from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
 from api.online.online_runtime import OnlineDeps, OnlineRuntime
 from api.online.settings import OnlineSettings
 from api.runtime.background import end_process, supervise
@@ -81,7 +81,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         objects=objects,
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
         uploads=TenantSlots("uploads", settings.uploads_max, retry_after_s=2),
-        readers=Readers(online_settings.answers_bytes_max),
+        response_limit=ResponseMemoryLimit(online_settings.answers_bytes_max),
     )
     app = FastAPI(
         title="Millrace",
@@ -110,8 +110,8 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         routed,
         in_flight_max=settings.requests_in_flight_max,
         online_in_flight_max=_ONLINE_PER_OPEN * max(1, open_calls_max),
-        pace=WriteDeadline(BLOCK_BYTES, settings.download_idle_timeout_s),
-        online_pace=WriteDeadline(LARGE_BYTES, online_settings.slow_reader_s),
+        write_deadline=WriteDeadline(BLOCK_BYTES, settings.download_idle_timeout_s),
+        online_write_deadline=WriteDeadline(LARGE_BYTES, online_settings.slow_reader_s),
     )
 
 

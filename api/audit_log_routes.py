@@ -24,7 +24,7 @@ async def show_list(
     after: str | None = None,
 ) -> Response:
     """List what was done, newest first."""
-    found = await services.database.run_for(
+    found = await services.database.run_for_tenant(
         principal.tenant_id,
         list_acts,
         principal.tenant_id,

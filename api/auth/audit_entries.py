@@ -1,4 +1,4 @@
-"""Rows of the audit log for what was asked for with a key, in the transaction that does it."""
+"""Audit log entries for actions with an API key, written in the transaction of the action."""
 
 import sqlalchemy as sa
 
@@ -13,7 +13,7 @@ def record_audit_entry(
     subject: str,
     details: Details | None = None,
 ) -> None:
-    """Add the row; nothing may be locked behind it (see `record_act`)."""
+    """Add an entry. It must be the last lock of the transaction (see `record_act`)."""
     act = Act(
         tenant_id=principal.tenant_id,
         actor=key_actor(principal.key_id),

@@ -1,4 +1,4 @@
-"""Whether the key of a long request still works, asked now and then while it goes on."""
+"""Revalidation of the API key of a long request while the request is served."""
 
 from contextlib import suppress
 from typing import Final
@@ -9,24 +9,24 @@ from api.auth.principals import authenticate_headers
 from api.runtime.database import DatabaseUnavailableError
 from api.runtime.services import Services
 
-CHECK_S: Final = 2.0
-"""Between two looks: a key that is revoked ends what was begun with it."""
+INTERVAL_S: Final = 2.0
+"""Time between two checks: revoking a key ends the requests that use it."""
 
-_AWAY_S: Final = 30.0  # to the next look when Postgres did not answer, which may have taken seconds
+_OUTAGE_INTERVAL_S: Final = 30.0  # after Postgres did not answer, which may have taken seconds
 
 
 class KeyRevalidator:
-    """Watches over one request, from its start on."""
+    """Revalidates the key of one request."""
 
     def __init__(self, request: Request, services: Services) -> None:
-        """The key of `request` works now."""
+        """The key of `request` was valid just now."""
         self._headers, self._services = request.headers, services
-        self._due_s = services.keys.now_s() + CHECK_S
+        self._due_s = services.keys.now_s() + INTERVAL_S
 
-    async def check(self) -> None:
-        """Look again when it is time. Raises ApiError (401) when the key works no longer.
+    async def check_if_due(self) -> None:
+        """Check the key when the interval has passed. Raises ApiError (401) when it is revoked.
 
-        While Postgres does not answer, what was begun goes on.
+        While Postgres does not answer, the request continues.
         """
         if self._services.keys.now_s() < self._due_s:
             return
@@ -34,8 +34,9 @@ class KeyRevalidator:
             await self.check_now()
 
     async def check_now(self) -> None:
-        """Look at once; `check` counts it. Raises ApiError (401), DatabaseUnavailableError."""
-        self._due_s = self._services.keys.now_s() + _AWAY_S  # also when nobody waits to the end
+        """Check the key at once. Raises ApiError (401), DatabaseUnavailableError."""
+        # also when this call is cancelled
+        self._due_s = self._services.keys.now_s() + _OUTAGE_INTERVAL_S
         bearer, x_api_key = self._headers.get("authorization"), self._headers.get("x-api-key")
         await authenticate_headers(bearer, x_api_key, self._services)
-        self._due_s = self._services.keys.now_s() + CHECK_S
+        self._due_s = self._services.keys.now_s() + INTERVAL_S

@@ -1,4 +1,4 @@
-"""The dependency that every route of `/v1` begins with."""
+"""Authentication: the dependency of every `/v1` route."""
 
 from typing import Annotated, Final
 
@@ -16,9 +16,9 @@ _INCORRECT: Final = "Incorrect API key provided."
 
 
 async def authenticate_request(request: Request, services: ServicesDep) -> Principal:
-    """Return whom the request acts for, and count it for its tenant.
+    """Return the principal of a request, and count the request for its tenant.
 
-    Raises ApiError: 401, 429; DatabaseAwayError.
+    Raises ApiError: 401, 429; DatabaseUnavailableError.
     """
     principal = await authenticate_headers(
         request.headers.get("authorization"), request.headers.get("x-api-key"), services
@@ -30,30 +30,30 @@ async def authenticate_request(request: Request, services: ServicesDep) -> Princ
 async def authenticate_headers(
     authorization: str | None, x_api_key: str | None, services: Services
 ) -> Principal:
-    """Return whom a request with these headers acts for. Raises ApiError (401), DatabaseAwayError.
+    """Return the principal of these headers. Raises ApiError (401), DatabaseUnavailableError.
 
-    A typo costs no query.
+    A malformed secret costs no query.
     """
     secret = offered_secret(authorization, x_api_key)
     if secret is None:
-        raise _refused("Give an API key: 'Authorization: Bearer sk-…'.")
+        raise _unauthorized("The API key is missing: send 'Authorization: Bearer sk-…'.")
     principal = services.keys.find(secret)
     if principal is not None:
         return principal
     if not is_well_formed(secret):
-        raise _refused(_INCORRECT)
-    asked_s = services.keys.now_s()  # before the query: a revocation meanwhile must count
+        raise _unauthorized(_INCORRECT)
+    queried_s = services.keys.now_s()  # before the query: a revocation meanwhile must take effect
     principal = await services.database.run_across_tenants(authenticate, secret)
     if principal is None:
-        raise _refused(_INCORRECT)
-    services.keys.remember(secret, principal, asked_s)
+        raise _unauthorized(_INCORRECT)
+    services.keys.remember(secret, principal, queried_s)
     return principal
 
 
 PrincipalDep = Annotated[Principal, Depends(authenticate_request)]
 
 
-def _refused(message: str) -> ApiError:
+def _unauthorized(message: str) -> ApiError:
     return ApiError(
         401,
         message,

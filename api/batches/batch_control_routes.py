@@ -53,7 +53,7 @@ async def change(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Change the deadline or the priority of a job."""
-    repeats = idempotency_of_request(request, principal, services).of_own_key()
+    repeats = idempotency_of_request(request, principal, services).for_client_key_only()
     body = await json_body(request, ChangeBody, services.settings)
     wanted = JobChange(
         completion_window=body.completion_window,
@@ -68,8 +68,8 @@ async def change(
         record_audit_entry(connection, principal, Action.JOB_UPDATED, public_id(JOB, row.id), given)
         return batch_answer(row)
 
-    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
-    return saved_response(answer, is_old=is_old)
+    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(answer, is_replay=is_replay)
 
 
 @router.post("/v1/batches/{batch_id}/append")
@@ -87,8 +87,8 @@ async def append(
         record_audit_entry(connection, principal, Action.JOB_APPENDED, public_id(JOB, row.id), told)
         return batch_answer(row)
 
-    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
-    return saved_response(answer, is_old=is_old)
+    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(answer, is_replay=is_replay)
 
 
 @router.post("/v1/batches/{batch_id}/pause")
@@ -96,7 +96,7 @@ async def pause(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Pause a job; any body is ignored."""
-    repeats = idempotency_of_request(request, principal, services).of_own_key()
+    repeats = idempotency_of_request(request, principal, services).for_client_key_only()
     return await _controlled((pause_job, Action.JOB_PAUSED), repeats, batch_id, services)
 
 
@@ -105,7 +105,7 @@ async def resume(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Let a paused job go on; any body is ignored."""
-    repeats = idempotency_of_request(request, principal, services).of_own_key()
+    repeats = idempotency_of_request(request, principal, services).for_client_key_only()
     return await _controlled((resume_job, Action.JOB_RESUMED), repeats, batch_id, services)
 
 
@@ -137,5 +137,5 @@ async def _controlled(
         record_audit_entry(connection, principal, action, public_id(JOB, row.id))
         return batch_answer(row)
 
-    answer, is_old = await execute_once(repeats, services, NO_BODY_SHA256, work)
-    return saved_response(answer, is_old=is_old)
+    answer, is_replay = await execute_once(repeats, services, NO_BODY_SHA256, work)
+    return saved_response(answer, is_replay=is_replay)

@@ -93,8 +93,8 @@ async def create(
     if body.callback_url is not None:  # its host may look otherwise now
         known = await find_saved_answer(repeats, services, body_sha256(request))
         if known is not None:
-            return saved_response(known, is_old=True)
-    callback = await webhooks.checked_callback(
+            return saved_response(known, is_replay=True)
+    callback = await webhooks.validate_callback(
         principal.tenant_id, body.callback_url, body.callback_events
     )
 
@@ -108,10 +108,10 @@ async def create(
         record_audit_entry(connection, principal, Action.JOB_CREATED, public_id(JOB, row.id), told)
         return batch_answer(row)
 
-    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
-    if not is_old:
+    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    if not is_replay:
         metrics.JOBS_CREATED.labels(body.endpoint).inc()
-    return saved_response(answer, is_old=is_old)
+    return saved_response(answer, is_replay=is_replay)
 
 
 @router.get("/v1/batches")
@@ -123,7 +123,7 @@ async def show_list(
 ) -> Response:
     """List jobs, newest first."""
     cursor = Cursor(limit=limit, after=parse_after(JOB, after))
-    page = await services.database.run_for(
+    page = await services.database.run_for_tenant(
         principal.tenant_id, list_jobs, principal.tenant_id, cursor
     )
     return json_response(page_object(page, batch_object))
@@ -133,7 +133,7 @@ async def show_list(
 async def show(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show one job."""
     wanted = parse_public_id(JOB, batch_id)
-    row = await services.database.run_for(
+    row = await services.database.run_for_tenant(
         principal.tenant_id, find_whole_job, principal.tenant_id, wanted
     )
     return json_response(batch_object(row))
@@ -152,8 +152,8 @@ async def cancel(
         record_audit_entry(connection, principal, Action.JOB_CANCELLED, public_id(JOB, row.id))
         return batch_answer(row)
 
-    answer, is_old = await execute_once(repeats, services, NO_BODY_SHA256, work)
-    return saved_response(answer, is_old=is_old)
+    answer, is_replay = await execute_once(repeats, services, NO_BODY_SHA256, work)
+    return saved_response(answer, is_replay=is_replay)
 
 
 @router.delete("/v1/batches/{batch_id}")
@@ -168,7 +168,7 @@ async def delete(batch_id: str, principal: PrincipalDep, services: ServicesDep) 
         counts = delete_batch(connection, principal.tenant_id, wanted, key_id=principal.key_id)
         record_audit_entry(connection, principal, Action.JOB_DELETED, shown_id, counts)
 
-    await services.database.run_for(principal.tenant_id, work)
+    await services.database.run_for_tenant(principal.tenant_id, work)
     if principal.zero_retention:
         with suppress(MillraceError):  # a finaliser does it again
             await asyncio.to_thread(destroy_key, services.objects, wanted)

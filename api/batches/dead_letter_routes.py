@@ -81,7 +81,7 @@ async def show_list(
     place = None if after is None else parse_dead_letter_id(after)
     if after is not None and place is None:
         raise unknown_cursor()
-    page = await services.database.run_for(
+    page = await services.database.run_for_tenant(
         principal.tenant_id,
         list_dead,
         principal.tenant_id,
@@ -96,7 +96,7 @@ async def show_list(
 async def show(letter_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show one with all its attempts and its last answer."""
     place = parse_dead_letter_id(letter_id)
-    view = await services.database.run_for(
+    view = await services.database.run_for_tenant(
         principal.tenant_id, find_dead, principal.tenant_id, place
     )
     body = view.row.body
@@ -113,11 +113,11 @@ async def redrive(request: Request, principal: PrincipalDep, services: ServicesD
     # What was redriven under this key is chosen no more.
     known = await find_saved_answer(repeats, services, body_sha256(request))
     if known is not None:
-        return saved_response(known, is_old=True)
+        return saved_response(known, is_replay=True)
     check_edits(body.edits)
     wanted = _chosen(body)
-    with services.redrives.one(principal.tenant_id):
-        chosen = await services.database.run_for(
+    with services.redrives.acquire(principal.tenant_id):
+        chosen = await services.database.run_for_tenant(
             principal.tenant_id, choose, principal.tenant_id, *wanted
         )
         return await _add_job(body, body_sha256(request), chosen, repeats, services)
@@ -141,7 +141,7 @@ async def _add_job(
     )
     checked_window_s(new)
     open_max = settings.open_batches_max
-    await services.database.run_for(
+    await services.database.run_for_tenant(
         principal.tenant_id, require_room, principal.tenant_id, open_max=open_max
     )
     limits = await upload_limits(principal.tenant_id, services)
@@ -169,16 +169,16 @@ async def _add_job(
         return Answer(200, msgspec.json.encode(batch_object(row)))
 
     try:
-        answer, is_old = await execute_once(repeats, services, sha256, work)
+        answer, is_replay = await execute_once(repeats, services, sha256, work)
     except RequestRefusedError:
         # Any other failure may hide a row that was committed: an orphan is better than a lie.
         await asyncio.to_thread(services.objects.delete, stored.key)
         raise
-    if is_old:
+    if is_replay:
         await asyncio.to_thread(services.objects.delete, stored.key)
     else:
         metrics.JOBS_CREATED.labels(new.endpoint).inc()
-    return saved_response(answer, is_old=is_old)
+    return saved_response(answer, is_replay=is_replay)
 
 
 def _chosen(body: RedriveBody) -> tuple[UUID, list[int] | None]:

@@ -44,7 +44,7 @@ async def show(
 ) -> Response:
     """Show a job and, once there is one, its answer."""
     wanted = parse_public_id(SINGLE, job_id)
-    row = await services.database.run_for(
+    row = await services.database.run_for_tenant(
         principal.tenant_id, find_request, principal.tenant_id, wanted
     )
     return memory_limited_response(request, principal, services, await _job_object(row, services))
@@ -64,7 +64,7 @@ async def cancel(
         )
         return row
 
-    row = await services.database.run_for(principal.tenant_id, work)
+    row = await services.database.run_for_tenant(principal.tenant_id, work)
     online: OnlineRuntime | None = request.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
         _tell(online, row)
@@ -73,7 +73,7 @@ async def cancel(
 
 def _tell(online: OnlineRuntime, row: sa.Row[Any]) -> None:
     """Free its slot at once, and let go of whoever waits here; the log tells everyone else."""
-    online.news.abort(row.id)
+    online.heartbeat.abort_call(row.id)
     call = online.calls.find(row.id)
     if call is not None:
         call.fail(job_cancelled())

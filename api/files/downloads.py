@@ -1,4 +1,4 @@
-"""From the object store to the socket: whole files or one range, in blocks of 1 MiB."""
+"""Downloads: a whole file or one range, sent in blocks of 1 MiB."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,35 +21,35 @@ from storage.objects.object_store import Blocks
 async def file_content(request: Request, row: sa.Row[Any], services: Services) -> Response:
     """Return the content of the file `row`, or the range that `request` asks for.
 
-    Raises ApiError (416), ObjectMissingError, ObjectStoreAwayError.
+    Raises ApiError (416), and the errors of the object store.
     """
-    part = _wanted(request, row)
+    byte_range = _requested_range(request, row)
     blocks = await asyncio.to_thread(
         services.objects.read,
         row.object_key,
-        offset=part.offset if part else 0,
-        length=part.length if part else row.size_bytes,
+        offset=byte_range.offset if byte_range else 0,
+        length=byte_range.length if byte_range else row.size_bytes,
     )
     headers = {
         "accept-ranges": "bytes",
         "content-disposition": content_disposition(row.filename),
-        "content-length": str(part.length if part else row.size_bytes),
+        "content-length": str(byte_range.length if byte_range else row.size_bytes),
         "etag": _etag(row),
-        "x-content-type-options": "nosniff",  # what a client stored is never a page of ours
+        "x-content-type-options": "nosniff",  # a browser must not interpret uploaded content
     }
-    if part:
-        last = part.offset + part.length - 1
-        headers["content-range"] = f"bytes {part.offset}-{last}/{row.size_bytes}"
+    if byte_range:
+        last = byte_range.offset + byte_range.length - 1
+        headers["content-range"] = f"bytes {byte_range.offset}-{last}/{row.size_bytes}"
     return ObjectResponse(
         blocks,
-        206 if part else 200,
+        206 if byte_range else 200,
         headers,
         idle_timeout_s=services.settings.download_idle_timeout_s,
-        key_watch=KeyRevalidator(request, services),
+        key_revalidator=KeyRevalidator(request, services),
     )
 
 
-def _wanted(request: Request, row: sa.Row[Any]) -> ByteRange | None:
+def _requested_range(request: Request, row: sa.Row[Any]) -> ByteRange | None:
     condition = request.headers.get("if-range")
     if condition is not None and condition != _etag(row):
         return None
@@ -58,19 +58,19 @@ def _wanted(request: Request, row: sa.Row[Any]) -> ByteRange | None:
     except RangeUnsatisfiableError:
         raise ApiError(
             416,
-            "The range begins behind the end of the file.",
+            "The range starts after the end of the file.",
             code="range_not_satisfiable",
             headers={"content-range": f"bytes */{row.size_bytes}"},
         ) from None
 
 
 def _etag(row: sa.Row[Any]) -> str:
-    """Return a strong tag: content never changes under an id."""
+    """Return a strong tag: the content of a file never changes."""
     return f'"{row.id.hex}"'
 
 
 class ObjectResponse(BoundedStream):
-    """Blocks read by threads."""
+    """Sends blocks that threads read."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class ObjectResponse(BoundedStream):
         headers: dict[str, str],
         *,
         idle_timeout_s: float,
-        key_watch: KeyRevalidator,
+        key_revalidator: KeyRevalidator,
     ) -> None:
-        """As `BoundedStream`."""
+        """See `BoundedStream`."""
         self._blocks, self._calls = blocks, BlockingCalls()
         super().__init__(
             self._read(),
@@ -89,14 +89,14 @@ class ObjectResponse(BoundedStream):
             headers,
             media_type="application/octet-stream",
             idle_timeout_s=idle_timeout_s,
-            key_watch=key_watch,
+            key_revalidator=key_revalidator,
         )
 
     async def close(self) -> None:
-        """See `BoundedStream`. A store that stalls a read would make its close wait, too."""
-        await self._calls.end(self._blocks.close)
+        """See `BoundedStream`. Waits for a read that the object store stalls."""
+        await self._calls.run_last(self._blocks.close)
 
     async def _read(self) -> AsyncIterator[bytes]:
-        while block := await self._calls.make(next, self._blocks, b""):
+        while block := await self._calls.run(next, self._blocks, b""):
             metrics.DOWNLOADED_BYTES.inc(len(block))
             yield block

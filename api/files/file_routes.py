@@ -43,12 +43,12 @@ Purpose = Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")]
 
 @router.post("/v1/files")
 async def upload(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Store a file, then make it known."""
-    repeats = idempotency_of_request(request, principal, services)
-    is_known = await may_have_saved_answer(repeats, services)
-    file = await receive_upload(request, principal.tenant_id, services, has_room=is_known)
+    """Store a file, then add its row."""
+    context = idempotency_of_request(request, principal, services)
+    may_be_replay = await may_have_saved_answer(context, services)
+    file = await receive_upload(request, principal.tenant_id, services, skips_quota=may_be_replay)
     try:
-        await KeyRevalidator(request, services).check_now()  # it may have been hours
+        await KeyRevalidator(request, services).check_now()  # the upload may have taken hours
     except (ApiError, DatabaseUnavailableError):
         await asyncio.to_thread(services.objects.delete, file.object_key)
         raise
@@ -59,14 +59,14 @@ async def upload(request: Request, principal: PrincipalDep, services: ServicesDe
         return Answer(200, msgspec.json.encode(file_object(row)))
 
     try:
-        answer, is_old = await execute_once(repeats, services, _sha256(file), work)
+        answer, is_replay = await execute_once(context, services, _form_sha256(file), work)
     except RequestRefusedError:
-        # Any other failure may hide a row that was committed: an orphan is better than a lie.
+        # After any other error the row may be committed, and must not refer to a deleted object.
         await asyncio.to_thread(services.objects.delete, file.object_key)
         raise
-    if is_old:
+    if is_replay:
         await asyncio.to_thread(services.objects.delete, file.object_key)
-    return saved_response(answer, is_old=is_old)
+    return saved_response(answer, is_replay=is_replay)
 
 
 def _cursor(
@@ -85,8 +85,8 @@ async def show_list(
     cursor: Annotated[Cursor, Depends(_cursor)],
     purpose: Purpose = None,
 ) -> Response:
-    """List files, newest first unless asked otherwise."""
-    page = await services.database.run_for(
+    """List files, newest first by default."""
+    page = await services.database.run_for_tenant(
         principal.tenant_id, list_files, principal.tenant_id, cursor, purpose=purpose
     )
     return memory_limited_response(request, principal, services, page_object(page, file_object))
@@ -95,9 +95,9 @@ async def show_list(
 @router.get("/v1/files/{file_id}")
 async def show(file_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show one file."""
-    wanted = parse_public_id(FILE, file_id)
-    row = await services.database.run_for(
-        principal.tenant_id, find_file, principal.tenant_id, wanted
+    parsed_id = parse_public_id(FILE, file_id)
+    row = await services.database.run_for_tenant(
+        principal.tenant_id, find_file, principal.tenant_id, parsed_id
     )
     return json_response(file_object(row))
 
@@ -106,43 +106,43 @@ async def show(file_id: str, principal: PrincipalDep, services: ServicesDep) -> 
 async def content(
     request: Request, file_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
-    """Hand a file out."""
-    wanted = parse_public_id(FILE, file_id)
-    row = await services.database.run_for(
-        principal.tenant_id, find_file, principal.tenant_id, wanted
+    """Return the content of a file."""
+    parsed_id = parse_public_id(FILE, file_id)
+    row = await services.database.run_for_tenant(
+        principal.tenant_id, find_file, principal.tenant_id, parsed_id
     )
     return await file_content(request, row, services)
 
 
 @router.delete("/v1/files/{file_id}")
 async def delete(file_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Make a file disappear."""
-    wanted = parse_public_id(FILE, file_id)
-    if wanted is None:
+    """Delete a file."""
+    parsed_id = parse_public_id(FILE, file_id)
+    if parsed_id is None:
         raise FileMissingError
-    shown_id = public_id(FILE, wanted)
+    shown_id = public_id(FILE, parsed_id)
 
     def work(connection: sa.Connection) -> None:
-        delete_file(connection, principal.tenant_id, wanted, key_id=principal.key_id)
+        delete_file(connection, principal.tenant_id, parsed_id, key_id=principal.key_id)
         record_audit_entry(connection, principal, Action.FILE_DELETED, shown_id, {"files": 1})
 
-    await services.database.run_for(principal.tenant_id, work)
-    await _remove_object(principal.tenant_id, wanted, services)
+    await services.database.run_for_tenant(principal.tenant_id, work)
+    await _remove_object(principal.tenant_id, parsed_id, services)
     return json_response({"id": shown_id, "object": "file", "deleted": True})
 
 
-def _sha256(file: NewFile) -> bytes:
-    """Hash what a form says, not how: its boundary and the order of its parts mean nothing."""
+def _form_sha256(file: NewFile) -> bytes:
+    """Hash the content of a form; its boundary and the order of its parts do not matter."""
     parts = (file.purpose, file.filename, file.expires_after_s, file.sha256)
     return hashlib.sha256(msgspec.json.encode(parts)).digest()
 
 
 async def _remove_object(tenant_id: UUID, file_id: UUID, services: Services) -> None:
-    """Free the room at once when no job reads the file; else whoever collects garbage will.
+    """Delete the object now if no job reads the file; otherwise the garbage collection deletes it.
 
-    The file is gone for its owner already, so a failure here is no failure of the request.
+    The file no longer exists for its owner, so a failure here does not fail the request.
     """
     with suppress(DatabaseUnavailableError, ObjectStoreAwayError):
-        for removal in await services.database.run_for(tenant_id, removable, file_id):
+        for removal in await services.database.run_for_tenant(tenant_id, removable, file_id):
             await asyncio.to_thread(services.objects.delete, removal.object_key)
-            await services.database.run_for(tenant_id, mark_removed, [removal.file_id])
+            await services.database.run_for_tenant(tenant_id, mark_removed, [removal.file_id])

@@ -1,4 +1,4 @@
-"""Which answer every failure becomes. The status of an error is decided here and nowhere else."""
+"""The HTTP response to every error. Only this module decides the status of an error."""
 
 from typing import Final
 
@@ -25,14 +25,14 @@ from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError, Obj
 
 _MESSAGES: Final = {
     404: "Unknown route.",
-    405: "This route does not take that method.",
+    405: "This route does not support that method.",
 }
 
 _STATUSES: Final[dict[type[RequestRefusedError], int]] = {KeyReusedError: 422, InputGoneError: 410}
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give every failure of a route the one envelope, crashes too: the middleware logs those."""
+    """Answer every error of a route with the error envelope. The middleware logs crashes."""
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(MillraceError, _on_millrace_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -41,9 +41,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def as_api_error(error: MillraceError) -> ApiError | None:
-    """Return the answer to one of our errors, or None when it is a crash."""
+    """Return the response to an error of Millrace, or None when it counts as a crash."""
     if isinstance(error, QuotaError):
-        # Clients try 429 again unless they are told.
+        # Clients retry a 429 unless this header is set.
         return ApiError(
             429,
             str(error),
@@ -52,15 +52,15 @@ def as_api_error(error: MillraceError) -> ApiError | None:
             headers={"x-should-retry": "false"},
         )
     if isinstance(error, KeyInFlightError):
-        # Clients try 409 again: soon there is an answer to give.
+        # Clients retry a 409. The saved answer will be available soon.
         return ApiError(409, str(error), code=error.code, headers={"retry-after": "1"})
     if isinstance(error, JobRunningError):
-        # Clients try 409 again unless they are told: here somebody has to act first.
+        # Clients retry a 409 unless this header is set. The client must act first here.
         return ApiError(409, str(error), code=error.code, headers={"x-should-retry": "false"})
     if isinstance(error, RequestRefusedError):
         missing = FileMissingError | JobMissingError | EndpointMissingError | DeadLetterMissingError
-        is_path = isinstance(error, missing) and error.param is None
-        status = _STATUSES.get(type(error), 404 if is_path else 400)
+        is_in_path = isinstance(error, missing) and error.param is None
+        status = _STATUSES.get(type(error), 404 if is_in_path else 400)
         return ApiError(status, str(error), code=error.code, param=error.param)
     if isinstance(error, ObjectMissingError):
         return ApiError(404, "No such file.", code=FileMissingError.code)
@@ -71,7 +71,7 @@ def as_api_error(error: MillraceError) -> ApiError | None:
             code="service_unavailable",
         )
     if isinstance(error, ObjectStoreFullError):
-        return unavailable("There is no room left.", retry_after_s=30, code="storage_full")
+        return unavailable("The object store is full.", retry_after_s=30, code="storage_full")
     return None
 
 
@@ -89,12 +89,12 @@ async def _on_millrace_error(_: Request, error: Exception) -> Response:
 
 
 async def _on_validation_error(_: Request, error: Exception) -> Response:
-    """Name the first bad parameter, without its value."""
+    """Name the first invalid parameter, without its value."""
     assert isinstance(error, RequestValidationError)
-    mistake = error.errors()[0]
-    param = str(mistake["loc"][-1])
+    invalid = error.errors()[0]
+    param = str(invalid["loc"][-1])
     return error_response(
-        ApiError(400, f"{param}: {mistake['msg']}.", code="invalid_value", param=param)
+        ApiError(400, f"{param}: {invalid['msg']}.", code="invalid_value", param=param)
     )
 
 

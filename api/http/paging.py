@@ -1,4 +1,4 @@
-"""The page of a list, as clients ask for it."""
+"""Parameters of a page of a list."""
 
 from typing import Annotated, Final, TypeAlias
 from uuid import UUID
@@ -15,7 +15,9 @@ Limit: TypeAlias = Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)]
 
 
 def parse_after(prefix: str, after: str | None) -> UUID | None:
-    """Return the row to begin behind, or None for the first page. Raises FieldRefusedError."""
+    """Return the row after which the page starts, or None for the first page. Raises
+    FieldRefusedError.
+    """
     if after is None:
         return None
     row_id = parse_public_id(prefix, after)

@@ -1,4 +1,4 @@
-"""Answers in JSON, and the one shape of every error."""
+"""JSON responses, and the error envelope."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ def json_response(
 
 
 class ApiError(Exception):
-    """An answer that is an error; its message is for the client."""
+    """An error response. Its message is for the client."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class ApiError(Exception):
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`kind` is the `type` on the wire, `param` the field at fault."""
+        """`kind` is the `type` on the wire, `param` the invalid field."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -39,32 +39,32 @@ class ApiError(Exception):
 
 
 def error_response(error: ApiError) -> Response:
-    """Return the envelope; `param` and `code` are always present, since clients read them."""
+    """Return the error envelope; clients rely on the presence of `param` and `code`."""
     return Response(
         error_body(error), error.status, dict(error.headers or {}), media_type="application/json"
     )
 
 
 def error_body(error: ApiError) -> bytes:
-    """Return the bytes of the envelope."""
-    shape = {
+    """Return the bytes of the error envelope."""
+    fields = {
         "message": error.message,
         "type": error.kind,
         "param": error.param,
         "code": error.code,
     }
-    return msgspec.json.encode({"error": shape})
+    return msgspec.json.encode({"error": fields})
 
 
 def internal_error_response() -> Response:
-    """Return the answer to a request whose failure is ours; it tells nothing of it."""
+    """Return the response to a request that crashed, without details."""
     return error_response(
         ApiError(500, "The server had an error.", kind="server_error", code="internal")
     )
 
 
 def unavailable(message: str, *, retry_after_s: int, code: str) -> ApiError:
-    """Return a 503. Clients wait `retry_after_s`, 1 to 60: some ignore or mistreat longer ones."""
+    """Return a 503. `retry_after_s` is 1 to 60: some clients ignore or mishandle longer ones."""
     assert 1 <= retry_after_s <= 60
     return ApiError(
         503,

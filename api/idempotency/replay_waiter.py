@@ -1,8 +1,8 @@
-"""Short waits of repeated calls: an answer reaches its client before it reaches Postgres.
+"""Short waits of retried calls: a response reaches the client before its row is written.
 
-For that moment a repeat would be told that its key is in use, and a corrected request that the key
-is another's. Both wait for the row instead, but not for long: a twin of a call that runs must not
-hold a connection.
+In that moment a retry would be refused because its key is in use, and a corrected request because
+its key belongs to another one. Both wait for the row instead, but not for long: the duplicate of a
+running call must not hold a connection.
 """
 
 import asyncio
@@ -19,74 +19,75 @@ T = TypeVar("T")
 Refusal: TypeAlias = KeyInFlightError | KeyReusedError
 
 WAITING_MAX: Final = 1000
-"""Repeats that wait in this process; more are told at once."""
+"""Waiting retries in this process; further ones are refused at once."""
 
-_LOOK_S: Final = 0.05  # one statement for all that wait
+_POLL_S: Final = 0.05  # one query for all waiting retries
 _RUNNING: Final = JobProgress(0, is_terminal=False)
 
 
 class ReplayWaiter:
-    """Tries again what found its key in use, as soon as that may have changed."""
+    """Retries an operation whose idempotency key is in use."""
 
     def __init__(self, database: Database, clock: Clock, *, wait_s_max: float) -> None:
-        """Nobody waits yet."""
         self._clock, self._wait_s_max = clock, wait_s_max
-        self._followers = ProgressPoller(
-            database, interval_s=_LOOK_S, gauge=metrics.REPLAYS_WAITING
+        self._progress_poller = ProgressPoller(
+            database, interval_s=_POLL_S, gauge=metrics.REPLAYS_WAITING
         )
         self._count = 0
 
-    async def until_free(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Return what `look` returns, once its key is neither locked nor of a call that runs.
+    async def retry_until_free(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what `attempt` returns once its key is neither locked nor held by a running call.
 
-        Raises the last refusal after `wait_s_max`, and at once whatever else `look` raises.
+        Raises the last refusal after `wait_s_max`, and every other error of `attempt` at once.
         """
-        return await self._until(look, _may_pass)
+        return await self._retry(attempt, _is_temporary)
 
-    async def until_settled(self, look: Callable[[], Awaitable[T]]) -> T:
-        """As `until_free`, but wait for durable calls alone: others settle before they answer."""
-        return await self._until(look, lambda refusal: refusal.job_id is not None)
+    async def retry_until_settled(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Like `retry_until_free`, but wait only for durable calls: others are saved before they
+        respond.
+        """
+        return await self._retry(attempt, lambda refusal: refusal.job_id is not None)
 
-    async def _until(
-        self, look: Callable[[], Awaitable[T]], may_pass: Callable[[Refusal], bool]
+    async def _retry(
+        self, attempt: Callable[[], Awaitable[T]], is_temporary: Callable[[Refusal], bool]
     ) -> T:
         try:
-            return await look()
+            return await attempt()
         except (KeyInFlightError, KeyReusedError) as first:
-            if not may_pass(first) or self._count >= WAITING_MAX:
+            if not is_temporary(first) or self._count >= WAITING_MAX:
                 raise
             refusal: Refusal = first
         self._count += 1
         try:
-            return await self._patiently(look, may_pass, refusal)
+            return await self._retry_for_a_while(attempt, is_temporary, refusal)
         finally:
             self._count -= 1
 
-    async def _patiently(
+    async def _retry_for_a_while(
         self,
-        look: Callable[[], Awaitable[T]],
-        may_pass: Callable[[Refusal], bool],
+        attempt: Callable[[], Awaitable[T]],
+        is_temporary: Callable[[Refusal], bool],
         refusal: Refusal,
     ) -> T:
-        give_up_s = self._clock.monotonic_s() + self._wait_s_max
-        while (left_s := give_up_s - self._clock.monotonic_s()) > 0:
-            await self._change(refusal, left_s)
+        deadline_s = self._clock.monotonic_s() + self._wait_s_max
+        while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
+            await self._wait_for_change(refusal, left_s)
             try:
-                return await look()
-            except (KeyInFlightError, KeyReusedError) as again:
-                if not may_pass(again):
+                return await attempt()
+            except (KeyInFlightError, KeyReusedError) as latest:
+                if not is_temporary(latest):
                     raise
-                refusal = again
+                refusal = latest
         raise refusal
 
-    async def _change(self, refusal: Refusal, left_s: float) -> None:
-        """Wait for the row of a call; a key that is locked is free after a transaction."""
+    async def _wait_for_change(self, refusal: Refusal, left_s: float) -> None:
+        """Wait for the row of a call, or for the transaction that locks the key."""
         if refusal.job_id is None:
-            await asyncio.sleep(min(_LOOK_S, left_s))
+            await asyncio.sleep(min(_POLL_S, left_s))
             return
-        with self._followers.follow(refusal.job_id, _RUNNING) as follower:
-            await follower.changed(left_s)
+        with self._progress_poller.subscribe(refusal.job_id, _RUNNING) as subscription:
+            await subscription.wait_for_change(left_s)
 
 
-def _may_pass(refusal: Refusal) -> bool:
+def _is_temporary(refusal: Refusal) -> bool:
     return isinstance(refusal, KeyInFlightError) or refusal.job_id is not None

@@ -1,4 +1,4 @@
-"""The hot routes in raw ASGI, in front of the framework: it costs more than all the rest."""
+"""The routes of online calls as raw ASGI, in front of FastAPI, whose overhead would dominate."""
 
 from types import SimpleNamespace
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.http.responses import ApiError, error_response
-from api.online.admit.body_room import BodyRoom
+from api.online.memory_limits import body_memory_limit
 from api.online.online_runtime import OnlineRuntime
 from api.online.pipeline import CallPipeline
 from api.online.receive.exchange import exchange_from_scope
@@ -16,15 +16,17 @@ _ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}
 
 
 class OnlineApp:
-    """Serves online calls, and hands everything else on."""
+    """Serves online calls, and passes every other request on."""
 
     def __init__(self, online: OnlineRuntime, others: ASGIApp) -> None:
-        """`others` serves what is no online call."""
+        """`others` serves all requests that are not online calls."""
         self._pipeline = CallPipeline(online)
         self._clock = online.clock
         settings = online.settings
-        self._room = BodyRoom(settings.bodies_bytes_max, body_bytes_max=settings.bytes_max)
-        self._readers = online.services.readers
+        self._body_limit = body_memory_limit(
+            settings.bodies_bytes_max, body_bytes_max=settings.bytes_max
+        )
+        self._response_limit = online.services.response_limit
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,18 +35,22 @@ class OnlineApp:
         if route is None:
             await self._others(scope, receive, send)
             return
-        scope["route"] = route  # for the metrics of the envelope
+        scope["route"] = route  # for the metrics of the middleware
         if scope["method"] != "POST":
             refusal = ApiError(
-                405, "This route does not take that method.", headers={"allow": "POST"}
+                405, "This route accepts only POST requests.", headers={"allow": "POST"}
             )
             await error_response(refusal)(scope, receive, send)
             return
-        now_s = self._clock.monotonic_s()
         exchange = exchange_from_scope(
-            scope, receive, send, room=self._room, readers=self._readers, now_s=now_s
+            scope,
+            receive,
+            send,
+            body_limit=self._body_limit,
+            response_limit=self._response_limit,
+            now_s=self._clock.monotonic_s(),
         )
         try:
             await self._pipeline.serve(exchange)
         finally:
-            exchange.body_hold.release()
+            exchange.body_reservation.release()

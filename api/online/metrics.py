@@ -1,4 +1,4 @@
-"""What online calls tell Prometheus; no tenant and no request is ever a label."""
+"""Prometheus metrics of online calls. Tenants and requests are never labels."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -1,4 +1,4 @@
-"""Tasks beside the requests of a process: one that dies ends the process, and never unseen."""
+"""Supervision of background tasks: a task that fails ends the process."""
 
 import asyncio
 import logging
@@ -12,27 +12,27 @@ from core.errors import MillraceError
 _LOG = logging.getLogger(__name__)
 
 OnFailure: TypeAlias = Callable[[MillraceError], None]
-"""Takes what a process cannot go on with."""
+"""Is called with a failure after which the process cannot continue."""
 
 
 class TaskDiedError(MillraceError):
-    """A task in the background died; what it keeps up to date would grow stale unseen."""
+    """A background task failed. What it keeps up to date would become stale unnoticed."""
 
     code = "task_died"
 
 
 def supervise(task: asyncio.Task[None], on_failure: OnFailure) -> asyncio.Task[None]:
-    """Return `task`; whatever it raises reaches `on_failure`. Its end and its cancelling do not."""
-    task.add_done_callback(partial(_tell, on_failure=on_failure))
+    """Return `task`; pass what it raises to `on_failure`. Its end and cancellation are ignored."""
+    task.add_done_callback(partial(_report_failure, on_failure=on_failure))
     return task
 
 
 def end_process(_failure: MillraceError) -> None:
-    """Stop this process as its supervisor would."""
+    """Stop this process like its supervisor does, with SIGTERM."""
     signal.raise_signal(signal.SIGTERM)
 
 
-def _tell(task: asyncio.Task[None], on_failure: OnFailure) -> None:
+def _report_failure(task: asyncio.Task[None], on_failure: OnFailure) -> None:
     failure = None if task.cancelled() else task.exception()
     if failure is None:
         return

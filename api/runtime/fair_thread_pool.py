@@ -1,4 +1,4 @@
-"""Threads that owners of work take in turn: a long queue delays its owner alone."""
+"""A thread pool that serves the owners of work round-robin: a long queue delays only its owner."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -11,78 +11,80 @@ from uuid import UUID
 T = TypeVar("T")
 
 Owner: TypeAlias = UUID | str
-"""A tenant, or the name of a kind of work that is ours."""
+"""A tenant, or the name of a kind of internal work."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
     owner: Owner
     run: Callable[[], Any]
-    ended: Future[Any]
+    future: Future[Any]
 
 
 class FairThreadPool:
-    """A pool of threads with a queue for each owner; may be used in any thread.
+    """A thread pool with a queue for each owner. Thread-safe.
 
-    An owner has half of the threads at most, and tenants leave a quarter to work that is ours, so
-    that none of them keeps a key from being looked up. A pool of one thread is everybody's.
+    An owner may use half of the threads. Tenants together leave a quarter to internal work, so that
+    they cannot delay the look-up of keys. A pool of one thread is shared by all.
     """
 
     def __init__(self, count: int, name: str) -> None:
-        """`count` threads, which begin as they are needed."""
+        """Up to `count` threads, started as they are needed."""
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._lock = Lock()
-        self._free = count
-        self._of_one_max = max(1, count // 2)
-        self._of_tenants_max = count - min(count - 1, max(1, count // 4))
+        self._idle_count = count
+        self._owner_max = max(1, count // 2)
+        self._tenants_max = count - min(count - 1, max(1, count // 4))
         self._running: Counter[Owner] = Counter()
-        self._of_tenants = 0
-        self._queues: OrderedDict[Owner, deque[_Work]] = OrderedDict()  # whose turn is next: first
+        self._tenants_running = 0
+        # the owner to serve next is first
+        self._queues: OrderedDict[Owner, deque[_Work]] = OrderedDict()
 
     def submit(self, owner: Owner, run: Callable[[], T]) -> Future[T]:
-        """Run it in its owner's turn. One whose future is cancelled before never runs."""
+        """Queue work of an owner. Work whose future is cancelled before it starts never runs."""
         work = _Work(owner, run, Future())
         with self._lock:
             self._queues.setdefault(owner, deque()).append(work)
-            begun = self._next()
-        if begun is not None:
-            self._threads.submit(self._run, begun)
-        return work.ended
+            next_work = self._start_next()
+        if next_work is not None:
+            self._threads.submit(self._run, next_work)
+        return work.future
 
     def close(self) -> None:
-        """Cancel what waits; do not wait for what runs."""
+        """Cancel queued work; do not wait for running work."""
         with self._lock:
             queues, self._queues = self._queues, OrderedDict()
         for queue in queues.values():
             for work in queue:
-                work.ended.cancel()
+                work.future.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, work: _Work | None) -> None:
-        """Run work, and what comes after it, without giving the thread back in between."""
+        """Run work, and then the next work, without returning the thread in between."""
         while work is not None:
-            if work.ended.set_running_or_notify_cancel():
+            if work.future.set_running_or_notify_cancel():
                 try:
-                    work.ended.set_result(work.run())
-                except BaseException as error:  # noqa: BLE001  it is the future's, as in any pool
-                    work.ended.set_exception(error)
+                    work.future.set_result(work.run())
+                except BaseException as error:  # noqa: BLE001  passed to the future
+                    work.future.set_exception(error)
             with self._lock:
-                self._leave(work.owner)
-                work = self._next()
+                self._release(work.owner)
+                work = self._start_next()
 
-    def _next(self) -> _Work | None:
-        """Take a thread for whoever is next in turn and may have one; None when there is nobody.
+    def _start_next(self) -> _Work | None:
+        """Reserve a thread for the next owner below its share; None when there is no thread or
+        owner.
 
-        What was given up costs its owner no turn.
+        Cancelled work does not cost its owner a round.
         """
-        if not self._free:
+        if not self._idle_count:
             return None
         while True:
             owner = next((owner for owner in self._queues if self._may_run(owner)), None)
             if owner is None:
                 return None
             queue = self._queues[owner]
-            while queue and queue[0].ended.cancelled():
+            while queue and queue[0].future.cancelled():
                 queue.popleft()
             if queue:
                 break
@@ -92,18 +94,18 @@ class FairThreadPool:
             self._queues.move_to_end(owner)
         else:
             del self._queues[owner]
-        self._free -= 1
+        self._idle_count -= 1
         self._running[owner] += 1
-        self._of_tenants += isinstance(owner, UUID)
+        self._tenants_running += isinstance(owner, UUID)
         return work
 
-    def _leave(self, owner: Owner) -> None:
-        self._free += 1
+    def _release(self, owner: Owner) -> None:
+        self._idle_count += 1
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
-        self._of_tenants -= isinstance(owner, UUID)
+        self._tenants_running -= isinstance(owner, UUID)
 
     def _may_run(self, owner: Owner) -> bool:
-        is_barred = isinstance(owner, UUID) and self._of_tenants >= self._of_tenants_max
-        return self._running[owner] < self._of_one_max and not is_barred
+        exceeds_share = isinstance(owner, UUID) and self._tenants_running >= self._tenants_max
+        return self._running[owner] < self._owner_max and not exceeds_share

@@ -1,4 +1,4 @@
-"""What every route needs, built once in `__main__` and handed over by the application."""
+"""The services that all routes share, created at the start of the process."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 from fastapi import Request
 
 from api.auth.key_cache import KeyCache
-from api.online.admit.readers import Readers
+from api.online.memory_limits import ResponseMemoryLimit
 from api.runtime.database import Database
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from storage.objects.object_store import ObjectStore
 
 _REDRIVES_MAX: Final = 4
-"""Redrives at once: each writes a file in one of the threads that read and write objects."""
+"""Redrives at once: each writes a file in one of the threads for the object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Services:
     objects: ObjectStore
     keys: KeyCache
     uploads: TenantSlots
-    readers: Readers
+    response_limit: ResponseMemoryLimit
     redrives: TenantSlots = field(default_factory=lambda: TenantSlots("redrives", _REDRIVES_MAX))
 
 
 def services_of(request: Request) -> Services:
-    """Return the services of the application that `request` reached."""
+    """Return the services of the application that serves `request`."""
     services = request.app.state.services
     assert isinstance(services, Services)
     return services

@@ -49,13 +49,17 @@ async def show(
     """Recompute the books of a batch from its rows and the ledger; with `log`, from the log too."""
     wanted = parse_public_id(JOB, batch_id)
     services = views.services
-    source = await services.database.run_for(
+    source = await services.database.run_for_tenant(
         principal.tenant_id, result_source, principal.tenant_id, wanted
     )
-    with views.audits.one(principal.tenant_id):
-        before = await services.database.run_for(principal.tenant_id, read_books, source.job_id)
+    with views.audits.acquire(principal.tenant_id):
+        before = await services.database.run_for_tenant(
+            principal.tenant_id, read_books, source.job_id
+        )
         rows = await _tally(services, source)
-        after = await services.database.run_for(principal.tenant_id, read_books, source.job_id)
+        after = await services.database.run_for_tenant(
+            principal.tenant_id, read_books, source.job_id
+        )
         differences = compare_books(before, rows, after)
         from_log = await _from_log(views, source, rows) if log else None
     if from_log is not None:
@@ -129,7 +133,7 @@ async def _tally(services: Services, source: ResultSource) -> Tally:
     for first in range(0, source.total_count, WINDOW_ITEMS):
         job = (source.job_id, source.day)
         total = total.plus(
-            await services.database.run_for(source.tenant_id, tally_rows, job, first)
+            await services.database.run_for_tenant(source.tenant_id, tally_rows, job, first)
         )
     return total
 
@@ -178,7 +182,7 @@ async def _row_facts(services: Services, source: ResultSource) -> RowFacts:
     facts = RowFacts(source.total_count)
     for first in range(0, source.total_count, _HASH_ITEMS):
         span = range(first, min(first + _HASH_ITEMS, source.total_count))
-        await services.database.run_for(
+        await services.database.run_for_tenant(
             source.tenant_id, facts.read, (source.job_id, source.day), span
         )
     return facts

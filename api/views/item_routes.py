@@ -53,7 +53,7 @@ async def show_list(
 ) -> Response:
     """List items in the order of the input, or those of one status."""
     wanted = parse_public_id(JOB, batch_id)
-    source = await views.services.database.run_for(
+    source = await views.services.database.run_for_tenant(
         principal.tenant_id, result_source, principal.tenant_id, wanted
     )
     first = 0
@@ -82,7 +82,9 @@ async def show(
     """Show one item by its `custom_id`, or by its id."""
     wanted = parse_public_id(JOB, batch_id)
     database = views.services.database
-    source = await database.run_for(principal.tenant_id, result_source, principal.tenant_id, wanted)
+    source = await database.run_for_tenant(
+        principal.tenant_id, result_source, principal.tenant_id, wanted
+    )
     index = _index(source, custom_id)
     if index is None:
         index = await _search(views, source, custom_id)
@@ -90,7 +92,7 @@ async def show(
     (item,) = items
     shown = item_object(source, item)
     shown["custom_id"] = shown["custom_id"] or await _name(views, source, index)
-    shown["sequence"] = await database.run_for(
+    shown["sequence"] = await database.run_for_tenant(
         principal.tenant_id, sequence_of, source.job_id, index
     )
     return json_response(shown)
@@ -107,7 +109,9 @@ async def _page(
     items: list[ItemView] = []
     for _ in range(_WINDOWS_MAX):
         query = ItemQuery(source.job_id, source.day, total, first, limit - len(items), status)
-        page = await views.services.database.run_for(source.tenant_id, read_items, query, held)
+        page = await views.services.database.run_for_tenant(
+            source.tenant_id, read_items, query, held
+        )
         items += page.items
         first = page.next_index
         if len(items) == limit or not page.has_more:
@@ -128,7 +132,7 @@ async def _search(views: ViewServices, source: ResultSource, custom_id: str) -> 
     """Return the index of the item. Raises ApiError (404, 503)."""
     index: int | None = None
     if 0 < len(custom_id) <= CUSTOM_ID_CHARS_MAX and source.total_count:
-        with views.searches.one(source.tenant_id):
+        with views.searches.acquire(source.tenant_id):
             try:
                 index = await asyncio.to_thread(find_index, _reads(views), source, custom_id)
             except SearchOverdueError:
@@ -161,7 +165,7 @@ async def _name(views: ViewServices, source: ResultSource, index: int) -> str | 
         finally:
             names.close()
 
-    with views.searches.one(source.tenant_id):
+    with views.searches.acquire(source.tenant_id):
         return await asyncio.to_thread(read)
 
 

@@ -98,21 +98,21 @@ class ProgressPoller:
         self.count = 0
 
     @contextmanager
-    def follow(self, job_id: UUID, news: JobProgress) -> Iterator[ProgressSubscription]:
+    def subscribe(self, job_id: UUID, news: JobProgress) -> Iterator[ProgressSubscription]:
         """Hear of a job of which `news` are known, until the block ends."""
-        follower = ProgressSubscription(news)
-        self._following.setdefault(job_id, set()).add(follower)
+        subscription = ProgressSubscription(news)
+        self._following.setdefault(job_id, set()).add(subscription)
         self.count += 1
         self._gauge.inc()
         if self._looking is None or self._looking.done():
             self._looking = supervise(asyncio.create_task(self._look()), self._on_failure)
         try:
-            yield follower
+            yield subscription
         finally:
             self.count -= 1
             self._gauge.dec()
             others = self._following[job_id]
-            others.discard(follower)
+            others.discard(subscription)
             if not others:
                 del self._following[job_id]
 
@@ -131,8 +131,8 @@ class ProgressPoller:
                 await asyncio.sleep(_AWAY_FACTOR * self._interval_s)
                 continue
             for job_id, news in found.items():
-                for follower in self._following.get(job_id, ()):
-                    follower.hear(news)
+                for subscription in self._following.get(job_id, ()):
+                    subscription.hear(news)
 
 
 def read_progress(connection: sa.Connection, job_ids: list[UUID]) -> dict[UUID, JobProgress]:

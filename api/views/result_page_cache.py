@@ -40,7 +40,7 @@ class ResultPageCache:
 
         None are there when nothing has come yet.
         """
-        return await self._database.run_for(
+        return await self._database.run_for_tenant(
             source.tenant_id,
             read_sequence,
             (source.job_id, source.day),

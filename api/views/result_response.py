@@ -20,7 +20,7 @@ class ResultResponse(BoundedStream):
         *,
         media_type: str,
         idle_timeout_s: float,
-        key_watch: KeyRevalidator,
+        key_revalidator: KeyRevalidator,
     ) -> None:
         """`content` is of `stream`; both are closed at the end. Else as `BoundedStream`."""
         super().__init__(
@@ -29,7 +29,7 @@ class ResultResponse(BoundedStream):
             _HEADERS,
             media_type=media_type,
             idle_timeout_s=idle_timeout_s,
-            key_watch=key_watch,
+            key_revalidator=key_revalidator,
         )
         self._stream, self._content = stream, content
 

@@ -35,7 +35,9 @@ async def show(
     """Give the results behind `after` in the order in which they came."""
     wanted = parse_public_id(JOB, batch_id)
     database = views.services.database
-    source = await database.run_for(principal.tenant_id, result_source, principal.tenant_id, wanted)
+    source = await database.run_for_tenant(
+        principal.tenant_id, result_source, principal.tenant_id, wanted
+    )
     watch = KeyRevalidator(request, views.services)
     if "text/event-stream" not in request.headers.get("accept", ""):
         stream = ResultStream(views, principal, source, jsonl)
@@ -48,7 +50,7 @@ async def show(
     after = _last_event_id(request, after)
     if source.is_terminal and after > source.ended_count:
         return Response(status_code=204)  # clients that come back by themselves stop now
-    request_exit_stack(request.scope).enter_context(views.follower_slots.one(principal.tenant_id))
+    request_exit_stack(request.scope).enter_context(views.stream_slots.acquire(principal.tenant_id))
     stream = ResultStream(views, principal, source, server_sent)
     content = stream.followed(after, lambda: _may_go_on(watch))
     return _answer(stream, content, views, watch, "text/event-stream")
@@ -75,7 +77,7 @@ def _answer(
         content,
         media_type=media_type,
         idle_timeout_s=views.services.settings.download_idle_timeout_s,
-        key_watch=watch,
+        key_revalidator=watch,
     )
 
 

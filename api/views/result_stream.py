@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from api.auth.key_revalidation import CHECK_S
+from api.auth.key_revalidation import INTERVAL_S
 from api.resources import batch_object
 from api.runtime.blocking_calls import BlockingCalls
 from api.runtime.database import DatabaseUnavailableError
@@ -69,36 +69,36 @@ class ResultStream:
         source, views = self._source, self._views
         news = JobProgress(source.ended_count, source.is_terminal)
         yield _KEEP_ALIVE  # the head goes out at once
-        with views.followers.follow(source.job_id, news) as follower:
+        with views.progress_poller.subscribe(source.job_id, news) as subscription:
             try:
                 with suppress(JobMissingError):  # deleted since
-                    async with aclosing(self._follow(follower, may_go_on)) as blocks:
+                    async with aclosing(self._follow(subscription, may_go_on)) as blocks:
                         async for block in blocks:
                             yield block
             finally:
-                if views.followers.of(source.job_id) == 1:
+                if views.progress_poller.of(source.job_id) == 1:
                     views.pages.forget(source.job_id)
 
     async def close(self) -> None:
         """Give the files back, once no thread reads them; close what yields before."""
-        await self._calls.end(self._close)
+        await self._calls.run_last(self._close)
 
     async def _follow(
-        self, follower: ProgressSubscription, may_go_on: Callable[[], Awaitable[bool]]
+        self, subscription: ProgressSubscription, may_go_on: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes, None]:
         keep_alive_s = self._views.services.settings.follow_keep_alive_s
         clock_s = asyncio.get_running_loop().time
         due_s = clock_s() + keep_alive_s
-        while follower.news.exists:
-            news = follower.news
+        while subscription.news.exists:
+            news = subscription.news
             has_more = news.is_terminal or self._after < news.ended_count
-            patience_s = None if has_more else max(CHECK_S, due_s - clock_s())
+            patience_s = None if has_more else max(INTERVAL_S, due_s - clock_s())
             if not await _is_allowed(may_go_on, patience_s):
                 return
             if news.is_terminal and not self._source.is_terminal:
                 await self._reload()
             if self._after < news.ended_count:
-                is_shared = self._views.followers.of(self._source.job_id) > 1
+                is_shared = self._views.progress_poller.of(self._source.job_id) > 1
                 page = await self._page(LIMIT_MAX, is_shared=is_shared)
                 async with aclosing(self._lines(page)) as lines:
                     async for block in lines:
@@ -111,7 +111,7 @@ class ResultStream:
             if news.is_terminal:
                 yield self._end()
                 return
-            await follower.changed(min(CHECK_S, max(0.0, due_s - clock_s())))
+            await subscription.changed(min(INTERVAL_S, max(0.0, due_s - clock_s())))
             if clock_s() >= due_s:
                 yield _KEEP_ALIVE
                 due_s = clock_s() + keep_alive_s
@@ -145,15 +145,15 @@ class ResultStream:
 
     async def _next(self, blocks: Generator[bytes, None, None], *, in_thread: bool) -> bytes | None:
         """Return the next block, or None at the end. What reads files does not hold up the loop."""
-        return await self._calls.make(next, blocks, None) if in_thread else next(blocks, None)
+        return await self._calls.run(next, blocks, None) if in_thread else next(blocks, None)
 
     async def _reload(self) -> None:
         """Look again where the results lie. Raises DatabaseUnavailableError, JobMissingError."""
         database, job_id = self._views.services.database, self._source.job_id
         self._source = await _patiently(
-            lambda: database.run_for(self._tenant_id, result_source, self._tenant_id, job_id)
+            lambda: database.run_for_tenant(self._tenant_id, result_source, self._tenant_id, job_id)
         )
-        await self._calls.make(self._close)
+        await self._calls.run(self._close)
         self._rendered = SequencedLines(self._views.services.objects, self._source, self._frame)
 
     def _close(self) -> None:

@@ -40,8 +40,8 @@ class ViewServices:
 
     services: Services
     kafka: KafkaSettings | None  # None: this API does not reach the log
-    followers: ProgressPoller
-    follower_slots: TenantSlots
+    progress_poller: ProgressPoller
+    stream_slots: TenantSlots
     pages: ResultPageCache
     audits: TenantSlots = field(default_factory=lambda: TenantSlots("audits", _AUDITS_MAX))
     searches: TenantSlots = field(

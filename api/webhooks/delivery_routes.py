@@ -71,7 +71,7 @@ async def show_deliveries(
     """List an endpoint's deliveries with every try, newest first."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     cursor = Cursor(limit=limit, after=parse_after(EVENT, after))
-    found, has_more = await services.database.run_for(
+    found, has_more = await services.database.run_for_tenant(
         principal.tenant_id, list_deliveries, principal.tenant_id, wanted, cursor
     )
     ids = [public_id(EVENT, history.delivery.message_id) for history in found]
@@ -117,8 +117,8 @@ async def test(
         return Answer(200, msgspec.json.encode(said))
 
     digest = body_sha256(request)
-    answer, is_old = await execute_once_holding_key(repeats, services, digest, begin, finish)
-    return saved_response(answer, is_old=is_old)
+    answer, is_replay = await execute_once_holding_key(repeats, services, digest, begin, finish)
+    return saved_response(answer, is_replay=is_replay)
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/replay")
@@ -151,8 +151,8 @@ async def send_again(
         }
         return Answer(200, msgspec.json.encode(done))
 
-    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
-    return saved_response(answer, is_old=is_old)
+    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(answer, is_replay=is_replay)
 
 
 async def _first_attempt(
@@ -161,7 +161,7 @@ async def _first_attempt(
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + _TEST_S_MAX
     while loop.time() < deadline_s:
-        attempt = await services.database.run_for(
+        attempt = await services.database.run_for_tenant(
             principal.tenant_id, find_attempt, message_id, endpoint_id
         )
         if attempt is not None:

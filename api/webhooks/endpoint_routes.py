@@ -82,11 +82,13 @@ async def create(
         )
         return encrypted_answer(endpoint_object(row), secret, sealer, principal.tenant_id)
 
-    answer, is_old = await find_saved_answer(repeats, services, body_sha256(request)), True
+    answer, is_replay = await find_saved_answer(repeats, services, body_sha256(request)), True
     if answer is None:
-        await webhooks.checked_url(principal.tenant_id, body.url, param="url")
-        answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
-    return saved_response(decrypted_answer(answer, sealer, principal.tenant_id), is_old=is_old)
+        await webhooks.validate_url(principal.tenant_id, body.url, param="url")
+        answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(
+        decrypted_answer(answer, sealer, principal.tenant_id), is_replay=is_replay
+    )
 
 
 @router.get("/v1/webhook_endpoints")
@@ -98,7 +100,7 @@ async def show_list(
 ) -> Response:
     """List endpoints, newest first."""
     cursor = Cursor(limit=limit, after=parse_after(ENDPOINT, after))
-    page = await services.database.run_for(
+    page = await services.database.run_for_tenant(
         principal.tenant_id, list_endpoints, principal.tenant_id, cursor
     )
     return json_response(page_object(page, endpoint_object))
@@ -108,7 +110,7 @@ async def show_list(
 async def show(endpoint_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show one endpoint."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
-    row = await services.database.run_for(
+    row = await services.database.run_for_tenant(
         principal.tenant_id, find_endpoint, principal.tenant_id, wanted
     )
     return json_response(endpoint_object(row))
@@ -118,7 +120,7 @@ async def show(endpoint_id: str, principal: PrincipalDep, services: ServicesDep)
 async def show_callback(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
     """Show a job's callback as an endpoint, whose id the other routes take."""
     wanted = parse_public_id(JOB, batch_id)
-    row = await services.database.run_for(
+    row = await services.database.run_for_tenant(
         principal.tenant_id, find_callback, principal.tenant_id, wanted
     )
     return json_response(endpoint_object(row))
@@ -133,7 +135,7 @@ async def change(
     webhooks: WebhookServicesDep,
 ) -> Response:
     """Change an endpoint; what is left out stays."""
-    repeats = idempotency_of_request(request, principal, services).of_own_key()
+    repeats = idempotency_of_request(request, principal, services).for_client_key_only()
     body = await json_body(request, EndpointChangeBody, services.settings)
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)
@@ -146,12 +148,12 @@ async def change(
         )
         return Answer(200, msgspec.json.encode(endpoint_object(row)))
 
-    answer, is_old = await find_saved_answer(repeats, services, body_sha256(request)), True
+    answer, is_replay = await find_saved_answer(repeats, services, body_sha256(request)), True
     if answer is None:
         if body.url is not None:
-            await webhooks.checked_url(principal.tenant_id, body.url, param="url")
-        answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
-    return saved_response(answer, is_old=is_old)
+            await webhooks.validate_url(principal.tenant_id, body.url, param="url")
+        answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(answer, is_replay=is_replay)
 
 
 @router.delete("/v1/webhook_endpoints/{endpoint_id}")
@@ -163,6 +165,6 @@ async def delete(endpoint_id: str, principal: PrincipalDep, services: ServicesDe
         delete_endpoint(connection, principal.tenant_id, wanted)
         record_audit_entry(connection, principal, Action.ENDPOINT_DELETED, endpoint_id)
 
-    await services.database.run_for(principal.tenant_id, work)
+    await services.database.run_for_tenant(principal.tenant_id, work)
     deleted = {"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True}
     return json_response(deleted)

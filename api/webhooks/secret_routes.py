@@ -49,8 +49,10 @@ async def rotate(
         )
         return encrypted_answer(endpoint_object(row), secret, sealer, tenant_id)
 
-    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
-    return saved_response(decrypted_answer(answer, sealer, principal.tenant_id), is_old=is_old)
+    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(
+        decrypted_answer(answer, sealer, principal.tenant_id), is_replay=is_replay
+    )
 
 
 @router.post("/v1/webhook_callback_secret/rotate")
@@ -69,5 +71,7 @@ async def rotate_for_callbacks(
         shown = {"object": "webhook_callback_secret", "signing_secret_hint": secret_hint(secret)}
         return encrypted_answer(shown, secret, sealer, principal.tenant_id)
 
-    answer, is_old = await execute_once(repeats, services, body_sha256(request), work)
-    return saved_response(decrypted_answer(answer, sealer, principal.tenant_id), is_old=is_old)
+    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    return saved_response(
+        decrypted_answer(answer, sealer, principal.tenant_id), is_replay=is_replay
+    )

@@ -44,7 +44,7 @@ class WebhookServices:
             raise _no_key()
         return self.optional_sealer
 
-    async def checked_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
+    async def validate_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
         """Return the parts of a URL that may be contacted now. Raises ApiError, naming `param`.
 
         Names that hang hold up look-ups of their tenant alone. The role looks again before each
@@ -70,7 +70,7 @@ class WebhookServices:
             ) from None
         return url
 
-    async def checked_callback(
+    async def validate_callback(
         self, tenant_id: UUID, text: str | None, events: list[str] | None
     ) -> Callback | None:
         """Return the callback that a new job asks for, or None. Raises ApiError, FieldRefusedError.
@@ -87,7 +87,7 @@ class WebhookServices:
             check_event_types(events, param="callback_events")
         if self.optional_sealer is None:
             raise _no_key()
-        url = await self.checked_url(tenant_id, text, param="callback_url")
+        url = await self.validate_url(tenant_id, text, param="callback_url")
         return Callback(text, url, events or TERMINAL_EVENTS)
 
 

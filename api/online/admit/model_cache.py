@@ -1,4 +1,4 @@
-"""Which version serves a model now, known without asking Postgres during a call."""
+"""Cache of the models that are served, so that a call needs no query to Postgres."""
 
 import asyncio
 import logging
@@ -12,29 +12,28 @@ from registry.models import NAME_CHARS_MAX, ModelVersion, find_model, list_model
 
 _LOG = logging.getLogger(__name__)
 _UNKNOWN_MAX: Final = 10_000
-_UNKNOWN_S: Final = 2.0  # how long a name that was not there is not looked up again
+_UNKNOWN_S: Final = 2.0  # how long a name that was not found is not looked up again
 
 
 class ModelCache:
-    """The models that may be asked for; refreshed in the background, however old it gets.
+    """The models by name, refreshed in the background.
 
-    A stale route does no harm while Postgres is away: versions are immutable and stay served.
+    A stale entry is harmless while Postgres is unavailable: versions are immutable and stay served.
     """
 
     def __init__(self, database: Database, clock: Clock) -> None:
-        """Nothing is known yet."""
         self._database, self._clock = database, clock
-        self._known: dict[str, ModelVersion] = {}
-        self._unknown: dict[str, float] = {}  # name to when it may be looked up again
+        self._models: dict[str, ModelVersion] = {}
+        self._unknown: dict[str, float] = {}  # name to the time from which it may be looked up
         self._lookups: dict[str, asyncio.Task[ModelVersion | None]] = {}
 
     async def find(self, name: str, endpoint: str, *, left_s: float) -> ModelVersion:
-        """Return who serves `name`, in the time that is left.
+        """Return the version that serves `name` at `endpoint`, within `left_s`.
 
         Raises ApiError: 404, 400, 504; DatabaseUnavailableError.
         """
-        model = self._known.get(name)
-        if model is None:  # else no timer is needed
+        model = self._models.get(name)
+        if model is None:  # only then is a timer needed
             async with time_limit(left_s):
                 model = await self._look_up(name)
         if model is None:
@@ -48,18 +47,18 @@ class ModelCache:
             )
         return model
 
-    async def keep_fresh(self, every_s: float) -> None:
-        """Refresh until cancelled; an outage of Postgres leaves what is known."""
+    async def refresh_periodically(self, every_s: float) -> None:
+        """Refresh until cancelled. During an outage of Postgres the entries stay."""
         while True:
             try:
                 models = await self._database.run_across_tenants(list_models)
-                self._known = {model.name: model for model in models}
+                self._models = {model.name: model for model in models}
             except DatabaseUnavailableError:
                 _LOG.warning("models were not refreshed")
             await asyncio.sleep(every_s)
 
     async def _look_up(self, name: str) -> ModelVersion | None:
-        """Ask once, however many calls wait for the same name."""
+        """Query Postgres once, however many calls wait for the same name."""
         now_s = self._clock.monotonic_s()
         if len(name) > NAME_CHARS_MAX or self._unknown.get(name, 0.0) > now_s:
             return None
@@ -74,5 +73,5 @@ class ModelCache:
                 self._unknown.clear()
             self._unknown[name] = now_s + _UNKNOWN_S
         else:
-            self._known[name] = model
+            self._models[name] = model
         return model

@@ -1,4 +1,4 @@
-"""What the replicas of each pool say they can take, as far as online calls go."""
+"""Capacity of each pool for online calls, as the replicas report it."""
 
 from typing import Final
 
@@ -9,62 +9,64 @@ from topics.records.records import Capacity
 from topics.tail_readers.tail_thread import readable
 
 SILENCE_S_MAX: Final = 3.0
-"""A replica repeats itself at least every second; one that is silent for this long is away."""
+"""A replica reports at least every second. One without a report for this long is unavailable."""
 
 _JOB_CLASS: Final = "interactive"
-_NEWEST_SHARE: Final = 0.1  # of the newest call in the smoothed time
+_NEWEST_WEIGHT: Final = 0.1  # of the newest call in the moving average
 
 
 class PoolStates:
-    """The newest word of every replica. One thread writes, any may read `find`."""
+    """The newest capacity report of every replica.
+
+    One thread calls `apply_records`; any thread may call the other methods.
+    """
 
     def __init__(self, *, since_s: float) -> None:
-        """Nothing was heard; the topic is followed from monotonic time `since_s` on."""
+        """`since_s`: monotonic time from which on the topic is read."""
         self._since_s = since_s
-        self._heard: dict[str, tuple[Capacity, float]] = {}
-        self._pools: dict[str, PoolCapacity] = {}  # replaced whole, so readers need no lock
-        self._alive_s: dict[str, float] = {}  # a word of any replica of the pool
+        self._reports: dict[str, tuple[Capacity, float]] = {}
+        self._pools: dict[str, PoolCapacity] = {}  # replaced as a whole, so readers need no lock
+        self._last_seen_s: dict[str, float] = {}  # by pool, of any report
 
-    def hear(self, records: list[Received], *, now_s: float) -> None:
-        """Take in records that arrived now, and forget who is silent. Raises SchemaTooNewError."""
+    def apply_records(self, records: list[Received], *, now_s: float) -> None:
+        """Apply records that arrived now, and drop silent replicas. Raises SchemaTooNewError."""
         for _, capacity in readable(Capacity, records):
             if capacity is None:
                 continue
-            self._alive_s[capacity.pool] = now_s
+            self._last_seen_s[capacity.pool] = now_s
             if capacity.job_class == _JOB_CLASS:
-                self._heard[capacity.replica_id] = (capacity, now_s)
-        self._heard = {
-            replica: (capacity, heard_s)
-            for replica, (capacity, heard_s) in self._heard.items()
-            if now_s - heard_s <= SILENCE_S_MAX
+                self._reports[capacity.replica_id] = (capacity, now_s)
+        self._reports = {
+            replica: (capacity, received_s)
+            for replica, (capacity, received_s) in self._reports.items()
+            if now_s - received_s <= SILENCE_S_MAX
         }
-        self._pools = by_pool(capacity for capacity, _ in self._heard.values())
+        self._pools = by_pool(capacity for capacity, _ in self._reports.values())
 
     def find(self, pool: str) -> PoolCapacity | None:
-        """Return what a pool can do, or None when no replica of it takes calls."""
+        """Return the capacity of a pool, or None when none of its replicas accepts calls."""
         return self._pools.get(pool)
 
-    def alive_s(self, pool: str) -> float:
-        """Return when a pool last gave a sign of life, draining replicas included."""
-        return self._alive_s.get(pool, self._since_s)
+    def last_seen_s(self, pool: str) -> float:
+        """Return when a replica of the pool last reported, draining replicas included."""
+        return self._last_seen_s.get(pool, self._since_s)
 
-    def may_tell(self, *, now_s: float) -> bool:
-        """Whether silence means absence already: it does after a moment of listening."""
+    def is_warm(self, *, now_s: float) -> bool:
+        """Whether the topic has been read for long enough that a missing report is meaningful."""
         return now_s - self._since_s > SILENCE_S_MAX
 
 
 class ExecutionTimes:
-    """What a call of each pool took in its engine lately, smoothed."""
+    """Moving average of the execution time of calls, by pool."""
 
     def __init__(self) -> None:
-        """Nothing is known."""
         self._seconds: dict[str, float] = {}
 
     def seconds(self, pool: str) -> float:
-        """Return it; 0 while it is unknown."""
+        """Return the average of a pool; 0 while it is unknown."""
         return self._seconds.get(pool, 0.0)
 
-    def ended(self, pool: str, execution_s: float) -> None:
-        """Take in one call that ended well."""
-        known_s = self._seconds.get(pool, execution_s)
-        self._seconds[pool] = known_s + (execution_s - known_s) * _NEWEST_SHARE
+    def add(self, pool: str, execution_s: float) -> None:
+        """Add a call that ended successfully."""
+        average_s = self._seconds.get(pool, execution_s)
+        self._seconds[pool] = average_s + (execution_s - average_s) * _NEWEST_WEIGHT

@@ -1,7 +1,7 @@
-"""A stream as server-sent events: pieces as they come, comments in between, one end.
+"""A streamed response as server-sent events: pieces when they arrive, keep-alive comments, one end.
 
-Nothing is sent before the first piece, so a refusal keeps its status; but after a while of silence
-the head goes out with a comment, and then a refusal comes as an event.
+The response starts with the first piece, so that a refusal before it keeps its HTTP status. After
+`keep_alive_s` of silence the response starts with a comment; a later refusal is then an event.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from core.clock import Clock
 from topics.records.records import ReplyEnd
 
 FetchBody: TypeAlias = Callable[[OpenCall, ReplyEnd], Awaitable[bytes]]
-"""Returns the body of an end, also one that lies in the object store. Raises ApiError."""
+"""Returns the body of a reply's end, from the object store if necessary. Raises ApiError."""
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -34,18 +34,18 @@ STREAM_HEADERS: Final = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-"""Of every answer that is a stream, also of one that is given again."""
+"""Headers of every streamed response, replays included."""
 
 
 def event(payload: bytes) -> bytes:
-    """Return one event. JSON may be broken into lines, an event may not."""
+    """Return one event. JSON may contain line breaks; the data of an event may not."""
     if b"\n" in payload or b"\r" in payload:
         payload = payload.translate(_LINES_TO_SPACES)
     return b"data: " + payload + b"\n\n"
 
 
 class EventStreamResponse:
-    """The answer to one call that streams."""
+    """The streamed response to one call."""
 
     def __init__(
         self,
@@ -53,35 +53,35 @@ class EventStreamResponse:
         headers: RawHeaders,
         timings: Timings,
         clock: Clock,
-        whole_body: FetchBody,
+        fetch_body: FetchBody,
     ) -> None:
-        """`headers` are those of every answer to the call."""
+        """`headers` are those of every response to the call."""
         self._exchange, self._send = exchange, exchange.send
         self._connection, self._recording = exchange.connection, exchange.recording
         self._headers = headers
         self._timings, self._clock = timings, clock
-        self._whole_body = whole_body
-        self._is_begun = self._has_pieces = False
+        self._fetch_body = fetch_body
+        self._has_started = self._has_pieces = False
 
     async def run(self, call: OpenCall) -> None:
-        """Write until the call is over; a client that left gets nothing more."""
+        """Write until the call has ended. A client that disconnected gets nothing more."""
         call.writer = asyncio.current_task()
         try:
-            while not await self._step(call):
+            while not await self._write_next(call):
                 pass
         except asyncio.CancelledError:
-            if call.is_cut and call.failure is not None:
-                self._cut(call.failure)
+            if call.is_slow_reader and call.failure is not None:
+                self._cut_off(call.failure)
                 return
-            failure = stream_interrupted() if self._is_begun else shutting_down()
-            call.fail(failure)  # unless its end is here already, and could not be written
-            if not call.left:
+            failure = stream_interrupted() if self._has_started else shutting_down()
+            call.fail(failure)  # no effect when the end has arrived and could not be written
+            if not call.is_disconnected:
                 await self._fail(call, call.failure or failure)
 
-    async def _step(self, call: OpenCall) -> bool:
-        """Write what there is; return whether that was the end."""
-        await call.changed()
-        if call.left:
+    async def _write_next(self, call: OpenCall) -> bool:
+        """Write what is available; return whether the response is complete."""
+        await call.wait_for_change()
+        if call.is_disconnected:
             return True
         if call.pieces:
             return await self._write_pieces(call)
@@ -89,72 +89,75 @@ class EventStreamResponse:
             await self._fail(call, call.failure)
             return True
         if call.end is not None:
-            await self._end(call, call.end)
+            await self._write_end(call, call.end)
             return True
-        await self._keep_alive(call)
+        await self._write_keep_alive(call)
         return False
 
     async def _write_pieces(self, call: OpenCall) -> bool:
         if not self._has_pieces:
             self._has_pieces = True
-            metrics.FIRST_PIECE_SECONDS.observe(call.heard_s - self._timings.arrived_s)
-        pieces = call.take_pieces()
+            metrics.FIRST_PIECE_SECONDS.observe(call.replied_s - self._timings.arrived_s)
+        pieces = call.drain_pieces()
         is_last = call.end is not None and call.end.status_code < 400
         events = b"data: " + b"\n\ndata: ".join(pieces) + b"\n\n"
         await self._write(call, events + DONE if is_last else events, more=not is_last)
         call.buffered_bytes -= sum(map(len, pieces))
         return is_last
 
-    async def _end(self, call: OpenCall, end: ReplyEnd) -> None:
+    async def _write_end(self, call: OpenCall, end: ReplyEnd) -> None:
         if end.status_code < 400:
             await self._write(call, DONE, more=False)
             return
         try:
-            body = await self._whole_body(call, end)
+            body = await self._fetch_body(call, end)
         except ApiError:
             await self._fail(call, stream_interrupted())
             return
-        if self._is_begun:
+        if self._has_started:
             await self._write(call, event(body), more=False)
             return
+        response = CompleteResponse(end.status_code, body, self._headers)
         try:
-            await send_response(
-                self._exchange, CompleteResponse(end.status_code, body, self._headers)
-            )
-        except ApiError as no_room:
-            raise without_retry(no_room) from None
+            await send_response(self._exchange, response)
+        except ApiError as limit_exceeded:
+            raise without_retry(limit_exceeded) from None
 
     async def _fail(self, call: OpenCall, failure: ApiError) -> None:
-        if self._is_begun:
+        if self._has_started:
             await self._write(call, event(error_body(failure)), more=False)
         else:
             await send_response(self._exchange, error_as_response(failure, self._headers))
 
-    def _cut(self, failure: ApiError) -> None:
-        """End it without waiting for its reader; an answer before it may be what is not read."""
-        if self._is_begun:
-            self._connection.cut(event(error_body(failure)))
-        else:
-            self._connection.drop()
+    def _cut_off(self, failure: ApiError) -> None:
+        """End the response without waiting for the client.
 
-    async def _keep_alive(self, call: OpenCall) -> None:
+        Before the head is written, the client may still not have read the previous response.
+        """
+        if self._has_started:
+            self._connection.write_last_and_close(event(error_body(failure)))
+        else:
+            self._connection.abort()
+
+    async def _write_keep_alive(self, call: OpenCall) -> None:
         call.keep_alive_due = False
         await self._write(call, KEEP_ALIVE, more=True)
 
     async def _write(self, call: OpenCall, data: bytes, *, more: bool) -> None:
-        if not self._is_begun:
-            self._timings.heard_s = call.heard_s
+        if not self._has_started:
+            self._timings.replied_s = call.replied_s
             timing = (b"server-timing", self._timings.at_stream_head())
             headers = [*STREAM_HEADERS, *self._headers, timing]
-            await self._put(
+            await self._send_message(
                 call, {"type": "http.response.start", "status": 200, "headers": headers}
             )
-            self._is_begun = True
-        await self._put(call, {"type": "http.response.body", "body": data, "more_body": more})
-        call.quiet_since_s = self._clock.monotonic_s()
+            self._has_started = True
+        body = {"type": "http.response.body", "body": data, "more_body": more}
+        await self._send_message(call, body)
+        call.last_write_s = self._clock.monotonic_s()
 
-    async def _put(self, call: OpenCall, message: Message) -> None:
-        """Send a message. What it takes to record it is not its reader's time."""
+    async def _send_message(self, call: OpenCall, message: Message) -> None:
+        """Send a message. The time to record it does not count as time of a slow reader."""
         if self._recording is not None:
             await self._recording.record(message)
         call.sending_since_s = self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""Jobs that were closed, as `control` tells: whoever waits for one here has nothing to wait for."""
+"""Closed jobs from the `control` topic: a client that waits for one gets an error."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ ClosedJob = tuple[UUID, CloseReason]
 
 
 class JobCloseReader:
-    """Picks the closes out of `control`, and hands them over once a poll."""
+    """Reads the closed jobs among control records, and delivers them once a poll."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[ClosedJob]], None]
@@ -23,8 +23,8 @@ class JobCloseReader:
         """`deliver` runs on the loop."""
         self._loop, self._deliver = loop, deliver
 
-    def take(self, records: list[Received]) -> None:
-        """Take in one poll. Raises SchemaTooNewError."""
+    def read_records(self, records: list[Received]) -> None:
+        """Read the records of one poll. Raises SchemaTooNewError."""
         closed = [
             (control.job_id, control.closed)
             for _, control in readable(JobControl, records)
@@ -35,5 +35,5 @@ class JobCloseReader:
 
 
 def close_error(reason: CloseReason) -> ApiError:
-    """Return what the client of a durable call is told whose job was closed."""
+    """Return the error for the client of a durable call whose job was closed."""
     return deadline_exceeded() if reason is CloseReason.EXPIRED else job_cancelled()

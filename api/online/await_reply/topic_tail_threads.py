@@ -1,4 +1,4 @@
-"""The topics that an API process follows, in threads: replies to it, capacity, and control."""
+"""Threads that read the end of a topic: replies to this process, capacity and control records."""
 
 import asyncio
 import logging
@@ -19,26 +19,26 @@ _LOG = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
 _POSITION_S: Final = 10.0
-_AGAIN_S: Final = 0.5
-_STOP_S: Final = 2.0  # four polls; a thread that needs longer is left behind
+_RETRY_S: Final = 0.5
+_STOP_S: Final = 2.0  # four polls; a thread that needs longer is abandoned
 
 
 class TopicTailThread:
-    """Hands what is appended to a topic from now on to `take`, until stopped.
+    """Passes the records that are appended to a topic from now on to a callback.
 
-    A log that does not answer at the start is asked again; one that loses the topic for good ends
-    the process by `on_failure`, as any record that cannot be skipped does.
+    At the start it retries while the log does not answer. Later, a topic that stays missing and a
+    record that must not be skipped are reported to `on_failure`.
     """
 
     def __init__(
         self,
         tail: TopicTail,
         name: str,
-        take: Callable[[list[Received]], None],
+        on_records: Callable[[list[Received]], None],
         on_failure: Callable[[MillraceError], None],
     ) -> None:
-        """Both callbacks run in the thread; `take` also gets an empty list when nothing came."""
-        self._tail, self._take, self._on_failure = tail, take, on_failure
+        """Both callbacks run in the thread. `on_records` also gets an empty list after a poll."""
+        self._tail, self._on_records, self._on_failure = tail, on_records, on_failure
         self._stopping = threading.Event()
         self._stopped_by_s = 0.0
         self._positioned = threading.Event()
@@ -46,22 +46,22 @@ class TopicTailThread:
 
     @property
     def is_positioned(self) -> bool:
-        """Whether nothing that is appended from now on can be missed."""
+        """Whether every record that is appended from now on will be read."""
         return self._positioned.is_set()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
-    def tell_to_stop(self) -> None:
-        """Let the thread end, in a moment that begins now."""
+    def request_stop(self) -> None:
+        """Tell the thread to stop; `stop` waits for it for 2 s from now."""
         self._stopped_by_s = time.monotonic() + _STOP_S
         self._stopping.set()
 
     def stop(self) -> None:
-        """End the thread, waiting for the rest of its moment: of several, tell all before."""
+        """Stop the thread and wait for it. Call `request_stop` first to stop several at once."""
         if not self._stopping.is_set():
-            self.tell_to_stop()
+            self.request_stop()
         if self._thread.is_alive():
             self._thread.join(max(0.0, self._stopped_by_s - time.monotonic()))
         if not self._thread.is_alive():
@@ -71,22 +71,22 @@ class TopicTailThread:
         try:
             self._find_position()
             while not self._stopping.is_set():
-                self._take(self._poll())
+                self._on_records(self._poll())
         except MillraceError as failure:
             self._on_failure(failure)
 
     def _poll(self) -> list[Received]:
-        """Poll; a broker that just came back may not know the topic for a while."""
+        """Poll; retry while a broker that restarted does not know the topic yet."""
         until_s = time.monotonic() + MISSING_S_MAX
         while True:
             try:
                 return self._tail.poll(_POLL_S)
-            except LogRefusedError:  # which is told once
+            except LogRefusedError:  # librdkafka reports it only once
                 raise
             except LogUnavailableError:
                 if time.monotonic() > until_s or self._stopping.is_set():
                     raise
-                time.sleep(_AGAIN_S)
+                time.sleep(_RETRY_S)
 
     def _find_position(self) -> None:
         while not self._stopping.is_set():
@@ -94,14 +94,14 @@ class TopicTailThread:
                 self._tail.skip_to_end(_POSITION_S)
             except LogUnavailableError:
                 _LOG.warning("the log does not answer yet")
-                time.sleep(_AGAIN_S)
+                time.sleep(_RETRY_S)
             else:
                 self._positioned.set()
                 return
 
 
 class ReplyReader:
-    """Decodes what is for this process, and hands over once a poll."""
+    """Decodes the replies to this process, and delivers them once a poll."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class ReplyReader:
         self._header = ("caller", caller_id.encode())
         self._loop, self._deliver = loop, deliver
 
-    def take(self, records: list[Received]) -> None:
-        """Take in one poll. Records for other callers are told apart by a header, undecoded."""
+    def read_records(self, records: list[Received]) -> None:
+        """Read the records of one poll. Those of other callers are skipped by a header."""
         ours: list[Replies] = []
         for record in records:
             if self._header not in record.headers:

@@ -1,9 +1,9 @@
-"""Calls that outlive their connection: committed before they are sent, found again by their id.
+"""Durable calls: committed to Postgres before they are sent, so that they outlive the connection.
 
-    store the line ─► [one transaction: key, job] ─► (the caller sends the record)
+    store the line ─► [one transaction: idempotency key, job] ─► (the pipeline sends the record)
 
-The answer reaches Postgres by way of the results writer, whatever happens to this process. A key of
-such a call stands for its job, so nothing is saved when the answer comes: it is in the item's row.
+The results writer stores the reply in the item's row, whatever happens to this process. The key of
+a durable call refers to its job, so the API stores no response under the key itself.
 """
 
 import asyncio
@@ -11,19 +11,21 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
 import msgspec
+import sqlalchemy as sa
 
+from api import metrics
 from api.http.responses import ApiError
-from api.idempotency.idempotent_requests import IdempotencyContext, idempotency_from_headers
+from api.idempotency.idempotent_requests import REPLAYED, idempotency_from_headers
 from api.idempotency.replay_waiter import ReplayWaiter
-from api.online.admit.recording_room import RecordingRoom
 from api.online.await_reply.deadlines import call_deadline
 from api.online.calls import CompleteResponse, ParsedCall, PlannedCall, PreparedCall
-from api.online.durable.durable_answers import accepted_answer, finished, given_again, to_keep
 from api.online.durable.durable_streams import StreamRecording
-from api.online.durable.durable_transactions import commit_request, hold_stream
+from api.online.memory_limits import MemoryLimit
 from api.online.receive.exchange import Exchange
 from api.online.receive.preferences import preferred_wait_s
 from api.online.send.store_threads import ObjectDeletions, run_in_store_thread
@@ -31,41 +33,53 @@ from api.runtime.database import DatabaseUnavailableError
 from api.runtime.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
-from core.ids import REQUEST, public_id
+from core.ids import REQUEST, SINGLE, public_id
+from core.states import JobState
 from jobs.store import idempotency
-from jobs.store.idempotency import Answer, Claim
-from jobs.store.single_requests import NewRequest, expire_request, input_line, request_input_key
-from storage.objects.whole_objects import write_object
+from jobs.store.days import job_day
+from jobs.store.idempotency import Answer, Claim, Scope, version_header
+from jobs.store.single_requests import (
+    NewRequest,
+    create_request,
+    expire_request,
+    input_line,
+    request_input_key,
+)
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore
+from storage.objects.whole_objects import read_object, write_object
 from tenancy.api_keys import Principal
 from topics.records.records import JobRef
 
 _LOG = logging.getLogger(__name__)
 
-_EXPIRE_S_MAX: Final = 1.0  # its client has waited long enough
+_EXPIRE_S_MAX: Final = 1.0  # the client has waited for its whole queue timeout already
+_JSON: Final = ("content-type", "application/json")
 
 
 class DurableCalls:
-    """Jobs of kind `request`."""
+    """Commits, expires and accepts durable calls: jobs of kind `request`."""
 
-    def __init__(self, services: Services, clock: Clock, recordings: RecordingRoom) -> None:
-        """Hold nothing yet."""
+    def __init__(self, services: Services, clock: Clock, recordings: MemoryLimit) -> None:
+        """`recordings` limits the memory for recordings of streams."""
         self._services, self._clock, self._recordings = services, clock, recordings
         self._objects, self._public_url = services.objects, services.settings.public_url
-        self._drops = ObjectDeletions(services.objects)
+        self._deletions = ObjectDeletions(services.objects)
         self._replays = ReplayWaiter(
             services.database, clock, wait_s_max=services.settings.replay_wait_s
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def begin(
+    async def prepare(
         self, call: PlannedCall, exchange: Exchange, refused: ApiError | None
     ) -> PreparedCall:
-        """Commit a call before it is produced, or find what was answered to it before.
+        """Commit a call before its record is produced, or find the saved answer to its key.
 
-        All within its deadline; a commit that comes later has the little time that was left, and
-        so has its key. `refused` says why there is no room for it; what was answered before needs
-        none. Raises it for a call that is neither answered nor in flight, ApiError,
-        KeyInFlightError, KeyReusedError, DatabaseUnavailableError, and what a store raises.
+        All within the deadline of the call. `refused` is raised for a call that the load does not
+        admit, unless a saved answer exists or the key is in flight.
+
+        Raises ApiError, KeyInFlightError, KeyReusedError, DatabaseUnavailableError, and the errors
+        of the object store.
         """
         parsed = call.parsed
         if parsed.stream and parsed.background:
@@ -75,99 +89,107 @@ class DurableCalls:
         claim = self._claim(call.principal, parsed, exchange)
         async with call_deadline(call, self._clock):
             if parsed.stream:
-                assert claim is not None  # else it is no call of ours
-                return await self._begin_stream(call, claim, refused)
+                assert claim is not None  # only a stream with a key is prepared here
+                return await self._prepare_stream(call, claim, refused)
             if refused is not None:
-                return await self._only_again(claim, refused)
+                return await self._replay_or_raise(claim, refused)
             wait_s = _wait_s(exchange.headers, self._services)
-            return await self._begin_request(call, claim, wait_s)
+            return await self._prepare_request(call, claim, wait_s)
 
     async def expire(self, call: PlannedCall) -> None:
-        """End a committed call that nobody will begin, and with it what its key stands for.
+        """Close the job of a committed call that nobody will execute; this frees its key.
 
-        Where Postgres does not answer soon it ends at its own deadline.
+        When Postgres does not answer soon, the job ends at its own deadline.
         """
         tenant_id = call.principal.tenant_id
         with suppress(DatabaseUnavailableError, TimeoutError):
             async with asyncio.timeout(_EXPIRE_S_MAX):
-                await self._services.database.run_for(
+                await self._services.database.run_for_tenant(
                     tenant_id, expire_request, tenant_id, call.request_id
                 )
 
-    def accepted(self, call: PlannedCall, claim: Claim | None) -> CompleteResponse:
-        """Return the 202 of a committed call; the answer to its claim from now on."""
-        answer = accepted_answer(call.request_id, self._public_url)
+    def accept(self, call: PlannedCall, claim: Claim | None) -> CompleteResponse:
+        """Return the 202 of a committed call, and save it as the answer to its key."""
+        answer = _accepted_answer(call.request_id, self._public_url)
         if claim is not None:
-            task = asyncio.ensure_future(self._save(claim, to_keep(answer, call.job)))
+            task = asyncio.ensure_future(self._save(claim, _with_version(answer, call.job)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return finished(answer, is_old=False)
+        return _to_response(answer, is_replay=False)
 
     def _claim(self, principal: Principal, parsed: ParsedCall, exchange: Exchange) -> Claim | None:
-        """Retries without a key are known in the background only: others hold a connection."""
-        repeats: IdempotencyContext = idempotency_from_headers(
+        """Return the claim of a call's key. Retries without a key are recognised only in the
+        background: other calls hold a connection.
+        """
+        context = idempotency_from_headers(
             exchange.headers,
             principal,
             f"POST {parsed.endpoint}",
             settings=self._services.settings,
             arrived_s=exchange.arrived_s,
         )
-        if repeats.key is None and not parsed.background:
+        if context.key is None and not parsed.background:
             return None
-        return repeats.claim(_body_sha256(parsed), self._clock.monotonic_s)
+        return context.claim(_body_sha256(parsed), self._clock.monotonic_s)
 
-    async def _only_again(self, claim: Claim | None, refused: ApiError) -> PreparedCall:
-        """Answer a call that there is no room for, if it was answered before."""
-        again = None if claim is None else await self._again(claim)
-        if again is None:
+    async def _replay_or_raise(self, claim: Claim | None, refused: ApiError) -> PreparedCall:
+        """Return the replay of a call that the load does not admit, if there is one."""
+        replay = None if claim is None else await self._find_replay(claim)
+        if replay is None:
             raise refused
-        return again
+        return replay
 
-    async def _again(self, claim: Claim) -> PreparedCall | None:
-        """Return what was answered before to a claim. Raises KeyInFlightError, KeyReusedError."""
+    async def _find_replay(self, claim: Claim) -> PreparedCall | None:
+        """Return the saved answer to a claim. Raises KeyInFlightError, KeyReusedError."""
         database = self._services.database
-        answer = await self._replays.until_free(
-            lambda: database.run_for(claim.tenant_id, idempotency.look, claim)
+        answer = await self._replays.retry_until_free(
+            lambda: database.run_for_tenant(claim.tenant_id, idempotency.look, claim)
         )
         if answer is None:
             return None
-        return PreparedCall(None, answer=await given_again(answer, claim.scope, self._objects))
+        return PreparedCall(None, answer=await replay_response(answer, claim.scope, self._objects))
 
-    async def _begin_request(
+    async def _prepare_request(
         self, call: PlannedCall, claim: Claim | None, wait_s: float | None
     ) -> PreparedCall:
-        """Look for an answer first where there may be one: it needs no store that takes a line."""
-        if claim is not None and claim.may_repeat and (again := await self._again(claim)):
-            return again
+        """Store the line and commit the job. A possible replay is looked up first: it needs no
+        object store.
+        """
+        if claim is not None and claim.may_repeat and (replay := await self._find_replay(claim)):
+            return replay
         line = input_line(
             public_id(REQUEST, call.request_id), call.parsed.endpoint, call.parsed.body
         )
         objects, database = self._objects, self._services.database
-        # What is written too late is swept, as of any call that was not committed.
+        # A line written after the deadline is swept, like that of any call without a commit.
         await run_in_store_thread(write_object, objects, request_input_key(call.request_id), line)
         new = _new_request(call, len(line), now_s=self._clock.monotonic_s())
-        accepted = accepted_answer(new.job_id, self._public_url) if call.parsed.background else None
-        kept = None if accepted is None else to_keep(accepted, call.job)
+        accepted = None
+        if call.parsed.background:
+            accepted = _accepted_answer(new.job_id, self._public_url)
+        saved = None if accepted is None else _with_version(accepted, call.job)
         try:
-            begun = await self._replays.until_free(
-                lambda: database.run_for(new.tenant_id, commit_request, new, claim, kept)
+            committed = await self._replays.retry_until_free(
+                lambda: database.run_for_tenant(new.tenant_id, commit_request, new, claim, saved)
             )
         except (ApiError, MillraceError) as error:
-            # Of a commit whose answer was lost, the line may be wanted.
+            # A commit whose answer was lost may have succeeded, and then needs its line.
             if not isinstance(error, DatabaseUnavailableError):
-                self._drops.begin(new.input_key)
+                self._deletions.start(new.input_key)
             raise
-        if isinstance(begun, Answer):
-            self._drops.begin(new.input_key)
-            assert claim is not None  # or nothing was answered before
-            return PreparedCall(None, answer=await given_again(begun, claim.scope, objects))
-        job = msgspec.structs.replace(call.job, day=begun, input_key=new.input_key)
+        if isinstance(committed, Answer):
+            self._deletions.start(new.input_key)
+            assert claim is not None  # without a key there is no saved answer
+            replayed = await replay_response(committed, claim.scope, objects)
+            return PreparedCall(None, answer=replayed)
+        job = msgspec.structs.replace(call.job, day=committed, input_key=new.input_key)
         if accepted is not None:
-            return PreparedCall(job, finished(accepted, is_old=False), line_bytes=len(line))
+            response = _to_response(accepted, is_replay=False)
+            return PreparedCall(job, response, line_bytes=len(line))
         applied = () if wait_s is None else ((b"preference-applied", b"wait=%d" % wait_s),)
         return PreparedCall(job, wait_s=wait_s, line_bytes=len(line), headers=applied, claim=claim)
 
-    async def _begin_stream(
+    async def _prepare_stream(
         self, call: PlannedCall, claim: Claim, refused: ApiError | None
     ) -> PreparedCall:
         services = self._services
@@ -175,25 +197,99 @@ class DurableCalls:
         def hold() -> Awaitable[Answer | None]:
             left_s = call.left_s(call.timeout_s, now_s=self._clock.monotonic_s())
             tenant_id = claim.tenant_id
-            return services.database.run_for(tenant_id, hold_stream, claim, left_s, refused)
+            return services.database.run_for_tenant(
+                tenant_id, hold_stream_key, claim, left_s, refused
+            )
 
-        answer = await self._replays.until_settled(hold)
+        answer = await self._replays.retry_until_settled(hold)
         if answer is not None:
-            return PreparedCall(None, answer=await given_again(answer, claim.scope, self._objects))
+            replayed = await replay_response(answer, claim.scope, self._objects)
+            return PreparedCall(None, answer=replayed)
         return PreparedCall(call.job, recording=StreamRecording(services, claim, self._recordings))
 
     async def _save(self, claim: Claim, answer: Answer) -> None:
-        """A key that is not saved stands for the answer of its job, which is no worse."""
+        """Save the answer to a key. A key without it refers to its job, which serves as well."""
         try:
-            await self._services.database.run_for(
+            await self._services.database.run_for_tenant(
                 claim.tenant_id, idempotency.save_held, claim, answer
             )
         except DatabaseUnavailableError:
             _LOG.warning("the answer to a key was not saved")
 
 
+def commit_request(
+    connection: sa.Connection, new: NewRequest, claim: Claim | None, accepted: Answer | None
+) -> int | Answer:
+    """Create the job of a call; return its day, or the saved answer to its key.
+
+    `accepted` is saved as the answer to the key. Without it the key refers to the job. Raises
+    KeyInFlightError, KeyReusedError.
+    """
+    answer = None if claim is None else idempotency.look(connection, claim)
+    if answer is not None:
+        return answer
+    created_at = create_request(connection, new)
+    if claim is not None and accepted is not None:
+        idempotency.save(connection, claim, accepted, job_id=new.job_id)
+    elif claim is not None:
+        idempotency.hold(connection, claim, until_s=new.timeout_s, job_id=new.job_id)
+    return job_day(created_at)
+
+
+def hold_stream_key(
+    connection: sa.Connection, claim: Claim, timeout_s: float, refused: ApiError | None
+) -> Answer | None:
+    """Hold the key of a stream, or return the saved stream.
+
+    Raises `refused` when there is no saved stream, KeyInFlightError, KeyReusedError.
+    """
+    answer = idempotency.look(connection, claim)
+    if answer is not None:
+        return answer
+    if refused is not None:
+        raise refused
+    idempotency.hold(connection, claim, until_s=timeout_s)
+    return None
+
+
+async def replay_response(answer: Answer, scope: Scope, objects: ObjectStore) -> CompleteResponse:
+    """Return the saved answer to a key of `scope`, as it is sent again.
+
+    Raises ApiError (410) when its body is deleted, and the errors of the object store.
+    """
+    metrics.REPLAYED.labels(scope.value).inc()
+    if answer.body_key is not None:
+        try:
+            body = await run_in_store_thread(read_object, objects, answer.body_key)
+        except ObjectMissingError:
+            raise ApiError(410, "The answer is gone.", code="answer_gone") from None
+        answer = Answer(answer.status_code, body, answer.headers)
+    return _to_response(answer, is_replay=True)
+
+
+def _accepted_answer(job_id: UUID, public_url: str | None) -> Answer:
+    """Return the 202 of a committed call, which refers to the job."""
+    name = public_id(SINGLE, job_id)
+    location = f"{(public_url or '').rstrip('/')}/v1/jobs/{name}"
+    status = JobState.IN_PROGRESS.value
+    body = msgspec.json.encode({"id": name, "object": "job", "status": status})
+    return Answer(202, body, (_JSON, ("location", location)))
+
+
+def _with_version(answer: Answer, job: JobRef) -> Answer:
+    """Add the model version, so that a replay names the one that accepted the call."""
+    header = version_header(job.model, job.model_version)
+    return replace(answer, headers=(*answer.headers, header))
+
+
+def _to_response(answer: Answer, *, is_replay: bool) -> CompleteResponse:
+    pairs = [*answer.headers, REPLAYED] if is_replay else [*answer.headers]
+    headers = [(name.encode(), value.encode()) for name, value in pairs]
+    return CompleteResponse(answer.status_code, answer.body, headers)
+
+
 def _new_request(call: PlannedCall, input_bytes: int, *, now_s: float) -> NewRequest:
-    """Return the job of a call, which ends with it: its time runs since its body is here."""
+    """Return the job of a call. Its time limit counts from the arrival of the body."""
     job: JobRef = call.job
     return NewRequest(
         job_id=job.job_id,
@@ -210,14 +306,14 @@ def _new_request(call: PlannedCall, input_bytes: int, *, now_s: float) -> NewReq
 
 
 def _wait_s(headers: Mapping[bytes, bytes], services: Services) -> float | None:
-    wished_s = preferred_wait_s(headers)
-    return None if wished_s is None else min(wished_s, services.settings.wait_s_max)
+    preferred_s = preferred_wait_s(headers)
+    return None if preferred_s is None else min(preferred_s, services.settings.wait_s_max)
 
 
 def _body_sha256(parsed: ParsedCall) -> bytes:
-    """Hash a call as its client sent it: the fields that are ours were taken out of its body."""
+    """Hash a call as its client sent it, including the fields that were removed from the body."""
     fields: tuple[object, ...] = (parsed.timeout_s, parsed.background, parsed.stream)
-    if parsed.queue_timeout_s is not None:  # hashes of other calls are what they always were
+    if parsed.queue_timeout_s is not None:  # keeps the hashes of calls without it stable
         fields += (parsed.queue_timeout_s,)
-    ours = msgspec.json.encode(fields)
-    return hashlib.sha256(ours + b"\0" + parsed.body).digest()
+    own_fields = msgspec.json.encode(fields)
+    return hashlib.sha256(own_fields + b"\0" + parsed.body).digest()

@@ -1,7 +1,7 @@
-"""Data keys of calls of tenants that retain nothing: one an hour, destroyed an hour after it.
+"""Data keys for calls of tenants with zero retention: one key an hour, destroyed an hour later.
 
-A key for each call would be a request to the object store for each. So what such a call leaves on
-the log is unreadable two hours later at most; when this process stops in good order, at once.
+A key for each call would need a request to the object store for each. Records of such a call are
+unreadable at most two hours later, or at once when this process stops in good order.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from topics.records.records import Item, JobRef, ReplyEnd
 _LOG = logging.getLogger(__name__)
 
 KEY_S: Final = 3600.0
-_LOOK_S: Final = 60.0
+_CHECK_S: Final = 60.0
 _FIRST_ERROR_STATUS: Final = 400
 
 
@@ -30,14 +30,15 @@ class CallKeys:
     """The keys of one API process. All methods run on the event loop."""
 
     def __init__(self, objects: ObjectStore, clock: Clock, caller_id: str) -> None:
-        """Make no key yet: most processes serve no such tenant."""
         self._objects, self._clock, self._caller_id = objects, clock, caller_id
         self._keys = DataKeys(objects, clock)
         self._ciphers: dict[str, BodyCipher] = {}
         self._hours: dict[str, int] = {}
 
-    async def name(self) -> str:
-        """Return the name of the key of this hour. Raises what a store raises."""
+    async def current_key_name(self) -> str:
+        """Return the name of this hour's key, and create the key if necessary. Raises the errors of
+        the object store.
+        """
         hour = self._hour()
         name = f"{CALL_KEYS}{self._caller_id}-{hour}"
         if name not in self._ciphers:
@@ -46,28 +47,28 @@ class CallKeys:
         return name
 
     def cipher(self, job: JobRef) -> BodyCipher | None:
-        """Return the cipher of a call; None for one that is in clear."""
+        """Return the cipher of a call; None for a call in plain text."""
         return self._ciphers[job.key_name] if job.key_name else None
 
     async def run(self) -> None:
-        """Destroy keys that are past, until cancelled."""
+        """Destroy expired keys until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            await self.destroy_past()
+            await asyncio.sleep(_CHECK_S)
+            await self.destroy_expired()
 
-    async def destroy_past(self) -> None:
-        """Destroy the keys of all hours before the last one; what fails is tried again."""
+    async def destroy_expired(self) -> None:
+        """Destroy the keys older than the previous hour. Failures are retried on the next run."""
         await self._destroy([n for n, hour in self._hours.items() if hour < self._hour() - 1])
 
     async def stop(self) -> None:
-        """Destroy all keys: no call of this process is open any more."""
+        """Destroy all keys. No call of this process may be open any more."""
         await self._destroy([*self._hours])
 
     async def _destroy(self, names: list[str]) -> None:
         for name in names:
             try:
                 await asyncio.to_thread(self._objects.delete, name)
-            except MillraceError as failure:  # tried again, or found by the sweep of orphans
+            except MillraceError as failure:  # retried, or found by the orphan sweep
                 _LOG.warning("a key of calls stays", extra={"code": failure.code})
                 continue
             self._hours.pop(name, None)
@@ -78,7 +79,7 @@ class CallKeys:
 
 
 def encrypt_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
-    """Return the item of a call as it may be on the log."""
+    """Return the item of a call with its body encrypted, for the log."""
     if cipher is None or item.length:
         return item
     place = Place(job.job_id, Way.IN, item.index)
@@ -86,7 +87,7 @@ def encrypt_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
 
 
 def decrypt_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCipher) -> list[bytes]:
-    """Return pieces in clear; `first` is the number of the first. Raises BodyUnreadableError."""
+    """Return decrypted pieces; `first` is the number of the first. Raises BodyUnreadableError."""
     return [
         cipher.decrypt(piece, Place(job.job_id, Way.OUT, number))
         for number, piece in enumerate(pieces, first)
@@ -94,16 +95,16 @@ def decrypt_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCip
 
 
 def decrypt_end(job: JobRef, end: ReplyEnd, cipher: BodyCipher) -> ReplyEnd:
-    """Return an end in clear. Raises BodyUnreadableError.
+    """Return a decrypted end. Raises BodyUnreadableError.
 
-    Of a call that ended before its replica had the key the error is one of ours, and in clear.
+    An error of a call that ended before its replica had the key is in plain text.
     """
-    is_ours = end.status_code >= _FIRST_ERROR_STATUS and end.body[:1] == b"{"
-    if not end.body or is_ours:
+    is_plain_error = end.status_code >= _FIRST_ERROR_STATUS and end.body[:1] == b"{"
+    if not end.body or is_plain_error:
         return end
     return msgspec.structs.replace(end, body=decrypt_body(job, end.body, cipher))
 
 
 def decrypt_body(job: JobRef, body: bytes, cipher: BodyCipher) -> bytes:
-    """Return the body of an end in clear. Raises BodyUnreadableError."""
+    """Return the decrypted body of an end. Raises BodyUnreadableError."""
     return cipher.decrypt(body, Place(job.job_id, Way.OUT, END))

@@ -277,14 +277,14 @@ async def test_the_role_ends_with_its_transaction(walled: Walled) -> None:
     try:
         us = await database.run_across_tenants(who)
         assert us[1:] == (sa.make_url(walled.url).username, "")
-        walled_off = await database.run_for(walled.tenant, who)
+        walled_off = await database.run_for_tenant(walled.tenant, who)
         assert walled_off == (us[0], TENANT_ROLE, str(walled.tenant))
         assert await database.run_across_tenants(who) == us
         with pytest.raises(LookupError):
-            await database.run_for(walled.tenant, fail)
+            await database.run_for_tenant(walled.tenant, fail)
         assert await database.run_across_tenants(who) == us
         with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
-            await database.run_for(walled.tenant, be_refused)
+            await database.run_for_tenant(walled.tenant, be_refused)
         assert await database.run_across_tenants(who) == us
     finally:
         database.close()
@@ -305,7 +305,7 @@ def stranger(walled: Walled) -> Iterator[Database]:
 
 
 async def test_a_login_that_may_not_take_the_role_is_not_ready(stranger: Database) -> None:
-    assert await stranger.hindrance(5) == "role millrace_tenant is missing, or not ours to take"
+    assert await stranger.find_problem(5) == "role millrace_tenant is missing, or not ours to take"
 
 
 def test_a_page_of_jobs_reads_a_page(database_url: str) -> None:

@@ -66,19 +66,19 @@ async def test_transactions_of_one_tenant_that_hang_delay_nobody_else(database_u
                 return await answer()
 
     try:
-        mine = [asyncio.create_task(database.run_for(me, hang)) for _ in range(20)]
+        mine = [asyncio.create_task(database.run_for_tenant(me, hang)) for _ in range(20)]
         given_up = await asyncio.gather(*mine, return_exceptions=True)
         assert {type(one) for one in given_up} == {DatabaseUnavailableError}
-        assert await until_answered(lambda: database.run_for(other, look)) == 1
+        assert await until_answered(lambda: database.run_for_tenant(other, look)) == 1
         assert await until_answered(lambda: database.run_across_tenants(look)) == 1
-        assert await database.hindrance(10) is None
+        assert await database.find_problem(10) is None
         with pytest.raises(
             DatabaseUnavailableError
         ):  # its threads are taken though nobody waits for them
-            await database.run_for(me, look)
+            await database.run_for_tenant(me, look)
         assert count == 4
         may_end.set()
-        assert await until_answered(lambda: database.run_for(me, look)) == 1
+        assert await until_answered(lambda: database.run_for_tenant(me, look)) == 1
         assert count == 4
     finally:
         may_end.set()
@@ -93,8 +93,8 @@ async def test_an_api_whose_server_only_reads_is_not_ready(
     settings = DatabaseSettings.model_validate({"url": database_url})
     database = Database(create_engine(settings, application_name="test"), threads=1, timeout_s=10)
     try:
-        assert await database.hindrance(10) == "database away"
+        assert await database.find_problem(10) == "database away"
         execute(postgres_url, f"ALTER DATABASE {name} RESET default_transaction_read_only")
-        assert await database.hindrance(10) is None
+        assert await database.find_problem(10) is None
     finally:
         database.close()

@@ -127,16 +127,16 @@ def _job(*, durable: bool) -> JobRef:
 
 def exchange(site: Any) -> Exchange:
     hold = BodyHold(BodyRoom(1, body_bytes_max=1))
-    hold.belong_to(ME)
+    hold.assign_tenant(ME)
     parts = SimpleNamespace(
         send=site.send,
         readers=site.readers,
         recording=None,
-        body_hold=hold,
+        body_reservation=hold,
         connection=None,
         arrived_s=0.0,
     )
-    parts.hold_answer = lambda count: Exchange.hold_answer(cast("Exchange", parts), count)
+    parts.reserve_response_memory = lambda count: Exchange.reserve_response_memory(cast("Exchange", parts), count)
     return cast("Exchange", parts)
 
 

@@ -51,7 +51,7 @@ async def test_revoked_keys_do_not_stay_unseen(caplog: pytest.LogCaptureFixture)
 async def test_stale_routes_do_not_stay_unseen() -> None:
     database = Broken(DatabaseUnavailableError(), RuntimeError("secret"))
     routes = ModelCache(cast(Database, database), SystemClock())
-    (failure,) = await told_of(asyncio.create_task(routes.keep_fresh(0.001)))
+    (failure,) = await told_of(asyncio.create_task(routes.refresh_periodically(0.001)))
 
     assert str(failure) == "The task Routes.keep_fresh died: RuntimeError."
 

@@ -16,7 +16,7 @@ ME, OTHER, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)
 
 def hold(room: BodyRoom, tenant_id: UUID) -> BodyHold:
     body = BodyHold(room)
-    body.belong_to(tenant_id)
+    body.assign_tenant(tenant_id)
     return body
 
 
@@ -60,13 +60,13 @@ class Upload:
     def __init__(self, room: BodyRoom, declared: int) -> None:
         self.headers = {b"content-length": b"%d" % declared}
         self.connection = self
-        self.body_hold = hold(room, ME)
+        self.body_reservation = hold(room, ME)
         self._messages: asyncio.Queue[dict[str, object]] = asyncio.Queue()
 
     async def receive(self) -> dict[str, object]:
         return await self._messages.get()
 
-    def notice_leaving(self) -> None:
+    def resume_reading(self) -> None:
         pass
 
     def send(self, body: bytes, *, more: bool) -> None:

@@ -97,7 +97,7 @@ def test_a_call_of_which_nothing_came_counts_for_nothing(end: Word, stream: bool
 def test_a_stream_that_is_cut_counts_for_its_prompt_and_what_came(end: Word) -> None:
     call = opened(stream=True)
     hear(call, b"a", b"b")
-    call.take_pieces()
+    call.drain_pieces()
     hear(call, b"c")
     end(call)
     hear(call, b"d")

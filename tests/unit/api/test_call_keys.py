@@ -63,10 +63,10 @@ async def test_an_hour_has_one_key_which_lives_an_hour_longer() -> None:
     assert keys.cipher(job(first)) is not None
     watch.now_s += KEY_S
     second = await keys.name()
-    await keys.destroy_past()
+    await keys.destroy_expired()
     assert {*store.objects} == {first, second}
     watch.now_s += KEY_S
-    await keys.destroy_past()
+    await keys.destroy_expired()
     assert {*store.objects} == {second}
     store.is_away = True
     await keys.stop()

@@ -32,7 +32,7 @@ class Site:
         parts = SimpleNamespace(database=self, readers=self.readers)
         self.services = cast("Services", parts)
 
-    async def run_for(self, *_: object, **__: object) -> object:
+    async def run_for_tenant(self, *_: object, **__: object) -> object:
         return self._found
 
 

@@ -96,7 +96,7 @@ async def test_what_could_not_be_said_is_said_later() -> None:
     request_id = new_uuid()
     news.abort(request_id)
     await turn()
-    assert health.oldest_s() == 0  # what was never queued is not owed
+    assert health.oldest_pending_s() == 0  # what was never queued is not owed
 
     log.is_full = False
     news.say()
@@ -155,7 +155,7 @@ async def test_a_silent_log_is_not_flooded() -> None:
         news.say()
     assert len(log.news) < 20
     await log.acknowledge()
-    assert news.was_heard
+    assert news.is_acknowledged
 
     news.say(leaving=True)
     assert log.news[-1].leaving
@@ -171,7 +171,7 @@ async def test_silence_of_the_log_is_noticed() -> None:
     clock.now_s += LOST_S
     news.say()
     clock.now_s += 0.1
-    assert health.oldest_s() > 0
+    assert health.oldest_pending_s() > 0
     assert await asyncio.wait_for(lost, 5) == clock.now_s
     beating.cancel()
 

@@ -20,7 +20,7 @@ class Part:
     def __init__(self, steps: list[str]) -> None:
         self._steps = steps
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         self._steps.append("told")
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ def test_a_tail_that_hangs_is_waited_for_from_when_it_was_told(
     monkeypatch.setattr(topic_tail_threads, "_STOP_S", 0.0)
     tail.start()
     assert polls.wait(10)
-    tail.tell_to_stop()
+    tail.request_stop()
     monkeypatch.setattr(topic_tail_threads, "_STOP_S", 60.0)
     began_s = time.monotonic()
     tail.stop()

@@ -53,7 +53,7 @@ def test_only_the_first_execution_is_heard() -> None:
 
     assert call.pieces == [b"a", b"b"]
     assert call.end == END
-    assert call.heard_s == 1.0
+    assert call.replied_s == 1.0
 
 
 def test_the_word_that_it_has_begun_binds_a_call_to_no_execution() -> None:
@@ -61,13 +61,13 @@ def test_the_word_that_it_has_begun_binds_a_call_to_no_execution() -> None:
     patient, begun = opened(calls), opened(calls)
     calls.receive_replies(reply(begun, first), now_s=1.0)
     for call in (patient, begun):
-        call.give_up_waiting()
+        call.expire_in_queue()
     assert patient.failure is not None
     assert patient.failure.code == "queue_timeout"
     assert not begun.has_ended
-    assert calls.may_run(begun.job.job_id, now_s=2.0)
+    assert calls.may_rerun(begun.job.job_id, now_s=2.0)
     calls.receive_replies(reply(begun, second, b"a", end=END), now_s=3.0)
-    assert (begun.pieces, begun.end, begun.heard_s) == ([b"a"], END, 3.0)
+    assert (begun.pieces, begun.end, begun.replied_s) == ([b"a"], END, 3.0)
 
 
 @pytest.mark.parametrize("first", ["end", "failure", "leave"])
@@ -107,11 +107,11 @@ def test_what_nobody_waits_for_is_dropped_and_counted() -> None:
 def test_a_second_delivery_may_run_while_nothing_was_heard() -> None:
     calls = new_calls()
     call = opened(calls)
-    assert calls.may_run(call.job.job_id, now_s=1.0)
-    assert not calls.may_run(new_uuid(), now_s=1.0)
+    assert calls.may_rerun(call.job.job_id, now_s=1.0)
+    assert not calls.may_rerun(new_uuid(), now_s=1.0)
 
     calls.receive_replies(reply(call, new_uuid(), b"a"), now_s=1.0)
-    assert not calls.may_run(call.job.job_id, now_s=2.0)
+    assert not calls.may_rerun(call.job.job_id, now_s=2.0)
 
 
 def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
@@ -119,10 +119,10 @@ def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
     dead, alive = opened(calls), opened(calls)
     for call in (dead, alive):
         calls.receive_replies(reply(call, execution, b"a"), now_s=1.0)
-        calls.may_run(call.job.job_id, now_s=2.0)
+        calls.may_rerun(call.job.job_id, now_s=2.0)
     calls.receive_replies(reply(alive, execution, b"b"), now_s=2.5)
-    calls.may_run(dead.job.job_id, now_s=2.9)  # asking again does not help it
-    calls.end_doubted(now_s=2.1 + RERUN_SILENCE_S_MAX)
+    calls.may_rerun(dead.job.job_id, now_s=2.9)  # asking again does not help it
+    calls.fail_silent_executions(now_s=2.1 + RERUN_SILENCE_S_MAX)
 
     assert alive.failure is None
     assert isinstance(dead.failure, ApiError)
@@ -133,10 +133,10 @@ def test_begun_calls_of_a_pool_without_replicas_end() -> None:
     calls = new_calls()
     begun, waiting = opened(calls), opened(calls)
     calls.receive_replies(reply(begun, new_uuid(), b"a"), now_s=1.0)
-    calls.end_abandoned(lambda pool: pool != begun.job.pool)
+    calls.fail_calls_of_dead_pools(lambda pool: pool != begun.job.pool)
     assert not begun.has_ended
 
-    calls.end_abandoned(lambda pool: pool == begun.job.pool)
+    calls.fail_calls_of_dead_pools(lambda pool: pool == begun.job.pool)
     assert isinstance(begun.failure, ApiError)
     assert begun.failure.code == stream_interrupted().code
     assert waiting.failure is None  # another replica may still run it, once

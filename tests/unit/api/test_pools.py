@@ -40,22 +40,22 @@ def test_the_bulk_half_of_a_replica_is_not_ours() -> None:
 
 def test_silence_means_absence_after_a_moment() -> None:
     pools = PoolStates(since_s=0.0)
-    assert not pools.may_tell(now_s=1.0)
+    assert not pools.is_warm(now_s=1.0)
     pools.hear([record("a")], now_s=1.0)
     pools.hear([], now_s=1.1 + SILENCE_S_MAX)
 
     assert pools.find("p") is None
-    assert pools.may_tell(now_s=1.1 + SILENCE_S_MAX)
+    assert pools.is_warm(now_s=1.1 + SILENCE_S_MAX)
 
 
 def test_any_word_of_a_replica_is_a_sign_of_life() -> None:
     pools = PoolStates(since_s=0.5)
-    assert pools.alive_s("p") == 0.5
+    assert pools.last_seen_s("p") == 0.5
     pools.hear([record("a", job_class="bulk", available=False)], now_s=7.0)
     pools.hear([], now_s=20.0)
 
-    assert pools.alive_s("p") == 7.0
-    assert pools.alive_s("other") == 0.5
+    assert pools.last_seen_s("p") == 7.0
+    assert pools.last_seen_s("other") == 0.5
 
 
 def test_execution_times_follow_slowly() -> None:

@@ -24,7 +24,7 @@ class Postgres:
         self.looks, self.answer = 0, "database away"
         self.may_answer = asyncio.Event()
 
-    async def hindrance(self, _timeout_s: float) -> str | None:
+    async def find_problem(self, _timeout_s: float) -> str | None:
         self.looks += 1
         await self.may_answer.wait()
         return self.answer or None
@@ -37,10 +37,10 @@ def probe(postgres: Postgres, clock: StillClock) -> DatabaseProbe:
 async def test_many_share_one_look_however_long_it_takes() -> None:
     postgres, clock = Postgres(), StillClock()
     asked = probe(postgres, clock)
-    first = asyncio.create_task(asked.hindrance())
+    first = asyncio.create_task(asked.find_problem())
     await asyncio.sleep(0)
     clock.now_s += 5
-    others = [asyncio.create_task(asked.hindrance()) for _ in range(20)]
+    others = [asyncio.create_task(asked.find_problem()) for _ in range(20)]
     await asyncio.sleep(0)
     first.cancel()  # whoever asked first went away
     postgres.may_answer.set()
@@ -53,10 +53,10 @@ async def test_an_answer_is_kept_for_a_second() -> None:
     postgres, clock = Postgres(), StillClock()
     postgres.may_answer.set()
     asked = probe(postgres, clock)
-    assert await asked.hindrance() == "database away"
+    assert await asked.find_problem() == "database away"
     postgres.answer = ""
     clock.now_s += 0.9
-    assert await asked.hindrance() == "database away"
+    assert await asked.find_problem() == "database away"
     clock.now_s += 0.1
-    assert await asked.hindrance() is None
+    assert await asked.find_problem() is None
     assert postgres.looks == 2

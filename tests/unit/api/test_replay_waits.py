@@ -52,7 +52,7 @@ def waits(rows: Rows, wait_s_max: float = 30.0) -> ReplayWaiter:
 
 async def test_what_is_free_is_not_waited_for() -> None:
     rows = Rows()
-    assert await waits(rows).until_free(Look(rows, KeyInFlightError(), 0)) == "free"
+    assert await waits(rows).retry_until_free(Look(rows, KeyInFlightError(), 0)) == "free"
     assert rows.looks == 0
 
 
@@ -70,25 +70,25 @@ async def test_a_repeat_goes_on_when_its_row_is_there(refusal: Refusal, method: 
 
 async def test_a_key_that_is_locked_is_tried_again() -> None:
     rows = Rows()
-    assert await waits(rows).until_free(Look(rows, KeyInFlightError(), 2)) == "free"
+    assert await waits(rows).retry_until_free(Look(rows, KeyInFlightError(), 2)) == "free"
 
 
 async def test_a_call_that_runs_on_is_in_flight() -> None:
     rows = Rows()
     with pytest.raises(KeyInFlightError):
-        await waits(rows, 0.1).until_free(Look(rows, KeyInFlightError(JOB), 1000))
+        await waits(rows, 0.1).retry_until_free(Look(rows, KeyInFlightError(JOB), 1000))
     with pytest.raises(KeyInFlightError):
-        await waits(rows, 0).until_free(Look(rows, KeyInFlightError(JOB), 1))
+        await waits(rows, 0).retry_until_free(Look(rows, KeyInFlightError(JOB), 1))
 
 
 async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_waiter, "WAITING_MAX", 1)
     rows = Rows()
     all_of_them = waits(rows)
-    first = asyncio.create_task(all_of_them.until_free(Look(rows, KeyInFlightError(JOB), 1)))
+    first = asyncio.create_task(all_of_them.retry_until_free(Look(rows, KeyInFlightError(JOB), 1)))
     await asyncio.wait_for(rows.looked_twice.wait(), 20)
     with pytest.raises(KeyInFlightError):
-        await all_of_them.until_free(Look(rows, KeyInFlightError(JOB), 1))
+        await all_of_them.retry_until_free(Look(rows, KeyInFlightError(JOB), 1))
     rows.ended = True
     assert await asyncio.wait_for(first, 20) == "free"
 
@@ -96,6 +96,6 @@ async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_another_refusal_is_told_at_once() -> None:
     rows = Rows()
     with pytest.raises(KeyReusedError):
-        await waits(rows).until_free(Look(rows, KeyReusedError(), 1))
+        await waits(rows).retry_until_free(Look(rows, KeyReusedError(), 1))
     with pytest.raises(KeyInFlightError):
-        await waits(rows).until_settled(Look(rows, KeyInFlightError(), 1))
+        await waits(rows).retry_until_settled(Look(rows, KeyInFlightError(), 1))

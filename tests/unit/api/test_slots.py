@@ -47,10 +47,10 @@ def test_whoever_is_refused_is_told_when_to_come_again() -> None:
 
 def test_a_slot_whose_tenant_is_not_known_counts_for_all_alone() -> None:
     slots = TenantSlots("requests_in_flight", 2)
-    with slots.unclaimed(), slots.unclaimed() as claim:
+    with slots.acquire_unassigned(), slots.acquire_unassigned() as claim:
         assert refusal(slots, ME).status == 503
         claim(ME)
-    with slots.unclaimed() as claim, slots.one(ME), pytest.raises(ApiError) as refused:
+    with slots.acquire_unassigned() as claim, slots.one(ME), pytest.raises(ApiError) as refused:
         claim(ME)
     assert refused.value.status == 429
 

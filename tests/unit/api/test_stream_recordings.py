@@ -28,7 +28,7 @@ class Keys:
         self.saved: dict[str, bytes] = {}
         self.freed: list[str] = []
 
-    async def run_for(self, _: UUID, work: object, claim: Claim, *given: Answer) -> None:
+    async def run_for_tenant(self, _: UUID, work: object, claim: Claim, *given: Answer) -> None:
         if work is idempotency.let_go:
             self.freed.append(claim.key)
         else:

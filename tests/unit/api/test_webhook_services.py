@@ -45,7 +45,7 @@ def services(names: Names) -> WebhookServices:
 
 async def refused(asked: WebhookServices, tenant_id: UUID, url: str) -> int:
     with pytest.raises(ApiError) as refusal:
-        await asked.checked_url(tenant_id, url, param="url")
+        await asked.validate_url(tenant_id, url, param="url")
     return refusal.value.status
 
 
@@ -55,8 +55,8 @@ async def test_names_that_hang_hold_up_their_tenant_alone(names: Names) -> None:
     assert statuses == [503] * 40
     assert names.busy == 2  # given up, and yet no thread is free before the name server answers
     assert await refused(asked, ME, QUICK) == 503
-    assert (await asked.checked_url(OTHER, QUICK, param="url")).host == "quick.example.com"
+    assert (await asked.validate_url(OTHER, QUICK, param="url")).host == "quick.example.com"
 
     names.answers.set()
     await asyncio.sleep(0)
-    assert await asked.checked_url(ME, HANGING, param="url")
+    assert await asked.validate_url(ME, HANGING, param="url")

@@ -35,16 +35,16 @@ class Client:
         self.is_stuck = asyncio.Event()
 
     @property
-    def is_behind(self) -> bool:
+    def is_write_paused(self) -> bool:
         return self._reads <= len(self.sent)
 
-    async def caught_up(self) -> None:
-        if self.is_behind:
+    async def drain(self) -> None:
+        if self.is_write_paused:
             self.is_stuck.set()
             await asyncio.Event().wait()
 
     async def send(self, message: Message) -> None:
-        await self.caught_up()
+        await self.drain()
         self.sent.append(message)
 
     def drop(self) -> None:
@@ -55,11 +55,11 @@ def exchange(
     send: Send, readers: Readers | None = None, recording: Recording | None = None
 ) -> Exchange:
     hold = BodyHold(BodyRoom(1, body_bytes_max=1))
-    hold.belong_to(ME)
+    hold.assign_tenant(ME)
     parts = SimpleNamespace(
-        send=send, readers=readers or room(), recording=recording, body_hold=hold
+        send=send, readers=readers or room(), recording=recording, body_reservation=hold
     )
-    parts.hold_answer = lambda count: Exchange.hold_answer(cast("Exchange", parts), count)
+    parts.reserve_response_memory = lambda count: Exchange.reserve_response_memory(cast("Exchange", parts), count)
     return cast("Exchange", parts)
 
 

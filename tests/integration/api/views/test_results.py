@@ -113,21 +113,21 @@ def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:
 def test_a_stream_follows_to_the_end(site: Site) -> None:
     batch = add_batch(site, 500)
     seen: list[Followed] = []
-    has_begun = threading.Event()
+    has_started = threading.Event()
 
-    def follow() -> None:
+    def subscribe() -> None:
         with (
             site.client() as client,
             following(client, f"{batch.path}/results") as events,
         ):
             for event in events:
-                has_begun.set()
+                has_started.set()
                 if event is not None:
                     seen.append(event)
 
-    thread = threading.Thread(target=follow)
+    thread = threading.Thread(target=subscribe)
     thread.start()
-    assert has_begun.wait(20)
+    assert has_started.wait(20)
     for first in range(0, 500, 50):
         batch.write(*[outcome(index) for index in range(first, first + 50)])
         deadline = time.monotonic() + 10
@@ -226,12 +226,12 @@ def test_a_hundred_followers_of_one_job_cost_one_look(open_site: OpenSite) -> No
     limits = httpx.Limits(max_connections=120)
     headers = {"authorization": f"Bearer {site.key.secret}"}
 
-    def follow(client: httpx.Client, mine: list[int]) -> None:
+    def subscribe(client: httpx.Client, mine: list[int]) -> None:
         with following(client, f"{batch.path}/results") as events:
             mine += [event.id for event in events if event is not None]
 
     with httpx.Client(base_url=site.url, headers=headers, timeout=30, limits=limits) as client:
-        threads = [threading.Thread(target=follow, args=(client, mine)) for mine in seen]
+        threads = [threading.Thread(target=subscribe, args=(client, mine)) for mine in seen]
         for thread in threads:
             thread.start()
         for first in range(0, 400, 100):

@@ -35,7 +35,7 @@ class Jobs:
             raise answer
         return {job_id: answer[job_id] for job_id in job_ids if job_id in answer}
 
-    def followers(self) -> ProgressPoller:
+    def progress_poller(self) -> ProgressPoller:
         return ProgressPoller(cast(Database, self), interval_s=0.001, on_failure=self._fail)
 
     def _fail(self, failure: MillraceError) -> None:
@@ -48,44 +48,44 @@ START = JobProgress(0, is_terminal=False)
 
 async def test_all_followers_share_one_look_and_hear_once() -> None:
     jobs = Jobs({JOB: JobProgress(5, is_terminal=False), OTHER: START})
-    followers = jobs.followers()
+    progress_poller = jobs.progress_poller()
     with (
-        followers.follow(JOB, START) as one,
-        followers.follow(JOB, START) as two,
-        followers.follow(OTHER, START) as other,
+        progress_poller.subscribe(JOB, START) as one,
+        progress_poller.subscribe(JOB, START) as two,
+        progress_poller.subscribe(OTHER, START) as other,
     ):
         assert await one.changed(5)
         assert await two.changed(5)
         assert one.news == two.news == JobProgress(5, is_terminal=False)
         assert not await other.changed(0.05)
         assert not await one.changed(0.05)
-        assert (followers.count, followers.of(JOB)) == (3, 2)
+        assert (progress_poller.count, progress_poller.of(JOB)) == (3, 2)
     assert all(sorted(asked) == [JOB, OTHER] for asked in jobs.asked)
-    assert followers.count == 0
+    assert progress_poller.count == 0
 
 
 async def test_nobody_looks_while_nobody_follows() -> None:
     jobs = Jobs({JOB: JobProgress(1, is_terminal=False)})
-    followers = jobs.followers()
-    with followers.follow(JOB, START) as follower:
-        assert await follower.changed(5)
+    progress_poller = jobs.progress_poller()
+    with progress_poller.subscribe(JOB, START) as subscription:
+        assert await subscription.changed(5)
     async with asyncio.timeout(5):
-        assert followers._looking is not None
-        await followers._looking
+        assert progress_poller._looking is not None
+        await progress_poller._looking
     count = len(jobs.asked)
     await asyncio.sleep(0.02)
     assert len(jobs.asked) == count
 
-    with followers.follow(JOB, START) as again:
+    with progress_poller.subscribe(JOB, START) as again:
         assert await again.changed(5)
 
 
 async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
     jobs = Jobs(ValueError)
-    with jobs.followers().follow(JOB, START) as follower:
+    with jobs.progress_poller().subscribe(JOB, START) as subscription:
         async with asyncio.timeout(20):
             await jobs.failed.wait()
-        assert not await follower.changed(0.05)
+        assert not await subscription.changed(0.05)
 
     (failure,) = jobs.failures
     assert str(failure) == "The task Followers._look died: ValueError."
@@ -99,9 +99,9 @@ async def test_an_absent_database_delays_news() -> None:
     jobs = Jobs(
         DatabaseUnavailableError, DatabaseUnavailableError, {JOB: JobProgress(1, is_terminal=True)}
     )
-    with jobs.followers().follow(JOB, START) as follower:
-        assert await follower.changed(5)
-        assert follower.news.is_terminal
+    with jobs.progress_poller().subscribe(JOB, START) as subscription:
+        assert await subscription.changed(5)
+        assert subscription.news.is_terminal
 
 
 class Rows:
@@ -111,7 +111,7 @@ class Rows:
         self.count, self.reads = count, 0
         self.body = b"x" * body_bytes
 
-    async def run_for(
+    async def run_for_tenant(
         self, _tenant: UUID, _work: object, _job: object, **asked: Any
     ) -> list[SequencedRow]:
         self.reads += 1
@@ -126,7 +126,7 @@ class Rows:
 class Away:
     """A database that does not answer."""
 
-    async def run_for(self, *_args: object, **_asked: object) -> None:
+    async def run_for_tenant(self, *_args: object, **_asked: object) -> None:
         raise DatabaseUnavailableError
 
 

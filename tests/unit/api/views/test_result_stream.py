@@ -35,7 +35,7 @@ class Database:
         self.hangs = False
         self.is_gone = False
 
-    async def run_for(self, _tenant_id: object, work: Any, *_: object, **__: object) -> Any:
+    async def run_for_tenant(self, _tenant_id: object, work: Any, *_: object, **__: object) -> Any:
         if self.hangs:
             await asyncio.Event().wait()
         if work is result_source and self.is_gone:
@@ -46,9 +46,9 @@ class Database:
 def views(objects: MemoryObjects, database: Database, **given: object) -> ViewServices:
     settings = ApiSettings.model_validate(given)
     services: Any = SimpleNamespace(objects=objects, database=database, settings=settings)
-    followers = ProgressPoller(cast(Any, database), interval_s=10)
+    progress_poller = ProgressPoller(cast(Any, database), interval_s=10)
     pages = ResultPageCache(cast(Any, database))
-    return ViewServices(services, None, followers, cast(Any, None), pages)
+    return ViewServices(services, None, progress_poller, cast(Any, None), pages)
 
 
 def stream(objects: MemoryObjects, database: Database, *, live: bool = False) -> ResultStream:
