@@ -1,4 +1,4 @@
-"""The application: routes, errors and the envelope around them. It opens no connection."""
+"""The application: routes, error handlers and middleware. Creating it opens no connection."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,29 +52,31 @@ ROUTERS: Final = (
     item_routes.router,
     result_routes.router,
 )
-"""All that has routes, but for online calls: those are served around the framework."""
+"""All routers. Online calls are not among them: they are served in front of FastAPI."""
 
 _REFRESH_S_MIN: Final = 0.05
 
 _ONLINE_PER_OPEN: Final = 2
-"""Calls may also arrive, or be answered, while as many as may wait do."""
+"""Online requests that may be in flight for each open call: others may be arriving or responding.
+"""
 
 
-def create_app(  # noqa: PLR0913  one argument a part of the process
+def create_app(  # noqa: PLR0913  one argument for each part of the process
     settings: ApiSettings,
     engine: sa.Engine,
     objects: ObjectStore,
     *,
     database_threads: int,
     clock: Clock,
-    setup: OnlineDeps | None = None,
+    online_deps: OnlineDeps | None = None,
     webhooks: WebhookSettings | None = None,
 ) -> ASGIApp:
-    """Return the application; it closes `engine` when it stops.
+    """Return the application. It closes `engine` when it stops.
 
-    Without `setup` it serves no online calls; without a key in `webhooks`, none of those.
+    Without `online_deps` it serves no online calls; without a key in `webhooks`, no webhook
+    secrets.
     """
-    online_settings = OnlineSettings() if setup is None else setup.settings
+    online_settings = OnlineSettings() if online_deps is None else online_deps.settings
     services = Services(
         settings=settings,
         database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
@@ -88,16 +90,20 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         docs_url="/docs" if settings.docs else None,
         openapi_url="/openapi.json" if settings.docs else None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would be built from the Host header
+        redirect_slashes=False,  # a redirect would contain the Host header
         lifespan=_lifespan,
     )
     app.state.services = services
     app.state.probe = health.DatabaseProbe(services.database, clock)
     app.state.webhooks = webhook_services(webhooks or WebhookSettings())
-    app.state.online = online = None if setup is None else OnlineRuntime(setup, services, clock)
-    app.state.on_failure = on_failure = end_process if setup is None else setup.on_failure
+    app.state.online = online = (
+        None if online_deps is None else OnlineRuntime(online_deps, services, clock)
+    )
+    app.state.on_failure = on_failure = (
+        end_process if online_deps is None else online_deps.on_failure
+    )
     app.state.views = create_view_services(
-        services, None if setup is None else setup.kafka, on_failure
+        services, None if online_deps is None else online_deps.kafka, on_failure
     )
     install_error_handlers(app)
     app.add_middleware(HeadAsGet)
@@ -105,7 +111,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         app.include_router(router)
     describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
-    open_calls_max = 0 if setup is None else online_settings.open_calls_max
+    open_calls_max = 0 if online_deps is None else online_settings.open_calls_max
     return RequestEnvelope(
         routed,
         in_flight_max=settings.requests_in_flight_max,
@@ -121,8 +127,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     threads = ObjectThreadPool(services.settings.object_threads)
     asyncio.get_running_loop().set_default_executor(threads)
     every_s = services.settings.key_cache_s / ROUNDS_PER_TTL
-    keys = refresh_keys(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
-    refreshing = supervise(asyncio.create_task(keys), app.state.on_failure)
+    refresh = refresh_keys(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
+    refreshing = supervise(asyncio.create_task(refresh), app.state.on_failure)
     online: OnlineRuntime | None = app.state.online
     if online is not None:
         online.start()

@@ -1,4 +1,4 @@
-"""The route of the audit log: what was done in a tenant's name, and the seals of it."""
+"""The route of the audit log: the actions in a tenant's name, and their seals."""
 
 from typing import Any
 
@@ -23,21 +23,21 @@ async def show_list(
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
-    """List what was done, newest first."""
-    found = await services.database.run_for_tenant(
+    """List entries, newest first."""
+    page = await services.database.run_for_tenant(
         principal.tenant_id,
         list_acts,
         principal.tenant_id,
         after=parse_after(ENTRY, after),
         limit=limit,
     )
-    if found is None:
+    if page is None:
         raise unknown_cursor()
-    return json_response(page_object(Page(*found), entry_object))
+    return json_response(page_object(Page(*page), entry_object))
 
 
 def entry_object(row: sa.Row[Any]) -> dict[str, object]:
-    """Return a row as clients see it."""
+    """Return an entry as responses show it."""
     return {
         **entry_fields(row),
         "object": "audit_log.entry",

@@ -1,8 +1,8 @@
-"""Routes by which owners control running batches: pause, change, extend and seal them.
+"""Routes that control running batches: change, append, pause, resume, seal.
 
-All of it is ours; nothing here changes what OpenAI's clients see of a batch that uses none of it.
-What a client may take back and do again is done again when it tries again: what was answered to an
-earlier try is no longer true when another wish came between.
+They extend OpenAI's API and do not affect batches that use none of them. An action that can be
+undone and repeated ignores retry counts, because its saved answer may be outdated; only an
+idempotency key of the client marks a retry.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ router = APIRouter()
 
 
 class ChangeBody(msgspec.Struct):
-    """What to change; unknown fields are ignored."""
+    """The fields to change; unknown fields are ignored."""
 
     completion_window: str | None = None
     expires_at: int | None = None
@@ -43,7 +43,7 @@ class ChangeBody(msgspec.Struct):
 
 
 class AppendBody(msgspec.Struct):
-    """Which file to append; unknown fields are ignored."""
+    """The file to append; unknown fields are ignored."""
 
     input_file_id: str
 
@@ -53,9 +53,9 @@ async def change(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Change the deadline or the priority of a job."""
-    repeats = idempotency_of_request(request, principal, services).for_client_key_only()
+    context = idempotency_of_request(request, principal, services).for_client_key_only()
     body = await json_body(request, ChangeBody, services.settings)
-    wanted = JobChange(
+    job_change = JobChange(
         completion_window=body.completion_window,
         expires_at_s=body.expires_at,
         priority=body.priority,
@@ -63,12 +63,16 @@ async def change(
     job_id = parse_public_id(JOB, batch_id)
 
     def work(connection: sa.Connection) -> Answer:
-        row = change_job(connection, principal.tenant_id, job_id, wanted)
-        given = {name: value for name, value in asdict(wanted).items() if value is not None}
-        record_audit_entry(connection, principal, Action.JOB_UPDATED, public_id(JOB, row.id), given)
+        row = change_job(connection, principal.tenant_id, job_id, job_change)
+        changed_fields = {
+            name: value for name, value in asdict(job_change).items() if value is not None
+        }
+        record_audit_entry(
+            connection, principal, Action.JOB_UPDATED, public_id(JOB, row.id), changed_fields
+        )
         return batch_answer(row)
 
-    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    answer, is_replay = await execute_once(context, services, body_sha256(request), work)
     return saved_response(answer, is_replay=is_replay)
 
 
@@ -77,17 +81,19 @@ async def append(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Append an input file to a job that is not sealed."""
-    repeats = idempotency_of_request(request, principal, services)
+    context = idempotency_of_request(request, principal, services)
     body = await json_body(request, AppendBody, services.settings)
     job_id, file_id = parse_public_id(JOB, batch_id), parse_public_id(FILE, body.input_file_id)
 
     def work(connection: sa.Connection) -> Answer:
         row = append_file(connection, principal.tenant_id, job_id, file_id)
-        told = {"input_file": body.input_file_id}
-        record_audit_entry(connection, principal, Action.JOB_APPENDED, public_id(JOB, row.id), told)
+        details = {"input_file": body.input_file_id}
+        record_audit_entry(
+            connection, principal, Action.JOB_APPENDED, public_id(JOB, row.id), details
+        )
         return batch_answer(row)
 
-    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    answer, is_replay = await execute_once(context, services, body_sha256(request), work)
     return saved_response(answer, is_replay=is_replay)
 
 
@@ -96,46 +102,46 @@ async def pause(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Pause a job; any body is ignored."""
-    repeats = idempotency_of_request(request, principal, services).for_client_key_only()
-    return await _controlled((pause_job, Action.JOB_PAUSED), repeats, batch_id, services)
+    context = idempotency_of_request(request, principal, services).for_client_key_only()
+    return await _apply_control((pause_job, Action.JOB_PAUSED), context, batch_id, services)
 
 
 @router.post("/v1/batches/{batch_id}/resume")
 async def resume(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
-    """Let a paused job go on; any body is ignored."""
-    repeats = idempotency_of_request(request, principal, services).for_client_key_only()
-    return await _controlled((resume_job, Action.JOB_RESUMED), repeats, batch_id, services)
+    """Resume a paused job; any body is ignored."""
+    context = idempotency_of_request(request, principal, services).for_client_key_only()
+    return await _apply_control((resume_job, Action.JOB_RESUMED), context, batch_id, services)
 
 
 @router.post("/v1/batches/{batch_id}/seal")
 async def seal(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
-    """Take no more files for a job; any body is ignored."""
-    repeats = idempotency_of_request(request, principal, services)
-    return await _controlled((seal_job, Action.JOB_SEALED), repeats, batch_id, services)
+    """Seal a job, which then accepts no more files; any body is ignored."""
+    context = idempotency_of_request(request, principal, services)
+    return await _apply_control((seal_job, Action.JOB_SEALED), context, batch_id, services)
 
 
 def batch_answer(row: sa.Row[Any]) -> Answer:
-    """Return a batch as the answer to a POST, which is kept for repetitions."""
+    """Return a batch as the answer to a POST, which is saved for replays."""
     return Answer(200, msgspec.json.encode(batch_object(row)))
 
 
-async def _controlled(
+async def _apply_control(
     control: tuple[Callable[[sa.Connection, UUID, UUID | None], sa.Row[Any]], Action],
-    repeats: IdempotencyContext,
+    context: IdempotencyContext,
     batch_id: str,
     services: Services,
 ) -> Response:
-    job_id, principal = parse_public_id(JOB, batch_id), repeats.principal
-    operation, action = control
+    job_id, principal = parse_public_id(JOB, batch_id), context.principal
+    apply_to_job, action = control
 
     def work(connection: sa.Connection) -> Answer:
-        row = operation(connection, principal.tenant_id, job_id)
+        row = apply_to_job(connection, principal.tenant_id, job_id)
         record_audit_entry(connection, principal, action, public_id(JOB, row.id))
         return batch_answer(row)
 
-    answer, is_replay = await execute_once(repeats, services, NO_BODY_SHA256, work)
+    answer, is_replay = await execute_once(context, services, NO_BODY_SHA256, work)
     return saved_response(answer, is_replay=is_replay)

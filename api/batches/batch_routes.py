@@ -1,4 +1,4 @@
-"""Routes of batches: jobs, as OpenAI's clients call them."""
+"""Routes of batches, compatible with OpenAI's clients. A batch is a job."""
 
 import asyncio
 import re
@@ -46,54 +46,54 @@ _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class OutputExpiry(msgspec.Struct):
-    """When the files of a job's results go."""
+    """When the result files of a job expire."""
 
     anchor: Literal["created_at"]
     seconds: int
 
 
 class BatchBody(msgspec.Struct):
-    """What a client sends; unknown fields are ignored."""
+    """The body of a new batch; unknown fields are ignored."""
 
     input_file_id: str
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
     output_expires_after: OutputExpiry | None = None
-    callback_url: str | None = None  # ours: told of this job alone
-    callback_events: list[str] | None = None  # ours
-    priority: int = PRIORITY_DEFAULT  # ours
-    sealed: bool = True  # ours: False lets further files be appended
-    deduplicate: bool = False  # ours: identical items are computed once
-    max_failed_items: int | None = None  # ours
-    max_failed_ratio: float | None = None  # ours
-    failed_ratio_sample: int | None = None  # ours
-    max_total_tokens: int | None = None  # ours
+    callback_url: str | None = None  # extension: receives the events of this job only
+    callback_events: list[str] | None = None  # extension
+    priority: int = PRIORITY_DEFAULT  # extension
+    sealed: bool = True  # extension: False allows files to be appended
+    deduplicate: bool = False  # extension: identical items are executed once
+    max_failed_items: int | None = None  # extension
+    max_failed_ratio: float | None = None  # extension
+    failed_ratio_sample: int | None = None  # extension
+    max_total_tokens: int | None = None  # extension
 
 
 @router.post("/v1/batches")
 async def create(
     request: Request, principal: PrincipalDep, services: ServicesDep, webhooks: WebhookServicesDep
 ) -> Response:
-    """Accept a job; what it answers survives us."""
-    repeats = idempotency_of_request(request, principal, services)
+    """Create a job. Once answered, it survives any crash."""
+    context = idempotency_of_request(request, principal, services)
     body = await json_body(request, BatchBody, services.settings)
     expiry = body.output_expires_after
-    trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
+    traceparent = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
     new = NewJob(
         input_file_id=parse_public_id(FILE, body.input_file_id),
         endpoint=body.endpoint,
         completion_window=body.completion_window,
         metadata=body.metadata,
         output_expires_after_s=expiry.seconds if expiry else None,
-        traceparent=trace[0] if trace else "",
+        traceparent=traceparent[0] if traceparent else "",
         options=_options(body),
     )
 
-    if body.callback_url is not None:  # its host may look otherwise now
-        known = await find_saved_answer(repeats, services, body_sha256(request))
-        if known is not None:
-            return saved_response(known, is_replay=True)
+    if body.callback_url is not None:  # a new look-up of its host may fail
+        saved = await find_saved_answer(context, services, body_sha256(request))
+        if saved is not None:
+            return saved_response(saved, is_replay=True)
     callback = await webhooks.validate_callback(
         principal.tenant_id, body.callback_url, body.callback_events
     )
@@ -104,11 +104,13 @@ async def create(
         )
         if callback is not None:
             add_callback(connection, principal.tenant_id, row.id, callback, webhooks.sealer)
-        told = {"input_file": body.input_file_id, "endpoint": body.endpoint}
-        record_audit_entry(connection, principal, Action.JOB_CREATED, public_id(JOB, row.id), told)
+        details = {"input_file": body.input_file_id, "endpoint": body.endpoint}
+        record_audit_entry(
+            connection, principal, Action.JOB_CREATED, public_id(JOB, row.id), details
+        )
         return batch_answer(row)
 
-    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    answer, is_replay = await execute_once(context, services, body_sha256(request), work)
     if not is_replay:
         metrics.JOBS_CREATED.labels(body.endpoint).inc()
     return saved_response(answer, is_replay=is_replay)
@@ -131,10 +133,10 @@ async def show_list(
 
 @router.get("/v1/batches/{batch_id}")
 async def show(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Show one job."""
-    wanted = parse_public_id(JOB, batch_id)
+    """Show a job."""
+    job_id = parse_public_id(JOB, batch_id)
     row = await services.database.run_for_tenant(
-        principal.tenant_id, find_whole_job, principal.tenant_id, wanted
+        principal.tenant_id, find_whole_job, principal.tenant_id, job_id
     )
     return json_response(batch_object(row))
 
@@ -143,36 +145,36 @@ async def show(batch_id: str, principal: PrincipalDep, services: ServicesDep) ->
 async def cancel(
     request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
-    """Close a job; any body is ignored, clients send an empty one that claims to be JSON."""
-    wanted = parse_public_id(JOB, batch_id)
-    repeats = idempotency_of_request(request, principal, services)
+    """Cancel a job; any body is ignored. Clients send an empty one with a JSON media type."""
+    job_id = parse_public_id(JOB, batch_id)
+    context = idempotency_of_request(request, principal, services)
 
     def work(connection: sa.Connection) -> Answer:
-        row = cancel_job(connection, principal.tenant_id, wanted)
+        row = cancel_job(connection, principal.tenant_id, job_id)
         record_audit_entry(connection, principal, Action.JOB_CANCELLED, public_id(JOB, row.id))
         return batch_answer(row)
 
-    answer, is_replay = await execute_once(repeats, services, NO_BODY_SHA256, work)
+    answer, is_replay = await execute_once(context, services, NO_BODY_SHA256, work)
     return saved_response(answer, is_replay=is_replay)
 
 
 @router.delete("/v1/batches/{batch_id}")
 async def delete(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Delete a job that has ended, with everything that it has but its place in the ledger."""
-    wanted = parse_public_id(JOB, batch_id)
-    if wanted is None:
+    """Delete a job that has ended, with all its data except its entry in the ledger."""
+    job_id = parse_public_id(JOB, batch_id)
+    if job_id is None:
         raise JobMissingError
-    shown_id = public_id(JOB, wanted)
+    batch_public_id = public_id(JOB, job_id)
 
     def work(connection: sa.Connection) -> None:
-        counts = delete_batch(connection, principal.tenant_id, wanted, key_id=principal.key_id)
-        record_audit_entry(connection, principal, Action.JOB_DELETED, shown_id, counts)
+        counts = delete_batch(connection, principal.tenant_id, job_id, key_id=principal.key_id)
+        record_audit_entry(connection, principal, Action.JOB_DELETED, batch_public_id, counts)
 
     await services.database.run_for_tenant(principal.tenant_id, work)
     if principal.zero_retention:
-        with suppress(MillraceError):  # a finaliser does it again
-            await asyncio.to_thread(destroy_key, services.objects, wanted)
-    return json_response({"id": shown_id, "object": "batch", "deleted": True})
+        with suppress(MillraceError):  # a finaliser retries it
+            await asyncio.to_thread(destroy_key, services.objects, job_id)
+    return json_response({"id": batch_public_id, "object": "batch", "deleted": True})
 
 
 def _options(body: BatchBody) -> JobOptions:

@@ -1,4 +1,4 @@
-"""Routes of dead letters: items that failed for good, and the way to run them again."""
+"""Routes of dead letters: items that failed finally, and redriving them in a new batch."""
 
 import asyncio
 from collections.abc import Iterable
@@ -60,13 +60,13 @@ router = APIRouter()
 
 
 class RedriveBody(msgspec.Struct):
-    """What to run again: `ids` of one batch, or all of `batch` that nobody has redriven yet."""
+    """The items to redrive: `ids` of one batch, or all of `batch` that are not redriven yet."""
 
     batch: str | None = None
     ids: list[str] | None = None
     edits: dict[str, Any] = {}  # a JSON merge patch (RFC 7396) for the body of every line
     completion_window: str | None = None  # as the old batch had
-    metadata: dict[str, str] | None = None  # as the old batch had, and `redrive_of`
+    metadata: dict[str, str] | None = None  # default: as in the old batch, with `redrive_of`
 
 
 @router.get("/v1/dead_letters")
@@ -77,16 +77,16 @@ async def show_list(
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
-    """List dead letters: of a batch in the order of its lines, else the newest first."""
-    place = None if after is None else parse_dead_letter_id(after)
-    if after is not None and place is None:
+    """List dead letters: of a batch in the order of its lines, otherwise newest first."""
+    item = None if after is None else parse_dead_letter_id(after)
+    if after is not None and item is None:
         raise unknown_cursor()
     page = await services.database.run_for_tenant(
         principal.tenant_id,
         list_dead,
         principal.tenant_id,
         job_id=None if batch is None else _job_id(batch),
-        after=place,
+        after=item,
         limit=limit,
     )
     return json_response(page_object(page, dead_letter_object))
@@ -94,10 +94,10 @@ async def show_list(
 
 @router.get("/v1/dead_letters/{letter_id}")
 async def show(letter_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Show one with all its attempts and its last answer."""
-    place = parse_dead_letter_id(letter_id)
+    """Show a dead letter with all attempts and its last response."""
+    item = parse_dead_letter_id(letter_id)
     view = await services.database.run_for_tenant(
-        principal.tenant_id, find_dead, principal.tenant_id, place
+        principal.tenant_id, find_dead, principal.tenant_id, item
     )
     body = view.row.body
     if view.row.zero_retention:
@@ -107,34 +107,34 @@ async def show(letter_id: str, principal: PrincipalDep, services: ServicesDep) -
 
 @router.post("/v1/dead_letters/redrive")
 async def redrive(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Make a new batch of dead letters and answer with it."""
-    repeats = idempotency_of_request(request, principal, services)
+    """Create a batch from dead letters, and show it."""
+    context = idempotency_of_request(request, principal, services)
     body = await json_body(request, RedriveBody, services.settings)
-    # What was redriven under this key is chosen no more.
-    known = await find_saved_answer(repeats, services, body_sha256(request))
-    if known is not None:
-        return saved_response(known, is_replay=True)
+    # Items that this request has redriven before are no longer selected.
+    saved = await find_saved_answer(context, services, body_sha256(request))
+    if saved is not None:
+        return saved_response(saved, is_replay=True)
     check_edits(body.edits)
-    wanted = _chosen(body)
+    selection = _selected(body)
     with services.redrives.acquire(principal.tenant_id):
         chosen = await services.database.run_for_tenant(
-            principal.tenant_id, choose, principal.tenant_id, *wanted
+            principal.tenant_id, choose, principal.tenant_id, *selection
         )
-        return await _add_job(body, body_sha256(request), chosen, repeats, services)
+        return await _create_redrive(body, body_sha256(request), chosen, context, services)
 
 
-async def _add_job(
+async def _create_redrive(
     body: RedriveBody,
     sha256: bytes,
     chosen: Redrive,
-    repeats: IdempotencyContext,
+    context: IdempotencyContext,
     services: Services,
 ) -> Response:
-    """Store the file and add its job.
+    """Store the input file and create the job.
 
-    What can be refused without the file is refused before it is written.
+    Checks that need no file come before it is written.
     """
-    principal, settings = repeats.principal, services.settings
+    principal, settings = context.principal, services.settings
     file_id = new_uuid()
     new = redrive_job(
         chosen, file_id, completion_window=body.completion_window, metadata=body.metadata
@@ -162,16 +162,16 @@ async def _add_job(
         add_upload(connection, file, storage_quota(settings))
         row = create_job(connection, principal.tenant_id, new, open_max=open_max)
         mark_redriven(connection, chosen, row.id)
-        told: Details = {"batch": public_id(JOB, chosen.job.id), "is_edited": bool(body.edits)}
+        details: Details = {"batch": public_id(JOB, chosen.job.id), "is_edited": bool(body.edits)}
         record_audit_entry(
-            connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), told
+            connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), details
         )
         return Answer(200, msgspec.json.encode(batch_object(row)))
 
     try:
-        answer, is_replay = await execute_once(repeats, services, sha256, work)
+        answer, is_replay = await execute_once(context, services, sha256, work)
     except RequestRefusedError:
-        # Any other failure may hide a row that was committed: an orphan is better than a lie.
+        # After any other error the row may be committed, and must not refer to a deleted object.
         await asyncio.to_thread(services.objects.delete, stored.key)
         raise
     if is_replay:
@@ -181,28 +181,29 @@ async def _add_job(
     return saved_response(answer, is_replay=is_replay)
 
 
-def _chosen(body: RedriveBody) -> tuple[UUID, list[int] | None]:
-    """Return the job and its items; None for all. Raises FieldRefusedError, …MissingError."""
+def _selected(body: RedriveBody) -> tuple[UUID, list[int] | None]:
+    """Return the job and its items; None for all. Raises FieldRefusedError and not-found errors."""
     if (body.ids is None) == (body.batch is None):
         raise FieldRefusedError("Give either 'ids' or 'batch'.", param="ids")
     if body.ids is None:
         return _job_id(body.batch or ""), None
     if not 0 < len(body.ids) <= REDRIVE_MAX:
         raise FieldRefusedError(f"Give 1 to {REDRIVE_MAX} ids.", param="ids")
-    places = [place for place in map(parse_dead_letter_id, body.ids) if place is not None]
-    if len(places) < len(body.ids):
+    items = [item for item in map(parse_dead_letter_id, body.ids) if item is not None]
+    if len(items) < len(body.ids):
         raise DeadLetterMissingError
-    if len({place.job_id for place in places}) > 1:
+    if len({item.job_id for item in items}) > 1:
         raise FieldRefusedError("All ids must be of one batch.", param="ids")
-    return places[0].job_id, [place.item_index for place in places]
+    return items[0].job_id, [item.item_index for item in items]
 
 
 def _store(
     objects: ObjectStore, file_id: UUID, lines: Iterable[bytes], limits: UploadLimits
 ) -> StoredObject:
-    """Write no more than an upload might bring: edits are added to each line.
+    """Store the input file, no larger than an upload: edits are added to every line.
 
-    Raises what `UploadLimits.check`, the lines and a store raise; then no object is left.
+    Raises the errors of `UploadLimits.check`, of the lines and of the object store; then no object
+    remains.
     """
     size_bytes = 0
     with objects.begin(f"{FILES}{file_id.hex}") as upload:

@@ -1,4 +1,4 @@
-"""Routes of single requests: what became of a call that its connection did not wait for."""
+"""Routes of single requests: jobs of durable calls."""
 
 import asyncio
 from typing import Any, Final
@@ -30,7 +30,7 @@ from tenancy.audit_log import Action
 
 router = APIRouter()
 
-_MOMENTS: Final = ("created_at", "expires_at", "completed_at", "expired_at", "cancelled_at")
+_TIMESTAMPS: Final = ("created_at", "expires_at", "completed_at", "expired_at", "cancelled_at")
 
 _ERRORS: Final = {
     Outcome.CANCELLED: (JOB_CANCELLED, job_cancelled().message),
@@ -42,10 +42,10 @@ _ERRORS: Final = {
 async def show(
     request: Request, job_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
-    """Show a job and, once there is one, its answer."""
-    wanted = parse_public_id(SINGLE, job_id)
+    """Show a job and its response, if there is one."""
+    request_id = parse_public_id(SINGLE, job_id)
     row = await services.database.run_for_tenant(
-        principal.tenant_id, find_request, principal.tenant_id, wanted
+        principal.tenant_id, find_request, principal.tenant_id, request_id
     )
     return memory_limited_response(request, principal, services, await _job_object(row, services))
 
@@ -54,11 +54,11 @@ async def show(
 async def cancel(
     request: Request, job_id: str, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
-    """Cancel a job; what it has generated so far is lost."""
-    wanted = parse_public_id(SINGLE, job_id)
+    """Cancel a job. Output generated so far is lost."""
+    request_id = parse_public_id(SINGLE, job_id)
 
     def work(connection: sa.Connection) -> sa.Row[Any]:
-        row = cancel_request(connection, principal.tenant_id, wanted)
+        row = cancel_request(connection, principal.tenant_id, request_id)
         record_audit_entry(
             connection, principal, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id)
         )
@@ -67,12 +67,15 @@ async def cancel(
     row = await services.database.run_for_tenant(principal.tenant_id, work)
     online: OnlineRuntime | None = request.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
-        _tell(online, row)
+        _end_open_call(online, row)
     return memory_limited_response(request, principal, services, await _job_object(row, services))
 
 
-def _tell(online: OnlineRuntime, row: sa.Row[Any]) -> None:
-    """Free its slot at once, and let go of whoever waits here; the log tells everyone else."""
+def _end_open_call(online: OnlineRuntime, row: sa.Row[Any]) -> None:
+    """Abort the execution at once, and end the call if its client is connected to this process.
+
+    Other processes learn of it from the log.
+    """
     online.heartbeat.abort_call(row.id)
     call = online.calls.find(row.id)
     if call is not None:
@@ -87,7 +90,7 @@ async def _job_object(row: sa.Row[Any], services: Services) -> dict[str, object]
         "endpoint": row.endpoint,
         "model": row.model,
         "model_version": row.model_version,
-        **{name: seconds(getattr(row, name)) for name in _MOMENTS},
+        **{name: seconds(getattr(row, name)) for name in _TIMESTAMPS},
         "response": await _response(row, services),
         "error": _error(row),
         "usage": usage_object(row),
@@ -95,7 +98,7 @@ async def _job_object(row: sa.Row[Any], services: Services) -> dict[str, object]
 
 
 async def _response(row: sa.Row[Any], services: Services) -> dict[str, object] | None:
-    """Return the answer as the engine gave it, also a refusal; None without one."""
+    """Return the engine's response, which may be an error; None without one."""
     if not row.status_code:
         return None
     body: bytes | None = row.body
@@ -103,7 +106,7 @@ async def _response(row: sa.Row[Any], services: Services) -> dict[str, object] |
         try:
             body = await asyncio.to_thread(read_object, services.objects, row.body_key)
         except ObjectMissingError:
-            raise ApiError(410, "The answer is gone.", code="answer_gone") from None
+            raise ApiError(410, "The stored answer is deleted.", code="answer_gone") from None
     return {
         "status_code": row.status_code,
         "request_id": public_id(REQUEST, row.id),

@@ -1,4 +1,4 @@
-"""The `Range` header (RFC 9110, 14.2): a single range is served, anything else gets the whole file."""
+"""The `Range` header (RFC 9110, 14.2). A single range is served; otherwise the whole file is."""
 
 import re
 from dataclasses import dataclass

@@ -70,7 +70,7 @@ async def receive_upload(
 
 
 async def upload_limits(tenant_id: UUID, services: Services) -> UploadLimits:
-    """Return the limits of a tenant's next file. Raises FileCountError, DatabaseUnavailableError."""
+    """Return the limits of a tenant's next file. Raises QuotaError, DatabaseUnavailableError."""
     settings = services.settings
     left = await services.database.run_for_tenant(
         tenant_id, stored_bytes_left, tenant_id, storage_quota(settings)

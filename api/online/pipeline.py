@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
+from typing import Final
 
 import msgspec
 
@@ -44,7 +45,7 @@ from jobs.input.token_estimates import prompt_token_count
 from jobs.store.idempotency import version_header
 from topics.records.records import JobRef
 
-START_REPORT_S = 0.25
+START_REPORT_S: Final = 0.25
 """Time for a replica's report that a call has started. A later report finds the call ended."""
 
 

@@ -1,4 +1,4 @@
-"""The route of audits: the books of a batch recomputed, and where they differ."""
+"""The route of audits: recomputes the totals of a batch, and lists the differences."""
 
 import asyncio
 import time
@@ -39,18 +39,18 @@ from topics.settings import KafkaSettings
 router = APIRouter()
 
 _USAGE: Final = (*TOKENS, "copied")
-_HASH_ITEMS: Final = 5000  # rows of one statement when each one is looked at
+_HASH_ITEMS: Final = 5000  # rows of one query when every row is compared
 
 
 @router.get("/v1/batches/{batch_id}/audit")
 async def show(
     batch_id: str, principal: PrincipalDep, views: ViewServicesDep, log: bool = False
 ) -> Response:
-    """Recompute the books of a batch from its rows and the ledger; with `log`, from the log too."""
-    wanted = parse_public_id(JOB, batch_id)
+    """Recompute the totals of a batch from its rows and the ledger, and with `log` from the log."""
+    job_id = parse_public_id(JOB, batch_id)
     services = views.services
     source = await services.database.run_for_tenant(
-        principal.tenant_id, result_source, principal.tenant_id, wanted
+        principal.tenant_id, result_source, principal.tenant_id, job_id
     )
     with views.audits.acquire(principal.tenant_id):
         before = await services.database.run_for_tenant(
@@ -61,36 +61,36 @@ async def show(
             principal.tenant_id, read_books, source.job_id
         )
         differences = compare_books(before, rows, after)
-        from_log = await _from_log(views, source, rows) if log else None
-    if from_log is not None:
-        differences += from_log.differences
-    answer: dict[str, Any] = {
+        log_comparison = await _compare_with_log(views, source, rows) if log else None
+    if log_comparison is not None:
+        differences += log_comparison.differences
+    audit: dict[str, Any] = {
         "object": "batch.audit",
         "batch_id": public_id(JOB, source.job_id),
         "audited_at": int(datetime.now(UTC).timestamp()),
         "status": after.state,
         "is_settled": before.is_settled,
-        "ok": not differences and (from_log is None or not from_log.items.is_any),
+        "ok": not differences and (log_comparison is None or not log_comparison.items.is_any),
         "conservation": {
             "input": after.total_count,
-            "rows": {**_pick(rows, OUTCOMES), "ended": rows.ended},
-            "counters": {**_pick(after.counters, OUTCOMES), "ended": after.counters.ended},
+            "rows": {**_select(rows, OUTCOMES), "ended": rows.ended},
+            "counters": {**_select(after.counters, OUTCOMES), "ended": after.counters.ended},
             "sequenced": after.sequenced,
             "open": after.total_count - rows.ended,
         },
         "usage": {
-            "rows": {**_pick(rows, _USAGE), "items": rows.billed},
-            "counters": _pick(after.counters, _USAGE),
-            "ledger": {**_pick(after.ledger, _USAGE), "items": after.ledger.billed},
+            "rows": {**_select(rows, _USAGE), "items": rows.billed},
+            "counters": _select(after.counters, _USAGE),
+            "ledger": {**_select(after.ledger, _USAGE), "items": after.ledger.billed},
         },
-        "log": None if from_log is None else from_log.shown(source),
-        "differences": [_difference(difference) for difference in differences],
+        "log": None if log_comparison is None else log_comparison.as_object(source),
+        "differences": [_difference_object(difference) for difference in differences],
     }
-    return json_response(answer)
+    return json_response(audit)
 
 
-class _FromLog:
-    """What the log says, beside the rows."""
+class _LogComparison:
+    """The records of the log, compared with the rows."""
 
     def __init__(self, read: LogRead, rows: RowFacts, tally: Tally, *, is_settled: bool) -> None:
         self.read = read
@@ -99,11 +99,11 @@ class _FromLog:
         if read.is_whole and is_settled:
             self.differences = compare_log(tally, read.judge.tally)
 
-    def shown(self, source: ResultSource) -> dict[str, Any]:
-        """Return it as a client sees it."""
+    def as_object(self, source: ResultSource) -> dict[str, Any]:
+        """Return the comparison as responses show it."""
         read, items = self.read, self.items
         tally = read.judge.tally
-        named = {
+        differences = {
             kind: {"count": count, "items": [item_id(source.job_id, index) for index in indexes]}
             for kind, count, indexes in (
                 ("row_missing", items.row_missing_count, items.row_missing),
@@ -121,10 +121,10 @@ class _FromLog:
             "seconds": round(read.seconds, 3),
             "closed_reason": read.judge.closed_reason,
             "read": asdict(read.judge.counts),
-            "results": {**_pick(tally, OUTCOMES), "ended": tally.ended},
-            "usage": {**_pick(tally, _USAGE), "items": tally.billed},
+            "results": {**_select(tally, OUTCOMES), "ended": tally.ended},
+            "usage": {**_select(tally, _USAGE), "items": tally.billed},
             "not_written_yet": items.not_written_yet,
-            "differences": named,
+            "differences": differences,
         }
 
 
@@ -138,31 +138,35 @@ async def _tally(services: Services, source: ResultSource) -> Tally:
     return total
 
 
-async def _from_log(views: ViewServices, source: ResultSource, tally: Tally) -> _FromLog:
+async def _compare_with_log(
+    views: ViewServices, source: ResultSource, tally: Tally
+) -> _LogComparison:
     """Read the rows, then the log. Raises ApiError."""
     if views.kafka is None:
-        raise ApiError(400, "This API does not reach the log.", code="invalid_value", param="log")
+        raise ApiError(
+            400, "This API has no connection to the log.", code="invalid_value", param="log"
+        )
     try:
         written_to = await asyncio.to_thread(written_up_to, views.kafka, source.job_id)
         rows = await _row_facts(views.services, source)
         read = await asyncio.to_thread(
-            _judged, views.kafka, views.services, source, rows, written_to
+            _read_log, views.kafka, views.services, source, rows, written_to
         )
     except LogUnavailableError:
         raise unavailable(
             "The log does not answer.", retry_after_s=5, code="service_unavailable"
         ) from None
-    except SchemaTooNewError:  # another process of the API may be of that release
+    except SchemaTooNewError:  # another API process may run that release
         raise unavailable(
             "The log holds records of a newer release.",
             retry_after_s=5,
             code="service_unavailable",
         ) from None
     is_settled = source.job.settled_at is not None
-    return await asyncio.to_thread(_FromLog, read, rows, tally, is_settled=is_settled)
+    return await asyncio.to_thread(_LogComparison, read, rows, tally, is_settled=is_settled)
 
 
-def _judged(
+def _read_log(
     kafka: KafkaSettings,
     services: Services,
     source: ResultSource,
@@ -188,9 +192,9 @@ async def _row_facts(services: Services, source: ResultSource) -> RowFacts:
     return facts
 
 
-def _pick(tally: Tally, names: tuple[str, ...]) -> dict[str, int]:
+def _select(tally: Tally, names: tuple[str, ...]) -> dict[str, int]:
     return {name: getattr(tally, name) for name in names}
 
 
-def _difference(difference: Difference) -> dict[str, object]:
+def _difference_object(difference: Difference) -> dict[str, object]:
     return {"what": difference.what, **dict((difference.left, difference.right))}

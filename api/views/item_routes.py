@@ -1,4 +1,4 @@
-"""Routes of items: their status one by one, derived where there is no row yet."""
+"""Routes of items: the status of each item, derived while it has no row."""
 
 import asyncio
 import re
@@ -25,17 +25,17 @@ from results.views.timed_reads import SearchOverdueError, TimedReads
 router = APIRouter()
 
 _WINDOWS_MAX: Final = 10
-"""Statements of one request; then a client goes on behind `last_id`, were the page empty or not."""
+"""Queries of one request. A client continues after `last_id`, even if the page is empty."""
 
 _SEARCH_S_MAX: Final = 20.0
-"""Longest reading of one search: a file of a GiB may take longer, and others wait for its place."""
+"""Time limit of a search: a file of a GiB may take longer, and other searches wait for the slot."""
 
 _ID: Final = re.compile(rf"{ITEM}_([0-9a-f]{{32}})([0-9a-f]{{8}})")
 
 
 def _one_status(request: Request, status: ItemStatus | None = None) -> ItemStatus | None:
     if len(request.query_params.getlist("status")) > 1:
-        raise ApiError(400, "Give one status.", code="invalid_value", param="status")
+        raise ApiError(400, "Filter by at most one status.", code="invalid_value", param="status")
     return status
 
 
@@ -51,10 +51,10 @@ async def show_list(
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
-    """List items in the order of the input, or those of one status."""
-    wanted = parse_public_id(JOB, batch_id)
+    """List items in the order of the input, optionally those of one status."""
+    job_id = parse_public_id(JOB, batch_id)
     source = await views.services.database.run_for_tenant(
-        principal.tenant_id, result_source, principal.tenant_id, wanted
+        principal.tenant_id, result_source, principal.tenant_id, job_id
     )
     first = 0
     if after is not None:
@@ -64,12 +64,12 @@ async def show_list(
         first = index + 1
     items, next_index = await _page(views, source, first=first, limit=limit, status=status)
     data = [item_object(source, item) for item in items]
-    looked = item_id(source.job_id, next_index - 1) if next_index > first else after
+    last_read_id = item_id(source.job_id, next_index - 1) if next_index > first else after
     answer = {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
-        "last_id": looked,
+        "last_id": last_read_id,
         "has_more": next_index < source.total_count,
     }
     return json_response(answer)
@@ -79,11 +79,11 @@ async def show_list(
 async def show(
     batch_id: str, custom_id: str, principal: PrincipalDep, views: ViewServicesDep
 ) -> Response:
-    """Show one item by its `custom_id`, or by its id."""
-    wanted = parse_public_id(JOB, batch_id)
+    """Show an item by its `custom_id` or its id."""
+    job_id = parse_public_id(JOB, batch_id)
     database = views.services.database
     source = await database.run_for_tenant(
-        principal.tenant_id, result_source, principal.tenant_id, wanted
+        principal.tenant_id, result_source, principal.tenant_id, job_id
     )
     index = _index(source, custom_id)
     if index is None:
@@ -91,7 +91,7 @@ async def show(
     items, _ = await _page(views, source, first=index, limit=1, status=None)
     (item,) = items
     shown = item_object(source, item)
-    shown["custom_id"] = shown["custom_id"] or await _name(views, source, index)
+    shown["custom_id"] = shown["custom_id"] or await _read_custom_id(views, source, index)
     shown["sequence"] = await database.run_for_tenant(
         principal.tenant_id, sequence_of, source.job_id, index
     )
@@ -101,16 +101,16 @@ async def show(
 async def _page(
     views: ViewServices, source: ResultSource, *, first: int, limit: int, status: ItemStatus | None
 ) -> tuple[list[ItemView], int]:
-    """Return items, and the index behind the last one that was looked at."""
+    """Return items, and the index after the last one that was read."""
     total = source.total_count
-    if first >= total or _has_none(source, status):
+    if first >= total or _is_empty(source, status):
         return [], total
-    held = {} if source.is_terminal else await views.dispatched(source.job)
+    dispatched = {} if source.is_terminal else await views.dispatched_items(source.job)
     items: list[ItemView] = []
     for _ in range(_WINDOWS_MAX):
         query = ItemQuery(source.job_id, source.day, total, first, limit - len(items), status)
         page = await views.services.database.run_for_tenant(
-            source.tenant_id, read_items, query, held
+            source.tenant_id, read_items, query, dispatched
         )
         items += page.items
         first = page.next_index
@@ -119,8 +119,8 @@ async def _page(
     return items, first
 
 
-def _has_none(source: ResultSource, status: ItemStatus | None) -> bool:
-    """Whether the counters say already that no item has the status."""
+def _is_empty(source: ResultSource, status: ItemStatus | None) -> bool:
+    """Whether the counters show that no item has the status."""
     if status is None:
         return False
     if status.outcome is None:
@@ -134,30 +134,30 @@ async def _search(views: ViewServices, source: ResultSource, custom_id: str) -> 
     if 0 < len(custom_id) <= CUSTOM_ID_CHARS_MAX and source.total_count:
         with views.searches.acquire(source.tenant_id):
             try:
-                index = await asyncio.to_thread(find_index, _reads(views), source, custom_id)
+                index = await asyncio.to_thread(find_index, _timed_reads(views), source, custom_id)
             except SearchOverdueError:
-                raise _overdue() from None
+                raise _search_timeout() from None
     if index is None or index >= source.total_count:
-        raise ApiError(404, "No such item.", code="item_not_found")
+        raise ApiError(404, "The item does not exist.", code="item_not_found")
     return index
 
 
-def _overdue() -> ApiError:
-    """Return the refusal of a search; official clients would let it read as long again."""
+def _search_timeout() -> ApiError:
+    """Return the refusal of a search. Without the header, official clients would retry it."""
     return ApiError(
         503,
-        "The search took too long; an item's id is found at once.",
+        "The search took too long. Use the item's id, which needs no search.",
         kind="service_unavailable_error",
         code=SearchOverdueError.code,
         headers={"retry-after": "30", "x-should-retry": "false"},
     )
 
 
-async def _name(views: ViewServices, source: ResultSource, index: int) -> str | None:
+async def _read_custom_id(views: ViewServices, source: ResultSource, index: int) -> str | None:
     """Return the `custom_id` of an item without a row; None also when that takes too long."""
 
     def read() -> str | None:
-        names = ItemNames(_reads(views), source)
+        names = ItemNames(_timed_reads(views), source)
         try:
             return names.at(index)
         except SearchOverdueError:
@@ -169,14 +169,14 @@ async def _name(views: ViewServices, source: ResultSource, index: int) -> str | 
         return await asyncio.to_thread(read)
 
 
-def _reads(views: ViewServices) -> TimedReads:
+def _timed_reads(views: ViewServices) -> TimedReads:
     return TimedReads(views.services.objects, SystemClock(), time_s_max=_SEARCH_S_MAX)
 
 
 def _index(source: ResultSource, text: str) -> int | None:
-    """Return the index in an item's id; None when it is no id of an item of this job."""
-    found = _ID.fullmatch(text)
-    if found is None or UUID(hex=found[1]) != source.job_id:
+    """Return the index in an item's id; None when it is not an id of an item of this job."""
+    match = _ID.fullmatch(text)
+    if match is None or UUID(hex=match[1]) != source.job_id:
         return None
-    index = int(found[2], 16)
+    index = int(match[2], 16)
     return index if index < source.total_count else None

@@ -1,7 +1,7 @@
-"""News of followed jobs: one statement for all of them, however many follow each.
+"""Progress of jobs for their subscribers: one query for all jobs, however many subscribers.
 
-Nothing is asked for while nobody follows, and the writer says nothing by itself: a notification in
-each of its commits would cost more than a look twice a second.
+Nothing is queried without subscribers. The results writer sends no notifications: one in each of
+its commits would cost more than a query twice a second.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from core.states import TERMINAL_STATES, JobState
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
 
-_AWAY_FACTOR: Final = 4  # looks are so much rarer while Postgres is away
+_OUTAGE_FACTOR: Final = 4  # the pause is longer by it while Postgres is unavailable
 _COUNTED: Final = job_counters.c
 PROGRESS: Final = (
     sa.select(
@@ -34,18 +34,18 @@ PROGRESS: Final = (
 
 
 class UpDownCounter(Protocol):
-    """A number that goes up and down."""
+    """A gauge."""
 
     def inc(self) -> None:
-        """One more."""
+        """Increment by one."""
 
     def dec(self) -> None:
-        """One less."""
+        """Decrement by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is, of one moment."""
+    """The progress of a job at a time."""
 
     ended_count: int
     is_terminal: bool
@@ -54,13 +54,13 @@ class JobProgress:
 
 @dataclass(eq=False, slots=True)
 class ProgressSubscription:
-    """One who waits for news of one job."""
+    """A subscriber's view of one job."""
 
-    news: JobProgress
+    progress: JobProgress
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def changed(self, timeout_s: float) -> bool:
-        """Whether there are news; False after `timeout_s` without any."""
+    async def wait_for_change(self, timeout_s: float) -> bool:
+        """Wait until the progress changes; return False after `timeout_s` without a change."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
@@ -69,15 +69,15 @@ class ProgressSubscription:
         self._changed.clear()
         return True
 
-    def hear(self, news: JobProgress) -> None:
-        """Take in what was looked up."""
-        if news != self.news:
-            self.news = news
+    def update(self, progress: JobProgress) -> None:
+        """Set the progress, and wake the subscriber if it changed."""
+        if progress != self.progress:
+            self.progress = progress
             self._changed.set()
 
 
 class ProgressPoller:
-    """All who follow jobs in this process."""
+    """Queries the progress of all jobs that have subscribers in this process."""
 
     def __init__(
         self,
@@ -85,62 +85,62 @@ class ProgressPoller:
         *,
         interval_s: float,
         on_failure: OnFailure = end_process,
-        gauge: UpDownCounter = metrics.FOLLOWERS,
+        gauge: UpDownCounter = metrics.RESULT_STREAMS,
     ) -> None:
-        """Look for news each `interval_s` while anybody follows; `gauge` shows how many do.
+        """Query every `interval_s` while there are subscribers, whom `gauge` counts.
 
-        Any error but an outage is told to `on_failure`: followers would hear nothing any more.
+        Any error but an outage goes to `on_failure`: subscribers would get no updates any more.
         """
         self._database, self._interval_s, self._gauge = database, interval_s, gauge
         self._on_failure = on_failure
-        self._following: dict[UUID, set[ProgressSubscription]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._subscriptions: dict[UUID, set[ProgressSubscription]] = {}
+        self._polling: asyncio.Task[None] | None = None
         self.count = 0
 
     @contextmanager
-    def subscribe(self, job_id: UUID, news: JobProgress) -> Iterator[ProgressSubscription]:
-        """Hear of a job of which `news` are known, until the block ends."""
-        subscription = ProgressSubscription(news)
-        self._following.setdefault(job_id, set()).add(subscription)
+    def subscribe(self, job_id: UUID, progress: JobProgress) -> Iterator[ProgressSubscription]:
+        """Subscribe to a job, whose last known progress is `progress`, until the block ends."""
+        subscription = ProgressSubscription(progress)
+        self._subscriptions.setdefault(job_id, set()).add(subscription)
         self.count += 1
         self._gauge.inc()
-        if self._looking is None or self._looking.done():
-            self._looking = supervise(asyncio.create_task(self._look()), self._on_failure)
+        if self._polling is None or self._polling.done():
+            self._polling = supervise(asyncio.create_task(self._poll()), self._on_failure)
         try:
             yield subscription
         finally:
             self.count -= 1
             self._gauge.dec()
-            others = self._following[job_id]
+            others = self._subscriptions[job_id]
             others.discard(subscription)
             if not others:
-                del self._following[job_id]
+                del self._subscriptions[job_id]
 
-    def of(self, job_id: UUID) -> int:
-        """Return how many follow a job."""
-        return len(self._following.get(job_id, ()))
+    def subscriber_count(self, job_id: UUID) -> int:
+        """Return the number of subscribers of a job."""
+        return len(self._subscriptions.get(job_id, ()))
 
-    async def _look(self) -> None:
-        while self._following:
+    async def _poll(self) -> None:
+        while self._subscriptions:
             await asyncio.sleep(self._interval_s)
             try:
                 found = await self._database.run_across_tenants(
-                    read_progress, list(self._following)
+                    read_progress, list(self._subscriptions)
                 )
             except DatabaseUnavailableError:
-                await asyncio.sleep(_AWAY_FACTOR * self._interval_s)
+                await asyncio.sleep(_OUTAGE_FACTOR * self._interval_s)
                 continue
-            for job_id, news in found.items():
-                for subscription in self._following.get(job_id, ()):
-                    subscription.hear(news)
+            for job_id, progress in found.items():
+                for subscription in self._subscriptions.get(job_id, ()):
+                    subscription.update(progress)
 
 
 def read_progress(connection: sa.Connection, job_ids: list[UUID]) -> dict[UUID, JobProgress]:
-    """Return the news of jobs."""
+    """Return the progress of jobs."""
     rows = connection.execute(PROGRESS, {"job_ids": job_ids})
     found = {
         job_id: JobProgress(ended, JobState(state) in TERMINAL_STATES)
         for job_id, state, ended in rows
     }
-    gone = JobProgress(0, is_terminal=True, exists=False)
-    return {job_id: found.get(job_id, gone) for job_id in job_ids}
+    deleted = JobProgress(0, is_terminal=True, exists=False)
+    return {job_id: found.get(job_id, deleted) for job_id in job_ids}

@@ -1,7 +1,7 @@
-"""Pages of results, read once for all who are at the same place of the same job.
+"""Cache of pages of results for the streams that are at the same position of the same job.
 
-Followers who have caught up are all at the newest result, so a hundred of them cost Postgres one
-page. What is cached never changes: a sequence is given once.
+Streams that are up to date all wait for the newest result, so a hundred of them cost Postgres one
+page. A cached page never changes: a sequence number is assigned once.
 """
 
 import asyncio
@@ -14,20 +14,19 @@ from results.views.result_sources import ResultSource
 
 PAGE_ROWS: Final = 200
 PAGE_BYTES: Final = 256 * 1024
-"""Of bodies. One more body may follow, of a record's size at most."""
+"""Bytes of bodies in a page. One more body may follow, at most as large as a record."""
 
 CACHE_BYTES: Final = 16 * 1024 * 1024
 
-_ROW_BYTES: Final = 500  # what a row takes beside its body, roughly
+_ROW_BYTES: Final = 500  # approximate size of a row without its body
 
 _Key = tuple[UUID, int]
 
 
 class ResultPageCache:
-    """Reads pages, and remembers those that several want."""
+    """Reads pages, and caches those that several streams request."""
 
     def __init__(self, database: Database) -> None:
-        """Remember nothing yet."""
         self._database = database
         self._reading: dict[_Key, asyncio.Task[list[SequencedRow]]] = {}
         self._pages: dict[_Key, list[SequencedRow]] = {}  # the oldest first
@@ -36,9 +35,8 @@ class ResultPageCache:
     async def read(
         self, source: ResultSource, after: int, limit: int = PAGE_ROWS
     ) -> list[SequencedRow]:
-        """Return the rows behind `after`: all that are there, or a page. Raises DatabaseAwayError.
-
-        None are there when nothing has come yet.
+        """Return a page of the rows after `after`; empty when there is none yet. Raises
+        DatabaseUnavailableError.
         """
         return await self._database.run_for_tenant(
             source.tenant_id,
@@ -49,8 +47,8 @@ class ResultPageCache:
             bytes_max=PAGE_BYTES,
         )
 
-    async def shared(self, source: ResultSource, after: int) -> list[SequencedRow]:
-        """Return the same, for one of several who follow the job. Raises DatabaseAwayError."""
+    async def read_shared(self, source: ResultSource, after: int) -> list[SequencedRow]:
+        """Return the same page from the cache. Raises DatabaseUnavailableError."""
         key = (source.job_id, after)
         page = self._pages.get(key)
         if page is not None:
@@ -58,15 +56,15 @@ class ResultPageCache:
         reading = self._reading.get(key)
         if reading is None:
             reading = self._reading[key] = asyncio.create_task(self.read(source, after))
-            reading.add_done_callback(lambda done: self._keep(key, done))
+            reading.add_done_callback(lambda done: self._store(key, done))
         return await asyncio.shield(reading)
 
-    def forget(self, job_id: UUID) -> None:
-        """Let go of a job that nobody follows any more."""
+    def evict(self, job_id: UUID) -> None:
+        """Evict the pages of a job without subscribers."""
         for key in [key for key in self._pages if key[0] == job_id]:
             self._bytes -= _size(self._pages.pop(key))
 
-    def _keep(self, key: _Key, done: asyncio.Task[list[SequencedRow]]) -> None:
+    def _store(self, key: _Key, done: asyncio.Task[list[SequencedRow]]) -> None:
         del self._reading[key]
         if done.cancelled() or done.exception() is not None or not done.result():
             return

@@ -1,4 +1,4 @@
-"""The results of a batch as an answer."""
+"""The response with the results of a batch."""
 
 from collections.abc import AsyncGenerator
 from typing import Final
@@ -11,7 +11,7 @@ _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class ResultResponse(BoundedStream):
-    """Writes what a stream of results yields."""
+    """Sends what a stream of results yields."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class ResultResponse(BoundedStream):
         idle_timeout_s: float,
         key_revalidator: KeyRevalidator,
     ) -> None:
-        """`content` is of `stream`; both are closed at the end. Else as `BoundedStream`."""
+        """`content` reads from `stream`; both are closed at the end. See `BoundedStream`."""
         super().__init__(
             content,
             200,

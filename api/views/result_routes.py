@@ -1,4 +1,4 @@
-"""Results as they come: as JSON Lines up to now, or as server-sent events that go on."""
+"""The route of results: as JSON Lines up to now, or as server-sent events until the batch ends."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -20,7 +20,8 @@ from results.views.sequenced_lines import jsonl, server_sent
 router = APIRouter()
 
 SEQUENCE_MAX: Final = 2**31 - 1
-_SEQUENCE: Final = re.compile(r"[0-9]{1,10}")  # of thousands of digits Python makes no number
+# Python refuses to parse numbers of thousands of digits
+_SEQUENCE: Final = re.compile(r"[0-9]{1,10}")
 
 
 @router.get("/v1/batches/{batch_id}/results")
@@ -32,44 +33,47 @@ async def show(
     after: Annotated[int, Query(ge=0, le=SEQUENCE_MAX)] = 0,
     limit: Annotated[int | None, Query(ge=1, le=LIMIT_MAX)] = None,
 ) -> Response:
-    """Give the results behind `after` in the order in which they came."""
-    wanted = parse_public_id(JOB, batch_id)
+    """Return the results after `after` in the order of their arrival."""
+    job_id = parse_public_id(JOB, batch_id)
     database = views.services.database
     source = await database.run_for_tenant(
-        principal.tenant_id, result_source, principal.tenant_id, wanted
+        principal.tenant_id, result_source, principal.tenant_id, job_id
     )
-    watch = KeyRevalidator(request, views.services)
+    revalidator = KeyRevalidator(request, views.services)
     if "text/event-stream" not in request.headers.get("accept", ""):
         stream = ResultStream(views, principal, source, jsonl)
-        content = stream.present(after, limit)
-        return _answer(stream, content, views, watch, "application/x-ndjson")
+        content = stream.available_lines(after, limit)
+        return _response(stream, content, views, revalidator, "application/x-ndjson")
     if limit is not None:
         raise ApiError(
-            400, "A stream goes on to the end of the batch.", code="invalid_value", param="limit"
+            400,
+            "A stream has no limit: it continues to the end of the batch.",
+            code="invalid_value",
+            param="limit",
         )
     after = _last_event_id(request, after)
     if source.is_terminal and after > source.ended_count:
-        return Response(status_code=204)  # clients that come back by themselves stop now
+        return Response(status_code=204)  # clients that reconnect by themselves stop now
     request_exit_stack(request.scope).enter_context(views.stream_slots.acquire(principal.tenant_id))
     stream = ResultStream(views, principal, source, server_sent)
-    content = stream.followed(after, lambda: _may_go_on(watch))
-    return _answer(stream, content, views, watch, "text/event-stream")
+    content = stream.live_events(after, lambda: _is_key_valid(revalidator))
+    return _response(stream, content, views, revalidator, "text/event-stream")
 
 
-async def _may_go_on(watch: KeyRevalidator) -> bool:
-    """Whether the key still works. Raises DatabaseAwayError."""
+async def _is_key_valid(revalidator: KeyRevalidator) -> bool:
+    """Whether the API key still works. Raises DatabaseUnavailableError."""
     try:
-        await watch.check_now()
+        await revalidator.check_now()
     except ApiError:
         return False
     return True
 
 
-def _answer(
+def _response(
     stream: ResultStream,
     content: AsyncGenerator[bytes, None],
     views: ViewServices,
-    watch: KeyRevalidator,
+    revalidator: KeyRevalidator,
     media_type: str,
 ) -> Response:
     return ResultResponse(
@@ -77,17 +81,20 @@ def _answer(
         content,
         media_type=media_type,
         idle_timeout_s=views.services.settings.download_idle_timeout_s,
-        key_revalidator=watch,
+        key_revalidator=revalidator,
     )
 
 
 def _last_event_id(request: Request, after: int) -> int:
-    """Return where a stream goes on: a client that comes back says it in a header."""
+    """Return where a stream continues: a client that reconnects sends it in a header."""
     text = request.headers.get("last-event-id", "").strip()
     if not text:
         return after
     if not (_SEQUENCE.fullmatch(text) and int(text) <= SEQUENCE_MAX):
         raise ApiError(
-            400, "This is no id of an event.", code="invalid_value", param="Last-Event-ID"
+            400,
+            "The value is not an event id of this stream.",
+            code="invalid_value",
+            param="Last-Event-ID",
         )
     return int(text)

@@ -1,4 +1,4 @@
-"""The results of one batch on their way to one client, in the order in which they came."""
+"""The results of one batch for one client, in the order of their arrival."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -26,18 +26,18 @@ LIMIT_MAX: Final = 10_000
 """Lines of one page."""
 
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
-_AWAY_S: Final = 2.0  # pause while Postgres does not answer
-_PATIENCE_S: Final = 30.0  # with it, however long each of its silences is
-_MOVES_MAX: Final = 3  # times that an answer may move while it is looked for
+_RETRY_S: Final = 2.0  # pause while Postgres does not answer
+_RETRY_FOR_S: Final = 30.0  # total time of the retries
+_RELOADS_MAX: Final = 3  # of a page whose bodies have moved to other objects
 
 
 class ResultStream:
-    """The results of one batch for one client. It holds one page. Close it."""
+    """The results of one batch for one client. It holds one page in memory. Close it."""
 
     def __init__(
         self, views: ViewServices, principal: Principal, source: ResultSource, frame: Frame
     ) -> None:
-        """Nothing is read yet. `frame` makes what is sent of each line."""
+        """`frame` formats each line."""
         self._views, self._tenant_id = views, principal.tenant_id
         self._source, self._frame = source, frame
         self._rendered = SequencedLines(views.services.objects, source, frame)
@@ -45,89 +45,89 @@ class ResultStream:
         self._calls = BlockingCalls()
         self._after = 0
 
-    async def present(self, after: int, limit: int | None) -> AsyncGenerator[bytes, None]:
-        """Yield what has come by now, at most `limit` lines."""
+    async def available_lines(self, after: int, limit: int | None) -> AsyncGenerator[bytes, None]:
+        """Yield the results that have arrived by now, at most `limit` lines."""
         self._after = after
         last = self._source.ended_count if limit is None else after + limit
-        with suppress(JobMissingError):  # deleted since
+        with suppress(JobMissingError):  # deleted meanwhile
             while self._after < min(last, self._source.ended_count):
-                page = await self._page(last - self._after, is_shared=False)
+                page = await self._read_page(last - self._after, is_shared=False)
                 if not page:
                     return
                 async with aclosing(self._lines(page)) as lines:
                     async for block in lines:
                         yield block
 
-    async def followed(
-        self, after: int, may_go_on: Callable[[], Awaitable[bool]]
+    async def live_events(
+        self, after: int, may_continue: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what has come and what comes, until the batch has ended.
+        """Yield past and future results until the batch has ended.
 
-        `may_go_on` tells whether the key still works, and may raise DatabaseUnavailableError.
+        `may_continue` checks the API key, and may raise DatabaseUnavailableError.
         """
         self._after = after
         source, views = self._source, self._views
-        news = JobProgress(source.ended_count, source.is_terminal)
-        yield _KEEP_ALIVE  # the head goes out at once
-        with views.progress_poller.subscribe(source.job_id, news) as subscription:
+        progress = JobProgress(source.ended_count, source.is_terminal)
+        yield _KEEP_ALIVE  # sends the head of the response at once
+        with views.progress_poller.subscribe(source.job_id, progress) as subscription:
             try:
-                with suppress(JobMissingError):  # deleted since
-                    async with aclosing(self._follow(subscription, may_go_on)) as blocks:
+                with suppress(JobMissingError):  # deleted meanwhile
+                    async with aclosing(self._follow(subscription, may_continue)) as blocks:
                         async for block in blocks:
                             yield block
             finally:
-                if views.progress_poller.of(source.job_id) == 1:
-                    views.pages.forget(source.job_id)
+                if views.progress_poller.subscriber_count(source.job_id) == 1:
+                    views.pages.evict(source.job_id)
 
     async def close(self) -> None:
-        """Give the files back, once no thread reads them; close what yields before."""
+        """Close the files once no thread reads them. Close the generator before."""
         await self._calls.run_last(self._close)
 
     async def _follow(
-        self, subscription: ProgressSubscription, may_go_on: Callable[[], Awaitable[bool]]
+        self, subscription: ProgressSubscription, may_continue: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes, None]:
         keep_alive_s = self._views.services.settings.follow_keep_alive_s
         clock_s = asyncio.get_running_loop().time
         due_s = clock_s() + keep_alive_s
-        while subscription.news.exists:
-            news = subscription.news
-            has_more = news.is_terminal or self._after < news.ended_count
-            patience_s = None if has_more else max(INTERVAL_S, due_s - clock_s())
-            if not await _is_allowed(may_go_on, patience_s):
+        while subscription.progress.exists:
+            progress = subscription.progress
+            has_more = progress.is_terminal or self._after < progress.ended_count
+            timeout_s = None if has_more else max(INTERVAL_S, due_s - clock_s())
+            if not await _is_allowed(may_continue, timeout_s):
                 return
-            if news.is_terminal and not self._source.is_terminal:
+            if progress.is_terminal and not self._source.is_terminal:
                 await self._reload()
-            if self._after < news.ended_count:
-                is_shared = self._views.progress_poller.of(self._source.job_id) > 1
-                page = await self._page(LIMIT_MAX, is_shared=is_shared)
+            if self._after < progress.ended_count:
+                subscribers = self._views.progress_poller.subscriber_count(self._source.job_id)
+                page = await self._read_page(LIMIT_MAX, is_shared=subscribers > 1)
                 async with aclosing(self._lines(page)) as lines:
                     async for block in lines:
                         yield block
                 if page:
                     due_s = clock_s() + keep_alive_s
                     continue
-                if news.is_terminal:  # deleted since: no end is told that has not been reached
+                if progress.is_terminal:  # deleted meanwhile: not a regular end
                     return
-            if news.is_terminal:
-                yield self._end()
+            if progress.is_terminal:
+                yield self._end_event()
                 return
-            await subscription.changed(min(INTERVAL_S, max(0.0, due_s - clock_s())))
+            await subscription.wait_for_change(min(INTERVAL_S, max(0.0, due_s - clock_s())))
             if clock_s() >= due_s:
                 yield _KEEP_ALIVE
                 due_s = clock_s() + keep_alive_s
 
-    async def _page(self, limit: int, *, is_shared: bool) -> list[SequencedRow]:
+    async def _read_page(self, limit: int, *, is_shared: bool) -> list[SequencedRow]:
         """Read the next page. Raises DatabaseUnavailableError."""
         pages, source, after = self._views.pages, self._source, self._after
         if is_shared:
-            return await _patiently(lambda: pages.shared(source, after))
-        return await _patiently(lambda: pages.read(source, after, limit))
+            return await _retry_outage(lambda: pages.read_shared(source, after))
+        return await _retry_outage(lambda: pages.read(source, after, limit))
 
     async def _lines(self, page: list[SequencedRow]) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a page. An answer that has moved is looked for where it is now."""
+        """Yield the lines of a page. Bodies that moved to another object are looked up again."""
         if any(row.item_index >= self._source.total_count for _, row in page):
             await self._reload()  # a file was appended meanwhile
-        for _ in range(_MOVES_MAX):
+        for _ in range(_RELOADS_MAX):
             rendered = self._rendered
             rest = [row for row in page if row.sequence > self._after]
             self._blocks = blocks = rendered.blocks(rest)
@@ -144,13 +144,13 @@ class ResultStream:
         raise ObjectMissingError
 
     async def _next(self, blocks: Generator[bytes, None, None], *, in_thread: bool) -> bytes | None:
-        """Return the next block, or None at the end. What reads files does not hold up the loop."""
+        """Return the next block, or None at the end. Files are read in a thread."""
         return await self._calls.run(next, blocks, None) if in_thread else next(blocks, None)
 
     async def _reload(self) -> None:
-        """Look again where the results lie. Raises DatabaseUnavailableError, JobMissingError."""
+        """Query the batch again. Raises DatabaseUnavailableError, JobMissingError."""
         database, job_id = self._views.services.database, self._source.job_id
-        self._source = await _patiently(
+        self._source = await _retry_outage(
             lambda: database.run_for_tenant(self._tenant_id, result_source, self._tenant_id, job_id)
         )
         await self._calls.run(self._close)
@@ -161,35 +161,35 @@ class ResultStream:
             self._blocks.close()
         self._rendered.close()
 
-    def _end(self) -> bytes:
-        """Return the last event; its id is one behind the last result's."""
+    def _end_event(self) -> bytes:
+        """Return the last event; its id follows that of the last result."""
         job = self._source.job
         data = msgspec.json.encode(batch_object(job))
         sequence = self._source.ended_count + 1
         return b"event: batch.%b\nid: %d\ndata: %b\n\n" % (job.state.encode(), sequence, data)
 
 
-async def _is_allowed(may_go_on: Callable[[], Awaitable[bool]], patience_s: float | None) -> bool:
-    """Whether the key still works; True also when that is not known after `patience_s`.
+async def _is_allowed(may_continue: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
+    """Whether the API key still works; True also when that is unknown after `timeout_s`.
 
-    Without a patience there is something to give, which takes an answer. Raises DatabaseUnavailableError.
+    None: there are results to send, which requires an answer. Raises DatabaseUnavailableError.
     """
-    if patience_s is None:
-        return await _patiently(may_go_on)
+    if timeout_s is None:
+        return await _retry_outage(may_continue)
     try:
-        async with asyncio.timeout(patience_s):
-            return await may_go_on()
+        async with asyncio.timeout(timeout_s):
+            return await may_continue()
     except (DatabaseUnavailableError, TimeoutError):
         return True
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return what is asked for; be patient with a Postgres away. Raises DatabaseUnavailableError."""
+async def _retry_outage(operation: Callable[[], Awaitable[T]]) -> T:
+    """Return what `operation` returns, retried in an outage. Raises DatabaseUnavailableError."""
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_RETRY_FOR_S):
             while True:
                 with suppress(DatabaseUnavailableError):
-                    return await ask()
-                await asyncio.sleep(_AWAY_S)
+                    return await operation()
+                await asyncio.sleep(_RETRY_S)
     except TimeoutError:
         raise DatabaseUnavailableError from None

@@ -1,4 +1,4 @@
-"""What the routes of views share in one process."""
+"""The services that the routes of views share."""
 
 import asyncio
 import time
@@ -17,29 +17,29 @@ from topics.errors import LogUnavailableError
 from topics.settings import KafkaSettings
 
 _DISPATCHED_S: Final = 1.0
-"""How old the look at a pool's batches may be: many who ask at once cost one."""
+"""Longest age of the snapshot of a pool's batches, which concurrent requests share."""
 
-_LOG_AWAY_S: Final = 10.0  # a log that did not answer is not asked again for so long
-_LOOK_S: Final = 2.0
+_LOG_RETRY_S: Final = 10.0  # pause after the log did not answer
+_READ_S: Final = 2.0
 _POOLS_MAX: Final = 256
 _AUDITS_MAX: Final = 2
 _SEARCHES_MAX: Final = 4
 
 
 @dataclass(slots=True)
-class _Look:
-    """What a pool's batches held at a moment."""
+class _Snapshot:
+    """The items of a pool's batches at a time."""
 
-    asked_s: float
-    found: asyncio.Task[Dispatched]
+    requested_s: float
+    dispatched: asyncio.Task[Dispatched]
 
 
 @dataclass(slots=True)
 class ViewServices:
-    """Followers, pages, and bounds on what is heavy."""
+    """Progress of jobs, cached pages, and limits of expensive requests."""
 
     services: Services
-    kafka: KafkaSettings | None  # None: this API does not reach the log
+    kafka: KafkaSettings | None  # None: this API has no connection to the log
     progress_poller: ProgressPoller
     stream_slots: TenantSlots
     pages: ResultPageCache
@@ -47,31 +47,31 @@ class ViewServices:
     searches: TenantSlots = field(
         default_factory=lambda: TenantSlots("searches", _SEARCHES_MAX, kind="searches of items")
     )
-    _looks: dict[tuple[str, str], _Look] = field(default_factory=dict)
+    _snapshots: dict[tuple[str, str], _Snapshot] = field(default_factory=dict)
 
-    async def dispatched(self, job: Any) -> dict[int, str]:
-        """Return which items of a job's row replicas have now; none when the log is away."""
+    async def dispatched_items(self, job: Any) -> dict[int, str]:
+        """Return the items of a job that replicas have now; none while the log is unavailable."""
         if self.kafka is None or job.pool is None:
             return {}
         key = (job.pool, job.job_class)
         now_s = time.monotonic()
-        look = self._looks.get(key)
-        if look is None or now_s - look.asked_s > _DISPATCHED_S:
-            work = asyncio.to_thread(dispatched_items, self.kafka, *key, timeout_s=_LOOK_S)
-            look = self._looks[key] = _Look(now_s, asyncio.ensure_future(work))
-            if len(self._looks) > _POOLS_MAX:
-                del self._looks[next(iter(self._looks))]
+        snapshot = self._snapshots.get(key)
+        if snapshot is None or now_s - snapshot.requested_s > _DISPATCHED_S:
+            reading = asyncio.to_thread(dispatched_items, self.kafka, *key, timeout_s=_READ_S)
+            snapshot = self._snapshots[key] = _Snapshot(now_s, asyncio.ensure_future(reading))
+            if len(self._snapshots) > _POOLS_MAX:
+                del self._snapshots[next(iter(self._snapshots))]
         try:
-            return (await asyncio.shield(look.found)).get(job.id, {})
+            return (await asyncio.shield(snapshot.dispatched)).get(job.id, {})
         except LogUnavailableError:
-            look.asked_s = now_s + _LOG_AWAY_S
+            snapshot.requested_s = now_s + _LOG_RETRY_S
             return {}
 
 
 def create_view_services(
     services: Services, kafka: KafkaSettings | None, on_failure: OnFailure = end_process
 ) -> ViewServices:
-    """Return the views of one process; it connects to nothing yet."""
+    """Return the services of one process; they connect to nothing yet."""
     interval_s = services.settings.follow_interval_s
     return ViewServices(
         services,

@@ -1,4 +1,4 @@
-"""Routes of what was sent to an endpoint: a trial, the history, and sending again."""
+"""Routes of webhook deliveries: test, history, replay."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -36,21 +36,22 @@ from tenancy.api_keys import Principal
 
 router = APIRouter()
 
-_TEST_S_MAX: Final = 8.0  # every request of ours ends within 10 s
-_TEST_LOOK_S: Final = 0.1
-_MOMENT_S_MAX: Final = 253_402_300_799  # the year 9999
+_TEST_S_MAX: Final = 8.0  # every request ends within 10 s
+_TEST_POLL_S: Final = 0.1
+_TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999
 
 
 class TestBody(msgspec.Struct):
-    """What is sent as a trial."""
+    """The type of the test event."""
 
     event_type: str
 
 
 class ReplayBody(msgspec.Struct):
-    """What is sent again: one message, or all of a span in seconds since the epoch.
+    """The messages to send again: one, or all of a time span in seconds since the epoch.
 
-    A span of more than one answer tells goes on behind its `last_id`, given as `after`.
+    A long span is replayed in several requests: the next one sends `last_id` of the response as
+    `after`.
     """
 
     message_id: str | None = None
@@ -68,17 +69,17 @@ async def show_deliveries(
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
-    """List an endpoint's deliveries with every try, newest first."""
-    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    """List an endpoint's deliveries with all attempts, newest first."""
+    parsed_endpoint_id = parse_public_id(ENDPOINT, endpoint_id)
     cursor = Cursor(limit=limit, after=parse_after(EVENT, after))
-    found, has_more = await services.database.run_for_tenant(
-        principal.tenant_id, list_deliveries, principal.tenant_id, wanted, cursor
+    histories, has_more = await services.database.run_for_tenant(
+        principal.tenant_id, list_deliveries, principal.tenant_id, parsed_endpoint_id, cursor
     )
-    ids = [public_id(EVENT, history.delivery.message_id) for history in found]
+    ids = [public_id(EVENT, history.delivery.message_id) for history in histories]
     return json_response(
         {
             "object": "list",
-            "data": [delivery_object(history) for history in found],
+            "data": [delivery_object(history) for history in histories],
             "first_id": ids[0] if ids else None,
             "last_id": ids[-1] if ids else None,
             "has_more": has_more,
@@ -90,34 +91,34 @@ async def show_deliveries(
 async def test(
     endpoint_id: str, request: Request, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
-    """Send a sample event once, by the role that sends all others, and tell what came back."""
-    repeats = idempotency_of_request(request, principal, services)
+    """Send a sample event once, through the webhooks role, and return the outcome."""
+    context = idempotency_of_request(request, principal, services)
     body = await json_body(request, TestBody, services.settings)
     check_event_types([body.event_type], param="event_type")
-    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    parsed_endpoint_id = parse_public_id(ENDPOINT, endpoint_id)
 
     def begin(connection: sa.Connection) -> UUID:
-        return begin_test(connection, principal.tenant_id, wanted, body.event_type)
+        return begin_test(connection, principal.tenant_id, parsed_endpoint_id, body.event_type)
 
     async def finish(message_id: UUID) -> Answer:
-        assert wanted is not None
-        attempt = await _first_attempt(services, principal, message_id, wanted)
+        assert parsed_endpoint_id is not None
+        attempt = await _first_attempt(services, principal, message_id, parsed_endpoint_id)
         if attempt is None or attempt.status_code is None:
             reason = "no answer in time" if attempt is None else attempt.error_code
             raise ApiError(
                 400, f"The endpoint could not be reached: {reason}.", code="webhook_test_failed"
             )
-        said = {
+        outcome = {
             "object": "webhook_endpoint.test",
             "webhook_endpoint_id": endpoint_id,
             "event_type": body.event_type,
             "status_code": attempt.status_code,
             "success": True,
         }
-        return Answer(200, msgspec.json.encode(said))
+        return Answer(200, msgspec.json.encode(outcome))
 
     digest = body_sha256(request)
-    answer, is_replay = await execute_once_holding_key(repeats, services, digest, begin, finish)
+    answer, is_replay = await execute_once_holding_key(context, services, digest, begin, finish)
     return saved_response(answer, is_replay=is_replay)
 
 
@@ -125,33 +126,33 @@ async def test(
 async def send_again(
     endpoint_id: str, request: Request, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
-    """Send one message again, or those of a span, with the same ids."""
-    repeats = idempotency_of_request(request, principal, services)
+    """Send one message again, or those of a time span, with the same ids."""
+    context = idempotency_of_request(request, principal, services)
     body = await json_body(request, ReplayBody, services.settings)
     if body.message_id is None and body.since is None:
-        raise ApiError(400, "Give message_id or since.", code="invalid_value", param="since")
+        raise ApiError(400, "Send message_id or since.", code="invalid_value", param="since")
     endpoint = parse_public_id(ENDPOINT, endpoint_id)
-    wanted = Replay(
+    parsed_endpoint_id = Replay(
         message_id=_message_id(body.message_id, "message_id"),
-        since=_moment(body.since, "since"),
-        until=_moment(body.until, "until"),
+        since=_timestamp(body.since, "since"),
+        until=_timestamp(body.until, "until"),
         failed_only=body.failed_only,
         after=_message_id(body.after, "after"),
     )
 
     def work(connection: sa.Connection) -> Answer:
-        replayed = replay(connection, principal.tenant_id, endpoint, wanted)
+        replayed = replay(connection, principal.tenant_id, endpoint, parsed_endpoint_id)
         last_id = replayed.last_id
-        done = {
+        summary = {
             "object": "webhook_endpoint.replay",
             "webhook_endpoint_id": endpoint_id,
             "replayed": replayed.count,
             "last_id": public_id(EVENT, last_id) if last_id is not None else None,
             "has_more": last_id is not None,
         }
-        return Answer(200, msgspec.json.encode(done))
+        return Answer(200, msgspec.json.encode(summary))
 
-    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    answer, is_replay = await execute_once(context, services, body_sha256(request), work)
     return saved_response(answer, is_replay=is_replay)
 
 
@@ -166,7 +167,7 @@ async def _first_attempt(
         )
         if attempt is not None:
             return attempt
-        await asyncio.sleep(_TEST_LOOK_S)
+        await asyncio.sleep(_TEST_POLL_S)
     return None
 
 
@@ -175,13 +176,15 @@ def _message_id(text: str | None, param: str) -> UUID | None:
         return None
     message_id = parse_public_id(EVENT, text)
     if message_id is None:
-        raise ApiError(400, "This is no event's id.", code="invalid_value", param=param)
+        raise ApiError(400, "The value is not an event id.", code="invalid_value", param=param)
     return message_id
 
 
-def _moment(seconds: int | None, param: str) -> datetime | None:
+def _timestamp(seconds: int | None, param: str) -> datetime | None:
     if seconds is None:
         return None
-    if not 0 <= seconds <= _MOMENT_S_MAX:
-        raise ApiError(400, "Give seconds since 1970.", code="invalid_value", param=param)
+    if not 0 <= seconds <= _TIMESTAMP_MAX:
+        raise ApiError(
+            400, "The value must be seconds since 1970.", code="invalid_value", param=param
+        )
     return datetime.fromtimestamp(seconds, UTC)

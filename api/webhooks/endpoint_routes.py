@@ -1,4 +1,4 @@
-"""Routes of webhook endpoints, as OpenAI's clients call them."""
+"""Routes of webhook endpoints, compatible with OpenAI's clients."""
 
 from dataclasses import asdict
 
@@ -41,7 +41,7 @@ router = APIRouter()
 
 
 class NewEndpointBody(msgspec.Struct):
-    """What a client sends to create an endpoint."""
+    """The body of a new endpoint."""
 
     name: str
     url: str
@@ -49,7 +49,7 @@ class NewEndpointBody(msgspec.Struct):
 
 
 class EndpointChangeBody(msgspec.Struct):
-    """What a client changes; `enabled` is ours."""
+    """The fields to change; `enabled` extends OpenAI's API."""
 
     name: str | None = None
     url: str | None = None
@@ -59,7 +59,7 @@ class EndpointChangeBody(msgspec.Struct):
 
 @router.get("/v1/webhook_event_types")
 async def show_event_types(_: PrincipalDep) -> Response:
-    """List what can be heard of."""
+    """List the event types."""
     return json_response({"object": "list", "data": list(EVENT_TYPES)})
 
 
@@ -67,25 +67,25 @@ async def show_event_types(_: PrincipalDep) -> Response:
 async def create(
     request: Request, principal: PrincipalDep, services: ServicesDep, webhooks: WebhookServicesDep
 ) -> Response:
-    """Add an endpoint; its secret is shown in this answer alone, however often that is given."""
-    repeats, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
+    """Create an endpoint. Only this response and its replays contain the secret."""
+    context, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, NewEndpointBody, services.settings)
     new = EndpointChange(body.name, body.url, body.event_types)
-    most = webhooks.settings.endpoints_max
+    endpoints_max = webhooks.settings.endpoints_max
 
     def work(connection: sa.Connection) -> Answer:
         row, secret = create_endpoint(
-            connection, principal.tenant_id, new, sealer, endpoints_max=most
+            connection, principal.tenant_id, new, sealer, endpoints_max=endpoints_max
         )
         record_audit_entry(
             connection, principal, Action.ENDPOINT_CREATED, public_id(ENDPOINT, row.id)
         )
         return encrypted_answer(endpoint_object(row), secret, sealer, principal.tenant_id)
 
-    answer, is_replay = await find_saved_answer(repeats, services, body_sha256(request)), True
+    answer, is_replay = await find_saved_answer(context, services, body_sha256(request)), True
     if answer is None:
         await webhooks.validate_url(principal.tenant_id, body.url, param="url")
-        answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+        answer, is_replay = await execute_once(context, services, body_sha256(request), work)
     return saved_response(
         decrypted_answer(answer, sealer, principal.tenant_id), is_replay=is_replay
     )
@@ -108,20 +108,20 @@ async def show_list(
 
 @router.get("/v1/webhook_endpoints/{endpoint_id}")
 async def show(endpoint_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Show one endpoint."""
-    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    """Show an endpoint."""
+    parsed_id = parse_public_id(ENDPOINT, endpoint_id)
     row = await services.database.run_for_tenant(
-        principal.tenant_id, find_endpoint, principal.tenant_id, wanted
+        principal.tenant_id, find_endpoint, principal.tenant_id, parsed_id
     )
     return json_response(endpoint_object(row))
 
 
 @router.get("/v1/batches/{batch_id}/callback")
 async def show_callback(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Show a job's callback as an endpoint, whose id the other routes take."""
-    wanted = parse_public_id(JOB, batch_id)
+    """Show the callback of a job as an endpoint, whose id the other routes accept."""
+    parsed_id = parse_public_id(JOB, batch_id)
     row = await services.database.run_for_tenant(
-        principal.tenant_id, find_callback, principal.tenant_id, wanted
+        principal.tenant_id, find_callback, principal.tenant_id, parsed_id
     )
     return json_response(endpoint_object(row))
 
@@ -134,35 +134,35 @@ async def change(
     services: ServicesDep,
     webhooks: WebhookServicesDep,
 ) -> Response:
-    """Change an endpoint; what is left out stays."""
-    repeats = idempotency_of_request(request, principal, services).for_client_key_only()
+    """Change an endpoint; omitted fields stay the same."""
+    context = idempotency_of_request(request, principal, services).for_client_key_only()
     body = await json_body(request, EndpointChangeBody, services.settings)
-    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    parsed_id = parse_public_id(ENDPOINT, endpoint_id)
     changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)
-    told = {"fields": [name for name, value in asdict(changed).items() if value is not None]}
+    details = {"fields": [name for name, value in asdict(changed).items() if value is not None]}
 
     def work(connection: sa.Connection) -> Answer:
-        row = change_endpoint(connection, principal.tenant_id, wanted, changed)
+        row = change_endpoint(connection, principal.tenant_id, parsed_id, changed)
         record_audit_entry(
-            connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), told
+            connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), details
         )
         return Answer(200, msgspec.json.encode(endpoint_object(row)))
 
-    answer, is_replay = await find_saved_answer(repeats, services, body_sha256(request)), True
+    answer, is_replay = await find_saved_answer(context, services, body_sha256(request)), True
     if answer is None:
         if body.url is not None:
             await webhooks.validate_url(principal.tenant_id, body.url, param="url")
-        answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+        answer, is_replay = await execute_once(context, services, body_sha256(request), work)
     return saved_response(answer, is_replay=is_replay)
 
 
 @router.delete("/v1/webhook_endpoints/{endpoint_id}")
 async def delete(endpoint_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Remove an endpoint with its history."""
-    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    """Delete an endpoint with its history."""
+    parsed_id = parse_public_id(ENDPOINT, endpoint_id)
 
     def work(connection: sa.Connection) -> None:
-        delete_endpoint(connection, principal.tenant_id, wanted)
+        delete_endpoint(connection, principal.tenant_id, parsed_id)
         record_audit_entry(connection, principal, Action.ENDPOINT_DELETED, endpoint_id)
 
     await services.database.run_for_tenant(principal.tenant_id, work)

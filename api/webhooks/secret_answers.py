@@ -1,4 +1,4 @@
-"""Answers that show a signing secret, as they are kept for repeats: the secret stays encrypted."""
+"""Answers that contain a signing secret, saved for replays with the secret encrypted."""
 
 import base64
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadabl
 def encrypted_answer(
     shown: Mapping[str, object], secret: bytes, sealer: Sealer, tenant_id: UUID
 ) -> Answer:
-    """Return `shown` with its secret encrypted: nothing at rest may show one."""
-    sealed = base64.b64encode(sealer.seal(secret, tenant_id)).decode()
-    return Answer(200, msgspec.json.encode({**shown, "signing_secret": sealed}))
+    """Return `shown` with its secret encrypted: no stored data may contain one in plain text."""
+    encrypted = base64.b64encode(sealer.seal(secret, tenant_id)).decode()
+    return Answer(200, msgspec.json.encode({**shown, "signing_secret": encrypted}))
 
 
 def decrypted_answer(answer: Answer, sealer: Sealer, tenant_id: UUID) -> Answer:
-    """Return the answer as its client sees it; bytes are equal as often as it is given.
+    """Return the answer with the secret in plain text. Every replay has the same bytes.
 
-    Raises ApiError (410) when the key that it was encrypted under is gone.
+    Raises ApiError (410) when the encryption key is gone.
     """
     shown = msgspec.json.decode(answer.body)
     try:
         secret = sealer.open(base64.b64decode(shown["signing_secret"]), tenant_id)
     except SecretUnreadableError:
-        raise ApiError(410, "The answer is gone.", code="answer_gone") from None
+        raise ApiError(410, "The stored answer is deleted.", code="answer_gone") from None
     body = msgspec.json.encode({**shown, "signing_secret": secret_text(secret)})
     return replace(answer, body=body)

@@ -1,4 +1,4 @@
-"""Routes that replace the secrets webhooks are signed with; a new one is shown in their answer."""
+"""Routes that rotate signing secrets; only the response contains the new one."""
 
 import msgspec
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ router = APIRouter()
 
 
 class RotateBody(msgspec.Struct):
-    """How a secret is replaced."""
+    """How long the old secret stays valid."""
 
     keep_old_secret_active_for_24_hours: bool = False
 
@@ -35,21 +35,21 @@ async def rotate(
     services: ServicesDep,
     webhooks: WebhookServicesDep,
 ) -> Response:
-    """Give an endpoint a new secret; it is shown here and never elsewhere."""
-    repeats, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
+    """Rotate the secret of an endpoint."""
+    context, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, RotateBody, services.settings)
     keep_old = body.keep_old_secret_active_for_24_hours
-    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    parsed_id = parse_public_id(ENDPOINT, endpoint_id)
 
     def work(connection: sa.Connection) -> Answer:
         tenant_id = principal.tenant_id
-        row, secret = rotate_secret(connection, tenant_id, wanted, sealer, keep_old=keep_old)
+        row, secret = rotate_secret(connection, tenant_id, parsed_id, sealer, keep_old=keep_old)
         record_audit_entry(
             connection, principal, Action.SECRET_ROTATED, endpoint_id, {"keep_old": keep_old}
         )
         return encrypted_answer(endpoint_object(row), secret, sealer, tenant_id)
 
-    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    answer, is_replay = await execute_once(context, services, body_sha256(request), work)
     return saved_response(
         decrypted_answer(answer, sealer, principal.tenant_id), is_replay=is_replay
     )
@@ -59,19 +59,19 @@ async def rotate(
 async def rotate_for_callbacks(
     request: Request, principal: PrincipalDep, services: ServicesDep, webhooks: WebhookServicesDep
 ) -> Response:
-    """Give the callbacks of all jobs of this tenant a new secret; it is shown here alone."""
-    repeats, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
+    """Rotate the secret for the callbacks of all jobs of the tenant."""
+    context, sealer = idempotency_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, RotateBody, services.settings)
     keep_old = body.keep_old_secret_active_for_24_hours
 
     def work(connection: sa.Connection) -> Answer:
         secret = rotate_callback_secret(connection, principal.tenant_id, sealer, keep_old=keep_old)
-        told = {"keep_old": keep_old}
-        record_audit_entry(connection, principal, Action.SECRET_ROTATED, "callbacks", told)
+        details = {"keep_old": keep_old}
+        record_audit_entry(connection, principal, Action.SECRET_ROTATED, "callbacks", details)
         shown = {"object": "webhook_callback_secret", "signing_secret_hint": secret_hint(secret)}
         return encrypted_answer(shown, secret, sealer, principal.tenant_id)
 
-    answer, is_replay = await execute_once(repeats, services, body_sha256(request), work)
+    answer, is_replay = await execute_once(context, services, body_sha256(request), work)
     return saved_response(
         decrypted_answer(answer, sealer, principal.tenant_id), is_replay=is_replay
     )

@@ -1,4 +1,4 @@
-"""What routes of webhooks need: settings, the sealer of secrets, and a look-up of hosts."""
+"""Services for the routes of webhooks: settings, encryption of secrets, look-ups of hosts."""
 
 import asyncio
 import secrets
@@ -30,7 +30,7 @@ _LOOK_UP_THREADS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WebhookServices:
-    """Of one API process. It contacts no receiver: that is the role `webhooks` alone."""
+    """The services of one API process. Only the webhooks role contacts receivers."""
 
     settings: WebhookSettings
     reach: Reach
@@ -39,26 +39,26 @@ class WebhookServices:
 
     @property
     def sealer(self) -> Sealer:
-        """The sealer of secrets. Raises ApiError when this installation has no key for it."""
+        """The encryption of secrets. Raises ApiError when this installation has no key."""
         if self.optional_sealer is None:
-            raise _no_key()
+            raise _not_configured()
         return self.optional_sealer
 
     async def validate_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
-        """Return the parts of a URL that may be contacted now. Raises ApiError, naming `param`.
+        """Return a parsed URL whose host may be contacted. Raises ApiError with `param`.
 
-        Names that hang hold up look-ups of their tenant alone. The role looks again before each
-        try: what a name stands for may change.
+        A hanging look-up delays only look-ups of its tenant. The webhooks role looks hosts up again
+        before each attempt, since their addresses may change.
         """
         try:
             url = parse_url(text, allow_private=self.settings.allow_private)
             async with asyncio.timeout(_LOOK_UP_S):
-                looked_up = await self.look_ups.begin(tenant_id, url)
-                await allowed_addresses(looked_up, self.reach)
+                addresses = await self.look_ups.begin(tenant_id, url)
+                await allowed_addresses(addresses, self.reach)
         except UrlError as error:
             raise ApiError(400, str(error), code="invalid_value", param=param) from None
         except AddressRefusedError:
-            # The same for a name that is unknown: what our name server knows is told to nobody.
+            # The same error for an unknown name: clients must not learn about internal names.
             raise ApiError(
                 400, "The host has no public address.", code="invalid_value", param=param
             ) from None
@@ -73,20 +73,23 @@ class WebhookServices:
     async def validate_callback(
         self, tenant_id: UUID, text: str | None, events: list[str] | None
     ) -> Callback | None:
-        """Return the callback that a new job asks for, or None. Raises ApiError, FieldRefusedError.
+        """Return the callback of a new job, or None. Raises ApiError, FieldRefusedError.
 
-        Without `events` it hears how the job ends.
+        Without `events` it receives the terminal event of the job.
         """
         if text is None:
             if events is not None:
                 raise ApiError(
-                    400, "Give callback_url, too.", code="invalid_value", param="callback_url"
+                    400,
+                    "callback_events requires callback_url.",
+                    code="invalid_value",
+                    param="callback_url",
                 )
             return None
         if events is not None:
             check_event_types(events, param="callback_events")
         if self.optional_sealer is None:
-            raise _no_key()
+            raise _not_configured()
         url = await self.validate_url(tenant_id, text, param="callback_url")
         return Callback(text, url, events or TERMINAL_EVENTS)
 
@@ -102,9 +105,9 @@ def webhook_services(settings: WebhookSettings) -> WebhookServices:
     )
 
 
-def _no_key() -> ApiError:
+def _not_configured() -> ApiError:
     return ApiError(
-        400, "Webhooks are not set up on this installation.", code="webhooks_unavailable"
+        400, "Webhooks are not configured on this installation.", code="webhooks_unavailable"
     )
 
 

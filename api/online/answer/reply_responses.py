@@ -39,9 +39,9 @@ class ReplyResponses:
     async def create(self) -> CompleteResponse:
         """Return the response. Raises ApiError; see `fallback`."""
         online, call, headers = self._online, self._call, self._admitted.headers
-        if self._wait_s is not None and call.failure is not None:
-            if call.failure.code in LOCAL_FAILURES:
-                call.failure = None  # the committed call continues elsewhere
+        is_local = call.failure is not None and call.failure.code in LOCAL_FAILURES
+        if self._wait_s is not None and is_local:
+            call.failure = None  # the committed call continues elsewhere
         if call.failure is not None:
             if call.is_durable and call.failure.code == QUEUE_TIMEOUT:
                 await online.durable.expire(self._admitted.planned)

@@ -262,7 +262,7 @@ async def replay_response(answer: Answer, scope: Scope, objects: ObjectStore) ->
         try:
             body = await run_in_store_thread(read_object, objects, answer.body_key)
         except ObjectMissingError:
-            raise ApiError(410, "The answer is gone.", code="answer_gone") from None
+            raise ApiError(410, "The stored answer is deleted.", code="answer_gone") from None
         answer = Answer(answer.status_code, body, answer.headers)
     return _to_response(answer, is_replay=True)
 
