@@ -90,14 +90,14 @@ def reply(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> Reply:
 class Connection:
     """What became of it."""
 
-    is_behind: bool = False
+    is_write_paused: bool = False
     is_dropped: bool = False
     last: bytes | None = None
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         self.is_dropped = True
 
-    def cut(self, last: bytes) -> None:
+    def write_last_and_close(self, last: bytes) -> None:
         self.last = last
 
 
@@ -115,10 +115,10 @@ def answering(
         receive=None,
         send=send,
         connection=connection or Connection(),
-        body_hold=None,
+        body_reservation=None,
         arrived_s=0.0,
-        count_for=None,
-        readers=None,
+        count_for_tenant=None,
+        response_limit=None,
         recording=recording,
     )
     answer = EventStreamResponse(exchange, [], Timings(0.0), SystemClock(), whole_body)

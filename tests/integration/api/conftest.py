@@ -169,7 +169,7 @@ def serve(
         objects,
         database_threads=database.pool_size,
         clock=SystemClock(),
-        setup=setup,
+        online_deps=setup,
         webhooks=webhooks,
     )
     listener = socket.create_server(("127.0.0.1", 0))

@@ -51,7 +51,7 @@ def vanish(connection: socket.socket) -> None:
 
 
 def test_a_minute_is_what_the_probes_take() -> None:
-    options = {option: value for _, option, value in http_protocol._KEEPALIVE}
+    options = {option: value for _, option, value in http_protocol._SOCKET_OPTIONS}
     probes_s = options[socket.TCP_KEEPINTVL] * options[socket.TCP_KEEPCNT]
     assert options[socket.SO_KEEPALIVE] == 1
     assert options[socket.TCP_KEEPIDLE] + probes_s <= NOTICED_S_MAX
@@ -66,7 +66,9 @@ def test_a_client_that_vanishes_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
     stream: bool,
 ) -> None:
-    options = [(level, name, QUICK.get(name, v)) for level, name, v in http_protocol._KEEPALIVE]
+    options = [
+        (level, name, QUICK.get(name, v)) for level, name, v in http_protocol._SOCKET_OPTIONS
+    ]
     monkeypatch.setattr(http_protocol, "_KEEPALIVE", tuple(options))
     body = json.dumps({**ASK, "stream": stream}).encode()
     kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}

@@ -39,8 +39,10 @@ async def answer(scope: Scope, _: Receive, send: Send) -> None:
 @contextmanager
 def serving(idle_timeout_s: float, *, sent_bytes: int | None = None) -> Iterator[tuple[str, int]]:
     """Serve `answer` with two slots; `sent_bytes` is about what the kernel takes of it."""
-    pace = WriteDeadline(1024 * 1024, idle_timeout_s)
-    app = RequestEnvelope(answer, in_flight_max=2, online_in_flight_max=1, pace=pace)
+    write_deadline = WriteDeadline(1024 * 1024, idle_timeout_s)
+    app = RequestEnvelope(
+        answer, in_flight_max=2, online_in_flight_max=1, write_deadline=write_deadline
+    )
     listener = socket.create_server(("127.0.0.1", 0))
     if sent_bytes is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sent_bytes)
@@ -125,7 +127,7 @@ def end_an_answer(protocol: HttpProtocol) -> None:
     "close",
     [
         HttpProtocol.timeout_keep_alive_handler,
-        HttpProtocol._give_up,
+        HttpProtocol._on_head_timeout,
         lambda protocol: protocol.send_400_response("This is not HTTP."),
         end_an_answer,
     ],
@@ -156,7 +158,7 @@ def test_what_is_left_on_a_connection_that_closes_does_not_stay(
 def test_a_last_answer_that_is_not_read_ends_with_its_connection(
     version: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_protocol, "LAST_BYTES_S", 0.2)
+    monkeypatch.setattr(http_protocol, "FLUSH_S", 0.2)
     has_ended = threading.Event()
 
     class Noticing(HttpProtocol):

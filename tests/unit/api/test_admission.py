@@ -11,16 +11,16 @@ from api.online.admit.admission import (
 )
 from jobs.expansion.windows import PoolCapacity
 
-BOUNDS = OpenCallLimits(calls_max=10, of_tenant_max=5)
+BOUNDS = OpenCallLimits(total_max=10, of_tenant_max=5)
 POOL = PoolCapacity(items_per_s=2.0, concurrency=4)
 
 
 @pytest.mark.parametrize(
     ("load", "status", "code"),
     [
-        (OpenCallCounts(calls=9, of_tenant=4, of_pool=0), None, None),
-        (OpenCallCounts(calls=9, of_tenant=5, of_pool=0), 429, "queue_full"),
-        (OpenCallCounts(calls=10, of_tenant=0, of_pool=0), 503, "queue_full"),
+        (OpenCallCounts(total=9, of_tenant=4, of_pool=0), None, None),
+        (OpenCallCounts(total=9, of_tenant=5, of_pool=0), 429, "queue_full"),
+        (OpenCallCounts(total=10, of_tenant=0, of_pool=0), 503, "queue_full"),
     ],
 )
 def test_the_bounds(load: OpenCallCounts, status: int | None, code: str | None) -> None:
@@ -48,7 +48,7 @@ def test_the_predicted_wait(
 
 
 def test_a_wait_beyond_the_deadline_is_refused_with_when_to_come_again() -> None:
-    load = OpenCallCounts(calls=0, of_tenant=0, of_pool=104)
+    load = OpenCallCounts(total=0, of_tenant=0, of_pool=104)
     refused = find_refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=40)
 
     assert refused is not None

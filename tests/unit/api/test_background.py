@@ -44,7 +44,7 @@ async def test_revoked_keys_do_not_stay_unseen(caplog: pytest.LogCaptureFixture)
     (failure,) = await told_of(asyncio.create_task(refresh_keys(keys, database, 0.001)))
 
     assert isinstance(failure, TaskDiedError)
-    assert str(failure) == "The task keep_keys_fresh died: RuntimeError."
+    assert str(failure) == "The task refresh_keys died: RuntimeError."
     assert [record.levelno for record in caplog.records] == [logging.CRITICAL]
 
 
@@ -53,7 +53,7 @@ async def test_stale_routes_do_not_stay_unseen() -> None:
     routes = ModelCache(cast(Database, database), SystemClock())
     (failure,) = await told_of(asyncio.create_task(routes.refresh_periodically(0.001)))
 
-    assert str(failure) == "The task Routes.keep_fresh died: RuntimeError."
+    assert str(failure) == "The task ModelCache.refresh_periodically died: RuntimeError."
 
 
 async def test_an_error_of_ours_is_told_as_it_is() -> None:

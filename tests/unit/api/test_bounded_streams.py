@@ -31,7 +31,7 @@ class Watch:
 
     revoked = False
 
-    async def check(self) -> None:
+    async def check_if_due(self) -> None:
         if self.revoked:
             raise ApiError(401, "Revoked.")
 
@@ -43,9 +43,16 @@ def watch() -> KeyRevalidator:
 class Pieces(BoundedStream):
     """What a test yields."""
 
-    def __init__(self, content: AsyncGenerator[bytes, None], key_revalidator: KeyRevalidator) -> None:
+    def __init__(
+        self, content: AsyncGenerator[bytes, None], key_revalidator: KeyRevalidator
+    ) -> None:
         super().__init__(
-            content, 200, {}, media_type="text/plain", idle_timeout_s=5, key_revalidator=key_revalidator
+            content,
+            200,
+            {},
+            media_type="text/plain",
+            idle_timeout_s=5,
+            key_revalidator=key_revalidator,
         )
         self.closed = asyncio.Event()
 
@@ -158,7 +165,9 @@ async def test_a_client_that_leaves_during_a_read_holds_up_nobody() -> None:
         closed_by.append(threading.current_thread().name)
 
     def download() -> Response:
-        return ObjectResponse(Blocks(read, close, 10), 200, {}, idle_timeout_s=5, key_revalidator=watch())
+        return ObjectResponse(
+            Blocks(read, close, 10), 200, {}, idle_timeout_s=5, key_revalidator=watch()
+        )
 
     client = Client()
     asking = asyncio.create_task(client.ask(download))

@@ -57,12 +57,12 @@ def piece(cipher: BodyCipher, number: int) -> bytes:
 async def test_an_hour_has_one_key_which_lives_an_hour_longer() -> None:
     store, watch = MemoryStore(), Watch()
     keys = CallKeys(store, watch, "api-1")
-    first = await keys.name()
-    assert await keys.name() == first
+    first = await keys.current_key_name()
+    assert await keys.current_key_name() == first
     assert keys.cipher(job("")) is None
     assert keys.cipher(job(first)) is not None
     watch.now_s += KEY_S
-    second = await keys.name()
+    second = await keys.current_key_name()
     await keys.destroy_expired()
     assert {*store.objects} == {first, second}
     watch.now_s += KEY_S
@@ -80,9 +80,9 @@ async def test_without_the_store_there_is_no_call() -> None:
     store.is_away = True
     keys = CallKeys(store, Watch(), "api-1")
     with pytest.raises(ObjectStoreAwayError):
-        await keys.name()
+        await keys.current_key_name()
     store.is_away = False
-    assert keys.cipher(job(await keys.name())) is not None
+    assert keys.cipher(job(await keys.current_key_name())) is not None
 
 
 def test_an_item_is_hidden_unless_it_travels_by_reference(cipher: BodyCipher) -> None:

@@ -1,12 +1,18 @@
 """Goal: our fields are found and taken out, and not a byte of the others changes."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from api.http.responses import ApiError
 from api.online.receive.call_parsing import header_timeout_s, parse_call
 from api.online.receive.preferences import check_zero_retention, may_be_accepted, preferred_wait_s
+from api.online.receive.received_call import ReceivedCall
+from core.ids import new_uuid
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
+from tenancy.api_keys import Principal
 
 CHAT = "/v1/chat/completions"
 
@@ -149,7 +155,7 @@ WAIT, KEY = {b"prefer": b"wait=5"}, {b"idempotency-key": b"k"}
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "is_kept"),
+    ("body", "headers", "is_stored"),
     [
         (b'{"model":"m"}', {}, False),
         (b'{"model":"m"}', WAIT, True),
@@ -159,14 +165,17 @@ WAIT, KEY = {b"prefer": b"wait=5"}, {b"idempotency-key": b"k"}
         (b'{"model":"m","stream":true}', WAIT | KEY, True),
     ],
 )
-def test_who_retains_nothing_asks_for_nothing_that_is_kept(
-    body: bytes, headers: dict[bytes, bytes], is_kept: bool
+def test_zero_retention_refuses_calls_whose_response_is_stored(
+    body: bytes, headers: dict[bytes, bytes], is_stored: bool
 ) -> None:
+    exchange: Any = SimpleNamespace(headers=headers)
+    ids = (new_uuid(), new_uuid())
     parsed = parse_call(CHAT, body)
-    check_zero_retention(parsed, headers, zero_retention=False)
-    if not is_kept:
-        check_zero_retention(parsed, headers, zero_retention=True)
+    check_zero_retention(ReceivedCall(exchange, Principal(*ids), parsed))
+    received = ReceivedCall(exchange, Principal(*ids, zero_retention=True), parsed)
+    if not is_stored:
+        check_zero_retention(received)
         return
     with pytest.raises(ApiError) as refused:
-        check_zero_retention(parsed, headers, zero_retention=True)
+        check_zero_retention(received)
     assert (refused.value.status, refused.value.code) == (403, "zero_retention")

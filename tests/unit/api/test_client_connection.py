@@ -22,8 +22,8 @@ def test_a_cut_is_of_the_request_that_is_served(version: str) -> None:
         cycle=newest, pipeline=[(newest, None)], transport=transport, loop=loop
     )
     connection = ClientConnection(protocol)
-    connection.begin(served)
-    connection.cut(b"last")
+    connection.set_served(served)
+    connection.write_last_and_close(b"last")
     assert written == [b"last" if version == "1.0" else b"4\r\nlast\r\n0\r\n\r\n"]
     assert served.disconnected
     assert newest.disconnected
@@ -35,6 +35,6 @@ def test_nothing_is_written_behind_a_drop() -> None:
     transport = SimpleNamespace(abort=lambda: aborted.append(True))
     protocol: Any = SimpleNamespace(cycle=ahead, pipeline=[(ahead, None)], transport=transport)
     connection = ClientConnection(protocol)
-    connection.begin(served)
-    connection.drop()
+    connection.set_served(served)
+    connection.abort()
     assert (served.disconnected, ahead.disconnected, aborted) == (True, True, [True])

@@ -54,7 +54,9 @@ def test_a_key_of_the_client_counts_more_than_its_tries() -> None:
 def test_what_may_be_done_again_is_repeated_by_a_key_alone() -> None:
     tries = {b"x-stainless-retry-count": b"1"}
     assert said(tries).for_client_key_only().claim(b"b", lambda: 10.0) is None
-    claim = said({b"idempotency-key": b"k", **tries}).for_client_key_only().claim(b"b", lambda: 10.0)
+    claim = (
+        said({b"idempotency-key": b"k", **tries}).for_client_key_only().claim(b"b", lambda: 10.0)
+    )
     assert claim is not None
     assert (claim.scope, claim.key) == (Scope.CLIENT, "k")
 

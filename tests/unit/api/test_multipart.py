@@ -70,8 +70,8 @@ def test_a_file_may_hold_what_looks_like_a_boundary() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (PURPOSE + FILE, "no end"),
-        (b"", "no end"),
+        (PURPOSE + FILE, "incomplete"),
+        (b"", "incomplete"),
         (body(PURPOSE), "no file"),
         (body(FILE, FILE), "two files"),
         (body(PURPOSE, PURPOSE, FILE), "twice"),

@@ -46,8 +46,8 @@ class SlowStore:
 
 async def upload(store: SlowStore) -> None:
     async with ObjectSink(cast(ObjectStore, store), "files/a") as sink:
-        sink.take(bytes(BLOCK_BYTES))
-        await sink.relieve()
+        sink.buffer(bytes(BLOCK_BYTES))
+        await sink.flush_full_blocks()
         await sink.complete()
 
 

@@ -33,7 +33,8 @@ class Part:
 def test_all_tails_are_told_before_one_is_waited_for() -> None:
     steps: list[str] = []
     online: Any = OnlineRuntime.__new__(OnlineRuntime)
-    online._producer = online._replies = online._capacity = online._control = Part(steps)
+    online._producer = part = Part(steps)
+    online._reply_tail = online._capacity_tail = online._control_tail = part
     online._close()
     assert steps == [*["told"] * 3, "flushed", *["waited for"] * 3]
 
@@ -78,5 +79,5 @@ async def test_keys_are_destroyed_while_hits_are_billed(*, is_away: bool) -> Non
     online.call_keys = SimpleNamespace(stop=stop)
     online.services = SimpleNamespace(database=None)
     async with asyncio.timeout(1):  # a bill that came first would take 3 s
-        await online._settle()
+        await online._clean_up()
     assert destroyed.is_set()

@@ -77,12 +77,12 @@ def test_the_first_end_counts(first: str) -> None:
     steps = {
         "end": lambda: calls.receive_replies(reply(call, execution, end=END), now_s=1.0),
         "failure": lambda: call.fail(deadline_exceeded()),
-        "leave": call.leave,
+        "leave": call.disconnect,
     }
     for name in [first, *steps]:
         steps[name]()
 
-    ends = [call.end is not None, call.failure is not None, call.left]
+    ends = [call.end is not None, call.failure is not None, call.is_disconnected]
     assert ends.count(True) == 1
     assert ends[list(steps).index(first)]
 
@@ -101,7 +101,7 @@ def test_what_nobody_waits_for_is_dropped_and_counted() -> None:
 
     assert dropped() == before + 1
     assert call.pieces == []
-    assert (len(calls), calls.of_tenant[TENANT], calls.of_pool["p"]) == (0, 0, 0)
+    assert (len(calls), calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (0, 0, 0)
 
 
 def test_a_second_delivery_may_run_while_nothing_was_heard() -> None:
@@ -177,9 +177,9 @@ def test_only_silent_streams_say_that_they_live() -> None:
 def test_a_call_that_is_committed_has_its_place_already() -> None:
     calls = new_calls()
     call = opened(calls)
-    with calls.coming(call.job):
+    with calls.reserve(call.job):
         assert (calls.count, len(calls)) == (2, 1)
-        assert (calls.of_tenant[TENANT], calls.of_pool["p"]) == (2, 2)
-    assert (calls.count, calls.of_tenant[TENANT], calls.of_pool["p"]) == (1, 1, 1)
+        assert (calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (2, 2)
+    assert (calls.count, calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (1, 1, 1)
     calls.remove(call)
-    assert (calls.count, TENANT in calls.of_tenant) == (0, False)
+    assert (calls.count, TENANT in calls.count_by_tenant) == (0, False)

@@ -79,7 +79,7 @@ def clock() -> Clock:
 @pytest.fixture
 def cache(clock: Clock) -> ResponseCache:
     cache = ResponseCache(clock, bytes_max=10_000)
-    cache.allow({TENANT: 10, OTHER: 10})
+    cache.set_ttls({TENANT: 10, OTHER: 10})
     return cache
 
 
@@ -89,7 +89,7 @@ CERTAIN = {"model": "m", "temperature": 0}
 def kept(cache: ResponseCache, asked: PlannedCall) -> bytes:
     key = cache.key_of(asked)
     assert key is not None
-    cache.keep(key, ANSWER)
+    cache.store(key, ANSWER)
     return key
 
 
@@ -140,9 +140,9 @@ def test_an_answer_lives_as_long_as_its_tenant_allows(cache: ResponseCache, cloc
 
 def test_a_tenant_that_changes_its_mind_is_obeyed(cache: ResponseCache) -> None:
     key = kept(cache, call(CERTAIN))
-    cache.allow({TENANT: 20})
+    cache.set_ttls({TENANT: 20})
     assert cache.key_of(call(CERTAIN)) not in {key, None}
-    cache.allow({})
+    cache.set_ttls({})
     assert cache.key_of(call(CERTAIN)) is None
 
 
@@ -162,7 +162,7 @@ def test_failures_and_long_answers_are_not_kept(cache: ResponseCache) -> None:
         CompleteResponse(400, b"{}", []),
         CompleteResponse(200, b"x" * (ENTRY_BYTES_MAX + 1), []),
     ):
-        cache.keep(key, answer)
+        cache.store(key, answer)
         assert cache.find(key) is None
 
 

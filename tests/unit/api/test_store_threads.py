@@ -77,5 +77,5 @@ async def test_a_deletion_that_hangs_is_not_waited_for(
         def delete(self, _: str) -> None:
             hanging.wait(20)
 
-    monkeypatch.setattr("api.online.send.store_threads._DROP_S_MAX", 0.01)
+    monkeypatch.setattr("api.online.send.store_threads._DELETE_S_MAX", 0.01)
     await asyncio.wait_for(delete_object(cast("ObjectStore", Store()), "key"), 5)

@@ -9,9 +9,9 @@ import api
 ACROSS_TENANTS = {
     "auth/key_refresh.py": {"working_keys"},
     "online/answer/response_cache.py": {"response_cache_ttls", "add_cache_hits"},
-    "online/admit/model_routes.py": {"list_models", "find_model"},
+    "online/admit/model_cache.py": {"list_models", "find_model"},
     "auth/principals.py": {"authenticate"},  # who is calling is not known yet
-    "views/following.py": {"read_news"},  # one look for all who follow
+    "views/progress_poller.py": {"read_progress"},  # one look for all who follow
 }
 _CALL = re.compile(r"\brun_across_tenants\(\s*(\w+)")
 _BEGINS = re.compile(r"\b(?:engine|_engine)\.(?:begin|connect|raw_connection)\(")

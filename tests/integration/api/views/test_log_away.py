@@ -23,7 +23,7 @@ def test_only_what_needs_the_log_is_refused(
     def without_log(services: object, *_: object) -> ViewServices:
         return create_view_services(services, nowhere)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("api.app.open_views", without_log)
+    monkeypatch.setattr("api.app.create_view_services", without_log)
     site = open_site()
     batch = add_batch(site, 4)
     batch.write(outcome(1))
@@ -52,7 +52,7 @@ def test_a_log_of_a_newer_release_is_not_judged(
         raise SchemaTooNewError(kind="outcomes", version=99)
 
     monkeypatch.setattr(
-        "api.app.open_views", lambda services, *_: create_view_services(services, nowhere)
+        "api.app.create_view_services", lambda services, *_: create_view_services(services, nowhere)
     )
     monkeypatch.setattr("api.views.audit_routes.written_up_to", lambda *_: 0)
     monkeypatch.setattr("api.views.audit_routes.judge_log", newer)

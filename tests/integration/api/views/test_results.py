@@ -102,12 +102,12 @@ def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:
         site.objects.delete(key)
         after = client.get(f"{batch.path}/results")
         with following(client, f"{batch.path}/results") as events:
-            followed = [event.data for event in events if event and not event.name]
+            live_events = [event.data for event in events if event and not event.name]
 
     assert [line["custom_id"] for line in lines(before)] == ["request-2", "request-1", "request-0"]
     assert len(lines(before)[1]["response"]["body"]["large"]) == 3_000_000
     assert before.content == after.content
-    assert followed == lines(after)
+    assert live_events == lines(after)
 
 
 def test_a_stream_follows_to_the_end(site: Site) -> None:
@@ -214,7 +214,7 @@ def test_who_leaves_frees_a_place_and_all_behind_it(
                 error = refused(other.get(their_path, headers=stream), 503)
                 assert error["code"] == "slow_down"
         _until(lambda: opened[0].count == 0)
-        _until(lambda: opened[0]._looking is None or opened[0]._looking.done())
+        _until(lambda: opened[0]._polling is None or opened[0]._polling.done())
         with following(client, path) as again:
             assert next(again) is None
 

@@ -59,8 +59,8 @@ def stream(objects: MemoryObjects, database: Database, *, live: bool = False) ->
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_stream, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(result_stream, "_AWAY_S", 0.01)
+    monkeypatch.setattr(result_stream, "_RETRY_FOR_S", 0.1)
+    monkeypatch.setattr(result_stream, "_RETRY_S", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -69,7 +69,7 @@ async def test_a_postgres_that_hangs_is_waited_for_once() -> None:
     database.hangs = True
     with pytest.raises(DatabaseUnavailableError):
         async with asyncio.timeout(5):
-            await read(stream(MemoryObjects({}), database).present(0, None))
+            await read(stream(MemoryObjects({}), database).available_lines(0, None))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -79,18 +79,18 @@ async def test_nothing_is_given_while_the_key_cannot_be_checked() -> None:
     async def away() -> bool:
         raise DatabaseUnavailableError
 
-    followed = stream(MemoryObjects({}), database, live=True).followed(0, away)
-    async with aclosing(followed):
-        assert await anext(followed) == b": keep-alive\n\n"
+    live_events = stream(MemoryObjects({}), database, live=True).live_events(0, away)
+    async with aclosing(live_events):
+        assert await anext(live_events) == b": keep-alive\n\n"
         with pytest.raises(DatabaseUnavailableError):
-            await anext(followed)
+            await anext(live_events)
     assert database.pages  # nobody asked for it
 
 
 async def test_silence_is_filled_while_the_key_cannot_be_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(result_stream, "CHECK_S", 0.01)
+    monkeypatch.setattr(result_stream, "INTERVAL_S", 0.01)
     database, objects = Database(), MemoryObjects({})
     database.hangs = True  # so does the look for news, which nobody waits for
 
@@ -100,16 +100,16 @@ async def test_silence_is_filled_while_the_key_cannot_be_checked(
 
     its = views(objects, database, follow_keep_alive_s=0.1)
     principal = Principal(TENANT_ID, TENANT_ID)
-    followed = ResultStream(its, principal, source(objects), server_sent).followed(0, hang)
-    async with aclosing(followed), asyncio.timeout(5):
+    live_events = ResultStream(its, principal, source(objects), server_sent).live_events(0, hang)
+    async with aclosing(live_events), asyncio.timeout(5):
         for _ in range(3):
-            assert await anext(followed) == b": keep-alive\n\n"
+            assert await anext(live_events) == b": keep-alive\n\n"
 
 
 async def test_a_batch_that_is_deleted_meanwhile_ends_its_stream() -> None:
     database = Database([SequencedRow(1, row(500))])  # of a file that was appended since
     database.is_gone = True
-    assert await read(stream(MemoryObjects({}), database).present(0, None)) == b""
+    assert await read(stream(MemoryObjects({}), database).available_lines(0, None)) == b""
 
 
 async def test_the_files_are_closed_behind_the_thread_that_reads_them() -> None:
@@ -133,7 +133,7 @@ async def test_the_files_are_closed_behind_the_thread_that_reads_them() -> None:
 
     objects = Slow({"input": LINE})
     mine = stream(objects, Database([SequencedRow(1, row(0, custom_id=None))]))
-    asking = asyncio.create_task(read(mine.present(0, None)))
+    asking = asyncio.create_task(read(mine.available_lines(0, None)))
     assert await asyncio.to_thread(reading.wait, 10)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):

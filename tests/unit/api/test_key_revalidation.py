@@ -48,7 +48,7 @@ async def test_a_key_is_looked_at_now_and_then() -> None:
     keys = Keys()
     watch = keys.watch()
     for keys.now in (0.5, 1.9, 2.0, 2.1, 3.9, 4.0):
-        await watch.check()
+        await watch.check_if_due()
     assert keys.looks == 2
 
 
@@ -56,10 +56,10 @@ async def test_a_revoked_key_is_noticed() -> None:
     keys = Keys()
     watch = keys.watch()
     keys.principal = None
-    await watch.check()
+    await watch.check_if_due()
     keys.now = 2.0
     with pytest.raises(ApiError) as refused:
-        await watch.check()
+        await watch.check_if_due()
     assert refused.value.status == 401
 
 
@@ -69,7 +69,7 @@ async def test_a_look_of_its_own_counts_also_when_nobody_waits_to_its_end() -> N
     keys.now = 2.0
     await watch.check_now()
     keys.now = 3.9
-    await watch.check()
+    await watch.check_if_due()
     assert keys.looks == 1
     keys.now, keys.hangs = 5.0, True
     looking = asyncio.create_task(watch.check_now())
@@ -77,7 +77,7 @@ async def test_a_look_of_its_own_counts_also_when_nobody_waits_to_its_end() -> N
     looking.cancel()
     await asyncio.gather(looking, return_exceptions=True)
     keys.now = 34.9
-    await watch.check()
+    await watch.check_if_due()
     assert keys.looks == 2
 
 
@@ -86,8 +86,8 @@ async def test_an_outage_is_no_revocation_and_is_not_waited_for_often() -> None:
     watch = keys.watch()
     keys.is_away = True
     for keys.now in (2.0, 4.0, 31.9):
-        await watch.check()
+        await watch.check_if_due()
     assert keys.looks == 1
     keys.now, keys.is_away, keys.principal = 32.0, False, None
     with pytest.raises(ApiError):
-        await watch.check()
+        await watch.check_if_due()

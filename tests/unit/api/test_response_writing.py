@@ -1,6 +1,7 @@
 """Goal: a whole answer reaches its reader at the reader's pace, and a reader without one ends."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
@@ -12,10 +13,14 @@ from starlette.types import Message, Receive, Scope, Send
 from api.http.client_connection import EXTENSION
 from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.http.responses import ApiError
-from api.online.admit.body_room import BodyHold, BodyRoom
-from api.online.admit.readers import LARGE_BYTES, Readers
 from api.online.answer.complete_responses import send_response
 from api.online.calls import CompleteResponse, Recording
+from api.online.memory_limits import (
+    LARGE_BYTES,
+    BodyReservation,
+    ResponseMemoryLimit,
+    body_memory_limit,
+)
 from api.online.receive.exchange import Exchange
 from core.ids import new_uuid
 
@@ -47,24 +52,30 @@ class Client:
         await self.drain()
         self.sent.append(message)
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         self.is_dropped = True
 
 
 def exchange(
-    send: Send, readers: Readers | None = None, recording: Recording | None = None
+    send: Send,
+    response_limit: ResponseMemoryLimit | None = None,
+    recording: Recording | None = None,
 ) -> Exchange:
-    hold = BodyHold(BodyRoom(1, body_bytes_max=1))
-    hold.assign_tenant(ME)
+    reservation = BodyReservation(body_memory_limit(1, body_bytes_max=1))
+    reservation.assign_tenant(ME)
     parts = SimpleNamespace(
-        send=send, readers=readers or room(), recording=recording, body_reservation=hold
+        send=send,
+        response_limit=response_limit or new_limit(),
+        recording=recording,
+        body_reservation=reservation,
     )
-    parts.reserve_response_memory = lambda count: Exchange.reserve_response_memory(cast("Exchange", parts), count)
-    return cast("Exchange", parts)
+    exchange = cast("Exchange", parts)
+    parts.reserve_response_memory = partial(Exchange.reserve_response_memory, exchange)
+    return exchange
 
 
-def room(bytes_max: int = 10 * len(LARGE.body)) -> Readers:
-    return Readers(bytes_max)
+def new_limit(bytes_max: int = 10 * len(LARGE.body)) -> ResponseMemoryLimit:
+    return ResponseMemoryLimit(bytes_max)
 
 
 async def serve(
@@ -72,20 +83,20 @@ async def serve(
     answer: CompleteResponse,
     *,
     path: str = ONLINE,
-    readers: Readers | None = None,
+    response_limit: ResponseMemoryLimit | None = None,
     online_s: float = 0.01,
 ) -> None:
     """Answer through the envelope, until it lets go of the request."""
 
     async def app(_: Scope, __: Receive, send: Send) -> None:
-        await send_response(exchange(send, readers), answer)
+        await send_response(exchange(send, response_limit), answer)
 
     envelope = RequestEnvelope(
         app,
         in_flight_max=1,
         online_in_flight_max=1,
-        pace=WriteDeadline(2 * LARGE_BYTES, 0.02),
-        online_pace=WriteDeadline(LARGE_BYTES, online_s),
+        write_deadline=WriteDeadline(2 * LARGE_BYTES, 0.02),
+        online_write_deadline=WriteDeadline(LARGE_BYTES, online_s),
     )
     scope = {"type": "http", "path": path, "method": "POST", "extensions": {EXTENSION: client}}
     await envelope(scope, nothing, client.send)
@@ -95,9 +106,9 @@ async def nothing() -> Message:
     raise AssertionError
 
 
-def is_free(readers: Readers, byte_count: int) -> bool:
+def is_free(response_limit: ResponseMemoryLimit, byte_count: int) -> bool:
     try:
-        with readers.hold(ME, byte_count):
+        with response_limit.reserve(ME, byte_count):
             return True
     except ApiError:
         return False
@@ -136,52 +147,54 @@ async def test_a_large_answer_goes_out_in_blocks(path: str, block_bytes: int) ->
 )
 async def test_a_reader_that_takes_nothing_is_dropped(reads: int, answer: CompleteResponse) -> None:
     """Also one that leaves the last bytes, or did not read the answer before this one."""
-    client, readers, cut_before = Client(reads), room(), cut_count()
-    await serve(client, answer, readers=readers)
+    client, response_limit, cut_before = Client(reads), new_limit(), cut_count()
+    await serve(client, answer, response_limit=response_limit)
     assert client.is_dropped
     assert len(client.sent) == reads
     assert cut_count() == cut_before + 1
-    assert is_free(readers, 5 * len(LARGE.body))
+    assert is_free(response_limit, 5 * len(LARGE.body))
 
 
 @pytest.mark.parametrize("reads", [5, 2])
 async def test_an_answer_keeps_its_room_until_its_last_bytes_are_taken(reads: int) -> None:
-    client, readers = Client(reads), room()
-    serving = asyncio.create_task(serve(client, LARGE, readers=readers, online_s=60.0))
+    client, response_limit = Client(reads), new_limit()
+    serving = asyncio.create_task(
+        serve(client, LARGE, response_limit=response_limit, online_s=60.0)
+    )
     await client.is_stuck.wait()
-    assert not is_free(readers, 5 * len(LARGE.body))
+    assert not is_free(response_limit, 5 * len(LARGE.body))
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_answers_that_wait_for_their_readers_have_a_bound() -> None:
-    client, readers = Client(), room(2 * len(LARGE.body))
-    with readers.hold(ME, 1), pytest.raises(ApiError) as of_share:
-        await send_response(exchange(client.send, readers), LARGE)
+    client, response_limit = Client(), new_limit(2 * len(LARGE.body))
+    with response_limit.reserve(ME, 1), pytest.raises(ApiError) as of_share:
+        await send_response(exchange(client.send, response_limit), LARGE)
     with (
-        readers.hold(OTHER, len(LARGE.body)),
-        readers.hold(new_uuid(), 1),
+        response_limit.reserve(OTHER, len(LARGE.body)),
+        response_limit.reserve(new_uuid(), 1),
         pytest.raises(ApiError) as no,
     ):
-        await send_response(exchange(client.send, readers), LARGE)
+        await send_response(exchange(client.send, response_limit), LARGE)
     assert [(of_share.value.status, no.value.status), client.sent] == [(429, 503), []]
-    await send_response(exchange(client.send, readers), LARGE)
+    await send_response(exchange(client.send, response_limit), LARGE)
     assert client.sent
 
 
 async def test_an_answer_larger_than_all_the_room_waits_alone() -> None:
-    client, readers = Client(), room(LARGE_BYTES)
-    with readers.hold(OTHER, 1), pytest.raises(ApiError):
-        await send_response(exchange(client.send, readers), LARGE)
-    with readers.hold(ME, len(LARGE.body)):
-        assert not any(is_free(readers, 1) for _ in range(2))
-    await send_response(exchange(client.send, readers), LARGE)
+    client, response_limit = Client(), new_limit(LARGE_BYTES)
+    with response_limit.reserve(OTHER, 1), pytest.raises(ApiError):
+        await send_response(exchange(client.send, response_limit), LARGE)
+    with response_limit.reserve(ME, len(LARGE.body)):
+        assert not any(is_free(response_limit, 1) for _ in range(2))
+    await send_response(exchange(client.send, response_limit), LARGE)
     assert len(client.sent) == 2
 
 
 async def test_a_small_answer_takes_no_room() -> None:
     client = Client()
-    await send_response(exchange(client.send, room(0)), SMALL)
+    await send_response(exchange(client.send, new_limit(0)), SMALL)
     assert len(client.sent) == 2
 
 

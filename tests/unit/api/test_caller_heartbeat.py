@@ -34,7 +34,7 @@ class Log:
 
     is_full: bool = False
     refusal: DeliveryError | None = None
-    news: list[CallerNews] = field(default_factory=list)
+    heartbeat: list[CallerNews] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     reports: list[OnDelivery] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Log:
             raise self.refusal
         assert value is not None
         self.sizes.append(len(value))
-        self.news.append(decode_value(CallerNews, value))
+        self.heartbeat.append(decode_value(CallerNews, value))
         assert on_delivery is not None
         self.reports.append(on_delivery)
 
@@ -78,98 +78,98 @@ def publisher(log: Log, clock: StillClock) -> tuple[CallerHeartbeat, LogHealth]:
 
 async def test_decisions_of_one_turn_share_a_record() -> None:
     log = Log()
-    news, _ = publisher(log, StillClock())
+    heartbeat, _ = publisher(log, StillClock())
     first, second, third = new_uuid(), new_uuid(), new_uuid()
-    news.abort(first)
-    news.abort(second)
-    news.permit(third)
-    assert log.news == []
+    heartbeat.abort_call(first)
+    heartbeat.abort_call(second)
+    heartbeat.permit_rerun(third)
+    assert log.heartbeat == []
     await turn()
 
-    (said,) = log.news
+    (said,) = log.heartbeat
     assert (said.aborted, said.permitted, said.leaving) == ([first, second], [third], False)
 
 
 async def test_what_could_not_be_said_is_said_later() -> None:
     log = Log(is_full=True)
-    news, health = publisher(log, StillClock())
+    heartbeat, health = publisher(log, StillClock())
     request_id = new_uuid()
-    news.abort(request_id)
+    heartbeat.abort_call(request_id)
     await turn()
     assert health.oldest_pending_s() == 0  # what was never queued is not owed
 
     log.is_full = False
-    news.say()
-    assert log.news[0].aborted == [request_id]
+    heartbeat.publish()
+    assert log.heartbeat[0].aborted == [request_id]
 
 
 @pytest.mark.parametrize("leaving", [False, True])
 async def test_more_than_fits_a_record_goes_in_several(leaving: bool) -> None:
     log = Log()
-    news, _ = publisher(log, StillClock())
+    heartbeat, _ = publisher(log, StillClock())
     ids = [new_uuid() for _ in range(2 * IDS_MAX + 1)]
     for request_id in ids:
-        news.abort(request_id)
-        news.permit(request_id)
+        heartbeat.abort_call(request_id)
+        heartbeat.permit_rerun(request_id)
     if leaving:
-        news.say(leaving=True)
+        heartbeat.publish(leaving=True)
     await turn()
 
-    assert [len(said.aborted) for said in log.news] == [IDS_MAX, IDS_MAX, 1]
-    assert [request_id for said in log.news for request_id in said.aborted] == ids
-    assert [request_id for said in log.news for request_id in said.permitted] == ids
-    assert [said.leaving for said in log.news] == [False, False, leaving]
+    assert [len(said.aborted) for said in log.heartbeat] == [IDS_MAX, IDS_MAX, 1]
+    assert [request_id for said in log.heartbeat for request_id in said.aborted] == ids
+    assert [request_id for said in log.heartbeat for request_id in said.permitted] == ids
+    assert [said.leaving for said in log.heartbeat] == [False, False, leaving]
     assert max(log.sizes) < RECORD_BYTES_MAX
 
 
 async def test_what_a_silent_log_kept_waiting_is_said_when_it_answers() -> None:
     log = Log()
-    news, _ = publisher(log, StillClock())
+    heartbeat, _ = publisher(log, StillClock())
     for _ in range(100):
-        news.say()
+        heartbeat.publish()
     request_id = new_uuid()
-    news.abort(request_id)
+    heartbeat.abort_call(request_id)
     await turn()
-    assert log.news[-1].aborted == []
+    assert log.heartbeat[-1].aborted == []
     await log.acknowledge()
     await turn()
-    assert log.news[-1].aborted == [request_id]
+    assert log.heartbeat[-1].aborted == [request_id]
 
 
 async def test_a_clock_that_is_set_is_not_told() -> None:
     log, clock = Log(), StillClock()
-    news, _ = publisher(log, clock)
-    news.say()
+    heartbeat, _ = publisher(log, clock)
+    heartbeat.publish()
     clock.now_s += 1.0
     clock.ahead_s += 300.0
-    news.say()
-    first, second = log.news
+    heartbeat.publish()
+    first, second = log.heartbeat
     assert first.now_s == 1e9 + 100.0
     assert second.now_s - first.now_s == 1.0
 
 
 async def test_a_silent_log_is_not_flooded() -> None:
     log = Log()
-    news, _ = publisher(log, StillClock())
+    heartbeat, _ = publisher(log, StillClock())
     for _ in range(100):
-        news.say()
-    assert len(log.news) < 20
+        heartbeat.publish()
+    assert len(log.heartbeat) < 20
     await log.acknowledge()
-    assert news.is_acknowledged
+    assert heartbeat.is_acknowledged
 
-    news.say(leaving=True)
-    assert log.news[-1].leaving
+    heartbeat.publish(leaving=True)
+    assert log.heartbeat[-1].leaving
 
 
 async def test_silence_of_the_log_is_noticed() -> None:
     log, clock = Log(), StillClock()
-    news, health = publisher(log, clock)
+    heartbeat, health = publisher(log, clock)
     lost: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    beating = asyncio.create_task(news.run(lost.set_result))
+    beating = asyncio.create_task(heartbeat.run(lost.set_result))
     await turn()
     await log.acknowledge()
     clock.now_s += LOST_S
-    news.say()
+    heartbeat.publish()
     clock.now_s += 0.1
     assert health.oldest_pending_s() > 0
     assert await asyncio.wait_for(lost, 5) == clock.now_s
@@ -180,8 +180,8 @@ async def test_a_producer_that_can_send_no_more_ends_the_beats() -> None:
     """By what it says at once, or of a record that it took."""
     for at_once in (True, False):
         log = Log()
-        news, _ = publisher(log, StillClock())
-        beating = asyncio.create_task(news.run(lambda _: None))
+        heartbeat, _ = publisher(log, StillClock())
+        beating = asyncio.create_task(heartbeat.run(lambda _: None))
         await turn()
         fatal = ProducerFatalError("out of order")
         if at_once:

@@ -25,24 +25,24 @@ def record(replica: str, *, job_class: str = "interactive", available: bool = Tr
 
 def test_replicas_add_up_and_the_newest_word_of_each_counts() -> None:
     pools = PoolStates(since_s=0.0)
-    pools.hear([record("a"), record("b"), record("a")], now_s=1.0)
+    pools.apply_records([record("a"), record("b"), record("a")], now_s=1.0)
     assert pools.find("p") == PoolCapacity(20.0, 8)
 
-    pools.hear([record("b", available=False)], now_s=1.5)
+    pools.apply_records([record("b", available=False)], now_s=1.5)
     assert pools.find("p") == PoolCapacity(10.0, 4)
 
 
 def test_the_bulk_half_of_a_replica_is_not_ours() -> None:
     pools = PoolStates(since_s=0.0)
-    pools.hear([record("a", job_class="bulk")], now_s=1.0)
+    pools.apply_records([record("a", job_class="bulk")], now_s=1.0)
     assert pools.find("p") is None
 
 
 def test_silence_means_absence_after_a_moment() -> None:
     pools = PoolStates(since_s=0.0)
     assert not pools.is_warm(now_s=1.0)
-    pools.hear([record("a")], now_s=1.0)
-    pools.hear([], now_s=1.1 + SILENCE_S_MAX)
+    pools.apply_records([record("a")], now_s=1.0)
+    pools.apply_records([], now_s=1.1 + SILENCE_S_MAX)
 
     assert pools.find("p") is None
     assert pools.is_warm(now_s=1.1 + SILENCE_S_MAX)
@@ -51,8 +51,8 @@ def test_silence_means_absence_after_a_moment() -> None:
 def test_any_word_of_a_replica_is_a_sign_of_life() -> None:
     pools = PoolStates(since_s=0.5)
     assert pools.last_seen_s("p") == 0.5
-    pools.hear([record("a", job_class="bulk", available=False)], now_s=7.0)
-    pools.hear([], now_s=20.0)
+    pools.apply_records([record("a", job_class="bulk", available=False)], now_s=7.0)
+    pools.apply_records([], now_s=20.0)
 
     assert pools.last_seen_s("p") == 7.0
     assert pools.last_seen_s("other") == 0.5
@@ -61,8 +61,8 @@ def test_any_word_of_a_replica_is_a_sign_of_life() -> None:
 def test_execution_times_follow_slowly() -> None:
     times = ExecutionTimes()
     assert times.seconds("p") == 0
-    times.ended("p", 1.0)
-    times.ended("p", 2.0)
+    times.add("p", 1.0)
+    times.add("p", 2.0)
 
     assert times.seconds("p") == 1.1
     assert times.seconds("other") == 0

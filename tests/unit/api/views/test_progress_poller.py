@@ -54,12 +54,12 @@ async def test_all_followers_share_one_look_and_hear_once() -> None:
         progress_poller.subscribe(JOB, START) as two,
         progress_poller.subscribe(OTHER, START) as other,
     ):
-        assert await one.changed(5)
-        assert await two.changed(5)
-        assert one.news == two.news == JobProgress(5, is_terminal=False)
-        assert not await other.changed(0.05)
-        assert not await one.changed(0.05)
-        assert (progress_poller.count, progress_poller.of(JOB)) == (3, 2)
+        assert await one.wait_for_change(5)
+        assert await two.wait_for_change(5)
+        assert one.progress == two.progress == JobProgress(5, is_terminal=False)
+        assert not await other.wait_for_change(0.05)
+        assert not await one.wait_for_change(0.05)
+        assert (progress_poller.count, progress_poller.subscriber_count(JOB)) == (3, 2)
     assert all(sorted(asked) == [JOB, OTHER] for asked in jobs.asked)
     assert progress_poller.count == 0
 
@@ -68,16 +68,16 @@ async def test_nobody_looks_while_nobody_follows() -> None:
     jobs = Jobs({JOB: JobProgress(1, is_terminal=False)})
     progress_poller = jobs.progress_poller()
     with progress_poller.subscribe(JOB, START) as subscription:
-        assert await subscription.changed(5)
+        assert await subscription.wait_for_change(5)
     async with asyncio.timeout(5):
-        assert progress_poller._looking is not None
-        await progress_poller._looking
+        assert progress_poller._polling is not None
+        await progress_poller._polling
     count = len(jobs.asked)
     await asyncio.sleep(0.02)
     assert len(jobs.asked) == count
 
     with progress_poller.subscribe(JOB, START) as again:
-        assert await again.changed(5)
+        assert await again.wait_for_change(5)
 
 
 async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
@@ -85,10 +85,10 @@ async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixtu
     with jobs.progress_poller().subscribe(JOB, START) as subscription:
         async with asyncio.timeout(20):
             await jobs.failed.wait()
-        assert not await subscription.changed(0.05)
+        assert not await subscription.wait_for_change(0.05)
 
     (failure,) = jobs.failures
-    assert str(failure) == "The task Followers._look died: ValueError."
+    assert str(failure) == "The task ProgressPoller._poll died: ValueError."
     told = [
         record.levelname for record in caplog.records if record.name == "api.runtime.background"
     ]
@@ -100,8 +100,8 @@ async def test_an_absent_database_delays_news() -> None:
         DatabaseUnavailableError, DatabaseUnavailableError, {JOB: JobProgress(1, is_terminal=True)}
     )
     with jobs.progress_poller().subscribe(JOB, START) as subscription:
-        assert await subscription.changed(5)
-        assert subscription.news.is_terminal
+        assert await subscription.wait_for_change(5)
+        assert subscription.progress.is_terminal
 
 
 class Rows:
@@ -134,31 +134,31 @@ async def test_followers_at_one_place_read_one_page() -> None:
     rows, at = Rows(300), source(MemoryObjects({"input": b""}))
     pages = ResultPageCache(cast(Database, rows))
 
-    first = await asyncio.gather(*[pages.shared(at, 0) for _ in range(100)])
-    again = await pages.shared(at, 0)
+    first = await asyncio.gather(*[pages.read_shared(at, 0) for _ in range(100)])
+    again = await pages.read_shared(at, 0)
 
     assert rows.reads == 1
     assert all(page is again for page in first)
-    assert [len(await pages.shared(at, after)) for after in (200, 299)] == [100, 1]
-    assert await pages.shared(at, 300) == []  # nothing has come yet, so it is asked again
+    assert [len(await pages.read_shared(at, after)) for after in (200, 299)] == [100, 1]
+    assert await pages.read_shared(at, 300) == []  # nothing has come yet, so it is asked again
     rows.count = 301
-    assert len(await pages.shared(at, 300)) == 1
+    assert len(await pages.read_shared(at, 300)) == 1
 
 
 async def test_pages_are_bounded_and_forgotten() -> None:
     rows, at = Rows(10_000, 10_000), source(MemoryObjects({"input": b""}))
     pages = ResultPageCache(cast(Database, rows))
     for after in range(0, 10_000, 200):
-        await pages.shared(at, after)
+        await pages.read_shared(at, after)
         assert pages._bytes <= 16 * 1024 * 1024
     assert pages._bytes > 12 * 1024 * 1024
 
-    pages.forget(at.job_id)
+    pages.evict(at.job_id)
     assert (pages._bytes, pages._pages) == (0, {})
 
 
 async def test_a_page_that_cannot_be_read_is_asked_for_again() -> None:
     pages = ResultPageCache(cast(Database, Away()))
     with pytest.raises(DatabaseUnavailableError):
-        await pages.shared(source(MemoryObjects({"input": b""})), 0)
+        await pages.read_shared(source(MemoryObjects({"input": b""})), 0)
     assert pages._reading == {}

@@ -12,7 +12,7 @@ ME, OTHER = UUID(int=1), UUID(int=2)
 
 
 def refusal(slots: TenantSlots, tenant_id: UUID) -> ApiError:
-    with pytest.raises(ApiError) as refused, slots.one(tenant_id):
+    with pytest.raises(ApiError) as refused, slots.acquire(tenant_id):
         pass
     return refused.value
 
@@ -22,24 +22,24 @@ def test_a_tenant_has_half_rounded_up_and_the_rest_is_for_others(count: int, sha
     slots = TenantSlots("uploads", count, retry_after_s=2)
     with ExitStack() as taken:
         for _ in range(share):
-            taken.enter_context(slots.one(ME))
+            taken.enter_context(slots.acquire(ME))
         if count > share:
             mine = [refusal(slots, ME) for _ in range(count)]  # and none of these keeps a slot
             assert {(error.status, error.kind) for error in mine} == {(429, "rate_limit_exceeded")}
             assert mine[0].message == "Your organization has too many uploads at once."
         for _ in range(count - share):
-            taken.enter_context(slots.one(OTHER))
+            taken.enter_context(slots.acquire(OTHER))
         assert [refusal(slots, tenant_id).status for tenant_id in (ME, OTHER)] == [503, 503]
     for _ in range(2):
-        with slots.one(ME):
+        with slots.acquire(ME):
             pass
 
 
 def test_whoever_is_refused_is_told_when_to_come_again() -> None:
     slots = TenantSlots("uploads", 2, retry_after_s=2)
-    with slots.one(ME):
+    with slots.acquire(ME):
         mine = refusal(slots, ME)
-        with slots.one(OTHER):
+        with slots.acquire(OTHER):
             all_of_them = refusal(slots, OTHER)
     for error in (mine, all_of_them):
         assert (error.code, error.headers) == ("slow_down", {"retry-after": "2"})
@@ -50,7 +50,7 @@ def test_a_slot_whose_tenant_is_not_known_counts_for_all_alone() -> None:
     with slots.acquire_unassigned(), slots.acquire_unassigned() as claim:
         assert refusal(slots, ME).status == 503
         claim(ME)
-    with slots.acquire_unassigned() as claim, slots.one(ME), pytest.raises(ApiError) as refused:
+    with slots.acquire_unassigned() as claim, slots.acquire(ME), pytest.raises(ApiError) as refused:
         claim(ME)
     assert refused.value.status == 429
 
@@ -58,5 +58,5 @@ def test_a_slot_whose_tenant_is_not_known_counts_for_all_alone() -> None:
 def test_what_fails_gives_its_slot_back() -> None:
     slots = TenantSlots("audits", 1)
     for _ in range(2):
-        with pytest.raises(LookupError), slots.one(ME):
+        with pytest.raises(LookupError), slots.acquire(ME):
             raise LookupError

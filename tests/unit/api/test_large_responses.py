@@ -12,7 +12,7 @@ from api.batches import single_request_routes
 from api.files import file_routes
 from api.http.middleware import request_exit_stack
 from api.http.responses import ApiError
-from api.online.admit.readers import LARGE_BYTES, Readers
+from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
 from api.runtime.services import Services
 from core.ids import SINGLE, new_uuid, public_id
 from core.outcomes import Outcome
@@ -28,8 +28,8 @@ class Site:
 
     def __init__(self, found: object, answer_bytes: int) -> None:
         self._found = found
-        self.readers = Readers(2 * answer_bytes)
-        parts = SimpleNamespace(database=self, readers=self.readers)
+        self.response_limit = ResponseMemoryLimit(2 * answer_bytes)
+        parts = SimpleNamespace(database=self, response_limit=self.response_limit)
         self.services = cast("Services", parts)
 
     async def run_for_tenant(self, *_: object, **__: object) -> object:
@@ -38,12 +38,16 @@ class Site:
 
 def request() -> Request:
     parts = SimpleNamespace(online=None)
-    scope = {"type": "http", "app": SimpleNamespace(state=parts), "millrace.held": ExitStack()}
+    scope = {
+        "type": "http",
+        "app": SimpleNamespace(state=parts),
+        "millrace.exit_stack": ExitStack(),
+    }
     return Request(scope)
 
 
 def job(body: bytes) -> Any:
-    moments = dict.fromkeys(single_request_routes._MOMENTS)
+    moments = dict.fromkeys(single_request_routes._TIMESTAMPS)
     counts = dict.fromkeys(
         ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"), 1
     )

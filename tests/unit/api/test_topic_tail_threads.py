@@ -23,9 +23,11 @@ def record(caller: str, value: bytes | None = None) -> Received:
 async def test_one_delivery_a_poll_and_only_of_ours() -> None:
     delivered: list[list[Replies]] = []
     reader = ReplyReader("me", asyncio.get_running_loop(), delivered.append)
-    reader.take([record("other", b"unreadable"), record("me"), record("me", b"\xc1"), record("me")])
-    reader.take([record("other")])
-    reader.take([])
+    reader.read_records(
+        [record("other", b"unreadable"), record("me"), record("me", b"\xc1"), record("me")]
+    )
+    reader.read_records([record("other")])
+    reader.read_records([])
     await asyncio.sleep(0)
 
     (replies,) = delivered

@@ -40,12 +40,12 @@ def test_a_key_in_use_is_confirmed_and_a_revoked_one_stops() -> None:
     kept, revoked, idle = (Principal(new_uuid(), new_uuid()) for _ in range(3))
     for secret, principal in (("kept", kept), ("revoked", revoked), ("idle", idle)):
         cache.remember(secret, principal, cache.now_s())
-    assert len(cache.in_use()) == 3
+    assert len(cache.take_used_hashes()) == 3
     clock.now_s += 3
     assert cache.find("kept") == kept
     assert cache.find("revoked") == revoked
 
-    asked_s, asked = cache.now_s(), cache.in_use()
+    asked_s, asked = cache.now_s(), cache.take_used_hashes()
     clock.now_s += 0.5  # the query took a while
     cache.confirm(asked, {secret_hash("kept"): kept}, asked_s)
 

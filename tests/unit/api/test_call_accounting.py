@@ -6,6 +6,7 @@ import pytest
 
 from api.http.responses import ApiError
 from api.online.admit.rate_limits import Charge, RateLimits
+from api.online.answer.call_accounting import used_tokens
 from api.online.answer.call_failures import (
     deadline_exceeded,
     job_cancelled,
@@ -15,7 +16,6 @@ from api.online.answer.call_failures import (
     stream_interrupted,
 )
 from api.online.await_reply.open_call import OpenCall
-from api.online.await_reply.running_call import used_tokens
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 
@@ -45,17 +45,19 @@ def hear(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> None:
 
 
 def test_the_first_word_on_a_charge_counts() -> None:
-    buckets = RateLimits(requests_per_minute=9, tokens_per_minute=100).of(new_uuid(), now_s=0.0)
+    buckets = RateLimits(requests_per_minute=9, tokens_per_minute=100).of_tenant(
+        new_uuid(), now_s=0.0
+    )
     buckets.admit(80, now_s=0.0)
     charge = Charge(buckets, 80)
     charge.settle(30, now_s=0.0)
     charge.settle(0, now_s=0.0)
-    charge.keep()
+    charge.keep_estimate()
     assert buckets.tokens.level(now_s=0.0) == 70
 
     buckets.admit(60, now_s=0.0)
     charge = Charge(buckets, 60)
-    charge.keep()
+    charge.keep_estimate()
     charge.settle(0, now_s=0.0)
     assert buckets.tokens.level(now_s=0.0) == 10
 
@@ -64,14 +66,14 @@ def test_the_first_word_on_a_charge_counts() -> None:
 def test_an_end_says_what_was_used(durable: bool) -> None:
     call = opened(durable=durable)
     hear(call, end=ReplyEnd(200, b"", input_tokens=3, output_tokens=2))
-    call.leave()
+    call.disconnect()
     assert used_tokens(call, PROMPT) == 5
 
 
 @pytest.mark.parametrize(
     "end",
     [
-        OpenCall.leave,
+        OpenCall.disconnect,
         lambda call: call.fail(deadline_exceeded()),
         lambda call: call.fail(queue_timeout()),
         lambda call: call.fail(log_unavailable()),
@@ -88,7 +90,7 @@ def test_a_call_of_which_nothing_came_counts_for_nothing(end: Word, stream: bool
 @pytest.mark.parametrize(
     "end",
     [
-        OpenCall.leave,
+        OpenCall.disconnect,
         lambda call: call.fail(deadline_exceeded()),
         lambda call: call.fail(stream_interrupted()),
         lambda call: call.fail(slow_reader()),
@@ -106,7 +108,7 @@ def test_a_stream_that_is_cut_counts_for_its_prompt_and_what_came(end: Word) -> 
 
 @pytest.mark.parametrize(
     "end",
-    [OpenCall.leave, lambda call: call.fail(log_unavailable()), lambda _: None],
+    [OpenCall.disconnect, lambda call: call.fail(log_unavailable()), lambda _: None],
 )
 def test_a_durable_call_goes_on_without_its_connection(end: Word) -> None:
     call = opened(durable=True)

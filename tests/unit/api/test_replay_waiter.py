@@ -37,11 +37,11 @@ class Look:
     """Finds the key in use `times` times, then free."""
 
     def __init__(self, rows: Rows, failure: Refusal, times: int) -> None:
-        self.rows, self.failure, self.left = rows, failure, times
+        self.rows, self.failure, self.is_disconnected = rows, failure, times
 
     async def __call__(self) -> str:
-        if self.left:
-            self.left -= 1
+        if self.is_disconnected:
+            self.is_disconnected -= 1
             raise self.failure
         return "free"
 
@@ -57,7 +57,7 @@ async def test_what_is_free_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("refusal", [KeyInFlightError(JOB), KeyReusedError(JOB)])
-@pytest.mark.parametrize("method", ["until_free", "until_settled"])
+@pytest.mark.parametrize("method", ["retry_until_free", "retry_until_settled"])
 async def test_a_repeat_goes_on_when_its_row_is_there(refusal: Refusal, method: str) -> None:
     rows = Rows()
     look = Look(rows, refusal, 1)
