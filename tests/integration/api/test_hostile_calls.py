@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from api.online.admit.body_room import BodyRoom
+from api.online.memory_limits import MemoryLimit, body_memory_limit
 from registry.models import ENDPOINTS, add_model
 from tests.integration.api.answers import refused
 from tests.integration.api.conftest import Site
@@ -214,21 +214,20 @@ def test_bodies_that_are_announced_and_never_sent_hold_up_nobody(
 def test_bodies_that_stop_short_hold_up_their_tenant_alone(
     kafka: KafkaSettings, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rooms: list[BodyRoom] = []
-    begin = BodyRoom.__init__
+    limits: list[MemoryLimit] = []
 
-    def remember(self: BodyRoom, *given: int, **named: int) -> None:
-        rooms.append(self)
-        begin(self, *given, **named)
+    def remember(*given: int, **named: int) -> MemoryLimit:
+        limits.append(body_memory_limit(*given, **named))
+        return limits[-1]
 
-    monkeypatch.setattr(BodyRoom, "__init__", remember)
+    monkeypatch.setattr("api.online.asgi_app.body_memory_limit", remember)
     with online_site(kafka, database_url, tmp_path, bodies_bytes_max=64 * MIB) as online:
         site, sent = online.site, 4 * MIB - 1
         with ExitStack() as stalled, site.client() as mine, site.client(site.other_key) as other:
             for _ in range(8):  # all of a tenant's 32 MiB, but for 8 bytes
                 connection = stalled.enter_context(connect(site))
                 connection.sendall(call(site, b" " * sent, Content_Length=str(sent + 1)))
-            online.pool.wait_for(lambda: rooms[0]._free == 64 * MIB - 8 * sent)
+            online.pool.wait_for(lambda: limits[0]._free == 64 * MIB - 8 * sent)
             full = mine.post(ENDPOINT, json=ASK)
             assert (full.status_code, full.headers["retry-after"]) == (429, "1")
             assert full.json()["error"]["code"] == "queue_full"

@@ -69,7 +69,7 @@ def test_a_client_that_vanishes_is_noticed(
     options = [
         (level, name, QUICK.get(name, v)) for level, name, v in http_protocol._SOCKET_OPTIONS
     ]
-    monkeypatch.setattr(http_protocol, "_KEEPALIVE", tuple(options))
+    monkeypatch.setattr(http_protocol, "_SOCKET_OPTIONS", tuple(options))
     body = json.dumps({**ASK, "stream": stream}).encode()
     kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
     with online_site(kafka, database_url, tmp_path) as online:

@@ -80,7 +80,7 @@ def calls_of(pattern: str, *rooms: str) -> set[str]:
 
 def test_values_of_labels_are_those_of_the_code() -> None:
     over = set(re.findall(r'return "(\w+)"', getsource(over_reason)))
-    shed = calls_of(r'\bSlots\(\s*"(\w+)"', "api")
+    shed = calls_of(r'\bTenantSlots\(\s*"(\w+)"', "api")
     isolated = calls_of(r'BATCHES_ISOLATED\.labels\("(\w+)"', "gpu_consumers")
     charged = calls_of(r'ITEMS_CHARGED\.labels\("(\w+)"', "gpu_consumers")
     dropped = over | {"gone"} | calls_of(r'ITEMS_DROPPED\.labels\("(\w+)"', "batcher")
