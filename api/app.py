@@ -24,9 +24,9 @@ from api.online.asgi_app import OnlineApp
 from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
 from api.online.online_runtime import OnlineDeps, OnlineRuntime
 from api.online.settings import OnlineSettings
+from api.runtime.api_services import Services
 from api.runtime.background import end_process, supervise
 from api.runtime.database import Database
-from api.runtime.services import Services
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from api.views import audit_routes, item_routes, result_routes

@@ -6,8 +6,8 @@ from typing import Final
 from fastapi import Request
 
 from api.auth.principals import authenticate_headers
+from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
-from api.runtime.services import Services
 
 INTERVAL_S: Final = 2.0
 """Time between two checks: revoking a key ends the requests that use it."""

@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 from api.auth.key_cache import offered_secret
 from api.http.middleware import count_for_tenant
 from api.http.responses import ApiError
-from api.runtime.services import Services, services_of
+from api.runtime.api_services import Services, services_of
 from tenancy.api_keys import Principal, authenticate, is_well_formed
 
 ServicesDep = Annotated[Services, Depends(services_of)]

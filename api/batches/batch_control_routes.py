@@ -24,7 +24,7 @@ from api.idempotency.idempotent_requests import (
     saved_response,
 )
 from api.resources import batch_object
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from core.ids import FILE, JOB, parse_public_id, public_id
 from jobs.store.appending import append_file, seal_job
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job

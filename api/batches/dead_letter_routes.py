@@ -29,7 +29,7 @@ from api.idempotency.idempotent_requests import (
     saved_response,
 )
 from api.resources import batch_object, page_object
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
 from jobs.errors import (

@@ -19,7 +19,7 @@ from api.online.answer.call_failures import (
 )
 from api.online.online_runtime import OnlineRuntime
 from api.resources import seconds, usage_object
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from core.ids import REQUEST, SINGLE, parse_public_id, public_id
 from core.outcomes import Outcome
 from core.states import JobState

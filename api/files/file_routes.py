@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.auth.audit_entries import record_audit_entry
 from api.auth.key_revalidation import KeyRevalidator
 from api.auth.principals import PrincipalDep, ServicesDep
-from api.files.downloads import file_content
+from api.files.file_downloads import file_content
 from api.files.uploads import receive_upload, storage_quota
 from api.http.large_responses import memory_limited_response
 from api.http.paging import parse_after
@@ -25,8 +25,8 @@ from api.idempotency.idempotent_requests import (
     saved_response,
 )
 from api.resources import file_object, page_object
+from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
-from api.runtime.services import Services
 from core.ids import FILE, parse_public_id, public_id
 from jobs.errors import FileMissingError, RequestRefusedError
 from jobs.store.file_removal import mark_removed, removable

@@ -21,7 +21,7 @@ from api.http.request_bodies import (
     require_identity_encoding,
 )
 from api.http.responses import ApiError
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.ids import new_uuid

@@ -5,7 +5,7 @@ from fastapi import Request, Response
 from api.http.middleware import request_exit_stack
 from api.http.responses import json_response
 from api.online.memory_limits import LARGE_BYTES
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from tenancy.api_keys import Principal
 
 

@@ -17,8 +17,8 @@ from fastapi import Request, Response
 
 from api import metrics
 from api.http.responses import ApiError
+from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
-from api.runtime.services import Services
 from api.settings import ApiSettings
 from jobs.store import idempotency
 from jobs.store.idempotency import KEY_CHARS_MAX, Answer, Claim, Scope

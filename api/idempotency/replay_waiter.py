@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from api import metrics
 from api.runtime.database import Database
-from api.views.progress_poller import JobProgress, ProgressPoller
+from api.views.progress_poller import ProgressPoller, ProgressSnapshot
 from core.clock import Clock
 from jobs.errors import KeyInFlightError, KeyReusedError
 
@@ -22,7 +22,7 @@ WAITING_MAX: Final = 1000
 """Waiting retries in this process; further ones are refused at once."""
 
 _POLL_S: Final = 0.05  # one query for all waiting retries
-_RUNNING: Final = JobProgress(0, is_terminal=False)
+_RUNNING: Final = ProgressSnapshot(0, is_terminal=False)
 
 
 class ReplayWaiter:

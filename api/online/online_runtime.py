@@ -27,9 +27,9 @@ from api.online.send.call_sender import CallSender
 from api.online.send.large_bodies import LargeBodies
 from api.online.send.log_health import LogHealth
 from api.online.settings import OnlineSettings
+from api.runtime.api_services import Services
 from api.runtime.background import supervise
 from api.runtime.database import DatabaseUnavailableError
-from api.runtime.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
 from core.futures import in_daemon

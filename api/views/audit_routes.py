@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from api.auth.principals import PrincipalDep
 from api.http.responses import ApiError, json_response, unavailable
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from api.views.item_objects import item_id
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.errors import SchemaTooNewError

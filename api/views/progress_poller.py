@@ -44,7 +44,7 @@ class UpDownCounter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class JobProgress:
+class ProgressSnapshot:
     """The progress of a job at a time."""
 
     ended_count: int
@@ -56,7 +56,7 @@ class JobProgress:
 class ProgressSubscription:
     """A subscriber's view of one job."""
 
-    progress: JobProgress
+    progress: ProgressSnapshot
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait_for_change(self, timeout_s: float) -> bool:
@@ -69,7 +69,7 @@ class ProgressSubscription:
         self._changed.clear()
         return True
 
-    def update(self, progress: JobProgress) -> None:
+    def update(self, progress: ProgressSnapshot) -> None:
         """Set the progress, and wake the subscriber if it changed."""
         if progress != self.progress:
             self.progress = progress
@@ -98,7 +98,7 @@ class ProgressPoller:
         self.count = 0
 
     @contextmanager
-    def subscribe(self, job_id: UUID, progress: JobProgress) -> Iterator[ProgressSubscription]:
+    def subscribe(self, job_id: UUID, progress: ProgressSnapshot) -> Iterator[ProgressSubscription]:
         """Subscribe to a job, whose last known progress is `progress`, until the block ends."""
         subscription = ProgressSubscription(progress)
         self._subscriptions.setdefault(job_id, set()).add(subscription)
@@ -135,12 +135,12 @@ class ProgressPoller:
                     subscription.update(progress)
 
 
-def read_progress(connection: sa.Connection, job_ids: list[UUID]) -> dict[UUID, JobProgress]:
+def read_progress(connection: sa.Connection, job_ids: list[UUID]) -> dict[UUID, ProgressSnapshot]:
     """Return the progress of jobs."""
     rows = connection.execute(PROGRESS, {"job_ids": job_ids})
     found = {
-        job_id: JobProgress(ended, JobState(state) in TERMINAL_STATES)
+        job_id: ProgressSnapshot(ended, JobState(state) in TERMINAL_STATES)
         for job_id, state, ended in rows
     }
-    deleted = JobProgress(0, is_terminal=True, exists=False)
+    deleted = ProgressSnapshot(0, is_terminal=True, exists=False)
     return {job_id: found.get(job_id, deleted) for job_id in job_ids}

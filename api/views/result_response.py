@@ -5,7 +5,7 @@ from typing import Final
 
 from api.auth.key_revalidation import KeyRevalidator
 from api.http.bounded_streams import BoundedStream
-from api.views.result_stream import ResultStream
+from api.views.result_streaming import ResultStream
 
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 

@@ -11,7 +11,7 @@ from api.auth.principals import PrincipalDep
 from api.http.middleware import request_exit_stack
 from api.http.responses import ApiError
 from api.views.result_response import ResultResponse
-from api.views.result_stream import LIMIT_MAX, ResultStream
+from api.views.result_streaming import LIMIT_MAX, ResultStream
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.ids import JOB, parse_public_id
 from results.views.result_sources import result_source

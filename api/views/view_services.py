@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
+from api.runtime.api_services import Services
 from api.runtime.background import OnFailure, end_process
-from api.runtime.services import Services
 from api.runtime.tenant_slots import TenantSlots
 from api.views.progress_poller import ProgressPoller
 from api.views.result_page_cache import ResultPageCache

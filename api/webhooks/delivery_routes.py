@@ -19,7 +19,7 @@ from api.idempotency.idempotent_requests import (
     idempotency_of_request,
     saved_response,
 )
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from api.webhooks.webhook_objects import delivery_object
 from core.ids import EVENT, parse_public_id, public_id
 from jobs.store.idempotency import Answer

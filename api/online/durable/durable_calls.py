@@ -29,8 +29,8 @@ from api.online.memory_limits import MemoryLimit
 from api.online.receive.exchange import Exchange
 from api.online.receive.preferences import preferred_wait_s
 from api.online.send.store_threads import ObjectDeletions, run_in_store_thread
+from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
-from api.runtime.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
 from core.ids import REQUEST, SINGLE, public_id

@@ -123,7 +123,7 @@ def decode_row(record: type[R], row: sa.Row[tuple[object, ...]]) -> R:
         ),
     ],
 )
-def test_a_bad_field_is_named(site: Site, change: dict[str, object], param: str) -> None:
+def test_an_invalid_field_is_named(site: Site, change: dict[str, object], param: str) -> None:
     with site.client() as client:
         answer = client.post("/v1/batches", json=batch_body(file_id(client)) | change)
         assert refused(answer, 400)["param"] == param
@@ -149,13 +149,13 @@ def test_a_bad_field_is_named(site: Site, change: dict[str, object], param: str)
         b'{"endpoint": NaN}',
     ],
 )
-def test_a_body_that_is_no_object_is_refused(site: Site, raw: bytes) -> None:
+def test_a_body_must_be_an_object(site: Site, raw: bytes) -> None:
     with site.client() as client:
         json_type = {"content-type": "application/json"}
         refused(client.post("/v1/batches", content=raw, headers=json_type), 400)
 
 
-def test_bodies_of_another_kind_are_refused(site: Site) -> None:
+def test_other_media_types_are_refused(site: Site) -> None:
     with site.client() as client:
         refused(client.post("/v1/batches", data={"a": "b"}), 415)
         packed = {"content-encoding": "gzip", "content-type": "application/json"}

@@ -37,9 +37,9 @@ def durable(
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("late", "asked"), [("write_object", ASK), ("commit_request", ASK), ("hold_stream", STREAM)]
+    ("late", "asked"), [("write_object", ASK), ("commit_request", ASK), ("hold_stream_key", STREAM)]
 )
-def test_what_comes_before_the_record_counts(
+def test_time_before_the_record_counts(
     durable: Durable, monkeypatch: pytest.MonkeyPatch, late: str, asked: dict[str, Any]
 ) -> None:
     """A store and a database that take their time are cut at the deadline of a call, which is not
@@ -71,7 +71,7 @@ def test_what_comes_before_the_record_counts(
 
 
 @pytest.mark.timeout(120)
-def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
+def test_a_reply_that_cannot_be_fetched_is_available_later(
     durable: Durable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def script(pool: PlayedPool, chunk: Chunk) -> None:
@@ -104,7 +104,7 @@ def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
     assert len(durable.pool.chunks) == 3
 
 
-def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_needs_no_object_store(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ASK | {"background": True}
     with durable.site.client() as client:
         first = client.post(ENDPOINT, json=asked, headers=KEY)
@@ -120,7 +120,7 @@ def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.Monk
         refused(client.post(ENDPOINT, json=asked, headers={"Idempotency-Key": "new"}), 503)
 
 
-def test_what_is_committed_and_cannot_be_sent_is_accepted(
+def test_a_committed_call_that_cannot_be_sent_is_accepted(
     durable: Durable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Repair sends it. Another try would be another call, unless it has a key."""

@@ -145,7 +145,7 @@ def persist(client: httpx.Client, body: dict[str, object], key: str, tally: Tall
 
 
 @pytest.mark.timeout(600)
-def test_a_storm_of_repeats_over_deaths_of_the_api(api: Api, engine: sa.Engine) -> None:
+def test_concurrent_retries_across_crashes_of_the_api(api: Api, engine: sa.Engine) -> None:
     secret, tally = new_secret(engine), Tally()
     with api.client(secret) as client:
         body = batch_body(file_id(client))
@@ -192,7 +192,7 @@ def test_a_storm_of_repeats_over_deaths_of_the_api(api: Api, engine: sa.Engine) 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", ["Idempotency-Key", "x-stainless-retry-count"])
-def test_a_death_between_commit_and_answer(api: Api, engine: sa.Engine, how: str) -> None:
+def test_a_crash_between_commit_and_response(api: Api, engine: sa.Engine, how: str) -> None:
     secret = new_secret(engine)
     with api.client(secret) as client:
         body = batch_body(file_id(client))

@@ -19,7 +19,7 @@ RECOVERY_S_MAX = 30.0
 
 
 @pytest.mark.timeout(180)
-def test_a_broker_that_goes_and_comes_back(database_url: str, tmp_path: Path) -> None:
+def test_a_broker_restart(database_url: str, tmp_path: Path) -> None:
     broker = stack_kafka.EmbeddedKafka(tmp_path / "log", cache_dir(os.environ))
     broker.prepare()
     with running_child(broker.child(), tmp_path / "first") as first:

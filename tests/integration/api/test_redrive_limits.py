@@ -39,7 +39,7 @@ def writes_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ({"metadata": {"a": "b" * 513}}, "metadata"),
     ],
 )
-def test_a_redrive_that_cannot_be_writes_nothing(
+def test_a_refused_redrive_writes_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], param: str
 ) -> None:
     with site.client() as client:
@@ -56,7 +56,7 @@ def test_a_redrive_that_cannot_be_writes_nothing(
         ({"files_max": 1}, "file_limit_exceeded"),
     ],
 )
-def test_a_redrive_above_a_number_of_its_tenant_writes_nothing(
+def test_a_redrive_above_a_quota_writes_nothing(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], code: str
 ) -> None:
     site = open_site(**limits)
@@ -74,7 +74,7 @@ def test_a_redrive_above_a_number_of_its_tenant_writes_nothing(
         ({"stored_bytes_max": 50_000}, 429, "storage_limit_exceeded"),
     ],
 )
-def test_edits_write_no_more_than_an_upload_might(
+def test_edited_files_have_the_limits_of_an_upload(
     open_site: OpenSite,
     monkeypatch: pytest.MonkeyPatch,
     limits: dict[str, int],
@@ -94,7 +94,7 @@ def test_edits_write_no_more_than_an_upload_might(
     assert len(site.stored()) == len(before) + 1
 
 
-def test_few_redrives_write_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_redrives_are_limited(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     began, may_go_on = threading.Semaphore(0), threading.Event()
     begin = site.objects.begin
 

@@ -44,7 +44,7 @@ def test_a_hit_costs_nothing(
         assert until(billed) == [("7", 1, 0)]
 
 
-def test_hits_are_billed_by_a_process_that_stops_and_once(
+def test_hits_are_billed_once_at_shutdown(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)

@@ -50,7 +50,7 @@ def vanish(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, program)
 
 
-def test_a_minute_is_what_the_probes_take() -> None:
+def test_probes_detect_a_silent_client_within_a_minute() -> None:
     options = {option: value for _, option, value in http_protocol._SOCKET_OPTIONS}
     probes_s = options[socket.TCP_KEEPINTVL] * options[socket.TCP_KEEPCNT]
     assert options[socket.SO_KEEPALIVE] == 1
@@ -59,7 +59,7 @@ def test_a_minute_is_what_the_probes_take() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_vanishes_is_noticed(
+def test_a_vanished_client_aborts_its_call(
     kafka: KafkaSettings,
     database_url: str,
     tmp_path: Path,

@@ -155,7 +155,7 @@ def rights(walled: Walled) -> dict[str, tuple[bool, set[str]]]:
         return {table: (is_walled, set(may)) for table, is_walled, may in found if may}
 
 
-def test_every_table_in_reach_has_its_wall(walled: Walled) -> None:
+def test_every_accessible_table_has_a_policy(walled: Walled) -> None:
     in_reach = rights(walled)
     assert set(in_reach) == {*ROWS, *OPEN}  # no day of `items` for itself, and no key
     assert all(in_reach[table] == (False, {"SELECT"}) for table in OPEN)
@@ -183,9 +183,7 @@ def test_every_table_in_reach_has_its_wall(walled: Walled) -> None:
 
 @pytest.mark.parametrize("table", ROWS)
 @pytest.mark.parametrize("verb", ["SELECT", "UPDATE", "DELETE"])
-def test_what_asks_for_everything_gets_what_is_its_own(
-    walled: Walled, table: str, verb: str
-) -> None:
+def test_an_unfiltered_query_returns_only_own_rows(walled: Walled, table: str, verb: str) -> None:
     _, may = rights(walled)[table]
     with walled.engine.connect() as connection:
         # As if no statement were refused for another reason.
@@ -222,7 +220,7 @@ def unfiltered(connection: sa.Connection, table: str, verb: str) -> sa.TextClaus
 
 
 @pytest.mark.parametrize("table", ROWS)
-def test_no_row_is_added_for_another(walled: Walled, table: str) -> None:
+def test_no_row_is_inserted_for_another_tenant(walled: Walled, table: str) -> None:
     _, may = rights(walled)[table]
     refusal = "row-level security" if "INSERT" in may else "permission denied"
     with walled.engine.connect() as connection:
@@ -236,7 +234,7 @@ def test_no_row_is_added_for_another(walled: Walled, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["files", "jobs", "webhook_endpoints", "job_inputs", "tenants"])
-def test_no_row_is_handed_over(walled: Walled, table: str) -> None:
+def test_no_row_is_moved_to_another_tenant(walled: Walled, table: str) -> None:
     column = {"job_inputs": "job", "tenants": "tenant"}.get(table, "tenant")
     name = {"job_inputs": "job_id", "tenants": "id"}.get(table, "tenant_id")
     with walled.engine.connect() as connection:
@@ -304,11 +302,11 @@ def stranger(walled: Walled) -> Iterator[Database]:
     execute(walled.url, f"DROP ROLE {name}")
 
 
-async def test_a_login_that_may_not_take_the_role_is_not_ready(stranger: Database) -> None:
+async def test_a_login_without_the_role_is_not_ready(stranger: Database) -> None:
     assert await stranger.find_problem(5) == "role millrace_tenant is missing, or not ours to take"
 
 
-def test_a_page_of_jobs_reads_a_page(database_url: str) -> None:
+def test_a_page_of_jobs_reads_one_page_of_rows(database_url: str) -> None:
     """The planner must expect that rows of one's own pass, or it reads and sorts them all."""
     engine = create_engine(DatabaseSettings(url=SecretStr(database_url)), application_name="test")
     tenant = uuid.uuid4()

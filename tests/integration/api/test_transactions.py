@@ -20,7 +20,7 @@ from tests.conftest import execute
 from tests.support.stacks import await_true
 
 
-async def test_a_transaction_that_ends_after_the_close_leaves_no_connection(
+async def test_a_late_transaction_leaves_no_connection_open(
     database_url: str,
 ) -> None:
     settings = DatabaseSettings.model_validate({"url": database_url})
@@ -44,7 +44,7 @@ async def test_a_transaction_that_ends_after_the_close_leaves_no_connection(
     assert await asyncio.to_thread(await_true, lambda: used[0].closed, "the end of the connection")
 
 
-async def test_transactions_of_one_tenant_that_hang_delay_nobody_else(database_url: str) -> None:
+async def test_hanging_transactions_delay_only_their_tenant(database_url: str) -> None:
     me, other = UUID(int=1), UUID(int=2)
     settings = DatabaseSettings.model_validate({"url": database_url})
     database = Database(create_engine(settings, application_name="test"), threads=8, timeout_s=0.5)
@@ -85,9 +85,7 @@ async def test_transactions_of_one_tenant_that_hang_delay_nobody_else(database_u
         database.close()
 
 
-async def test_an_api_whose_server_only_reads_is_not_ready(
-    database_url: str, postgres_url: str
-) -> None:
+async def test_a_read_only_server_is_not_ready(database_url: str, postgres_url: str) -> None:
     name = sa.make_url(database_url).database
     execute(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     settings = DatabaseSettings.model_validate({"url": database_url})

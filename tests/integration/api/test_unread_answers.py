@@ -75,7 +75,7 @@ def status(address: tuple[str, int]) -> int:
         return int(connection.recv(12)[-3:])
 
 
-def test_an_unread_answer_holds_its_slot_until_it_is_dropped() -> None:
+def test_an_unread_response_keeps_its_slot_until_it_is_dropped() -> None:
     with serving(1.0) as address:
         unread = [asking(address, b"large") for _ in range(2)]
         for connection in unread:
@@ -87,7 +87,7 @@ def test_an_unread_answer_holds_its_slot_until_it_is_dropped() -> None:
                 assert closes(connection)
 
 
-def test_what_waits_behind_an_unread_answer_goes_with_it(
+def test_requests_after_an_unread_response_are_dropped_with_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving(0.5) as address, closing(asking(address, b"large", b"small")) as connection:
@@ -99,7 +99,7 @@ def test_what_waits_behind_an_unread_answer_goes_with_it(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_what_waits_behind_an_unread_stream_does_not_wait_for_ever() -> None:
+def test_requests_after_an_unread_stream_have_a_time_limit() -> None:
     with serving(0.5) as address:
         unread = [asking(address, b"stream", b"small") for _ in range(2)]
         until(lambda: status(address) == 503)
@@ -108,7 +108,7 @@ def test_what_waits_behind_an_unread_stream_does_not_wait_for_ever() -> None:
             connection.close()
 
 
-def test_an_answer_that_is_read_in_time_comes_whole() -> None:
+def test_a_response_that_is_read_in_time_is_complete() -> None:
     with serving(5.0) as address, closing(asking(address, b"large", b"small")) as connection:
         received = bytearray()
         while not received.endswith(b"small"):
@@ -133,7 +133,7 @@ def end_an_answer(protocol: HttpProtocol) -> None:
     ],
     ids=["idle", "slow head", "no HTTP", "last answer"],
 )
-def test_what_is_left_on_a_connection_that_closes_does_not_stay(
+def test_unread_bytes_of_a_closing_connection_are_dropped(
     close: Callable[[HttpProtocol], None], left_bytes: int
 ) -> None:
     steps: list[str] = []
@@ -155,7 +155,7 @@ def test_what_is_left_on_a_connection_that_closes_does_not_stay(
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_a_last_answer_that_is_not_read_ends_with_its_connection(
+def test_an_unread_last_response_is_dropped(
     version: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "FLUSH_S", 0.2)

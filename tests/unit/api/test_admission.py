@@ -23,7 +23,7 @@ POOL = PoolCapacity(items_per_s=2.0, concurrency=4)
         (OpenCallCounts(total=10, of_tenant=0, of_pool=0), 503, "queue_full"),
     ],
 )
-def test_the_bounds(load: OpenCallCounts, status: int | None, code: str | None) -> None:
+def test_limits_on_open_calls(load: OpenCallCounts, status: int | None, code: str | None) -> None:
     refused = find_refusal(load, BOUNDS, POOL, execution_s=1.0, time_left_s=60)
 
     assert (refused.status if refused else None) == status
@@ -41,13 +41,13 @@ def test_the_bounds(load: OpenCallCounts, status: int | None, code: str | None) 
         (1000, PoolCapacity(0.0, 0), 1.0, 0.0),
     ],
 )
-def test_the_predicted_wait(
+def test_predicted_wait(
     open_calls: int, pool: PoolCapacity | None, execution_s: float, wait_s: float
 ) -> None:
     assert predicted_wait_s(open_calls, pool, execution_s) == wait_s
 
 
-def test_a_wait_beyond_the_deadline_is_refused_with_when_to_come_again() -> None:
+def test_a_wait_beyond_the_deadline_is_refused_with_retry_after() -> None:
     load = OpenCallCounts(total=0, of_tenant=0, of_pool=104)
     refused = find_refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=40)
 
@@ -58,5 +58,5 @@ def test_a_wait_beyond_the_deadline_is_refused_with_when_to_come_again() -> None
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, 1), (1.2, 2), (1e9, 60)])
-def test_clients_are_told_what_they_respect(seconds: float, header: int) -> None:
+def test_retry_after_is_within_limits(seconds: float, header: int) -> None:
     assert retry_after_seconds(seconds) == header

@@ -36,7 +36,7 @@ async def told_of(task: asyncio.Task[None]) -> list[MillraceError]:
     return failures
 
 
-async def test_revoked_keys_do_not_stay_unseen(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_key_refresh_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     keys = KeyCache(ttl_s=60, clock=SystemClock())
     database = cast(Database, Broken(RuntimeError("secret")))
     keys.remember("a", Principal(new_uuid(), new_uuid()), keys.now_s())
@@ -48,7 +48,7 @@ async def test_revoked_keys_do_not_stay_unseen(caplog: pytest.LogCaptureFixture)
     assert [record.levelno for record in caplog.records] == [logging.CRITICAL]
 
 
-async def test_stale_routes_do_not_stay_unseen() -> None:
+async def test_a_failed_model_refresh_is_reported() -> None:
     database = Broken(DatabaseUnavailableError(), RuntimeError("secret"))
     routes = ModelCache(cast(Database, database), SystemClock())
     (failure,) = await told_of(asyncio.create_task(routes.refresh_periodically(0.001)))
@@ -56,7 +56,7 @@ async def test_stale_routes_do_not_stay_unseen() -> None:
     assert str(failure) == "The task ModelCache.refresh_periodically died: RuntimeError."
 
 
-async def test_an_error_of_ours_is_told_as_it_is() -> None:
+async def test_a_millrace_error_is_reported_unchanged() -> None:
     away = DatabaseUnavailableError()
 
     async def fail() -> None:
@@ -65,7 +65,7 @@ async def test_an_error_of_ours_is_told_as_it_is() -> None:
     assert await told_of(asyncio.create_task(fail())) == [away]
 
 
-async def test_an_end_and_a_cancelling_are_no_failures() -> None:
+async def test_completion_and_cancellation_are_not_reported() -> None:
     sleeping = asyncio.create_task(asyncio.sleep(30))
     sleeping.cancel()
 

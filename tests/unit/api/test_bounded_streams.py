@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from starlette.types import Message, Scope, Send
 
 from api.auth.key_revalidation import KeyRevalidator
-from api.files.downloads import ObjectResponse
+from api.files.file_downloads import ObjectResponse
 from api.http.bounded_streams import BoundedStream
 from api.http.client_connection import EXTENSION, ClientConnection
 from api.http.errors import install_error_handlers
@@ -104,7 +104,7 @@ def crashes() -> float | None:
 @pytest.mark.parametrize(
     "failure", [DatabaseUnavailableError, ObjectStoreAwayError, ObjectMissingError, JobMissingError]
 )
-async def test_an_outage_in_the_middle_is_a_cut_and_no_crash(
+async def test_an_outage_in_the_middle_drops_the_connection_without_a_crash(
     failure: type[MillraceError], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def pieces() -> AsyncGenerator[bytes, None]:
@@ -124,7 +124,7 @@ async def test_an_outage_in_the_middle_is_a_cut_and_no_crash(
     assert stream.closed.is_set()
 
 
-async def test_a_defect_in_the_middle_is_a_crash() -> None:
+async def test_an_unexpected_error_in_the_middle_is_a_crash() -> None:
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield b"begun"
         raise ValueError
@@ -135,7 +135,7 @@ async def test_a_defect_in_the_middle_is_a_crash() -> None:
     assert crashes() == (before or 0) + 1
 
 
-async def test_a_revoked_key_ends_what_was_begun_with_it() -> None:
+async def test_a_revoked_key_ends_the_stream() -> None:
     key = Watch()
 
     async def pieces() -> AsyncGenerator[bytes, None]:
@@ -151,7 +151,7 @@ async def test_a_revoked_key_ends_what_was_begun_with_it() -> None:
     assert crashes() == before
 
 
-async def test_a_client_that_leaves_during_a_read_holds_up_nobody() -> None:
+async def test_a_disconnect_during_a_read_does_not_block_the_loop() -> None:
     reading, may_go_on = threading.Event(), threading.Event()
     closed_by: list[str] = []
 

@@ -44,7 +44,7 @@ def hear(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> None:
     call.receive_reply(Reply(call.job.job_id, EXECUTION, [*pieces], end), now_s=1.0)
 
 
-def test_the_first_word_on_a_charge_counts() -> None:
+def test_a_charge_is_settled_or_kept_once() -> None:
     buckets = RateLimits(requests_per_minute=9, tokens_per_minute=100).of_tenant(
         new_uuid(), now_s=0.0
     )
@@ -63,7 +63,7 @@ def test_the_first_word_on_a_charge_counts() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_an_end_says_what_was_used(durable: bool) -> None:
+def test_an_end_has_the_used_tokens(durable: bool) -> None:
     call = opened(durable=durable)
     hear(call, end=ReplyEnd(200, b"", input_tokens=3, output_tokens=2))
     call.disconnect()
@@ -81,7 +81,7 @@ def test_an_end_says_what_was_used(durable: bool) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_of_which_nothing_came_counts_for_nothing(end: Word, stream: bool) -> None:
+def test_a_call_without_a_reply_is_not_charged(end: Word, stream: bool) -> None:
     call = opened(stream=stream)
     end(call)
     assert used_tokens(call, PROMPT) == 0
@@ -96,7 +96,7 @@ def test_a_call_of_which_nothing_came_counts_for_nothing(end: Word, stream: bool
         lambda call: call.fail(slow_reader()),
     ],
 )
-def test_a_stream_that_is_cut_counts_for_its_prompt_and_what_came(end: Word) -> None:
+def test_a_cut_off_stream_is_charged_its_prompt_and_pieces(end: Word) -> None:
     call = opened(stream=True)
     hear(call, b"a", b"b")
     call.drain_pieces()
@@ -110,14 +110,14 @@ def test_a_stream_that_is_cut_counts_for_its_prompt_and_what_came(end: Word) -> 
     "end",
     [OpenCall.disconnect, lambda call: call.fail(log_unavailable()), lambda _: None],
 )
-def test_a_durable_call_goes_on_without_its_connection(end: Word) -> None:
+def test_a_durable_call_outlives_its_connection(end: Word) -> None:
     call = opened(durable=True)
     end(call)
     assert used_tokens(call, PROMPT) is None
 
 
 @pytest.mark.parametrize("failure", [deadline_exceeded, queue_timeout, job_cancelled])
-def test_a_durable_call_does_not_outlive_its_time_or_job(failure: Callable[[], ApiError]) -> None:
+def test_a_durable_call_ends_with_its_deadline_or_job(failure: Callable[[], ApiError]) -> None:
     call = opened(durable=True)
     call.fail(failure())
     assert used_tokens(call, PROMPT) == 0

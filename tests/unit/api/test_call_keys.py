@@ -54,7 +54,7 @@ def piece(cipher: BodyCipher, number: int) -> bytes:
     return cipher.encrypt(b"%d" % number, Place(ID, Way.OUT, number))
 
 
-async def test_an_hour_has_one_key_which_lives_an_hour_longer() -> None:
+async def test_a_key_serves_an_hour_and_is_destroyed_an_hour_later() -> None:
     store, watch = MemoryStore(), Watch()
     keys = CallKeys(store, watch, "api-1")
     first = await keys.current_key_name()
@@ -75,7 +75,7 @@ async def test_an_hour_has_one_key_which_lives_an_hour_longer() -> None:
     assert store.objects == {}
 
 
-async def test_without_the_store_there_is_no_call() -> None:
+async def test_without_the_store_no_key_is_created() -> None:
     store = MemoryStore()
     store.is_away = True
     keys = CallKeys(store, Watch(), "api-1")
@@ -85,7 +85,7 @@ async def test_without_the_store_there_is_no_call() -> None:
     assert keys.cipher(job(await keys.current_key_name())) is not None
 
 
-def test_an_item_is_hidden_unless_it_travels_by_reference(cipher: BodyCipher) -> None:
+def test_an_item_is_encrypted_unless_sent_by_reference(cipher: BodyCipher) -> None:
     item = Item(0, "req", SAID, 1)
     hidden = encrypt_item(job("k"), item, cipher)
     assert b"secret" not in hidden.body
@@ -93,7 +93,7 @@ def test_an_item_is_hidden_unless_it_travels_by_reference(cipher: BodyCipher) ->
     assert encrypt_item(job(""), item, None) is item
 
 
-def test_pieces_come_back_in_their_order_alone(cipher: BodyCipher) -> None:
+def test_pieces_decrypt_only_in_order(cipher: BodyCipher) -> None:
     pieces = [piece(cipher, number) for number in (3, 4)]
     assert decrypt_pieces(job("k"), pieces, 3, cipher) == [b"3", b"4"]
     for wrong in ([*reversed(pieces)], [b"4"], pieces[1:]):
@@ -101,7 +101,7 @@ def test_pieces_come_back_in_their_order_alone(cipher: BodyCipher) -> None:
             decrypt_pieces(job("k"), wrong, 3, cipher)
 
 
-def test_an_end_is_opened_and_only_an_error_of_ours_may_be_in_clear(cipher: BodyCipher) -> None:
+def test_an_end_is_decrypted_unless_it_is_a_plain_error(cipher: BodyCipher) -> None:
     hidden = cipher.encrypt(SAID, Place(ID, Way.OUT, END))
     for status_code in (200, 400):
         assert decrypt_end(job("k"), ReplyEnd(status_code, hidden), cipher).body == SAID
@@ -111,7 +111,7 @@ def test_an_end_is_opened_and_only_an_error_of_ours_may_be_in_clear(cipher: Body
         decrypt_end(job("k"), ReplyEnd(200, SAID), cipher)
 
 
-def test_a_call_hears_in_clear_and_ends_at_what_it_cannot_read(cipher: BodyCipher) -> None:
+def test_a_call_decrypts_replies_and_ends_at_an_unreadable_one(cipher: BodyCipher) -> None:
     call = OpenCall(job("k"), now_s=0.0, cipher=cipher)
     execution = UUID(int=9)
     for number in (0, 1):

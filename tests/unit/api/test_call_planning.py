@@ -68,7 +68,7 @@ async def plan(
     return await asyncio.wait_for(plan_call(online, ReceivedCall(exchange, principal, parsed)), 20)
 
 
-async def test_what_the_lookup_takes_counts() -> None:
+async def test_the_lookup_time_counts_against_the_timeout() -> None:
     parts = Dependencies()
     planned = await plan(parts, timeout_ms=b"30000")
     assert planned.left_s(planned.timeout_s, now_s=parts.clock.now_s) == 30.0 - LOOKUP_S
@@ -76,12 +76,12 @@ async def test_what_the_lookup_takes_counts() -> None:
 
 
 @pytest.mark.parametrize(("hanging", "timeout_ms"), [("lookup", b"50"), ("key", b"2050")])
-async def test_what_hangs_ends_at_the_deadline(hanging: str, timeout_ms: bytes) -> None:
+async def test_a_hanging_dependency_ends_at_the_deadline(hanging: str, timeout_ms: bytes) -> None:
     with pytest.raises(ApiError) as late:
         await plan(Dependencies(hanging), timeout_ms=timeout_ms, zero_retention=True)
     assert (late.value.status, late.value.code) == (504, "deadline_exceeded")
 
 
-async def test_the_call_of_a_tenant_that_retains_nothing_has_a_key() -> None:
+async def test_a_zero_retention_call_has_a_data_key() -> None:
     planned = await plan(Dependencies(), timeout_ms=b"30000", zero_retention=True)
     assert planned.job.key_name == "keys/calls/k"

@@ -76,7 +76,7 @@ def publisher(log: Log, clock: StillClock) -> tuple[CallerHeartbeat, LogHealth]:
     return CallerHeartbeat(log, "me", CallerClock(clock), health), health
 
 
-async def test_decisions_of_one_turn_share_a_record() -> None:
+async def test_decisions_of_one_loop_turn_share_a_record() -> None:
     log = Log()
     heartbeat, _ = publisher(log, StillClock())
     first, second, third = new_uuid(), new_uuid(), new_uuid()
@@ -90,7 +90,7 @@ async def test_decisions_of_one_turn_share_a_record() -> None:
     assert (said.aborted, said.permitted, said.leaving) == ([first, second], [third], False)
 
 
-async def test_what_could_not_be_said_is_said_later() -> None:
+async def test_a_rejected_decision_is_sent_later() -> None:
     log = Log(is_full=True)
     heartbeat, health = publisher(log, StillClock())
     request_id = new_uuid()
@@ -104,7 +104,7 @@ async def test_what_could_not_be_said_is_said_later() -> None:
 
 
 @pytest.mark.parametrize("leaving", [False, True])
-async def test_more_than_fits_a_record_goes_in_several(leaving: bool) -> None:
+async def test_decisions_beyond_one_record_use_several(leaving: bool) -> None:
     log = Log()
     heartbeat, _ = publisher(log, StillClock())
     ids = [new_uuid() for _ in range(2 * IDS_MAX + 1)]
@@ -122,7 +122,7 @@ async def test_more_than_fits_a_record_goes_in_several(leaving: bool) -> None:
     assert max(log.sizes) < RECORD_BYTES_MAX
 
 
-async def test_what_a_silent_log_kept_waiting_is_said_when_it_answers() -> None:
+async def test_decisions_are_sent_after_a_late_acknowledgement() -> None:
     log = Log()
     heartbeat, _ = publisher(log, StillClock())
     for _ in range(100):
@@ -136,7 +136,7 @@ async def test_what_a_silent_log_kept_waiting_is_said_when_it_answers() -> None:
     assert log.heartbeat[-1].aborted == [request_id]
 
 
-async def test_a_clock_that_is_set_is_not_told() -> None:
+async def test_an_adjusted_wall_clock_does_not_change_the_caller_clock() -> None:
     log, clock = Log(), StillClock()
     heartbeat, _ = publisher(log, clock)
     heartbeat.publish()
@@ -148,7 +148,7 @@ async def test_a_clock_that_is_set_is_not_told() -> None:
     assert second.now_s - first.now_s == 1.0
 
 
-async def test_a_silent_log_is_not_flooded() -> None:
+async def test_unacknowledged_heartbeats_are_limited() -> None:
     log = Log()
     heartbeat, _ = publisher(log, StillClock())
     for _ in range(100):
@@ -161,7 +161,7 @@ async def test_a_silent_log_is_not_flooded() -> None:
     assert log.heartbeat[-1].leaving
 
 
-async def test_silence_of_the_log_is_noticed() -> None:
+async def test_missing_acknowledgements_are_reported() -> None:
     log, clock = Log(), StillClock()
     heartbeat, health = publisher(log, clock)
     lost: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -176,7 +176,7 @@ async def test_silence_of_the_log_is_noticed() -> None:
     beating.cancel()
 
 
-async def test_a_producer_that_can_send_no_more_ends_the_beats() -> None:
+async def test_a_fatal_producer_error_ends_the_heartbeat() -> None:
     """By what it says at once, or of a record that it took."""
     for at_once in (True, False):
         log = Log()

@@ -13,7 +13,7 @@ def cycle(version: str = "1.1") -> Any:
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_a_cut_is_of_the_request_that_is_served(version: str) -> None:
+def test_the_last_bytes_belong_to_the_served_request(version: str) -> None:
     written: list[bytes] = []
     transport = SimpleNamespace(write=written.append, close=lambda: None, abort=lambda: None)
     loop = SimpleNamespace(call_later=lambda *_: None)
@@ -29,7 +29,7 @@ def test_a_cut_is_of_the_request_that_is_served(version: str) -> None:
     assert newest.disconnected
 
 
-def test_nothing_is_written_behind_a_drop() -> None:
+def test_nothing_is_written_after_an_abort() -> None:
     aborted: list[bool] = []
     served, ahead = cycle(), cycle()
     transport = SimpleNamespace(abort=lambda: aborted.append(True))

@@ -60,7 +60,7 @@ async def test_a_crash_is_answered_in_the_envelope(caplog: pytest.LogCaptureFixt
     assert SECRET not in str(vars(record)) + answer.text
 
 
-async def test_an_answer_that_breaks_off_ends_its_connection() -> None:
+async def test_a_crash_after_the_head_closes_the_connection() -> None:
     with pytest.raises(ConnectionAbortedError):
         async with client() as asking:
             await asking.get("/break")
@@ -84,7 +84,7 @@ async def cut(*, begins: bool) -> httpx.Response:
         return await running
 
 
-async def test_a_request_that_a_restart_cuts_is_told() -> None:
+async def test_a_request_cancelled_by_a_restart_is_answered() -> None:
     answer = await cut(begins=False)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.headers["content-type"] == "application/json"
@@ -92,6 +92,6 @@ async def test_a_request_that_a_restart_cuts_is_told() -> None:
     assert answer.json()["error"]["code"] == "server_restarting"
 
 
-async def test_an_answer_that_a_restart_cuts_ends_its_connection() -> None:
+async def test_a_response_cancelled_by_a_restart_closes_the_connection() -> None:
     with pytest.raises(asyncio.CancelledError):
         await cut(begins=True)

@@ -34,7 +34,7 @@ def probe(postgres: Postgres, clock: StillClock) -> DatabaseProbe:
     return DatabaseProbe(cast(Database, postgres), cast(Clock, clock))
 
 
-async def test_many_share_one_look_however_long_it_takes() -> None:
+async def test_concurrent_probes_share_one_query() -> None:
     postgres, clock = Postgres(), StillClock()
     asked = probe(postgres, clock)
     first = asyncio.create_task(asked.find_problem())
@@ -49,7 +49,7 @@ async def test_many_share_one_look_however_long_it_takes() -> None:
     assert postgres.looks == 1
 
 
-async def test_an_answer_is_kept_for_a_second() -> None:
+async def test_a_result_is_cached_for_a_second() -> None:
     postgres, clock = Postgres(), StillClock()
     postgres.may_answer.set()
     asked = probe(postgres, clock)

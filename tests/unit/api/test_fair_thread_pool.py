@@ -51,7 +51,7 @@ def quick(slow: Slow, owner: Owner) -> str:
     return slow.threads.submit(owner, lambda: "done").result(WAIT_S)
 
 
-def test_an_owner_has_half_of_the_threads(slow: Slow) -> None:
+def test_an_owner_may_use_half_of_the_threads(slow: Slow) -> None:
     mine = slow.submit(ME, 20)
     slow.until_began(4)
 
@@ -62,7 +62,7 @@ def test_an_owner_has_half_of_the_threads(slow: Slow) -> None:
     assert [one.result(WAIT_S) for one in mine] == [True] * 20
 
 
-def test_tenants_leave_a_quarter_to_what_is_ours(slow: Slow) -> None:
+def test_tenants_leave_a_quarter_to_internal_work(slow: Slow) -> None:
     for tenant_id in (ME, OTHER, THIRD):
         slow.submit(tenant_id, 4)
     slow.until_began(6)
@@ -71,7 +71,7 @@ def test_tenants_leave_a_quarter_to_what_is_ours(slow: Slow) -> None:
     assert len(slow.began) == 6
 
 
-def test_what_anybody_may_ask_for_leaves_half_to_the_others(slow: Slow) -> None:
+def test_one_kind_of_internal_work_leaves_half_of_the_threads(slow: Slow) -> None:
     slow.submit("authenticate", 20)
     slow.until_began(4)
 
@@ -79,7 +79,7 @@ def test_what_anybody_may_ask_for_leaves_half_to_the_others(slow: Slow) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_threads_serve_everybody_in_turn(count: int) -> None:
+def test_few_threads_serve_owners_round_robin(count: int) -> None:
     slow = Slow(count)
     slow.submit(ME, 1)
     slow.until_began(1)
@@ -95,7 +95,7 @@ def test_few_threads_serve_everybody_in_turn(count: int) -> None:
     assert ended.index(OTHER) < 3
 
 
-def test_what_is_cancelled_in_its_queue_never_runs_and_takes_no_turn(slow: Slow) -> None:
+def test_cancelled_work_never_runs_and_costs_no_round(slow: Slow) -> None:
     mine = slow.submit(ME, 6)
     slow.until_began(4)
     assert [one.cancel() for one in mine] == [False] * 4 + [True] * 2
@@ -105,7 +105,7 @@ def test_what_is_cancelled_in_its_queue_never_runs_and_takes_no_turn(slow: Slow)
     assert len(slow.began) == 4
 
 
-def test_a_failure_is_the_askers_and_costs_no_thread(slow: Slow) -> None:
+def test_an_exception_reaches_the_future_and_keeps_the_thread(slow: Slow) -> None:
     def fail() -> None:
         raise LookupError
 
@@ -115,7 +115,7 @@ def test_a_failure_is_the_askers_and_costs_no_thread(slow: Slow) -> None:
     assert quick(slow, ME) == "done"
 
 
-def test_what_waits_at_the_close_is_cancelled_and_what_runs_ends(slow: Slow) -> None:
+def test_close_cancels_queued_work_only(slow: Slow) -> None:
     mine = slow.submit(ME, 5)
     slow.until_began(4)
     slow.threads.close()
@@ -126,7 +126,7 @@ def test_what_waits_at_the_close_is_cancelled_and_what_runs_ends(slow: Slow) -> 
         mine[4].result(WAIT_S)
 
 
-def test_what_was_given_up_costs_its_owner_no_turn(slow: Slow) -> None:
+def test_abandoned_work_costs_its_owner_no_round(slow: Slow) -> None:
     mine, others = slow.submit(ME, 54), slow.submit(OTHER, 54)
     slow.until_began(6)  # of both together; two threads are left to what is ours
     for one in (*mine[4:], *others[4:]):

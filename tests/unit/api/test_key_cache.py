@@ -20,7 +20,7 @@ class StillClock:
         return self.now_s
 
 
-def test_a_key_is_forgotten_after_its_time_counted_from_the_question() -> None:
+def test_an_entry_expires_counted_from_the_query() -> None:
     clock = StillClock()
     cache = KeyCache(ttl_s=2, clock=clock)
     principal = Principal(new_uuid(), new_uuid())
@@ -34,7 +34,7 @@ def test_a_key_is_forgotten_after_its_time_counted_from_the_question() -> None:
     assert cache.find("a") is None
 
 
-def test_a_key_in_use_is_confirmed_and_a_revoked_one_stops() -> None:
+def test_confirm_extends_working_keys_and_drops_others() -> None:
     clock = StillClock()
     cache = KeyCache(ttl_s=4, clock=clock)
     kept, revoked, idle = (Principal(new_uuid(), new_uuid()) for _ in range(3))
@@ -58,7 +58,7 @@ def test_a_key_in_use_is_confirmed_and_a_revoked_one_stops() -> None:
     assert cache.find("kept") is None
 
 
-def test_the_cache_is_bounded() -> None:
+def test_the_cache_is_limited() -> None:
     cache = KeyCache(ttl_s=2, clock=StillClock())
     principal = Principal(new_uuid(), new_uuid())
     for number in range(10_001):
@@ -81,7 +81,7 @@ def test_the_cache_is_bounded() -> None:
         (None, None, None),
     ],
 )
-def test_where_a_secret_may_stand(
+def test_headers_that_carry_a_secret(
     authorization: str | None, x_api_key: str | None, secret: str | None
 ) -> None:
     assert offered_secret(authorization, x_api_key) == secret

@@ -44,7 +44,7 @@ class Keys:
         return KeyRevalidator(cast(Any, request), cast(Any, self))
 
 
-async def test_a_key_is_looked_at_now_and_then() -> None:
+async def test_a_key_is_checked_at_intervals() -> None:
     keys = Keys()
     watch = keys.watch()
     for keys.now in (0.5, 1.9, 2.0, 2.1, 3.9, 4.0):
@@ -52,7 +52,7 @@ async def test_a_key_is_looked_at_now_and_then() -> None:
     assert keys.looks == 2
 
 
-async def test_a_revoked_key_is_noticed() -> None:
+async def test_a_revoked_key_is_detected() -> None:
     keys = Keys()
     watch = keys.watch()
     keys.principal = None
@@ -63,7 +63,7 @@ async def test_a_revoked_key_is_noticed() -> None:
     assert refused.value.status == 401
 
 
-async def test_a_look_of_its_own_counts_also_when_nobody_waits_to_its_end() -> None:
+async def test_a_cancelled_check_delays_the_next_one() -> None:
     keys = Keys()
     watch = keys.watch()
     keys.now = 2.0
@@ -81,7 +81,7 @@ async def test_a_look_of_its_own_counts_also_when_nobody_waits_to_its_end() -> N
     assert keys.looks == 2
 
 
-async def test_an_outage_is_no_revocation_and_is_not_waited_for_often() -> None:
+async def test_an_outage_is_not_a_revocation_and_is_rarely_retried() -> None:
     keys = Keys()
     watch = keys.watch()
     keys.is_away = True

@@ -13,7 +13,7 @@ from api.files import file_routes
 from api.http.middleware import request_exit_stack
 from api.http.responses import ApiError
 from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from core.ids import SINGLE, new_uuid, public_id
 from core.outcomes import Outcome
 from core.states import JobState
@@ -98,7 +98,7 @@ PAGE = Page([file() for _ in range(400)], has_more=False)
 @pytest.mark.parametrize(
     ("found", "ask"), [(job(LARGE), show_job), (job(LARGE), cancel_job), (PAGE, list_files)]
 )
-async def test_a_large_answer_takes_room_until_it_is_read(
+async def test_a_large_response_reserves_memory_until_it_is_sent(
     found: object, ask: Callable[[Site, Request], Any]
 ) -> None:
     answer = await ask(Site(found, 1 << 20), request())
@@ -113,7 +113,7 @@ async def test_a_large_answer_takes_room_until_it_is_read(
 
 
 @pytest.mark.parametrize(("found", "ask"), [(job(b"1"), show_job), (Page([], False), list_files)])
-async def test_a_small_answer_takes_none(
+async def test_a_small_response_reserves_none(
     found: object, ask: Callable[[Site, Request], Any]
 ) -> None:
     assert (await ask(Site(found, 0), request())).status_code == 200

@@ -6,7 +6,7 @@ import threading
 from api.files.object_thread_pool import ObjectThreadPool
 
 
-def test_a_thread_that_hangs_keeps_no_loop() -> None:
+def test_a_hanging_thread_does_not_block_shutdown() -> None:
     hangs, done = threading.Event(), threading.Event()
 
     async def work(threads: ObjectThreadPool) -> None:
@@ -28,7 +28,7 @@ def test_a_thread_that_hangs_keeps_no_loop() -> None:
         closing.join(5)
 
 
-def test_what_is_under_way_has_a_moment() -> None:
+def test_running_calls_have_time_to_complete() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def run() -> None:

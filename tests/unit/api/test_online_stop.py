@@ -30,7 +30,7 @@ class Part:
         self._steps.append("flushed")
 
 
-def test_all_tails_are_told_before_one_is_waited_for() -> None:
+def test_all_tail_threads_are_asked_to_stop_before_the_first_join() -> None:
     steps: list[str] = []
     online: Any = OnlineRuntime.__new__(OnlineRuntime)
     online._producer = part = Part(steps)
@@ -39,7 +39,7 @@ def test_all_tails_are_told_before_one_is_waited_for() -> None:
     assert steps == [*["told"] * 3, "flushed", *["waited for"] * 3]
 
 
-def test_a_tail_that_hangs_is_waited_for_from_when_it_was_told(
+def test_the_join_timeout_counts_from_the_stop_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     polls, ends = threading.Event(), threading.Event()

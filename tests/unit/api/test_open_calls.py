@@ -44,7 +44,7 @@ def reply(
     return [Reply(call.job.job_id, execution, list(pieces), end)]
 
 
-def test_only_the_first_execution_is_heard() -> None:
+def test_only_the_first_execution_is_used() -> None:
     calls, first, second = new_calls(), new_uuid(), new_uuid()
     call = opened(calls)
     calls.receive_replies(reply(call, first, b"a"), now_s=1.0)
@@ -56,7 +56,7 @@ def test_only_the_first_execution_is_heard() -> None:
     assert call.replied_s == 1.0
 
 
-def test_the_word_that_it_has_begun_binds_a_call_to_no_execution() -> None:
+def test_a_start_report_does_not_bind_a_call_to_an_execution() -> None:
     calls, first, second = new_calls(), new_uuid(), new_uuid()
     patient, begun = opened(calls), opened(calls)
     calls.receive_replies(reply(begun, first), now_s=1.0)
@@ -71,7 +71,7 @@ def test_the_word_that_it_has_begun_binds_a_call_to_no_execution() -> None:
 
 
 @pytest.mark.parametrize("first", ["end", "failure", "leave"])
-def test_the_first_end_counts(first: str) -> None:
+def test_the_first_end_is_final(first: str) -> None:
     calls, execution = new_calls(), new_uuid()
     call = opened(calls)
     steps = {
@@ -92,7 +92,7 @@ def dropped() -> float:
     return REGISTRY.get_sample_value("millrace_online_replies_dropped_total", labels) or 0.0
 
 
-def test_what_nobody_waits_for_is_dropped_and_counted() -> None:
+def test_replies_without_an_open_call_are_dropped_and_counted() -> None:
     calls = new_calls()
     call = opened(calls)
     calls.remove(call)
@@ -104,7 +104,7 @@ def test_what_nobody_waits_for_is_dropped_and_counted() -> None:
     assert (len(calls), calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (0, 0, 0)
 
 
-def test_a_second_delivery_may_run_while_nothing_was_heard() -> None:
+def test_a_second_delivery_may_run_before_any_reply() -> None:
     calls = new_calls()
     call = opened(calls)
     assert calls.may_rerun(call.job.job_id, now_s=1.0)
@@ -114,7 +114,7 @@ def test_a_second_delivery_may_run_while_nothing_was_heard() -> None:
     assert not calls.may_rerun(call.job.job_id, now_s=2.0)
 
 
-def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
+def test_a_redelivered_stream_ends_unless_it_continues() -> None:
     calls, execution = new_calls(), new_uuid()
     dead, alive = opened(calls), opened(calls)
     for call in (dead, alive):
@@ -129,7 +129,7 @@ def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
     assert dead.failure.code == stream_interrupted().code
 
 
-def test_begun_calls_of_a_pool_without_replicas_end() -> None:
+def test_started_calls_of_a_dead_pool_end() -> None:
     calls = new_calls()
     begun, waiting = opened(calls), opened(calls)
     calls.receive_replies(reply(begun, new_uuid(), b"a"), now_s=1.0)
@@ -142,7 +142,7 @@ def test_begun_calls_of_a_pool_without_replicas_end() -> None:
     assert waiting.failure is None  # another replica may still run it, once
 
 
-def test_losing_touch_ends_what_others_may_have_dropped() -> None:
+def test_calls_that_others_may_have_dropped_end() -> None:
     calls = new_calls()
     unheard, heard, durable = opened(calls), opened(calls), opened(calls, durable=True)
     calls.receive_replies(reply(heard, new_uuid(), b"a"), now_s=1.0)
@@ -152,7 +152,7 @@ def test_losing_touch_ends_what_others_may_have_dropped() -> None:
     assert codes == ["log_unavailable", "stream_interrupted", None]
 
 
-def test_a_reader_that_blocks_a_write_is_cut_by_bytes_or_by_time() -> None:
+def test_a_slow_reader_is_cut_off_by_bytes_or_time() -> None:
     calls = new_calls()
     by_bytes, by_time, fine = opened(calls), opened(calls), opened(calls)
     by_bytes.sending_since_s = by_time.sending_since_s = 1.0
@@ -163,7 +163,7 @@ def test_a_reader_that_blocks_a_write_is_cut_by_bytes_or_by_time() -> None:
     assert [call.failure is not None for call in (by_bytes, by_time, fine)] == [True, True, False]
 
 
-def test_only_silent_streams_say_that_they_live() -> None:
+def test_only_silent_streams_send_keep_alives() -> None:
     calls = new_calls()
     stream, unary = opened(calls), opened(calls, stream=False)
     due = []
@@ -174,7 +174,7 @@ def test_only_silent_streams_say_that_they_live() -> None:
     assert due == [(False, False), (True, False)]
 
 
-def test_a_call_that_is_committed_has_its_place_already() -> None:
+def test_reserved_calls_are_counted() -> None:
     calls = new_calls()
     call = opened(calls)
     with calls.reserve(call.job):

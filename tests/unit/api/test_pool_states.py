@@ -23,7 +23,7 @@ def record(replica: str, *, job_class: str = "interactive", available: bool = Tr
     return Received("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)
 
 
-def test_replicas_add_up_and_the_newest_word_of_each_counts() -> None:
+def test_capacity_is_the_sum_of_the_newest_reports() -> None:
     pools = PoolStates(since_s=0.0)
     pools.apply_records([record("a"), record("b"), record("a")], now_s=1.0)
     assert pools.find("p") == PoolCapacity(20.0, 8)
@@ -32,13 +32,13 @@ def test_replicas_add_up_and_the_newest_word_of_each_counts() -> None:
     assert pools.find("p") == PoolCapacity(10.0, 4)
 
 
-def test_the_bulk_half_of_a_replica_is_not_ours() -> None:
+def test_bulk_capacity_is_ignored() -> None:
     pools = PoolStates(since_s=0.0)
     pools.apply_records([record("a", job_class="bulk")], now_s=1.0)
     assert pools.find("p") is None
 
 
-def test_silence_means_absence_after_a_moment() -> None:
+def test_silent_replicas_are_dropped_once_warm() -> None:
     pools = PoolStates(since_s=0.0)
     assert not pools.is_warm(now_s=1.0)
     pools.apply_records([record("a")], now_s=1.0)
@@ -48,7 +48,7 @@ def test_silence_means_absence_after_a_moment() -> None:
     assert pools.is_warm(now_s=1.1 + SILENCE_S_MAX)
 
 
-def test_any_word_of_a_replica_is_a_sign_of_life() -> None:
+def test_any_report_counts_as_seen() -> None:
     pools = PoolStates(since_s=0.5)
     assert pools.last_seen_s("p") == 0.5
     pools.apply_records([record("a", job_class="bulk", available=False)], now_s=7.0)
@@ -58,7 +58,7 @@ def test_any_word_of_a_replica_is_a_sign_of_life() -> None:
     assert pools.last_seen_s("other") == 0.5
 
 
-def test_execution_times_follow_slowly() -> None:
+def test_execution_times_are_a_moving_average() -> None:
     times = ExecutionTimes()
     assert times.seconds("p") == 0
     times.add("p", 1.0)

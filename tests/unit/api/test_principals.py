@@ -7,7 +7,7 @@ import pytest
 from api.auth.key_cache import KeyCache
 from api.auth.principals import authenticate_headers
 from api.http.responses import ApiError
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from core.clock import SystemClock
 from core.ids import new_uuid
 from tenancy.api_keys import Principal
@@ -35,7 +35,7 @@ class Keys:
 @pytest.mark.parametrize(
     "secret", ["x", "sk-none", GOOD[:-1] + "0", GOOD + "0", "sk-" + "a" * 9000]
 )
-async def test_a_typo_costs_no_query(secret: str) -> None:
+async def test_a_malformed_key_costs_no_query(secret: str) -> None:
     keys = Keys()
     with pytest.raises(ApiError) as refused:
         await keys.whose(secret)
@@ -44,7 +44,7 @@ async def test_a_typo_costs_no_query(secret: str) -> None:
     assert keys.looks == 0
 
 
-async def test_a_key_is_looked_up_once() -> None:
+async def test_a_key_is_queried_once() -> None:
     keys = Keys()
     assert [await keys.whose(GOOD) for _ in range(2)] == [keys.principal] * 2
     assert keys.looks == 1

@@ -8,7 +8,7 @@ import pytest
 from api.idempotency import replay_waiter
 from api.idempotency.replay_waiter import Refusal, ReplayWaiter
 from api.runtime.database import Database
-from api.views.progress_poller import JobProgress
+from api.views.progress_poller import ProgressSnapshot
 from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs.errors import KeyInFlightError, KeyReusedError
@@ -26,11 +26,11 @@ class Rows:
 
     async def run_across_tenants(
         self, _work: object, job_ids: list[object]
-    ) -> dict[object, JobProgress]:
+    ) -> dict[object, ProgressSnapshot]:
         self.looks += 1
         if self.looks >= 2:
             self.looked_twice.set()
-        return dict.fromkeys(job_ids, JobProgress(int(self.ended), self.ended))
+        return dict.fromkeys(job_ids, ProgressSnapshot(int(self.ended), self.ended))
 
 
 class Look:
@@ -50,7 +50,7 @@ def waits(rows: Rows, wait_s_max: float = 30.0) -> ReplayWaiter:
     return ReplayWaiter(cast(Database, rows), SystemClock(), wait_s_max=wait_s_max)
 
 
-async def test_what_is_free_is_not_waited_for() -> None:
+async def test_a_free_key_does_not_wait() -> None:
     rows = Rows()
     assert await waits(rows).retry_until_free(Look(rows, KeyInFlightError(), 0)) == "free"
     assert rows.looks == 0
@@ -58,7 +58,7 @@ async def test_what_is_free_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("refusal", [KeyInFlightError(JOB), KeyReusedError(JOB)])
 @pytest.mark.parametrize("method", ["retry_until_free", "retry_until_settled"])
-async def test_a_repeat_goes_on_when_its_row_is_there(refusal: Refusal, method: str) -> None:
+async def test_a_retry_continues_when_its_row_exists(refusal: Refusal, method: str) -> None:
     rows = Rows()
     look = Look(rows, refusal, 1)
     repeat = asyncio.create_task(getattr(waits(rows), method)(look))
@@ -68,12 +68,12 @@ async def test_a_repeat_goes_on_when_its_row_is_there(refusal: Refusal, method: 
     assert await asyncio.wait_for(repeat, 20) == "free"
 
 
-async def test_a_key_that_is_locked_is_tried_again() -> None:
+async def test_a_locked_key_is_retried() -> None:
     rows = Rows()
     assert await waits(rows).retry_until_free(Look(rows, KeyInFlightError(), 2)) == "free"
 
 
-async def test_a_call_that_runs_on_is_in_flight() -> None:
+async def test_a_running_call_stays_in_flight() -> None:
     rows = Rows()
     with pytest.raises(KeyInFlightError):
         await waits(rows, 0.1).retry_until_free(Look(rows, KeyInFlightError(JOB), 1000))
@@ -81,7 +81,7 @@ async def test_a_call_that_runs_on_is_in_flight() -> None:
         await waits(rows, 0).retry_until_free(Look(rows, KeyInFlightError(JOB), 1))
 
 
-async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_retries_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_waiter, "WAITING_MAX", 1)
     rows = Rows()
     all_of_them = waits(rows)
@@ -93,7 +93,7 @@ async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await asyncio.wait_for(first, 20) == "free"
 
 
-async def test_another_refusal_is_told_at_once() -> None:
+async def test_another_refusal_is_raised_at_once() -> None:
     rows = Rows()
     with pytest.raises(KeyReusedError):
         await waits(rows).retry_until_free(Look(rows, KeyReusedError(), 1))

@@ -93,7 +93,7 @@ def kept(cache: ResponseCache, asked: PlannedCall) -> bytes:
     return key
 
 
-def test_the_same_question_has_the_same_answer(cache: ResponseCache) -> None:
+def test_equal_requests_share_a_key(cache: ResponseCache) -> None:
     kept(cache, call(CERTAIN))
     key = cache.key_of(call({"temperature": 0, "model": "m"}))
     assert key is not None
@@ -109,7 +109,7 @@ def test_the_same_question_has_the_same_answer(cache: ResponseCache) -> None:
         call(CERTAIN, endpoint="/v1/completions"),
     ],
 )
-def test_every_difference_counts(cache: ResponseCache, other: PlannedCall) -> None:
+def test_any_difference_makes_another_key(cache: ResponseCache, other: PlannedCall) -> None:
     kept(cache, call(CERTAIN))
     key = cache.key_of(other)
     assert key is not None
@@ -119,18 +119,18 @@ def test_every_difference_counts(cache: ResponseCache, other: PlannedCall) -> No
 @pytest.mark.parametrize(
     "body", [{}, {"temperature": 0.7}, {"temperature": None}, {"temperature": False}]
 )
-def test_what_is_sampled_is_not_kept(cache: ResponseCache, body: dict[str, Any]) -> None:
+def test_sampled_responses_are_not_cached(cache: ResponseCache, body: dict[str, Any]) -> None:
     assert cache.key_of(call({"model": "m"} | body)) is None
     assert cache.key_of(call({"model": "m"} | body, endpoint="/v1/embeddings")) is not None
 
 
-def test_streams_durable_calls_and_other_tenants_are_not_kept(cache: ResponseCache) -> None:
+def test_streams_durable_calls_and_other_tenants_are_not_cached(cache: ResponseCache) -> None:
     assert cache.key_of(call(CERTAIN | {"stream": True})) is None
     assert cache.key_of(call(CERTAIN, durable=True)) is None
     assert cache.key_of(call(CERTAIN, tenant=UUID(int=3))) is None
 
 
-def test_an_answer_lives_as_long_as_its_tenant_allows(cache: ResponseCache, clock: Clock) -> None:
+def test_an_entry_expires_after_its_tenants_ttl(cache: ResponseCache, clock: Clock) -> None:
     key = kept(cache, call(CERTAIN))
     clock.now_s = 9.9
     assert cache.find(key)
@@ -138,7 +138,7 @@ def test_an_answer_lives_as_long_as_its_tenant_allows(cache: ResponseCache, cloc
     assert cache.find(key) is None
 
 
-def test_a_tenant_that_changes_its_mind_is_obeyed(cache: ResponseCache) -> None:
+def test_a_changed_ttl_takes_effect(cache: ResponseCache) -> None:
     key = kept(cache, call(CERTAIN))
     cache.set_ttls({TENANT: 20})
     assert cache.key_of(call(CERTAIN)) not in {key, None}
@@ -146,7 +146,7 @@ def test_a_tenant_that_changes_its_mind_is_obeyed(cache: ResponseCache) -> None:
     assert cache.key_of(call(CERTAIN)) is None
 
 
-def test_memory_is_bounded_and_the_least_used_goes_first(cache: ResponseCache) -> None:
+def test_the_least_recently_used_entry_is_evicted(cache: ResponseCache) -> None:
     first, second = (kept(cache, call(CERTAIN | {"seed": n})) for n in range(2))
     for n in range(2, 30):
         assert cache.find(first)
@@ -155,7 +155,7 @@ def test_memory_is_bounded_and_the_least_used_goes_first(cache: ResponseCache) -
     assert cache.find(first)
 
 
-def test_failures_and_long_answers_are_not_kept(cache: ResponseCache) -> None:
+def test_failures_and_long_responses_are_not_cached(cache: ResponseCache) -> None:
     key = cache.key_of(call(CERTAIN))
     assert key is not None
     for answer in (
@@ -181,7 +181,7 @@ class Ledger:
         await asyncio.sleep(0)
 
 
-def test_every_hit_is_billed_once_also_where_a_commit_was_not_heard_of(
+def test_every_hit_is_billed_once_despite_an_unconfirmed_commit(
     cache: ResponseCache,
 ) -> None:
     ledger, key = Ledger(), kept(cache, call(CERTAIN))
@@ -202,7 +202,7 @@ def test_every_hit_is_billed_once_also_where_a_commit_was_not_heard_of(
     assert sorted(ledger.rows.values()) == [1, 3]
 
 
-async def test_a_round_that_is_cut_off_is_billed_by_the_next(cache: ResponseCache) -> None:
+async def test_a_cancelled_billing_is_completed_by_the_next(cache: ResponseCache) -> None:
     ledger, key = Ledger(), kept(cache, call(CERTAIN))
     database = cast("Database", ledger)
     cache.find(key)
@@ -215,5 +215,5 @@ async def test_a_round_that_is_cut_off_is_billed_by_the_next(cache: ResponseCach
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"\xff"', b"[" * 100_000, b" " * 300_000])
-def test_a_body_that_is_no_question_has_no_key(body: bytes) -> None:
+def test_an_invalid_body_has_no_key(body: bytes) -> None:
     assert request_digest(CHAT, body) is None

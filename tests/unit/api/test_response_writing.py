@@ -119,7 +119,7 @@ def cut_count() -> float:
     return REGISTRY.get_sample_value("millrace_api_requests_total", labels) or 0.0
 
 
-async def test_an_answer_is_one_head_and_one_body() -> None:
+async def test_a_response_is_one_head_and_one_body() -> None:
     for answer in (SMALL, LARGE):
         client = Client()
         await send_response(exchange(client.send), answer)
@@ -130,7 +130,7 @@ async def test_an_answer_is_one_head_and_one_body() -> None:
 
 
 @pytest.mark.parametrize(("path", "block_bytes"), [(ONLINE, LARGE_BYTES), (OTHERS, 131_072)])
-async def test_a_large_answer_goes_out_in_blocks(path: str, block_bytes: int) -> None:
+async def test_a_large_response_is_sent_in_blocks(path: str, block_bytes: int) -> None:
     client = Client()
     await serve(client, LARGE, path=path)
     _, *blocks = client.sent
@@ -145,7 +145,9 @@ async def test_a_large_answer_goes_out_in_blocks(path: str, block_bytes: int) ->
     ("reads", "answer"),
     [(5, LARGE), (2, LARGE), (0, LARGE), (2, SMALL), (0, CompleteResponse(200, b"", []))],
 )
-async def test_a_reader_that_takes_nothing_is_dropped(reads: int, answer: CompleteResponse) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(
+    reads: int, answer: CompleteResponse
+) -> None:
     """Also one that leaves the last bytes, or did not read the answer before this one."""
     client, response_limit, cut_before = Client(reads), new_limit(), cut_count()
     await serve(client, answer, response_limit=response_limit)
@@ -156,7 +158,7 @@ async def test_a_reader_that_takes_nothing_is_dropped(reads: int, answer: Comple
 
 
 @pytest.mark.parametrize("reads", [5, 2])
-async def test_an_answer_keeps_its_room_until_its_last_bytes_are_taken(reads: int) -> None:
+async def test_memory_is_reserved_until_the_last_bytes_are_read(reads: int) -> None:
     client, response_limit = Client(reads), new_limit()
     serving = asyncio.create_task(
         serve(client, LARGE, response_limit=response_limit, online_s=60.0)
@@ -167,7 +169,7 @@ async def test_an_answer_keeps_its_room_until_its_last_bytes_are_taken(reads: in
     await asyncio.gather(serving, return_exceptions=True)
 
 
-async def test_answers_that_wait_for_their_readers_have_a_bound() -> None:
+async def test_unread_responses_are_limited() -> None:
     client, response_limit = Client(), new_limit(2 * len(LARGE.body))
     with response_limit.reserve(ME, 1), pytest.raises(ApiError) as of_share:
         await send_response(exchange(client.send, response_limit), LARGE)
@@ -182,7 +184,7 @@ async def test_answers_that_wait_for_their_readers_have_a_bound() -> None:
     assert client.sent
 
 
-async def test_an_answer_larger_than_all_the_room_waits_alone() -> None:
+async def test_a_response_above_the_limit_is_sent_alone() -> None:
     client, response_limit = Client(), new_limit(LARGE_BYTES)
     with response_limit.reserve(OTHER, 1), pytest.raises(ApiError):
         await send_response(exchange(client.send, response_limit), LARGE)
@@ -192,13 +194,13 @@ async def test_an_answer_larger_than_all_the_room_waits_alone() -> None:
     assert len(client.sent) == 2
 
 
-async def test_a_small_answer_takes_no_room() -> None:
+async def test_a_small_response_reserves_no_memory() -> None:
     client = Client()
     await send_response(exchange(client.send, new_limit(0)), SMALL)
     assert len(client.sent) == 2
 
 
-async def test_a_key_is_free_before_a_failure_is_told() -> None:
+async def test_the_key_is_freed_before_a_failure_is_sent() -> None:
     client, told_before = Client(), []
 
     class Recorded:

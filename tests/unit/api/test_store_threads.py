@@ -31,7 +31,7 @@ async def one_thread() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
-async def test_work_that_is_given_up_before_its_turn_holds_nothing(
+async def test_a_cancelled_queued_call_frees_its_memory(
     hanging: threading.Event,
 ) -> None:
     await one_thread()
@@ -53,7 +53,7 @@ async def test_work_that_is_given_up_before_its_turn_holds_nothing(
     assert await run_in_store_thread(lambda: 1) == 1  # the thread lives
 
 
-async def test_what_work_raises_is_raised() -> None:
+async def test_errors_of_a_call_are_raised() -> None:
     def refuse() -> None:
         raise ObjectStoreAwayError
 
@@ -62,7 +62,7 @@ async def test_what_work_raises_is_raised() -> None:
 
 
 @pytest.mark.parametrize("failure", [ObjectStoreAwayError, ObjectStoreRefusedError])
-async def test_a_deletion_that_fails_is_nobodys_failure(failure: type[Exception]) -> None:
+async def test_a_failed_deletion_is_ignored(failure: type[Exception]) -> None:
     class Store:
         def delete(self, _: str) -> None:
             raise failure
@@ -70,7 +70,7 @@ async def test_a_deletion_that_fails_is_nobodys_failure(failure: type[Exception]
     await delete_object(cast("ObjectStore", Store()), "key")
 
 
-async def test_a_deletion_that_hangs_is_not_waited_for(
+async def test_a_hanging_deletion_is_abandoned(
     hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Store:

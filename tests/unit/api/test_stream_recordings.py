@@ -10,7 +10,7 @@ import pytest
 from api.online.answer.event_stream import DONE, STREAM_HEADERS
 from api.online.durable.durable_streams import RECORD_BYTES_MAX, StreamRecording
 from api.online.memory_limits import LimitExceeded, MemoryLimit, recording_memory_limit
-from api.runtime.services import Services
+from api.runtime.api_services import Services
 from core.ids import new_uuid
 from jobs.store import idempotency
 from jobs.store.idempotency import Answer, Claim, Scope
@@ -90,7 +90,7 @@ def free_bytes(limit: MemoryLimit, tenant_id: UUID = TENANT) -> int:
     return low
 
 
-def test_a_stream_that_fits_is_saved_without_its_comments_and_gives_its_room_back() -> None:
+def test_a_recording_is_saved_without_comments_and_releases_memory() -> None:
     keys, limit = Keys(), recording_memory_limit(1000)
     stream = Stream(keys, limit, "k").begin()
     stream.send(b"data: 1\n\n", b": keep-alive\n\n")
@@ -100,7 +100,7 @@ def test_a_stream_that_fits_is_saved_without_its_comments_and_gives_its_room_bac
     assert (keys.freed, free_bytes(limit)) == ([], 500)
 
 
-def test_a_stream_without_room_is_sent_all_the_same_and_frees_its_key_at_its_end() -> None:
+def test_a_stream_above_the_limit_is_sent_and_frees_its_key() -> None:
     keys, limit = Keys(), recording_memory_limit(1000)
     first, second = (Stream(keys, limit, key).begin() for key in ("first", "second"))
     first.send(b"x" * 300)
@@ -115,7 +115,7 @@ def test_a_stream_without_room_is_sent_all_the_same_and_frees_its_key_at_its_end
     assert (list(keys.saved), keys.freed, free_bytes(limit)) == (["first"], ["second"], 500)
 
 
-def test_a_stream_that_is_too_long_holds_nothing_any_more() -> None:
+def test_a_recording_that_is_too_long_releases_memory() -> None:
     keys, limit = Keys(), recording_memory_limit(4 * RECORD_BYTES_MAX)
     stream = Stream(keys, limit, "k").begin()
     stream.send(b"x" * RECORD_BYTES_MAX)
@@ -126,7 +126,7 @@ def test_a_stream_that_is_too_long_holds_nothing_any_more() -> None:
     assert (keys.saved, keys.freed) == ({}, ["k"])
 
 
-def test_a_stream_that_breaks_off_gives_its_room_back() -> None:
+def test_an_interrupted_stream_releases_memory() -> None:
     keys, limit = Keys(), recording_memory_limit(1000)
     stream = Stream(keys, limit, "k").begin()
     stream.send(b"x" * 300)
@@ -134,7 +134,9 @@ def test_a_stream_that_breaks_off_gives_its_room_back() -> None:
     assert (keys.freed, free_bytes(limit)) == (["k"], 500)
 
 
-def test_a_record_that_takes_too_long_to_save_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_is_not_saved_in_time_frees_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("api.online.durable.durable_streams._SAVE_S_MAX", 0.01)
     keys, limit = Keys(), recording_memory_limit(1000)
     keys.hangs_at_saving = True
@@ -145,7 +147,7 @@ def test_a_record_that_takes_too_long_to_save_is_none(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("head", [{"status": 503}, {"headers": []}])
-def test_what_is_no_stream_is_not_remembered(head: dict[str, Any]) -> None:
+def test_other_responses_are_not_recorded(head: dict[str, Any]) -> None:
     keys, limit = Keys(), recording_memory_limit(1000)
     stream = Stream(keys, limit, "k").begin(**head)
     stream.send(b"{}")
@@ -154,7 +156,7 @@ def test_what_is_no_stream_is_not_remembered(head: dict[str, Any]) -> None:
     assert (keys.saved, keys.freed) == ({}, ["k"])
 
 
-def test_a_tenant_has_half_of_the_room_and_all_share_it() -> None:
+def test_a_tenant_may_record_half_of_the_limit() -> None:
     limit = recording_memory_limit(1000)
     assert limit.reserve(TENANT, 500) is None
     assert limit.reserve(TENANT, 1) is LimitExceeded.TENANT

@@ -18,7 +18,7 @@ def refusal(slots: TenantSlots, tenant_id: UUID) -> ApiError:
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, 1), (2, 1), (5, 3), (512, 256)])
-def test_a_tenant_has_half_rounded_up_and_the_rest_is_for_others(count: int, share: int) -> None:
+def test_a_tenant_may_use_half_of_the_slots(count: int, share: int) -> None:
     slots = TenantSlots("uploads", count, retry_after_s=2)
     with ExitStack() as taken:
         for _ in range(share):
@@ -35,7 +35,7 @@ def test_a_tenant_has_half_rounded_up_and_the_rest_is_for_others(count: int, sha
             pass
 
 
-def test_whoever_is_refused_is_told_when_to_come_again() -> None:
+def test_refusals_have_retry_after() -> None:
     slots = TenantSlots("uploads", 2, retry_after_s=2)
     with slots.acquire(ME):
         mine = refusal(slots, ME)
@@ -45,7 +45,7 @@ def test_whoever_is_refused_is_told_when_to_come_again() -> None:
         assert (error.code, error.headers) == ("slow_down", {"retry-after": "2"})
 
 
-def test_a_slot_whose_tenant_is_not_known_counts_for_all_alone() -> None:
+def test_an_unassigned_slot_counts_for_the_total_only() -> None:
     slots = TenantSlots("requests_in_flight", 2)
     with slots.acquire_unassigned(), slots.acquire_unassigned() as claim:
         assert refusal(slots, ME).status == 503
@@ -55,7 +55,7 @@ def test_a_slot_whose_tenant_is_not_known_counts_for_all_alone() -> None:
     assert refused.value.status == 429
 
 
-def test_what_fails_gives_its_slot_back() -> None:
+def test_a_failure_releases_the_slot() -> None:
     slots = TenantSlots("audits", 1)
     for _ in range(2):
         with pytest.raises(LookupError), slots.acquire(ME):

@@ -20,7 +20,7 @@ def record(caller: str, value: bytes | None = None) -> Received:
     return Received("replies", 0, 0, b"k", headers, value or encode(replies), 0)
 
 
-async def test_one_delivery_a_poll_and_only_of_ours() -> None:
+async def test_own_replies_are_delivered_once_a_poll() -> None:
     delivered: list[list[Replies]] = []
     reader = ReplyReader("me", asyncio.get_running_loop(), delivered.append)
     reader.read_records(
@@ -53,7 +53,7 @@ class RefusedTail:
         pass
 
 
-def test_a_refusal_of_the_broker_ends_the_process_at_once() -> None:
+def test_a_broker_refusal_is_reported_at_once() -> None:
     told: queue.Queue[MillraceError] = queue.Queue()
     tail = RefusedTail()
     following = TopicTailThread(cast(TopicTail, tail), "test", lambda _: None, told.put)

@@ -22,7 +22,7 @@ def sources() -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.py")}
 
 
-def test_what_sees_every_tenant_is_named() -> None:
+def test_queries_across_tenants_are_listed() -> None:
     found = {
         name: set(_CALL.findall(text))
         for name, text in sources().items()
@@ -31,6 +31,6 @@ def test_what_sees_every_tenant_is_named() -> None:
     assert found == ACROSS_TENANTS
 
 
-def test_transactions_begin_in_one_place() -> None:
+def test_transactions_begin_in_one_module() -> None:
     begins = Counter(name for name, text in sources().items() for _ in _BEGINS.findall(text))
     assert begins == {"runtime/database.py": 1}

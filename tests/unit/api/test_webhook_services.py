@@ -49,7 +49,7 @@ async def refused(asked: WebhookServices, tenant_id: UUID, url: str) -> int:
     return refusal.value.status
 
 
-async def test_names_that_hang_hold_up_their_tenant_alone(names: Names) -> None:
+async def test_hanging_lookups_delay_only_their_tenant(names: Names) -> None:
     asked = services(names)
     statuses = await asyncio.gather(*(refused(asked, ME, HANGING) for _ in range(40)))
     assert statuses == [503] * 40

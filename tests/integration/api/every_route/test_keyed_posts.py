@@ -68,7 +68,7 @@ def client(home: Site) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_every_post_looks_at_its_key(
+def test_every_post_reads_the_key(
     home: Site, world: World, client: httpx.Client, path: str
 ) -> None:
     asked, elsewhere = (request(client, world, path, uuid4().hex) for _ in range(2))
@@ -80,7 +80,7 @@ def test_every_post_looks_at_its_key(
     assert refused(client.send(elsewhere), 422)["code"] == "idempotency_key_reused"
 
 
-def test_every_post_is_answered_once(world: World, client: httpx.Client) -> None:
+def test_every_post_is_executed_once(world: World, client: httpx.Client) -> None:
     """In the order of ASKS, in which what ends something comes last."""
     for method, path in ASKS:
         if method != "POST" or path in NEEDS_A_ROLE:
@@ -92,14 +92,14 @@ def test_every_post_is_answered_once(world: World, client: httpx.Client) -> None
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"], ids=["none", "long", "control"])
 @pytest.mark.parametrize("path", POSTS)
-def test_every_post_refuses_a_key_of_a_wrong_form(
+def test_every_post_refuses_an_invalid_key(
     world: World, client: httpx.Client, path: str, key: str
 ) -> None:
     answer = client.send(request(client, world, path, key))
     assert refused(answer, 400)["code"] == "idempotency_key_invalid"
 
 
-def test_a_lost_secret_is_given_again_and_is_in_no_table(
+def test_a_secret_is_replayed_and_stored_in_no_table(
     home: Site, world: World, client: httpx.Client
 ) -> None:
     bodies: dict[str, dict[str, object]] = {
@@ -132,7 +132,7 @@ def again(client: httpx.Client, path: str, body: dict[str, object]) -> object:
     return ok(client.post(path, json=body, headers={"idempotency-key": f"1 {path}"}))
 
 
-def test_a_secret_whose_sealing_key_is_gone_is_gone(
+def test_a_secret_without_its_encryption_key_is_gone(
     home: Site, world: World, client: httpx.Client
 ) -> None:
     asked = request(client, world, CREATE, uuid4().hex)
@@ -140,9 +140,7 @@ def test_a_secret_whose_sealing_key_is_gone_is_gone(
     assert refused(client.send(asked), 410)["code"] == "answer_gone"
 
 
-def test_an_answer_is_given_again_whatever_a_host_stands_for_now(
-    home: Site, world: World, client: httpx.Client
-) -> None:
+def test_a_replay_does_not_look_up_the_host(home: Site, world: World, client: httpx.Client) -> None:
     """What could be looked up then and cannot now."""
     there = "https://no-such-host.invalid/"
     batch = batch_body(world.ids["file"], callback_url=there)
@@ -159,7 +157,7 @@ def test_an_answer_is_given_again_whatever_a_host_stands_for_now(
         refused(client.post(path, json=body, headers={"idempotency-key": uuid4().hex}), 400)
 
 
-def test_a_trial_is_sent_once(home: Site, world: World, client: httpx.Client) -> None:
+def test_a_test_event_is_sent_once(home: Site, world: World, client: httpx.Client) -> None:
     headers = {"idempotency-key": uuid4().hex}
     path = f"/v1/webhook_endpoints/{world.ids['endpoint']}/test"
     body = {"event_type": "batch.completed"}

@@ -15,7 +15,7 @@ from topics.settings import KafkaSettings
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_only_what_needs_the_log_is_refused(
+def test_only_requests_that_need_the_log_are_refused(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -43,7 +43,7 @@ def test_only_what_needs_the_log_is_refused(
         assert ok(client.get(f"{batch.path}/audit"))["ok"]
 
 
-def test_a_log_of_a_newer_release_is_not_judged(
+def test_a_log_of_a_newer_release_is_not_audited(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")

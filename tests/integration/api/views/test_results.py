@@ -22,7 +22,7 @@ from tests.integration.api.views.batches import Followed, add_batch, following, 
 from tests.integration.results.outcomes import failed, outcome
 
 
-def test_results_come_in_the_order_of_commits(site: Site) -> None:
+def test_results_are_in_commit_order(site: Site) -> None:
     batch = add_batch(site, 6)
     batch.write(outcome(4), outcome(1), failed(3))
     batch.write(outcome(1), outcome(0))  # one comes a second time
@@ -44,7 +44,7 @@ def test_results_come_in_the_order_of_commits(site: Site) -> None:
     assert whole[5]["error"]["code"] == "batch_expired"
 
 
-def test_a_line_is_that_of_the_file_with_a_sequence(site: Site) -> None:
+def test_a_line_is_the_files_line_with_a_sequence(site: Site) -> None:
     batch = add_batch(site, 300)
     batch.write(*[outcome(index) for index in range(0, 300, 2)])
     batch.close()
@@ -89,7 +89,7 @@ def test_a_stream_ends_when_its_batch_is_deleted(
     assert [line["sequence"] for line in shown] == list(range(1, 11))
 
 
-def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:
+def test_large_results_are_found_before_and_after_the_end(site: Site) -> None:
     batch = add_batch(site, 3)
     key = f"answers/{batch.job_id.hex}/1"
     with site.objects.begin(key) as upload:
@@ -110,7 +110,7 @@ def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:
     assert live_events == lines(after)
 
 
-def test_a_stream_follows_to_the_end(site: Site) -> None:
+def test_a_stream_continues_to_the_end(site: Site) -> None:
     batch = add_batch(site, 500)
     seen: list[Followed] = []
     has_started = threading.Event()
@@ -146,7 +146,7 @@ def test_a_stream_follows_to_the_end(site: Site) -> None:
 
 
 @pytest.mark.parametrize("place", ["header", "query"])
-def test_a_stream_goes_on_where_it_broke_off(site: Site, place: str) -> None:
+def test_a_stream_continues_after_a_disconnect(site: Site, place: str) -> None:
     batch = add_batch(site, 30)
     batch.write(*[outcome(index) for index in range(30)])
     batch.finalise()
@@ -177,7 +177,7 @@ def test_a_job_without_results_ends_its_stream(site: Site) -> None:
         assert [event.name for event in events if event] == ["batch.failed"]
 
 
-def test_silence_is_filled_with_comments(open_site: OpenSite) -> None:
+def test_silent_streams_send_comments(open_site: OpenSite) -> None:
     site = open_site(follow_keep_alive_s=0.1, follow_interval_s=0.02)
     batch = add_batch(site, 2)
     with site.client() as client, following(client, f"{batch.path}/results") as events:
@@ -187,7 +187,7 @@ def test_silence_is_filled_with_comments(open_site: OpenSite) -> None:
     assert found.data["custom_id"] == "request-1"
 
 
-def test_who_leaves_frees_a_place_and_all_behind_it(
+def test_a_disconnect_frees_the_slot_and_the_subscription(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[ProgressPoller] = []
@@ -219,7 +219,7 @@ def test_who_leaves_frees_a_place_and_all_behind_it(
             assert next(again) is None
 
 
-def test_a_hundred_followers_of_one_job_cost_one_look(open_site: OpenSite) -> None:
+def test_a_hundred_streams_of_one_job_share_queries(open_site: OpenSite) -> None:
     site = open_site(follow_interval_s=0.1)
     batch = add_batch(site, 400)
     seen: list[list[int]] = [[] for _ in range(100)]

@@ -12,7 +12,7 @@ from core.ids import new_uuid
 from results.views.timed_reads import SearchOverdueError
 
 
-async def test_a_search_that_took_too_long_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_timeout_advises_against_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: object) -> int:
         raise SearchOverdueError
 

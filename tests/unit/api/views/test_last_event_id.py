@@ -16,14 +16,14 @@ def after(header: str | None) -> int:
     ("header", "expected"),
     [(None, 7), ("", 7), (" ", 7), ("0", 0), (" 31 ", 31), (str(SEQUENCE_MAX), SEQUENCE_MAX)],
 )
-def test_a_stream_goes_on_where_its_client_says(header: str | None, expected: int) -> None:
+def test_a_stream_continues_after_last_event_id(header: str | None, expected: int) -> None:
     assert after(header) == expected
 
 
 @pytest.mark.parametrize(
     "header", ["x", "-1", "1e3", "\xb2", str(SEQUENCE_MAX + 1), "9" * 40, "0" * 11 + "9" * 4400]
 )
-def test_what_is_no_id_of_an_event_is_refused(header: str) -> None:
+def test_an_invalid_last_event_id_is_refused(header: str) -> None:
     with pytest.raises(ApiError) as refusal:
         after(header)
     assert (refusal.value.status, refusal.value.param) == (400, "Last-Event-ID")

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from api.runtime.database import Database, DatabaseUnavailableError
-from api.views.progress_poller import JobProgress, ProgressPoller
+from api.views.progress_poller import ProgressPoller, ProgressSnapshot
 from api.views.result_page_cache import ResultPageCache
 from core.errors import MillraceError
 from results.finaliser.output_lines import ItemRow
@@ -20,7 +20,7 @@ JOB, OTHER = UUID(int=1), UUID(int=2)
 class Jobs:
     """Answers what a database would; each entry of `answers` is one look, the last one stays."""
 
-    def __init__(self, *answers: dict[UUID, JobProgress] | type[Exception]) -> None:
+    def __init__(self, *answers: dict[UUID, ProgressSnapshot] | type[Exception]) -> None:
         self.answers = list(answers)
         self.asked: list[list[UUID]] = []
         self.failures: list[MillraceError] = []
@@ -28,7 +28,7 @@ class Jobs:
 
     async def run_across_tenants(
         self, _work: object, job_ids: list[UUID]
-    ) -> dict[UUID, JobProgress]:
+    ) -> dict[UUID, ProgressSnapshot]:
         self.asked.append(job_ids)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, type):
@@ -43,11 +43,11 @@ class Jobs:
         self.failed.set()
 
 
-START = JobProgress(0, is_terminal=False)
+START = ProgressSnapshot(0, is_terminal=False)
 
 
-async def test_all_followers_share_one_look_and_hear_once() -> None:
-    jobs = Jobs({JOB: JobProgress(5, is_terminal=False), OTHER: START})
+async def test_all_subscribers_share_one_query() -> None:
+    jobs = Jobs({JOB: ProgressSnapshot(5, is_terminal=False), OTHER: START})
     progress_poller = jobs.progress_poller()
     with (
         progress_poller.subscribe(JOB, START) as one,
@@ -56,7 +56,7 @@ async def test_all_followers_share_one_look_and_hear_once() -> None:
     ):
         assert await one.wait_for_change(5)
         assert await two.wait_for_change(5)
-        assert one.progress == two.progress == JobProgress(5, is_terminal=False)
+        assert one.progress == two.progress == ProgressSnapshot(5, is_terminal=False)
         assert not await other.wait_for_change(0.05)
         assert not await one.wait_for_change(0.05)
         assert (progress_poller.count, progress_poller.subscriber_count(JOB)) == (3, 2)
@@ -64,8 +64,8 @@ async def test_all_followers_share_one_look_and_hear_once() -> None:
     assert progress_poller.count == 0
 
 
-async def test_nobody_looks_while_nobody_follows() -> None:
-    jobs = Jobs({JOB: JobProgress(1, is_terminal=False)})
+async def test_nothing_is_queried_without_subscribers() -> None:
+    jobs = Jobs({JOB: ProgressSnapshot(1, is_terminal=False)})
     progress_poller = jobs.progress_poller()
     with progress_poller.subscribe(JOB, START) as subscription:
         assert await subscription.wait_for_change(5)
@@ -80,7 +80,7 @@ async def test_nobody_looks_while_nobody_follows() -> None:
         assert await again.wait_for_change(5)
 
 
-async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_query_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     jobs = Jobs(ValueError)
     with jobs.progress_poller().subscribe(JOB, START) as subscription:
         async with asyncio.timeout(20):
@@ -95,9 +95,11 @@ async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixtu
     assert told == ["CRITICAL"]
 
 
-async def test_an_absent_database_delays_news() -> None:
+async def test_an_outage_delays_updates() -> None:
     jobs = Jobs(
-        DatabaseUnavailableError, DatabaseUnavailableError, {JOB: JobProgress(1, is_terminal=True)}
+        DatabaseUnavailableError,
+        DatabaseUnavailableError,
+        {JOB: ProgressSnapshot(1, is_terminal=True)},
     )
     with jobs.progress_poller().subscribe(JOB, START) as subscription:
         assert await subscription.wait_for_change(5)
@@ -130,7 +132,7 @@ class Away:
         raise DatabaseUnavailableError
 
 
-async def test_followers_at_one_place_read_one_page() -> None:
+async def test_streams_at_one_position_share_a_page() -> None:
     rows, at = Rows(300), source(MemoryObjects({"input": b""}))
     pages = ResultPageCache(cast(Database, rows))
 
@@ -145,7 +147,7 @@ async def test_followers_at_one_place_read_one_page() -> None:
     assert len(await pages.read_shared(at, 300)) == 1
 
 
-async def test_pages_are_bounded_and_forgotten() -> None:
+async def test_pages_are_limited_and_evicted() -> None:
     rows, at = Rows(10_000, 10_000), source(MemoryObjects({"input": b""}))
     pages = ResultPageCache(cast(Database, rows))
     for after in range(0, 10_000, 200):
@@ -157,7 +159,7 @@ async def test_pages_are_bounded_and_forgotten() -> None:
     assert (pages._bytes, pages._pages) == (0, {})
 
 
-async def test_a_page_that_cannot_be_read_is_asked_for_again() -> None:
+async def test_a_failed_page_is_read_again() -> None:
     pages = ResultPageCache(cast(Database, Away()))
     with pytest.raises(DatabaseUnavailableError):
         await pages.read_shared(source(MemoryObjects({"input": b""})), 0)

@@ -11,10 +11,10 @@ import pytest
 
 from api.runtime.database import DatabaseUnavailableError
 from api.settings import ApiSettings
-from api.views import result_stream
+from api.views import result_streaming
 from api.views.progress_poller import ProgressPoller
 from api.views.result_page_cache import ResultPageCache
-from api.views.result_stream import ResultStream
+from api.views.result_streaming import ResultStream
 from api.views.view_services import ViewServices
 from jobs.errors import JobMissingError
 from results.views.result_sequence import SequencedRow
@@ -59,12 +59,12 @@ def stream(objects: MemoryObjects, database: Database, *, live: bool = False) ->
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_stream, "_RETRY_FOR_S", 0.1)
-    monkeypatch.setattr(result_stream, "_RETRY_S", 0.01)
+    monkeypatch.setattr(result_streaming, "_RETRY_FOR_S", 0.1)
+    monkeypatch.setattr(result_streaming, "_RETRY_S", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_postgres_that_hangs_is_waited_for_once() -> None:
+async def test_retries_of_an_outage_share_one_time_limit() -> None:
     database = Database()
     database.hangs = True
     with pytest.raises(DatabaseUnavailableError):
@@ -73,7 +73,7 @@ async def test_a_postgres_that_hangs_is_waited_for_once() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_nothing_is_given_while_the_key_cannot_be_checked() -> None:
+async def test_no_results_are_sent_while_the_key_cannot_be_checked() -> None:
     database = Database([SequencedRow(1, row(0))])
 
     async def away() -> bool:
@@ -87,10 +87,10 @@ async def test_nothing_is_given_while_the_key_cannot_be_checked() -> None:
     assert database.pages  # nobody asked for it
 
 
-async def test_silence_is_filled_while_the_key_cannot_be_checked(
+async def test_keep_alives_are_sent_while_the_key_cannot_be_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(result_stream, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(result_streaming, "INTERVAL_S", 0.01)
     database, objects = Database(), MemoryObjects({})
     database.hangs = True  # so does the look for news, which nobody waits for
 
@@ -106,13 +106,13 @@ async def test_silence_is_filled_while_the_key_cannot_be_checked(
             assert await anext(live_events) == b": keep-alive\n\n"
 
 
-async def test_a_batch_that_is_deleted_meanwhile_ends_its_stream() -> None:
+async def test_deleting_the_batch_ends_the_stream() -> None:
     database = Database([SequencedRow(1, row(500))])  # of a file that was appended since
     database.is_gone = True
     assert await read(stream(MemoryObjects({}), database).available_lines(0, None)) == b""
 
 
-async def test_the_files_are_closed_behind_the_thread_that_reads_them() -> None:
+async def test_files_are_closed_after_the_last_read() -> None:
     reading, may_go_on = threading.Event(), threading.Event()
     closed_by: list[str] = []
 

@@ -11,7 +11,7 @@ from api.auth.key_revalidation import INTERVAL_S
 from api.resources import batch_object
 from api.runtime.blocking_calls import BlockingCalls
 from api.runtime.database import DatabaseUnavailableError
-from api.views.progress_poller import JobProgress, ProgressSubscription
+from api.views.progress_poller import ProgressSnapshot, ProgressSubscription
 from api.views.view_services import ViewServices
 from jobs.errors import JobMissingError
 from results.views.result_sequence import SequencedRow
@@ -67,7 +67,7 @@ class ResultStream:
         """
         self._after = after
         source, views = self._source, self._views
-        progress = JobProgress(source.ended_count, source.is_terminal)
+        progress = ProgressSnapshot(source.ended_count, source.is_terminal)
         yield _KEEP_ALIVE  # sends the head of the response at once
         with views.progress_poller.subscribe(source.job_id, progress) as subscription:
             try:

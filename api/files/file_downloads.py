@@ -13,8 +13,8 @@ from api.files.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_rang
 from api.files.filenames import content_disposition
 from api.http.bounded_streams import BoundedStream
 from api.http.responses import ApiError
+from api.runtime.api_services import Services
 from api.runtime.blocking_calls import BlockingCalls
-from api.runtime.services import Services
 from storage.objects.object_store import Blocks
 
 
