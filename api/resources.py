@@ -91,9 +91,7 @@ def _controls(row: sa.Row[Any]) -> dict[str, object]:
 
 
 def model_object(model: ModelVersion) -> dict[str, object]:
-    """Return a model. `owned_by` shows whether it is only simulated, since every client displays
-    it.
-    """
+    """Return a model. Clients display `owned_by`, which marks a simulated model."""
     simulated = model.engine == "simulated"
     return {
         "id": model.name,

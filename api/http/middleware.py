@@ -137,9 +137,7 @@ def request_exit_stack(scope: Scope) -> ExitStack:
 
 
 class _ResponseWriter:
-    """Writes the response of one request. The request keeps its slot until the client has the
-    response.
-    """
+    """Writes the response of one request, which keeps its slot until the client has it."""
 
     def __init__(self, scope: Scope, send: Send, deadline: WriteDeadline) -> None:
         request_id = new_uuid()

@@ -15,9 +15,7 @@ Limit: TypeAlias = Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)]
 
 
 def parse_after(prefix: str, after: str | None) -> UUID | None:
-    """Return the row after which the page starts, or None for the first page. Raises
-    FieldRefusedError.
-    """
+    """Return the row before the page; None for the first page. Raises FieldRefusedError."""
     if after is None:
         return None
     row_id = parse_public_id(prefix, after)

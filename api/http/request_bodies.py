@@ -66,9 +66,7 @@ def declared_bytes(request: Request) -> int | None:
 
 
 class MinReadRate:
-    """The minimum rate of a body, measured in windows. Only time spent waiting for the client
-    counts.
-    """
+    """The minimum rate of a body, by windows. Only time spent waiting for the client counts."""
 
     def __init__(self, *, window_s: float, bytes_per_s_min: int) -> None:
         """Each window of `window_s` must bring as many bytes as the rate requires."""

@@ -43,9 +43,7 @@ class ReplayWaiter:
         return await self._retry(attempt, _is_temporary)
 
     async def retry_until_settled(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Like `retry_until_free`, but wait only for durable calls: others are saved before they
-        respond.
-        """
+        """Like `retry_until_free`, but wait only for keys of durable calls."""
         return await self._retry(attempt, lambda refusal: refusal.job_id is not None)
 
     async def _retry(

@@ -30,13 +30,12 @@ from api.online.calls import CompleteResponse, PlannedCall, PreparedCall, RawHea
 from api.online.online_runtime import OnlineRuntime
 from api.online.receive.body_reading import read_body
 from api.online.receive.call_parsing import parse_call
-from api.online.receive.exchange import Exchange
+from api.online.receive.exchange import Exchange, ReceivedCall
 from api.online.receive.preferences import (
     check_zero_retention,
     has_idempotency_key,
     with_default_wait,
 )
-from api.online.receive.received_call import ReceivedCall
 from api.online.send.call_keys import encrypt_item
 from api.online.send.call_sender import call_item
 from api.online.send.large_bodies import BODY_BYTES_MAX

@@ -35,9 +35,7 @@ class ResultPageCache:
     async def read(
         self, source: ResultSource, after: int, limit: int = PAGE_ROWS
     ) -> list[SequencedRow]:
-        """Return a page of the rows after `after`; empty when there is none yet. Raises
-        DatabaseUnavailableError.
-        """
+        """Return a page of rows after `after`, perhaps empty. Raises DatabaseUnavailableError."""
         return await self._database.run_for_tenant(
             source.tenant_id,
             read_sequence,

@@ -1,4 +1,4 @@
-"""Goal: how the network cuts a form never changes what is read."""
+"""Goal: how the network splits a form does not change the parsed result."""
 
 from itertools import pairwise
 

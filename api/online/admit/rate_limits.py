@@ -15,9 +15,7 @@ _MINUTE_S: Final = 60.0
 
 
 class TokenBucket:
-    """A token bucket that fills evenly within a minute. It may be overdrawn by costs known
-    afterwards.
-    """
+    """A token bucket that fills within a minute. Costs known afterwards may overdraw it."""
 
     __slots__ = ("_at_s", "_level", "size")
 
@@ -38,9 +36,7 @@ class TokenBucket:
         self._level = min(float(self.size), self.level(now_s=now_s) - amount)
 
     def wait_s(self, amount: float, *, now_s: float) -> float:
-        """Return the time until `amount` is available; for more than the size, until the bucket is
-        full.
-        """
+        """Return the time until `amount` is available, or until the bucket is full."""
         missing = min(amount, float(self.size)) - self.level(now_s=now_s)
         return max(0.0, missing * _MINUTE_S / self.size)
 
@@ -93,9 +89,7 @@ class TenantBuckets:
 
 
 class Charge:
-    """The estimated charge of a call, until it is settled or kept. Only the first of the two has an
-    effect.
-    """
+    """The estimated charge of a call, until it is settled or kept, whichever comes first."""
 
     __slots__ = ("_estimated", "_is_open", "buckets")
 

@@ -69,9 +69,7 @@ def is_cancelled_reply(end: ReplyEnd) -> bool:
 
 
 def without_retry(refusal: ApiError) -> ApiError:
-    """Return an error that advises against a retry: the reply exists, and a retry would be charged
-    again.
-    """
+    """Return an error that advises against a retry, which would be charged again."""
     return ApiError(
         refusal.status,
         refusal.message,

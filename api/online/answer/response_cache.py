@@ -112,9 +112,7 @@ class ResponseCache:
         metrics.CACHE_BYTES.set(self._bytes)
 
     async def refresh_periodically(self, database: Database, every_s: float) -> None:
-        """Refresh the tenants and bill hits until cancelled. During an outage of Postgres both
-        wait.
-        """
+        """Refresh the tenants and bill hits until cancelled; retry after an outage."""
         while True:
             try:
                 self.set_ttls(await database.run_across_tenants(response_cache_ttls))

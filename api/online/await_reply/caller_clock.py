@@ -20,7 +20,5 @@ class CallerClock:
         return self._clock.monotonic_s()
 
     def now_s(self) -> float:
-        """Return seconds since the epoch, off by the error of the wall clock at the start. Use only
-        differences.
-        """
+        """Return seconds since the epoch, with the error of the wall clock at the start."""
         return self._origin_s + self._clock.monotonic_s()

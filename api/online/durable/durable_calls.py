@@ -118,9 +118,7 @@ class DurableCalls:
         return _to_response(answer, is_replay=False)
 
     def _claim(self, principal: Principal, parsed: ParsedCall, exchange: Exchange) -> Claim | None:
-        """Return the claim of a call's key. Retries without a key are recognised only in the
-        background: other calls hold a connection.
-        """
+        """Return the claim of a call. Only in the background are retries without a key known."""
         context = idempotency_from_headers(
             exchange.headers,
             principal,
@@ -152,9 +150,7 @@ class DurableCalls:
     async def _prepare_request(
         self, call: PlannedCall, claim: Claim | None, wait_s: float | None
     ) -> PreparedCall:
-        """Store the line and commit the job. A possible replay is looked up first: it needs no
-        object store.
-        """
+        """Look for a replay, which needs no store; then store the line and commit the job."""
         if claim is not None and claim.may_repeat and (replay := await self._find_replay(claim)):
             return replay
         line = input_line(

@@ -10,8 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from api.http.client_connection import ClientConnection, client_connection
 from api.http.middleware import count_for_tenant, request_id_of
-from api.online.calls import Recording
+from api.online.calls import ParsedCall, Recording
 from api.online.memory_limits import BodyReservation, MemoryLimit, ResponseMemoryLimit
+from tenancy.api_keys import Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,15 @@ class Exchange:
         tenant_id = self.body_reservation.tenant_id
         assert tenant_id is not None  # responses before authentication are short
         return self.response_limit.reserve(tenant_id, byte_count)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedCall:
+    """An authenticated call as its client sent it."""
+
+    exchange: Exchange
+    principal: Principal
+    parsed: ParsedCall
 
 
 def exchange_from_scope(

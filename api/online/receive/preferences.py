@@ -7,7 +7,7 @@ from typing import Final
 
 from api.http.responses import ApiError
 from api.online.calls import ParsedCall
-from api.online.receive.received_call import ReceivedCall
+from api.online.receive.exchange import ReceivedCall
 
 QUEUE_TIMEOUT_HEADER: Final = b"x-request-queue-timeout-ms"
 

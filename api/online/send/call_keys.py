@@ -36,9 +36,7 @@ class CallKeys:
         self._hours: dict[str, int] = {}
 
     async def current_key_name(self) -> str:
-        """Return the name of this hour's key, and create the key if necessary. Raises the errors of
-        the object store.
-        """
+        """Create this hour's key if necessary, and return its name. Raises store errors."""
         hour = self._hour()
         name = f"{CALL_KEYS}{self._caller_id}-{hour}"
         if name not in self._ciphers:

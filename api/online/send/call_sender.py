@@ -40,9 +40,7 @@ class CallSender:
             raise log_unavailable()
 
     def send(self, call: OpenCall, item: Item) -> None:
-        """Send a call. Raises ApiError (503); a later delivery failure ends the call with the same
-        error.
-        """
+        """Send a call. Raises ApiError (503); a later delivery failure ends the call."""
         loop = asyncio.get_running_loop()
 
         def on_result(failure: BaseException | None) -> None:

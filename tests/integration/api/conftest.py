@@ -1,4 +1,4 @@
-"""The API on a real socket, a real Postgres and a folder of objects, with two tenants."""
+"""The API on a real socket, with a real Postgres, a folder of objects and two tenants."""
 
 import socket
 import threading

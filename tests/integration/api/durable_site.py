@@ -1,4 +1,4 @@
-"""An API with durable calls: a test plays its pool, and the roles behind the log."""
+"""An API with durable calls; the test plays its pool and the roles that read the log."""
 
 import time
 from collections.abc import Callable, Iterator

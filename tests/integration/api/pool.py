@@ -1,4 +1,4 @@
-"""A pool that a test plays: it reads calls from the log and answers as it is told."""
+"""A pool that a test plays: it reads calls from the log and replies as scripted."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Goal: owners control their batches over HTTP, strangers cannot, and mistakes are named."""
+"""Goal: owners control their batches over HTTP, other tenants cannot, and errors name the field."""
 
 from typing import Any
 

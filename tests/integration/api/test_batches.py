@@ -1,4 +1,4 @@
-"""Goal: a batch is accepted whole or not at all, and its owner sees and closes it by the rules."""
+"""Goal: a batch is created completely or not at all, and its owner sees and cancels it."""
 
 import json
 from typing import TypeVar

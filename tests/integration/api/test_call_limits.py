@@ -1,4 +1,4 @@
-"""Goal: a call's time is the least of what its client, tenant and route allow; routes may wait."""
+"""Goal: the timeout of a call is the least of the limits of its client, tenant and endpoint."""
 
 import time
 import uuid

@@ -1,4 +1,4 @@
-"""Goal: whoever waits for a durable call hears of its close, whichever process closed it."""
+"""Goal: a client that waits for a durable call learns of its close by any process."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Goal: without Postgres every request ends soon, says so, and works again soon after."""
+"""Goal: without Postgres every request ends soon with an error, and works again afterwards."""
 
 import time
 from collections.abc import Callable, Iterator

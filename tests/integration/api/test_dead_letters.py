@@ -1,4 +1,4 @@
-"""Goal: owners see what failed for good and why, and run it again, edited, as a new batch."""
+"""Goal: owners see why items failed, and redrive them, edited, in a new batch."""
 
 import json
 import threading

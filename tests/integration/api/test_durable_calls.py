@@ -1,4 +1,4 @@
-"""Goal: a durable call is committed before it is sent, runs once, and is answered for good."""
+"""Goal: a durable call is committed before it is sent, runs once, and keeps its answer."""
 
 import threading
 import time

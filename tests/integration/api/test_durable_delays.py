@@ -1,4 +1,4 @@
-"""Goal: what delays a durable call before its record counts, and cannot make two of one."""
+"""Goal: delays before the record count against the timeout and never duplicate a durable call."""
 
 import threading
 import time

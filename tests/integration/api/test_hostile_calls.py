@@ -1,4 +1,4 @@
-"""Goal: however a call is put on the wire, its answer is right or a refusal in the envelope."""
+"""Goal: however a call is encoded, its response is correct or a refusal with the envelope."""
 
 import json
 import socket

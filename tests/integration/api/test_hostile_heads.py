@@ -1,4 +1,4 @@
-"""Goal: heads, chunk headers and trailers are bounded, and a connection outlives good use only."""
+"""Goal: heads, chunk headers and trailers are limited, and misuse closes the connection."""
 
 import time
 

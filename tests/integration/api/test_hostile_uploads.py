@@ -1,4 +1,4 @@
-"""Goal: nothing that a client sends as an upload costs more than an answer in the envelope."""
+"""Goal: no upload costs more than a response with the error envelope."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""Goal: a POST that is repeated has one effect and one answer, and a key means one request."""
+"""Goal: a repeated POST has one effect and one answer, and a key belongs to one request."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Goal: whatever is repeated, by many at once and over the death of the API, happens once."""
+"""Goal: concurrent retries across crashes of the API have one effect."""
 
 import os
 import random

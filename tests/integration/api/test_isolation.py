@@ -1,4 +1,4 @@
-"""Goal: what another tenant owns behaves exactly like what never existed, on every route."""
+"""Goal: objects of another tenant behave like objects that never existed, on every route."""
 
 import time
 

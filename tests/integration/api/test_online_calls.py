@@ -1,4 +1,4 @@
-"""Goal: an online call is one record, and its client gets what the log brings back, in order."""
+"""Goal: an online call is one record, and its client gets its replies in order."""
 
 import json
 import re

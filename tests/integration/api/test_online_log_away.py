@@ -1,4 +1,4 @@
-"""Goal: while the log is away calls are refused at once, and soon after it is back they run."""
+"""Goal: while the log is unavailable calls are refused at once, and soon afterwards they run."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Goal: a process that stops lets calls end, and tells those that it cannot wait for."""
+"""Goal: a stopping process lets calls complete, and answers the others with an error."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

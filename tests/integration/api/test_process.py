@@ -1,4 +1,4 @@
-"""Goal: the API as a process: large files in constant memory, and a clean end."""
+"""Goal: the API process handles large files in constant memory and stops cleanly."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Goal: a redrive writes no more than an upload might, and nothing that could be refused before."""
+"""Goal: a redrive has the limits of an upload, and a refused one writes nothing."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

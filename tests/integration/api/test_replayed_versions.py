@@ -1,4 +1,4 @@
-"""Goal: an answer that is given again names the model version that gave it, not a later one."""
+"""Goal: a replay names the model version that answered first."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Goal: a tenant that asked for it gets the same answer again, and its bill says so."""
+"""Goal: a tenant with the cache enabled gets the same response again, and its bill shows it."""
 
 from pathlib import Path
 

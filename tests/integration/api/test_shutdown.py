@@ -1,4 +1,4 @@
-"""Goal: a process that stops answers, in the envelope, what it cannot wait for any more."""
+"""Goal: a stopping process answers requests that outlast the grace period with the envelope."""
 
 from contextlib import ExitStack
 from pathlib import Path

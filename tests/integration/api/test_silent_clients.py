@@ -1,4 +1,4 @@
-"""Goal: the call of a client that vanished without a word is aborted, whether bytes flow or not."""
+"""Goal: the call of a client that vanished is aborted, whether bytes flow or not."""
 
 import ctypes
 import json

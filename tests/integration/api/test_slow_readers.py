@@ -1,4 +1,4 @@
-"""Goal: a reader that does not keep up is cut, costs no more than its buffer, and is no crash."""
+"""Goal: a slow reader is cut off, costs no more than its buffer, and causes no crash."""
 
 import json
 import time

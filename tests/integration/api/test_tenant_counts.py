@@ -1,4 +1,4 @@
-"""Goal: a tenant has no more open batches and uploaded files than the installation lets it have."""
+"""Goal: the open batches and uploaded files of a tenant are limited."""
 
 import httpx
 import sqlalchemy as sa

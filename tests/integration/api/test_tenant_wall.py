@@ -1,7 +1,7 @@
-"""Goal: a statement that forgets its tenant touches nothing of others, on every table in reach.
+"""Goal: a statement without a tenant condition affects no other tenant, on every accessible table.
 
-Method: rows of two tenants in each table. Which tables are in reach is asked of Postgres, so a new
-table without a wall fails here until it has one, and rows below.
+Method: rows of two tenants in each table. The accessible tables are read from Postgres, so a new
+table fails here until it has a policy, and rows below.
 """
 
 import uuid

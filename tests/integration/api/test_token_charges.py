@@ -1,4 +1,4 @@
-"""Goal: tokens that were charged for a call come back as far as it did not use them."""
+"""Goal: charged tokens that a call did not use are refunded."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

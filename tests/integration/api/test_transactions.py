@@ -1,6 +1,6 @@
-"""Goal: who is slow in Postgres waits for himself alone.
+"""Goal: slow transactions delay only their tenant.
 
-The connections of an api that ends are closed, those of running transactions too.
+The connections of a stopping API are closed, also those of running transactions.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Goal: whole answers that nobody reads hold slots and never memory, and not for ever."""
+"""Goal: unread responses hold slots but no memory, and only for a limited time."""
 
 import logging
 import socket

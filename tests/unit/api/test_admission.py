@@ -1,4 +1,4 @@
-"""Goal: a call is refused when it would wait in vain, and only then."""
+"""Goal: a call is refused if and only if it could not be served in time or a limit is reached."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: a task that dies is told, with its name; one that ends or is cancelled is not."""
+"""Goal: a failed task is reported with its name; completion and cancellation are not."""
 
 import asyncio
 import logging

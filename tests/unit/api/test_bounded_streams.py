@@ -1,4 +1,4 @@
-"""Goal: a stream that cannot go on is cut and never a crash, and none holds up the event loop."""
+"""Goal: a stream that cannot continue is dropped without a crash and without blocking the loop."""
 
 import asyncio
 import logging

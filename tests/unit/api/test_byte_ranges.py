@@ -1,4 +1,4 @@
-"""Goal: a range never reads outside the object; what is not one range gets the whole."""
+"""Goal: a range never exceeds the object; anything but a single range gets the whole object."""
 
 import pytest
 

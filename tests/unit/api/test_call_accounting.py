@@ -1,4 +1,4 @@
-"""Goal: a call counts for what it used, as far as that is known, and is settled once."""
+"""Goal: a call is charged for the tokens it used, once."""
 
 from collections.abc import Callable
 

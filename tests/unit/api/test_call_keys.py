@@ -1,4 +1,4 @@
-"""Goal: calls of tenants that retain nothing are read by their API process alone, for a while."""
+"""Goal: records of zero-retention calls are readable by their API process only, for two hours."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Goal: our fields are found and taken out, and not a byte of the others changes."""
+"""Goal: Millrace's fields are parsed and removed, and every other byte of the body is unchanged."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 from api.http.responses import ApiError
 from api.online.receive.call_parsing import header_timeout_s, parse_call
+from api.online.receive.exchange import ReceivedCall
 from api.online.receive.preferences import check_zero_retention, may_be_accepted, preferred_wait_s
-from api.online.receive.received_call import ReceivedCall
 from core.ids import new_uuid
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS

@@ -1,4 +1,4 @@
-"""Goal: the time of a call runs from when its body is here, whatever its planning waits for."""
+"""Goal: the timeout of a call counts from the arrival of its body, whatever planning waits for."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from api.online.admit.call_planning import plan_call
 from api.online.admit.model_cache import ModelCache
 from api.online.await_reply.caller_clock import CallerClock
 from api.online.calls import ParsedCall, PlannedCall
-from api.online.receive.received_call import ReceivedCall
+from api.online.receive.exchange import ReceivedCall
 from api.online.settings import OnlineSettings
 from core.ids import new_uuid
 from registry.models import ModelVersion

@@ -1,4 +1,4 @@
-"""Goal: others hear that this process lives, and at once what it decided."""
+"""Goal: heartbeats are published at intervals, and decisions at once."""
 
 import asyncio
 from dataclasses import dataclass, field

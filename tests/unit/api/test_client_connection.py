@@ -1,4 +1,4 @@
-"""Goal: the end of a connection ends the request that it serves, and those sent ahead of it."""
+"""Goal: ending a connection ends the served request and the pipelined ones."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,6 +1,6 @@
-"""Goal: a defect of ours is answered in the envelope, tells nothing, and is found in the log.
+"""Goal: a crash is answered with the error envelope, without details, and logged.
 
-So is a request that the end of the process cuts.
+The same holds for a request that a shutdown cancels.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Goal: whoever asks whether we are ready, Postgres is asked once at a time, once a second."""
+"""Goal: readiness checks query Postgres one at a time and at most once a second."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Goal: whose work is slow, or much, waits for himself alone; keys are looked up whoever waits."""
+"""Goal: slow or excessive work delays only its owner, and tenants never delay key look-ups."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Goal: no name of a file can end a header, leave its folder or hide what it is."""
+"""Goal: no file name can end a header, leave its folder or hide its type."""
 
 from urllib.parse import unquote
 

@@ -1,4 +1,4 @@
-"""Goal: what a POST says about being repeated is read right, and nothing else is a key."""
+"""Goal: idempotency headers are parsed correctly."""
 
 from uuid import UUID
 

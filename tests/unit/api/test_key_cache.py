@@ -1,4 +1,4 @@
-"""Goal: a key is believed for moments only, and only the one that was looked up."""
+"""Goal: only authenticated keys are cached, and only for the time to live."""
 
 from dataclasses import dataclass
 

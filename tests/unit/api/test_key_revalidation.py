@@ -1,4 +1,4 @@
-"""Goal: what is begun with a key ends soon after its end, and no outage looks like one."""
+"""Goal: revoking a key ends the requests that use it, and an outage does not."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Goal: large answers in JSON share the room of online answers, and keep it until they are read."""
+"""Goal: large JSON responses share the memory limit of online calls until they are read."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

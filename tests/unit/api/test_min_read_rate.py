@@ -1,4 +1,4 @@
-"""Goal: a body that trickles is cut, one that only pauses or waits for us is not."""
+"""Goal: a slow body is refused; pauses and processing time are tolerated."""
 
 from api.http.request_bodies import MinReadRate
 

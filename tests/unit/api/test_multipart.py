@@ -1,4 +1,4 @@
-"""Goal: a form is read whole and within its limits, whatever a client puts into it."""
+"""Goal: a form is parsed completely and within its limits, whatever a client sends."""
 
 import pytest
 

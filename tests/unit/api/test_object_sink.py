@@ -1,4 +1,4 @@
-"""Goal: an upload that is cut short is aborted once no thread works on it, never left behind."""
+"""Goal: an interrupted upload is aborted once no thread writes it, and never left behind."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Goal: threads that hang keep no loop from closing, and what is under way has a moment."""
+"""Goal: hanging threads do not block shutdown, and running calls have time to complete."""
 
 import asyncio
 import threading

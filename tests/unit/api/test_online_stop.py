@@ -1,4 +1,4 @@
-"""Goal: the end of a process waits for all that hangs together, and not one after the other."""
+"""Goal: shutdown waits for everything that may hang at the same time, not one after the other."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Goal: a call has one execution and one end, whatever arrives and in whatever order."""
+"""Goal: a call has one execution and one end, whatever arrives in whatever order."""
 
 from uuid import UUID
 

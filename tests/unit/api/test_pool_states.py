@@ -1,4 +1,4 @@
-"""Goal: a pool is what its replicas said lately, for online calls."""
+"""Goal: the capacity of a pool is the sum of its replicas' recent reports for online calls."""
 
 from api.online.admit.pool_states import SILENCE_S_MAX, ExecutionTimes, PoolStates
 from jobs.expansion.windows import PoolCapacity

@@ -1,4 +1,4 @@
-"""Goal: what is no key of ours, by its shape, is refused without a look at Postgres."""
+"""Goal: a malformed key is refused without a query to Postgres."""
 
 from typing import Any, cast
 

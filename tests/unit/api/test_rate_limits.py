@@ -1,4 +1,4 @@
-"""Goal: a tenant gets its rate, no more, evenly, and is told when to come again."""
+"""Goal: a tenant gets its rate, evenly and no more, and refusals have a retry time."""
 
 import pytest
 

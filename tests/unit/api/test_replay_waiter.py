@@ -1,4 +1,4 @@
-"""Goal: a repeat waits for its row and not longer, and only so many wait."""
+"""Goal: a retry waits for its row for a limited time, and waiting retries are limited."""
 
 import asyncio
 from typing import cast

@@ -1,4 +1,4 @@
-"""Goal: an answer is given again only where it must be the same, and memory stays bounded."""
+"""Goal: only deterministic responses are reused, within a memory limit."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Goal: a whole answer reaches its reader at the reader's pace, and a reader without one ends."""
+"""Goal: a response is written at its client's pace, and dropped if the client stops reading."""
 
 import asyncio
 from functools import partial

@@ -1,4 +1,4 @@
-"""Goal: what waits for a store that hangs is what somebody waits for."""
+"""Goal: only calls that somebody awaits wait for a hanging store."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Goal: however many keyed streams are open, what is remembered of them has a bound."""
+"""Goal: recordings of streams stay within their memory limit, however many are open."""
 
 import asyncio
 from types import SimpleNamespace

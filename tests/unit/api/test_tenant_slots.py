@@ -1,4 +1,4 @@
-"""Goal: no tenant holds all slots, who is refused is told when to come again, and all come back."""
+"""Goal: no tenant holds all slots, refusals have a retry time, and every slot is released."""
 
 from contextlib import ExitStack
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Goal: `server-timing` says what is known, and nothing that is not."""
+"""Goal: `server-timing` has the durations that are known, and no others."""
 
 from api.online.answer.timings import Timings
 from topics.records.records import ReplyEnd

@@ -1,4 +1,4 @@
-"""Goal: replies to others who share the partition are told apart without being read."""
+"""Goal: replies to other callers on the same partition are skipped undecoded."""
 
 import asyncio
 import queue

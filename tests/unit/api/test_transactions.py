@@ -1,4 +1,4 @@
-"""Goal: what the API does past the wall between tenants is known by name, and stays little."""
+"""Goal: the queries of the API that see all tenants are few and listed."""
 
 import re
 from collections import Counter

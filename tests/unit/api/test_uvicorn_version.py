@@ -1,4 +1,4 @@
-"""Goal: an upgrade of uvicorn does not silently break the parts of it that are not public."""
+"""Goal: an upgrade of uvicorn does not silently break the use of its private parts."""
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle

@@ -1,4 +1,4 @@
-"""Goal: names that hang hold up their tenant alone, and who waits in vain is told so."""
+"""Goal: hanging look-ups delay only their tenant, and a client that waits in vain gets an error."""
 
 import asyncio
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""One whole API for every test here: with online calls, webhooks, and two tenants."""
+"""One API for all tests of this folder, with online calls, webhooks and two tenants."""
 
 import base64
 import uuid

@@ -1,4 +1,4 @@
-"""The routes of the application, asked of itself."""
+"""The routes of the application, read from the application."""
 
 from functools import cache
 from pathlib import Path

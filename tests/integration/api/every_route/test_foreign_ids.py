@@ -1,6 +1,6 @@
-"""Goal: on every route, whatever names another tenant's thing answers as if it never existed.
+"""Goal: on every route, an object of another tenant is like one that never existed.
 
-The routes come from the application itself: one without a row in `asks.py` fails here.
+The routes come from the application itself: one without an entry in `asks.py` fails here.
 """
 
 import math

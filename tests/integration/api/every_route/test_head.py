@@ -1,7 +1,4 @@
-"""Goal: HEAD answers on every route that has GET, with the head of GET, at once and without a body.
-
-The routes come from the application itself.
-"""
+"""Goal: every route with GET supports HEAD, with the same head and no body."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Goal: every POST honours an Idempotency-Key, and a repeat is given a secret that got lost.
+"""Goal: every POST honours an Idempotency-Key, and a retry receives a lost secret again.
 
 The routes come from the application itself: a new one that ignores the key fails here.
 """

@@ -1,4 +1,4 @@
-"""Two tenants who have one of everything, and ids that nobody ever had."""
+"""Two tenants that have one object of each kind, and ids that never existed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

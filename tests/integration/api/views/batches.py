@@ -1,4 +1,4 @@
-"""Batches that run without a log: their rows are written as the results writer does."""
+"""Batches without a log: the test writes their rows like the results writer."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Goal: the books balance through every end of an item, and what was tampered with is named."""
+"""Goal: the totals match whatever ends an item, and manipulated ones are named."""
 
 from typing import Any
 from uuid import UUID

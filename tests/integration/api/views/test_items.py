@@ -1,4 +1,4 @@
-"""Goal: every item shows where it is, by any way of asking, and none that is not its owner's."""
+"""Goal: an owner sees the status of every item by every route, and no other tenant does."""
 
 import json
 import threading

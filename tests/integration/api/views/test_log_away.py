@@ -1,4 +1,4 @@
-"""Goal: without the log, items and results go on; what needs the log says that it is away."""
+"""Goal: without the log, items and results work; requests that need the log are refused."""
 
 import time
 

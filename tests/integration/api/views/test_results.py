@@ -1,4 +1,4 @@
-"""Goal: results come once each in one order, live and afterwards, from any place of it."""
+"""Goal: every result arrives once and in one order, live and later, from any position."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Goal: a search that reads too long is given up, and not asked for again by clients themselves."""
+"""Goal: a search that exceeds its time limit is refused, and official clients do not retry it."""
 
 from types import SimpleNamespace
 from typing import Any

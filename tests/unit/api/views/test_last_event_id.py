@@ -1,4 +1,4 @@
-"""Goal: a client goes on behind the event that it names, and no other header makes a number."""
+"""Goal: a stream continues after the event that the client names; other values are refused."""
 
 import pytest
 from fastapi import Request

@@ -1,4 +1,4 @@
-"""Goal: many follow at the price of one look, hear what is new, and leave nothing behind."""
+"""Goal: all subscribers share one query, get each change, and leave nothing behind."""
 
 import asyncio
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Goal: a stream of results waits for Postgres for so long, and its end holds up nobody."""
+"""Goal: a stream of results waits for Postgres for a limited time, and its end blocks nothing."""
 
 import asyncio
 import threading
