@@ -21,6 +21,7 @@ from tests.integration.api.wire import (
     read_answer,
     send_form,
 )
+from tests.support.until import until
 
 FILE = part("file", b"{}\n", '; filename="in.jsonl"')
 PURPOSE = part("purpose", b"batch")
@@ -28,10 +29,7 @@ PURPOSE = part("purpose", b"batch")
 
 def until_empty(site: Site) -> None:
     """Wait until no byte of an upload is left in the store."""
-    deadline = time.monotonic() + 10
-    while site.stored():
-        assert time.monotonic() < deadline, site.stored()
-        time.sleep(0.02)
+    until(lambda: not site.stored())
 
 
 @pytest.mark.parametrize("content", [PURPOSE + FILE + END, FILE + PURPOSE + END])

@@ -3,7 +3,6 @@
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.http.server import http_server
 from api.settings import ApiSettings
 from tests.integration.api.wire import closes
+from tests.support.until import until
 
 LARGE = b"x" * 40_000_000  # more than the sockets hold
 _BODIES = {"/small": b"small", "/medium": b"x" * 60_000}  # for the transport none is behind
@@ -55,13 +55,6 @@ def serving(idle_timeout_s: float, *, sent_bytes: int | None = None) -> Iterator
     finally:
         server.should_exit = True
         thread.join(10)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def asking(address: tuple[str, int], *paths: bytes) -> socket.socket:

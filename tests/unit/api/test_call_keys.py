@@ -8,24 +8,12 @@ from api.online.await_reply.open_call import OpenCall
 from api.online.send.call_keys import KEY_S, CallKeys, decrypt_end, decrypt_pieces, encrypt_item
 from storage.crypto.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
 from storage.objects.errors import ObjectStoreAwayError
+from tests.support.clock import ManualClock
 from tests.support.memory_objects import MemoryStore
 from topics.records.records import CallRef, Item, JobRef, Reply, ReplyEnd
 
 ID = UUID(int=7)
 SAID = b'{"said":"secret"}'
-
-
-class Watch:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 5 * KEY_S
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
 
 
 def job(key_name: str) -> JobRef:
@@ -55,17 +43,17 @@ def piece(cipher: BodyCipher, number: int) -> bytes:
 
 
 async def test_a_key_serves_an_hour_and_is_destroyed_an_hour_later() -> None:
-    store, watch = MemoryStore(), Watch()
-    keys = CallKeys(store, watch, "api-1")
+    store, clock = MemoryStore(), ManualClock(5 * KEY_S)
+    keys = CallKeys(store, clock, "api-1")
     first = await keys.current_key_name()
     assert await keys.current_key_name() == first
     assert keys.cipher(job("")) is None
     assert keys.cipher(job(first)) is not None
-    watch.now_s += KEY_S
+    clock.now_s += KEY_S
     second = await keys.current_key_name()
     await keys.destroy_expired()
     assert {*store.objects} == {first, second}
-    watch.now_s += KEY_S
+    clock.now_s += KEY_S
     await keys.destroy_expired()
     assert {*store.objects} == {second}
     store.is_away = True
@@ -78,7 +66,7 @@ async def test_a_key_serves_an_hour_and_is_destroyed_an_hour_later() -> None:
 async def test_without_the_store_no_key_is_created() -> None:
     store = MemoryStore()
     store.is_away = True
-    keys = CallKeys(store, Watch(), "api-1")
+    keys = CallKeys(store, ManualClock(5 * KEY_S), "api-1")
     with pytest.raises(ObjectStoreAwayError):
         await keys.current_key_name()
     store.is_away = False

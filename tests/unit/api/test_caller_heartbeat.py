@@ -10,22 +10,13 @@ from api.online.await_reply.caller_heartbeat import IDS_MAX, LOST_S, CallerHeart
 from api.online.send.log_health import LogHealth
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
+from tests.support.clock import ManualClock
 from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError, ProducerFatalError
 from topics.records.codec import Headers, decode_value
 from topics.records.records import CallerNews
 
-
-@dataclass
-class StillClock:
-    now_s: float = 100.0
-    ahead_s: float = 1e9
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s + self.ahead_s
+WALL_S = 1e9
 
 
 @dataclass
@@ -71,14 +62,18 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-def publisher(log: Log, clock: StillClock) -> tuple[CallerHeartbeat, LogHealth]:
+def manual_clock() -> ManualClock:
+    return ManualClock(100.0, WALL_S)
+
+
+def publisher(log: Log, clock: ManualClock) -> tuple[CallerHeartbeat, LogHealth]:
     health = LogHealth(clock)
     return CallerHeartbeat(log, "me", CallerClock(clock), health), health
 
 
 async def test_decisions_of_one_loop_turn_share_a_record() -> None:
     log = Log()
-    heartbeat, _ = publisher(log, StillClock())
+    heartbeat, _ = publisher(log, manual_clock())
     first, second, third = new_uuid(), new_uuid(), new_uuid()
     heartbeat.abort_call(first)
     heartbeat.abort_call(second)
@@ -92,7 +87,7 @@ async def test_decisions_of_one_loop_turn_share_a_record() -> None:
 
 async def test_a_rejected_decision_is_sent_later() -> None:
     log = Log(is_full=True)
-    heartbeat, health = publisher(log, StillClock())
+    heartbeat, health = publisher(log, manual_clock())
     request_id = new_uuid()
     heartbeat.abort_call(request_id)
     await turn()
@@ -106,7 +101,7 @@ async def test_a_rejected_decision_is_sent_later() -> None:
 @pytest.mark.parametrize("leaving", [False, True])
 async def test_decisions_beyond_one_record_use_several(leaving: bool) -> None:
     log = Log()
-    heartbeat, _ = publisher(log, StillClock())
+    heartbeat, _ = publisher(log, manual_clock())
     ids = [new_uuid() for _ in range(2 * IDS_MAX + 1)]
     for request_id in ids:
         heartbeat.abort_call(request_id)
@@ -124,7 +119,7 @@ async def test_decisions_beyond_one_record_use_several(leaving: bool) -> None:
 
 async def test_decisions_are_sent_after_a_late_acknowledgement() -> None:
     log = Log()
-    heartbeat, _ = publisher(log, StillClock())
+    heartbeat, _ = publisher(log, manual_clock())
     for _ in range(100):
         heartbeat.publish()
     request_id = new_uuid()
@@ -137,20 +132,20 @@ async def test_decisions_are_sent_after_a_late_acknowledgement() -> None:
 
 
 async def test_an_adjusted_wall_clock_does_not_change_the_caller_clock() -> None:
-    log, clock = Log(), StillClock()
+    log, clock = Log(), manual_clock()
     heartbeat, _ = publisher(log, clock)
     heartbeat.publish()
     clock.now_s += 1.0
-    clock.ahead_s += 300.0
+    clock.wall_time_s = WALL_S + 300.0
     heartbeat.publish()
     first, second = log.heartbeat
-    assert first.now_s == 1e9 + 100.0
+    assert first.now_s == WALL_S
     assert second.now_s - first.now_s == 1.0
 
 
 async def test_unacknowledged_heartbeats_are_limited() -> None:
     log = Log()
-    heartbeat, _ = publisher(log, StillClock())
+    heartbeat, _ = publisher(log, manual_clock())
     for _ in range(100):
         heartbeat.publish()
     assert len(log.heartbeat) < 20
@@ -162,7 +157,7 @@ async def test_unacknowledged_heartbeats_are_limited() -> None:
 
 
 async def test_missing_acknowledgements_are_reported() -> None:
-    log, clock = Log(), StillClock()
+    log, clock = Log(), manual_clock()
     heartbeat, health = publisher(log, clock)
     lost: asyncio.Future[float] = asyncio.get_running_loop().create_future()
     beating = asyncio.create_task(heartbeat.run(lost.set_result))
@@ -180,7 +175,7 @@ async def test_a_fatal_producer_error_ends_the_heartbeat() -> None:
     """By what it says at once, or of a record that it took."""
     for at_once in (True, False):
         log = Log()
-        heartbeat, _ = publisher(log, StillClock())
+        heartbeat, _ = publisher(log, manual_clock())
         beating = asyncio.create_task(heartbeat.run(lambda _: None))
         await turn()
         fatal = ProducerFatalError("out of order")

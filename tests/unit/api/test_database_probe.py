@@ -1,20 +1,11 @@
 """Goal: readiness checks query Postgres one at a time and at most once a second."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import cast
 
 from api.http.health import DatabaseProbe
 from api.runtime.database import Database
-from core.clock import Clock
-
-
-@dataclass
-class StillClock:
-    now_s: float = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
+from tests.support.clock import ManualClock
 
 
 class Postgres:
@@ -30,12 +21,12 @@ class Postgres:
         return self.answer or None
 
 
-def probe(postgres: Postgres, clock: StillClock) -> DatabaseProbe:
-    return DatabaseProbe(cast(Database, postgres), cast(Clock, clock))
+def probe(postgres: Postgres, clock: ManualClock) -> DatabaseProbe:
+    return DatabaseProbe(cast(Database, postgres), clock)
 
 
 async def test_concurrent_probes_share_one_query() -> None:
-    postgres, clock = Postgres(), StillClock()
+    postgres, clock = Postgres(), ManualClock()
     asked = probe(postgres, clock)
     first = asyncio.create_task(asked.find_problem())
     await asyncio.sleep(0)
@@ -50,7 +41,7 @@ async def test_concurrent_probes_share_one_query() -> None:
 
 
 async def test_a_result_is_cached_for_a_second() -> None:
-    postgres, clock = Postgres(), StillClock()
+    postgres, clock = Postgres(), ManualClock()
     postgres.may_answer.set()
     asked = probe(postgres, clock)
     assert await asked.find_problem() == "database away"

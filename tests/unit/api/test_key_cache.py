@@ -1,27 +1,15 @@
 """Goal: only authenticated keys are cached, and only for the time to live."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from api.auth.key_cache import KeyCache, offered_secret
 from core.ids import new_uuid
 from tenancy.api_keys import Principal, secret_hash
-
-
-@dataclass
-class StillClock:
-    now_s: float = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
+from tests.support.clock import ManualClock
 
 
 def test_an_entry_expires_counted_from_the_query() -> None:
-    clock = StillClock()
+    clock = ManualClock(100.0)
     cache = KeyCache(ttl_s=2, clock=clock)
     principal = Principal(new_uuid(), new_uuid())
     asked_s = cache.now_s()
@@ -35,7 +23,7 @@ def test_an_entry_expires_counted_from_the_query() -> None:
 
 
 def test_confirm_extends_working_keys_and_drops_others() -> None:
-    clock = StillClock()
+    clock = ManualClock(100.0)
     cache = KeyCache(ttl_s=4, clock=clock)
     kept, revoked, idle = (Principal(new_uuid(), new_uuid()) for _ in range(3))
     for secret, principal in (("kept", kept), ("revoked", revoked), ("idle", idle)):
@@ -59,7 +47,7 @@ def test_confirm_extends_working_keys_and_drops_others() -> None:
 
 
 def test_the_cache_is_limited() -> None:
-    cache = KeyCache(ttl_s=2, clock=StillClock())
+    cache = KeyCache(ttl_s=2, clock=ManualClock(100.0))
     principal = Principal(new_uuid(), new_uuid())
     for number in range(10_001):
         cache.remember(str(number), principal, cache.now_s())

@@ -15,24 +15,12 @@ from api.runtime.database import Database, DatabaseUnavailableError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tenancy.cached_answers import BilledHits
+from tests.support.clock import ManualClock
 from topics.records.records import CallRef, JobRef
 
 CHAT = "/v1/chat/completions"
 TENANT, OTHER = UUID(int=1), UUID(int=2)
 ANSWER = CompleteResponse(200, b'{"id":"chatcmpl-1"}', [(b"server-timing", b"gateway;dur=1")], 3, 2)
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
 
 
 def call(
@@ -72,12 +60,12 @@ def call(
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def cache(clock: Clock) -> ResponseCache:
+def cache(clock: ManualClock) -> ResponseCache:
     cache = ResponseCache(clock, bytes_max=10_000)
     cache.set_ttls({TENANT: 10, OTHER: 10})
     return cache
@@ -130,7 +118,7 @@ def test_streams_durable_calls_and_other_tenants_are_not_cached(cache: ResponseC
     assert cache.key_of(call(CERTAIN, tenant=UUID(int=3))) is None
 
 
-def test_an_entry_expires_after_its_tenants_ttl(cache: ResponseCache, clock: Clock) -> None:
+def test_an_entry_expires_after_its_tenants_ttl(cache: ResponseCache, clock: ManualClock) -> None:
     key = kept(cache, call(CERTAIN))
     clock.now_s = 9.9
     assert cache.find(key)

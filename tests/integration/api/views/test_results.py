@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -20,6 +19,7 @@ from tests.integration.api.answers import refused
 from tests.integration.api.conftest import OpenSite, Site, new_site
 from tests.integration.api.views.batches import Followed, add_batch, following, lines
 from tests.integration.results.outcomes import failed, outcome
+from tests.support.until import until
 
 
 def test_results_are_in_commit_order(site: Site) -> None:
@@ -205,7 +205,7 @@ def test_a_disconnect_frees_the_slot_and_the_subscription(
     with site.client() as client, stranger.client() as other:
         with following(client, path) as one, following(client, path) as two:
             assert (next(one), next(two)) == (None, None)
-            _until(lambda: opened[0].count == 2)
+            until(lambda: opened[0].count == 2)
             error = refused(client.get(path, headers=stream), 429)  # a place is left, for others
             assert error["code"] == "slow_down"
             assert lines(client.get(path)) == []  # what does not follow has its place
@@ -213,8 +213,8 @@ def test_a_disconnect_frees_the_slot_and_the_subscription(
                 assert next(theirs) is None
                 error = refused(other.get(their_path, headers=stream), 503)
                 assert error["code"] == "slow_down"
-        _until(lambda: opened[0].count == 0)
-        _until(lambda: opened[0]._polling is None or opened[0]._polling.done())
+        until(lambda: opened[0].count == 0)
+        until(lambda: opened[0]._polling is None or opened[0]._polling.done())
         with following(client, path) as again:
             assert next(again) is None
 
@@ -254,10 +254,3 @@ def test_a_revoked_key_ends_its_stream(open_site: OpenSite) -> None:
             assert revoke_key(connection, site.key.key_id)
         assert list(events) == []
         batch.write(outcome(0))
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
