@@ -14,7 +14,7 @@ from benchmarks.machine import describe
 from benchmarks.reporting import table, write_json
 from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
 from benchmarks.work_folders import work_folder
-from cli.stack.services.outside_services import named_services
+from cli.stack.services.external_services import named_services
 
 NAMES = (
     "bulk_control_plane",

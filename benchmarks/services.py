@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cli.stack.processes.child import Child
 from cli.stack.processes.supervisor import Supervisor
-from cli.stack.services import kafka, postgres
+from cli.stack.services import embedded_kafka, embedded_postgres
 from cli.stack.state.data_folder import cache_dir
 from topics.clients.admin import LogAdmin
 from topics.settings import KafkaSettings
@@ -27,10 +27,10 @@ class Service:
 @contextmanager
 def running_kafka(folder: Path) -> Iterator[Service]:
     """Run a broker that answers."""
-    broker = kafka.EmbeddedKafka(folder, cache_dir(os.environ))
+    broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ))
     broker.prepare()
     with _running(broker.child(), folder / "logs") as supervisor:
-        supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
+        supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")
         servers = broker.bootstrap_servers
         LogAdmin(KafkaSettings(bootstrap_servers=servers)).wait_for_broker(_BROKER_S_MAX)
         yield Service(servers, _roles(supervisor, "kafka"))
@@ -39,10 +39,12 @@ def running_kafka(folder: Path) -> Iterator[Service]:
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[Service]:
     """Run a database server with one empty database."""
-    server = postgres.EmbeddedPostgres(folder)
+    server = embedded_postgres.EmbeddedPostgres(folder)
     server.prepare()
     with _running(server.child(), folder / "logs") as supervisor:
-        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        supervisor.wait_until(
+            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
+        )
         yield Service(server.url, _roles(supervisor, "postgres"))
     server.leave()
 

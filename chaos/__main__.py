@@ -15,7 +15,7 @@ from chaos.leftovers import sweep
 from chaos.reporting import broken_lines, table
 from chaos.runs import Run, run_scene
 from chaos.scenes import SCENES
-from cli.stack.services.outside_services import named_services
+from cli.stack.services.external_services import named_services
 from topics.settings import CLIENT_LOG
 
 

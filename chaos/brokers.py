@@ -11,8 +11,8 @@ from typing import Final
 
 from cli.stack.processes.child import Child
 from cli.stack.processes.ports import HOST
-from cli.stack.services.java import program
-from cli.stack.services.kafka import LOGGING, server_properties
+from cli.stack.services.embedded_kafka import LOGGING, server_properties
+from cli.stack.services.java_command import program
 
 HEAP: Final = "320m"
 CLUSTER_ID: Final = "bWlsbHJhY2UtY2hhb3MtMQ"

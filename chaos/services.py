@@ -22,7 +22,7 @@ from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
 from cli.stack.processes.ports import HOST, accepts, kept_ports
 from cli.stack.processes.supervisor import Supervisor
-from cli.stack.services import kafka, postgres
+from cli.stack.services import embedded_kafka, embedded_postgres
 from cli.stack.state.data_folder import cache_dir
 from core.shutdown import AskedEvent
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     data: Path = asked.data
     data.mkdir(parents=True, exist_ok=True)
     nodes = choose_ports(data, asked.brokers, asked.hosts)
-    server = postgres.EmbeddedPostgres(data)
+    server = embedded_postgres.EmbeddedPostgres(data)
     server.prepare()
     jars = cached_jars(cache_dir(os.environ))
     children = [_held(server.child(), data)]
@@ -59,13 +59,17 @@ def main(arguments: Sequence[str]) -> int:
     supervisor = Supervisor(data / "logs")
     try:
         supervisor.start(children)
-        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        supervisor.wait_until(
+            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
+        )
         for node in nodes:
             supervisor.wait_until(
-                _listens(node.direct), timeout_s=kafka.READY_S_MAX, what=f"broker {node.node}"
+                _listens(node.direct),
+                timeout_s=embedded_kafka.READY_S_MAX,
+                what=f"broker {node.node}",
             )
         told = Addresses(
-            postgres_socket=str(postgres.socket_dir(data / "postgres") / ".s.PGSQL.5432"),
+            postgres_socket=str(embedded_postgres.socket_dir(data / "postgres") / ".s.PGSQL.5432"),
             database_url=server.url,
             kafka=",".join(f"{HOST}:{node.direct}" for node in nodes),
             paths={host: [node.proxied[host] for node in nodes] for host in asked.hosts},

@@ -14,7 +14,7 @@ import sqlalchemy.exc
 import typer
 from typer.core import TyperGroup
 
-from cli.streams import flush_stdout, say_last
+from cli.standard_streams import flush_stdout, say_last
 from core.errors import Disposition, MillraceError
 from storage.postgres.engines import DATABASE_AWAY, drivers_words
 

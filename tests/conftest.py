@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from cli.stack.processes.child import Child
 from cli.stack.processes.supervisor import Supervisor
-from cli.stack.services import kafka, postgres
+from cli.stack.services import embedded_kafka, embedded_postgres
 from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
 
@@ -89,10 +89,10 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield outside
         return
     folder = tmp_path_factory.mktemp("kafka")
-    broker = kafka.EmbeddedKafka(folder, cache_dir(os.environ))
+    broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ))
     broker.prepare()
     with running(broker.child(), folder / "logs") as supervisor:
-        supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
+        supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")
         yield broker.bootstrap_servers
 
 
@@ -103,14 +103,16 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield outside
         return
     folder = tmp_path_factory.mktemp("postgres")
-    server = postgres.EmbeddedPostgres(folder)
+    server = embedded_postgres.EmbeddedPostgres(folder)
     server.prepare()
     # A database is cloned for each test: that no power fails during tests halves what it costs.
     options = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "wal_compression=off")
     child = server.child()
     child = replace(child, argv=(*child.argv, *options))
     with running(child, folder / "logs") as supervisor:
-        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        supervisor.wait_until(
+            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
+        )
         yield server.url
     server.leave()
 

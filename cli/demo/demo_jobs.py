@@ -11,8 +11,8 @@ import msgspec
 
 from cli.batch.job_display import JobDisplay
 from cli.batch.job_progress import JobProgress, progress_of, wait_for_end
-from cli.batch.result_files import save_file
-from cli.batch.watch import look_at
+from cli.batch.output_targets import save_file
+from cli.batch.watch_command import look_at
 from cli.exits import WaitedTooLongError
 from cli.stack.errors import StackTimeoutError
 from core.clock import SystemClock

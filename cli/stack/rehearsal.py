@@ -20,8 +20,8 @@ from typing import Literal
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import spawn
-from cli.stack.services.java import aot_cache_of
-from cli.stack.services.kafka import READY_S_MAX, EmbeddedKafka
+from cli.stack.services.embedded_kafka import READY_S_MAX, EmbeddedKafka
+from cli.stack.services.java_command import aot_cache_of
 from cli.stack.state.data_folder import cache_dir, locked
 from core.errors import MillraceError
 from topics.clients.admin import LogAdmin

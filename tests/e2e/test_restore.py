@@ -11,7 +11,7 @@ from openai.types import Batch
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.stack.services.postgres import binaries
+from cli.stack.services.embedded_postgres import binaries
 from core.ids import JOB, parse_public_id
 from jobs.tables.jobs import jobs
 from tenancy.tables import usage_ledger

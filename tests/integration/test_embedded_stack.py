@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.stack.processes.child import Child, spawn
 from cli.stack.processes.supervisor import Supervisor
-from cli.stack.services.kafka import EmbeddedKafka
-from cli.stack.services.postgres import EmbeddedPostgres
+from cli.stack.services.embedded_kafka import EmbeddedKafka
+from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
 from storage.postgres.notifications import Notifications
@@ -32,8 +32,8 @@ STACK_PROGRAM = """
 import sys
 from pathlib import Path
 from cli.stack.processes.child import Child
-from cli.stack.services.kafka import EmbeddedKafka
-from cli.stack.services.postgres import EmbeddedPostgres
+from cli.stack.services.embedded_kafka import EmbeddedKafka
+from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from cli.stack.processes.supervisor import Supervisor
 
 folder, cache = map(Path, sys.argv[1:])

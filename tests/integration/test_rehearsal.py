@@ -9,7 +9,7 @@ import pytest
 from cli.stack import rehearsal
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
-from cli.stack.services.java import aot_cache_of, program
+from cli.stack.services.java_command import aot_cache_of, program
 from cli.stack.state.data_folder import cache_dir
 
 

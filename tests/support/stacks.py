@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from openai import OpenAI
 
-from cli.stack.services.outside_services import KAFKA
+from cli.stack.services.external_services import KAFKA
 from cli.stack.state.stack_state import StackState, read_state
 
 READY_S_MAX = 120.0

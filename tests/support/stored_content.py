@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from cli.stack.services.postgres import binaries
+from cli.stack.services.embedded_postgres import binaries
 from tests.support.stacks import Stack
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
 from topics.settings import KafkaSettings

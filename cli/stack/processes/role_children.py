@@ -8,7 +8,7 @@ from pathlib import Path
 from cli.stack.processes.child import BACKOFF_S_MAX, Child
 from cli.stack.processes.ports import HOST
 from cli.stack.served_models import ServedModel
-from cli.stack.services.outside_services import (
+from cli.stack.services.external_services import (
     DATABASE,
     KAFKA,
     names_objects,

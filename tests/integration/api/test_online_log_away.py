@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.services import kafka as stack_kafka
+from cli.stack.services import embedded_kafka as stack_kafka
 from cli.stack.state.data_folder import cache_dir
 from tests.conftest import running as running_child
 from tests.integration.api.online_site import ASK, ENDPOINT, online_site

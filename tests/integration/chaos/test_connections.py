@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from chaos.nemeses.connections import take_all
-from cli.stack.services import postgres
+from cli.stack.services import embedded_postgres
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import running
@@ -16,10 +16,12 @@ from tests.conftest import running
 @pytest.fixture
 def own_postgres(tmp_path: Path) -> Iterator[str]:
     """The URL of a cluster that nobody shares: the test leaves nothing of it to others."""
-    server = postgres.EmbeddedPostgres(tmp_path)
+    server = embedded_postgres.EmbeddedPostgres(tmp_path)
     server.prepare()
     with running(server.child(), tmp_path / "logs") as supervisor:
-        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        supervisor.wait_until(
+            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
+        )
         yield server.url
 
 

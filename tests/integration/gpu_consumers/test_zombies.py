@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.services.kafka import SESSION_TIMEOUT_S
+from cli.stack.services.embedded_kafka import SESSION_TIMEOUT_S
 from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.replicas import (
     SESSION_S,

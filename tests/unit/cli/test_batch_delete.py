@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from cli.batch import batch
+from cli.batch import batch_commands
 from cli.main import app
 
 
@@ -20,7 +20,7 @@ class Recorder:
 
 def test_the_command_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Recorder()
-    monkeypatch.setattr(batch, "connect", lambda _url, _key: client)
+    monkeypatch.setattr(batch_commands, "connect", lambda _url, _key: client)
     ran = CliRunner().invoke(app, ["batch", "delete", "batch_1", "--key", "sk-x"])
     assert ran.stdout == "deleted\n"
     assert client.deleted == ["/batches/batch_1"]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.admin.rebuild import about_limit, as_json, is_well, row, write
-from cli.batch.batch_views import audit_rows, differences, item_fields, item_row
-from cli.batch.result_stream import Event, events
-from cli.tables import Form
+from cli.admin.rebuild_command import about_limit, as_json, is_well, row, write
+from cli.batch.item_commands import audit_rows, differences, item_fields, item_row
+from cli.batch.result_events import Event, events
+from cli.output_tables import Form
 from core.ids import new_uuid
 from core.states import JobKind
 from results.rebuilding.comparison import Comparison

@@ -9,8 +9,8 @@ import httpx2
 import openai
 import pytest
 
-from cli.chat.chat import AnswerCutError, Conversation, converse, piped
-from cli.chat.chat_models import NoChatModelError, chat_model
+from cli.chat.chat_command import AnswerCutError, Conversation, converse, piped
+from cli.chat.default_model import NoChatModelError, chat_model
 from cli.exits import ExitCode, verdict_on
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1:9/v1/chat/completions")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack import run_role
+from cli.stack import run_command
 from cli.stack.processes.child import Child, spawn
 from cli.stack.processes.role_children import CONTROL_PLANE, MODULES, role_child, role_command
 
@@ -52,7 +52,7 @@ def test_a_role_is_never_what_the_current_folder_holds(role: str, tmp_path: Path
 def test_nor_is_what_its_libraries_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[dict[str, str]] = []
     monkeypatch.setattr(os, "execve", lambda _, __, env: ran.append(env))
-    run_role.run("api")
+    run_command.run("api")
     child = role_child("api", "api", {})
     (tmp_path / "api.py").touch()
     command = (sys.executable, "-c", "import api; print(api.__file__)")

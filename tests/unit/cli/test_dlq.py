@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from cli.batch.dlq import edits_of, fields, row
+from cli.batch.dead_letter_commands import edits_of, fields, row
 
 LETTER = {
     "id": "dead_00_3",

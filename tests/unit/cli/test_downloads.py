@@ -5,8 +5,8 @@ import io
 import openai
 import pytest
 
-from cli.batch import downloads
-from cli.batch.downloads import DownloadCutError, copy_file
+from cli.batch import resumable_download
+from cli.batch.resumable_download import DownloadCutError, copy_file
 from cli.client import connect
 from tests.unit.cli.ranged_server import TAG, Plan, serving_file
 
@@ -16,7 +16,7 @@ CONTENT = bytes(range(256)) * 40
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait between tries."""
-    monkeypatch.setattr(downloads, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(resumable_download, "_PAUSE_S", 0.0)
 
 
 def copied(plan: Plan) -> bytes:
@@ -53,7 +53,7 @@ def test_what_the_server_refuses_is_raised() -> None:
 
 
 def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "AWAY_S_MAX", -1.0)
+    monkeypatch.setattr(resumable_download, "AWAY_S_MAX", -1.0)
     with (
         serving_file(Plan(CONTENT, cuts=[100])) as plan,
         pytest.raises(DownloadCutError, match=r"broke off: 100 of 10,240 bytes came"),

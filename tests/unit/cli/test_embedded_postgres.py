@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import make_url
 
 from cli.stack.errors import StackError
-from cli.stack.services.postgres import EmbeddedPostgres, _make_private
+from cli.stack.services.embedded_postgres import EmbeddedPostgres, _make_private
 
 
 def test_a_question_that_takes_too_long_is_no_end(
@@ -69,8 +69,8 @@ def test_root_without_user_namespaces_is_told_what_to_do(
 ) -> None:
     server = EmbeddedPostgres(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("cli.stack.services.postgres._make_private", lambda _: None)
-    monkeypatch.setattr("cli.stack.services.postgres._succeeds", lambda *_: False)
+    monkeypatch.setattr("cli.stack.services.embedded_postgres._make_private", lambda _: None)
+    monkeypatch.setattr("cli.stack.services.embedded_postgres._succeeds", lambda *_: False)
 
     with pytest.raises(StackError, match="run as another user"):
         server.prepare()

@@ -5,7 +5,7 @@ import typer
 
 from cli.batch.job_display import JobDisplay
 from cli.batch.job_views import LIST_HEADERS, list_row, say_where, status_rows
-from cli.batch.submit import metadata_pairs
+from cli.batch.submit_command import metadata_pairs
 from tests.unit.cli.batches import batch
 
 INVALID = {

@@ -3,8 +3,8 @@
 from array import array
 from collections import Counter
 
-from cli.batch.jobs import rows
-from cli.load.bench_online import result, result_rows
+from cli.batch.background_job_commands import rows
+from cli.load.bench_online_command import result, result_rows
 from cli.load.load_clients import Seen
 
 

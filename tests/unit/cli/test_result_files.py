@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.batch import downloads
-from cli.batch.downloads import DownloadCutError
-from cli.batch.result_files import place, save_file
+from cli.batch import resumable_download
+from cli.batch.output_targets import place, save_file
+from cli.batch.resumable_download import DownloadCutError
 from cli.client import connect
 from cli.exits import ExitCode
 from cli.main import app
@@ -37,7 +37,7 @@ def test_a_file_replaces_an_older_one(tmp_path: Path) -> None:
 def test_a_cut_download_leaves_the_older_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "AWAY_S_MAX", -1.0)
+    monkeypatch.setattr(resumable_download, "AWAY_S_MAX", -1.0)
     target = tmp_path / "out.jsonl"
     target.write_bytes(b"old")
 

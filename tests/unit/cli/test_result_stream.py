@@ -3,8 +3,8 @@
 import openai
 import pytest
 
-from cli.batch import result_stream
-from cli.batch.result_stream import results_of
+from cli.batch import result_events
+from cli.batch.result_events import results_of
 from cli.client import connect
 from tests.unit.cli.scripted_server import Answer, serving
 
@@ -23,7 +23,7 @@ def refusal(status: int) -> Answer:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait between tries."""
-    monkeypatch.setattr(result_stream, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(result_events, "_PAUSE_S", 0.0)
     monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.0)
 
 
@@ -45,7 +45,7 @@ def test_a_refusal_is_raised() -> None:
 
 
 def test_what_the_server_said_last_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_stream, "_TRIES_MAX", 3)
+    monkeypatch.setattr(result_events, "_TRIES_MAX", 3)
     with (
         serving(refusal(500)) as server,
         pytest.raises(openai.InternalServerError, match="Not now"),

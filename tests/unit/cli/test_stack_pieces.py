@@ -14,8 +14,8 @@ import pytest
 from cli.stack.errors import DataFolderInUseError
 from cli.stack.jars import LOCK_FILE, read_lock
 from cli.stack.processes.ports import HOST, kept_ports
-from cli.stack.services.kafka import server_properties
-from cli.stack.services.postgres import _SOCKET_NAME, SOCKET_PATH_BYTES_MAX, socket_dir
+from cli.stack.services.embedded_kafka import server_properties
+from cli.stack.services.embedded_postgres import _SOCKET_NAME, SOCKET_PATH_BYTES_MAX, socket_dir
 from cli.stack.state.data_folder import cache_dir, exclusive, is_held
 from core.errors import SettingsError
 

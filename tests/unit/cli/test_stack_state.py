@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.admin.services import NoStackError, database_settings, kafka_settings
+from cli.admin.operator_connections import NoStackError, database_settings, kafka_settings
 from cli.stack.state.data_folder import exclusive
 from cli.stack.state.private_files import write_private
 from cli.stack.state.stack_state import StackState, read_state, remove_state, write_state

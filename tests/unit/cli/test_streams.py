@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from cli.exits import ExitCode, exit_codes
-from cli.streams import prepare_streams
-from cli.tables import write_json, write_table
+from cli.output_tables import write_json, write_table
+from cli.standard_streams import prepare_streams
 
 MILLRACE = f"{sys.executable} -m cli.main"
 

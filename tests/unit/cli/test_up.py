@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cli.exits import ExitCode
 from cli.main import app
-from cli.stack.embedded import StackOptions
+from cli.stack.embedded_stack import StackOptions
 from cli.stack.processes.role_children import require_own, shared_env
 
 OUTSIDE = {
@@ -23,8 +23,8 @@ OUTSIDE = {
 @pytest.fixture(autouse=True)
 def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave logs and signals of this process, which runs other tests too, as they are."""
-    monkeypatch.setattr("cli.stack.up.configure_logs", lambda _: None)
-    monkeypatch.setattr("cli.stack.up.stop_on_signals", threading.Event)
+    monkeypatch.setattr("cli.stack.up_command.configure_logs", lambda _: None)
+    monkeypatch.setattr("cli.stack.up_command.stop_on_signals", threading.Event)
     for name in OUTSIDE:  # which tests of services may have been given
         monkeypatch.delenv(name, raising=False)
 
@@ -107,7 +107,7 @@ def test_the_environment_sets_an_engine_unless_an_option_does(
     asked: list[StackOptions] = []
     monkeypatch.setenv("MILLRACE_ENGINE_CONCURRENCY", "7")
     monkeypatch.setenv("MILLRACE_ENGINE_SIMULATED_LATENCY_MS", "5")
-    monkeypatch.setattr("cli.stack.up._run", lambda options, _: asked.append(options))
+    monkeypatch.setattr("cli.stack.up_command._run", lambda options, _: asked.append(options))
 
     done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data"), *given])
 
@@ -162,7 +162,7 @@ def test_the_demo_takes_no_services_of_others(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, OUTSIDE[name])
-    monkeypatch.setattr("cli.demo.demo._demo", lambda *_: pytest.fail("it began"))
+    monkeypatch.setattr("cli.demo.demo_command._demo", lambda *_: pytest.fail("it began"))
 
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "out")])
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.batch.uploading import FileChangedError, input_to_upload, uploaded
+from cli.batch.input_upload import FileChangedError, input_to_upload, uploaded
 from cli.client import connect
 from cli.exits import ExitCode
 from cli.main import app

@@ -1,6 +1,6 @@
 """Goal: the tables of webhooks say why nothing comes."""
 
-from cli.admin.webhooks import last_try_text, state_text
+from cli.admin.webhook_commands import last_try_text, state_text
 
 
 def test_an_endpoint_says_why_it_is_disabled() -> None:

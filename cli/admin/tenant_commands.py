@@ -5,8 +5,8 @@ from typing import Annotated
 import sqlalchemy as sa
 import typer
 
-from cli.admin.services import DataOption, transaction
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.admin.operator_connections import DataOption, transaction
+from cli.output_tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, public_id
 from tenancy.cached_answers import TTL_S_MAX, set_response_cache
 from tenancy.tables import tenants

@@ -17,7 +17,7 @@ from cli.demo.demo_requests import CHATTER, EMBEDDER, JOBS, DemoJob, write_input
 from cli.demo.demo_stack import Endpoint, demo_stack
 from cli.demo.demo_texts import collect, standard_library
 from cli.exits import ExitCode
-from cli.stack.services.outside_services import named_services
+from cli.stack.services.external_services import named_services
 from cli.stack.state.data_folder import cache_dir
 from core.errors import SettingsError
 from core.shutdown import hang_up_as_term

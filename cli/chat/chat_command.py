@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.chat.chat_models import chat_model
+from cli.chat.default_model import chat_model
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, streaming
 from cli.exits import CommandError, ExitCode, verdict_on
 

@@ -8,11 +8,11 @@ import typer
 from cli.batch.batch_options import IdArgument
 from cli.batch.job_progress import exit_code_of, progress_of
 from cli.batch.job_views import time_text
-from cli.batch.result_stream import results_of
+from cli.batch.result_events import results_of
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import ExitCode
+from cli.output_tables import Form, FormOption, write_json, write_table
 from cli.path_ids import checked_id, in_path
-from cli.tables import Form, FormOption, write_json, write_table
 
 _HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
 

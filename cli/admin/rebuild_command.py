@@ -8,9 +8,9 @@ from uuid import UUID
 
 import typer
 
-from cli.admin.services import DataOption, database_settings, kafka_settings
+from cli.admin.operator_connections import DataOption, database_settings, kafka_settings
 from cli.exits import ExitCode, NotFoundError
-from cli.tables import Form, FormOption, write_json, write_rows
+from cli.output_tables import Form, FormOption, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
 from results.rebuilding.log_replay import LogReplay

@@ -9,8 +9,8 @@ import typer
 from cli.batch.job_views import time_text
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP
+from cli.output_tables import Form, FormOption, write_json, write_table
 from cli.path_ids import checked_id, in_path
-from cli.tables import Form, FormOption, write_json, write_table
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -4,9 +4,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.admin.services import DataOption, kafka_settings, known_pools
+from cli.admin.operator_connections import DataOption, kafka_settings, known_pools
 from cli.exits import ExitCode
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.output_tables import Form, FormOption, write_json, write_table
 from topics.clients.admin import LogAdmin
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 

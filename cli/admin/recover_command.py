@@ -2,7 +2,7 @@
 
 import typer
 
-from cli.admin.services import DataOption, database_settings, kafka_settings
+from cli.admin.operator_connections import DataOption, database_settings, kafka_settings
 from jobs.recovery.job_renewal import unvalidated_count
 from results.rebuilding.database_restore import recover
 from storage.postgres.engines import create_engine

@@ -12,7 +12,7 @@ from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
 from cli.stack.processes.ports import HOST, accepts, kept_ports
-from cli.stack.services.java import program
+from cli.stack.services.java_command import program
 from topics.records.catalogue import RETENTION_DAYS
 from topics.settings import HEARTBEATS_PER_SESSION
 

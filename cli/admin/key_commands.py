@@ -5,9 +5,9 @@ from typing import Annotated
 import sqlalchemy as sa
 import typer
 
-from cli.admin.services import DataOption, transaction
+from cli.admin.operator_connections import DataOption, transaction
 from cli.exits import NotFoundError
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.output_tables import Form, FormOption, write_json, write_table
 from core.ids import KEY, parse_public_id, public_id
 from tenancy import api_keys
 from tenancy.tables import api_keys as key_rows

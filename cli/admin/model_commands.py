@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli.admin.services import DataOption, transaction
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.admin.operator_connections import DataOption, transaction
+from cli.output_tables import Form, FormOption, write_json, write_table
 from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
 from registry.models import list_models as newest_versions
 

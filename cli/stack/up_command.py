@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.stack.embedded import EmbeddedStack, StackOptions
+from cli.stack.embedded_stack import EmbeddedStack, StackOptions
 from cli.stack.engine_options import engine_options
 from cli.stack.processes.role_children import replica_env
 from cli.stack.served_models import served_models

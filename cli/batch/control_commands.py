@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.batch.batch_options import IdArgument
-from cli.batch.uploading import FILE_HELP, uploaded
+from cli.batch.input_upload import FILE_HELP, uploaded
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.path_ids import in_path
 from core.urgency import PRIORITY_MAX, PRIORITY_MIN

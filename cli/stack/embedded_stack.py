@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Self
 
 from cli.stack.errors import StackError
-from cli.stack.installation import ensure_installed, replicas_ready
 from cli.stack.processes.ports import HOST, is_free, is_ready, kept_ports
 from cli.stack.processes.readiness_lines import FirstWords
 from cli.stack.processes.role_children import (
@@ -34,8 +33,9 @@ from cli.stack.processes.role_children import (
 )
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.served_models import ServedModel
-from cli.stack.services import kafka, postgres
-from cli.stack.services.outside_services import DATABASE, KAFKA
+from cli.stack.services import embedded_kafka, embedded_postgres
+from cli.stack.services.external_services import DATABASE, KAFKA
+from cli.stack.stack_setup import ensure_installed, replicas_ready
 from cli.stack.state.data_folder import cache_dir, exclusive
 from cli.stack.state.stack_state import StackState, remove_state, write_state
 from cli.stack.state.webhook_key import ROLES as WEBHOOK_ROLES
@@ -174,34 +174,36 @@ class EmbeddedStack:
 
     def _services(
         self,
-    ) -> tuple[kafka.EmbeddedKafka | None, postgres.EmbeddedPostgres | None]:
+    ) -> tuple[embedded_kafka.EmbeddedKafka | None, embedded_postgres.EmbeddedPostgres | None]:
         data = self._options.data
         broker = None
         if KAFKA not in self._env:
-            broker = kafka.EmbeddedKafka(
+            broker = embedded_kafka.EmbeddedKafka(
                 data, cache_dir(self._env), session_timeout_s=self._session_timeout_s
             )
             broker.prepare()
         server = None
         if DATABASE not in self._env:
-            server = postgres.EmbeddedPostgres(data)
+            server = embedded_postgres.EmbeddedPostgres(data)
             self._closing.callback(server.leave)
             server.prepare()
         return broker, server
 
     def _start_services(
         self,
-        broker: kafka.EmbeddedKafka | None,
-        server: postgres.EmbeddedPostgres | None,
+        broker: embedded_kafka.EmbeddedKafka | None,
+        server: embedded_postgres.EmbeddedPostgres | None,
         should_stop: Callable[[], bool],
     ) -> None:
         if broker:
             self._supervisor.start([broker.child()])
         if server:
             self._supervisor.start([server.child()])
-            self._wait_until(server.is_ready, should_stop, "Postgres", postgres.READY_S_MAX)
+            self._wait_until(
+                server.is_ready, should_stop, "Postgres", embedded_postgres.READY_S_MAX
+            )
         if broker:
-            self._wait_until(broker.is_ready, should_stop, "Kafka", kafka.READY_S_MAX)
+            self._wait_until(broker.is_ready, should_stop, "Kafka", embedded_kafka.READY_S_MAX)
 
     def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         # Not for replicas: vLLM makes sockets there, whose paths may not be long.

@@ -9,9 +9,9 @@ import msgspec
 import sqlalchemy as sa
 import typer
 
-from cli.admin.services import DataOption, transaction
+from cli.admin.operator_connections import DataOption, transaction
 from cli.exits import CommandError, ExitCode, NotFoundError
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.output_tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, parse_public_id, public_id
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import (

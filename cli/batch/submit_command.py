@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from cli.batch.batch_options import ErrorsOption, OutputOption, TimeoutOption
+from cli.batch.input_upload import FILE_HELP, uploaded
 from cli.batch.job_progress import exit_code_of, progress_of
 from cli.batch.job_views import say_problems, say_where
-from cli.batch.result_files import STDOUT, places
+from cli.batch.output_targets import STDOUT, places
 from cli.batch.submit_options import (
     DeduplicateOption,
     FailedRatioSampleOption,
@@ -20,8 +21,7 @@ from cli.batch.submit_options import (
     SealOption,
     given,
 )
-from cli.batch.uploading import FILE_HELP, uploaded
-from cli.batch.watch import watch_to_end
+from cli.batch.watch_command import watch_to_end
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, bounded, connect
 
 

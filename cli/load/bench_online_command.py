@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 import uvloop
 
-from cli.chat.chat_models import chat_model
+from cli.chat.default_model import chat_model
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, api_base, connect, sent_key
 from cli.exits import ExitCode
 from cli.load.load_clients import Seen, load, percentile
 from cli.load.load_connection import Target
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.output_tables import Form, FormOption, write_json, write_table
 
 _SHARES = (0.5, 0.95, 0.99)
 

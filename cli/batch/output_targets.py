@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
-from cli.batch.downloads import copy_file
+from cli.batch.resumable_download import copy_file
 from cli.os_errors import about
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ import typer
 from cli.batch.batch_options import ErrorsOption, IdArgument, OutputOption
 from cli.batch.job_progress import exit_code_of, progress_of
 from cli.batch.job_views import LIST_HEADERS, list_row, say_where, status_rows
-from cli.batch.result_files import STDOUT, places
-from cli.batch.submit import submit
-from cli.batch.watch import watch
+from cli.batch.output_targets import STDOUT, places
+from cli.batch.submit_command import submit
+from cli.batch.watch_command import watch
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP, ExitCode, JobNotEndedError
+from cli.output_tables import Form, FormOption, write_json, write_table
 from cli.path_ids import in_path
-from cli.tables import Form, FormOption, write_json, write_table
 
 app = typer.Typer(
     no_args_is_help=True,
