@@ -14,7 +14,7 @@ from benchmarks.machine import describe
 from benchmarks.reporting import table, write_json
 from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
 from benchmarks.work_folders import work_folder
-from cli.stack.services.external_services import named_services
+from cli.stack.services.external_services import external_service_variables
 
 NAMES = (
     "bulk_control_plane",
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run what was asked for; 1 when a benchmark could not be measured."""
     asked = parse(arguments)
     # Where the CPU of services could not be read.
-    if named := named_services(os.environ):
+    if named := external_service_variables(os.environ):
         sys.stderr.write(f"unset {named}: the services must be children of ours\n")
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that children are stopped

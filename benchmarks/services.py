@@ -46,7 +46,7 @@ def running_postgres(folder: Path) -> Iterator[Service]:
             server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
         )
         yield Service(server.url, _roles(supervisor, "postgres"))
-    server.leave()
+    server.remove_socket_folder()
 
 
 def driver_url(sqlalchemy_url: str) -> str:

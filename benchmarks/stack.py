@@ -47,7 +47,9 @@ def running_stack(
     `env` is added to its environment. Raises VoidRunError when it does not get ready.
     """
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
-    child = Child(name="up", argv=(*command, *options), env=env or {}, dies_by=signal.SIGTERM)
+    child = Child(
+        name="up", argv=(*command, *options), env=env or {}, parent_death_signal=signal.SIGTERM
+    )
     log = data / "logs" / "up.log"
     log.unlink(missing_ok=True)  # of an earlier run on the same data, with another port
     process = spawn(child, log.parent)
@@ -59,7 +61,7 @@ def running_stack(
         deadline_s = time.monotonic() + STOP_S_MAX
         while not process.has_ended() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
-        process.bury()
+        process.kill_and_reap()
 
 
 def parse_ready(text: str) -> tuple[str, str] | None:

@@ -15,14 +15,14 @@ from chaos.leftovers import sweep
 from chaos.reporting import broken_lines, table
 from chaos.runs import Run, run_scene
 from chaos.scenes import SCENES
-from cli.stack.services.external_services import named_services
+from cli.stack.services.external_services import external_service_variables
 from topics.settings import CLIENT_LOG
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what was asked for; 1 when a promise was broken or not tried, 2 when nothing can run."""
     asked = parse(arguments)
-    if named := named_services(os.environ):
+    if named := external_service_variables(os.environ):
         sys.stderr.write(f"unset {named}: drills need services that they may break\n")
         return 2
     chosen = [

@@ -12,7 +12,7 @@ from typing import Final
 from cli.stack.processes.child import Child
 from cli.stack.processes.ports import HOST
 from cli.stack.services.embedded_kafka import LOGGING, server_properties
-from cli.stack.services.java_command import program
+from cli.stack.services.java_command import java_command
 
 HEAP: Final = "320m"
 CLUSTER_ID: Final = "bWlsbHJhY2UtY2hhb3MtMQ"
@@ -78,7 +78,7 @@ def write_home(home: Path, text: str) -> None:
 def java(jars: Path, home: Path, main_class: str, *arguments: str) -> tuple[str, ...]:
     """Return the command line of one of Kafka's programs."""
     short = ("-XX:TieredStopAtLevel=1",)  # as drills are
-    return program(jars, home, main_class, *arguments, heap=HEAP, options=short)
+    return java_command(jars, home, main_class, *arguments, heap=HEAP, options=short)
 
 
 def format_command(jars: Path, home: Path) -> tuple[str, ...]:

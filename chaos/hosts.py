@@ -68,7 +68,7 @@ class Host:
         deadline_s = time.monotonic() + STOP_S_MAX
         while not self.process.has_ended() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
-        self.process.bury()
+        self.process.kill_and_reap()
 
     def deaths(self) -> int:
         """Count deaths of its replica, as the supervisor logs them."""
@@ -90,7 +90,9 @@ def start_host(
     own = {
         "PYTHONPATH": os.pathsep.join([str(FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")])
     }
-    child = Child(name="up", argv=(*command, *options), env={**own, **env}, dies_by=signal.SIGTERM)
+    child = Child(
+        name="up", argv=(*command, *options), env={**own, **env}, parent_death_signal=signal.SIGTERM
+    )
     return Host(name, data, spawn(child, data / "logs"))
 
 

@@ -137,7 +137,7 @@ def _start_services(shape: Shape) -> ChildProcess:
         *("--brokers", str(shape.broker_count), "--session", str(SESSION_S)),
         *("--hosts", *shape.host_names),
     )
-    child = Child(name="services", argv=argv, cwd=str(ROOT), dies_by=signal.SIGTERM)
+    child = Child(name="services", argv=argv, cwd=str(ROOT), parent_death_signal=signal.SIGTERM)
     return spawn(child, shape.data / "logs")
 
 
@@ -162,4 +162,4 @@ def _stop(process: ChildProcess) -> None:
     deadline_s = time.monotonic() + STOP_S_MAX
     while not process.has_ended() and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    process.bury()
+    process.kill_and_reap()

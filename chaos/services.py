@@ -20,7 +20,7 @@ from chaos import brokers
 from chaos.brokers import Broker
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
-from cli.stack.processes.ports import HOST, accepts, kept_ports
+from cli.stack.processes.ports import HOST, accepts_connections, reserve_ports
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import embedded_kafka, embedded_postgres
 from cli.stack.state.data_folder import cache_dir
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         supervisor.run(stop.is_set)
     finally:
         supervisor.stop()
-        server.leave()
+        server.remove_socket_folder()
     return 0
 
 
@@ -93,7 +93,7 @@ def choose_ports(data: Path, count: int, hosts: Sequence[str]) -> list[Broker]:
         for host in hosts
         for side in ("bound", "told")
     ]
-    ports = kept_ports(data / "ports.json", tuple(names), random.Random())
+    ports = reserve_ports(data / "ports.json", tuple(names), random.Random())
     return [
         Broker(
             node=node + 1,
@@ -144,7 +144,7 @@ def _held(child: Child, data: Path) -> Child:
 
 
 def _listens(port: int) -> Callable[[], bool]:
-    return lambda: accepts(port)
+    return lambda: accepts_connections(port)
 
 
 if __name__ == "__main__":

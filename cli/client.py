@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
-SILENCE_S: Final = 60.0
+READ_TIMEOUT_S: Final = 60.0
 """How long a server may say nothing to a call, per try: it answers nearly all within 10 s."""
 
 _STREAM_SILENCE_S: Final = 90.0
@@ -42,36 +42,36 @@ QuietOption: TypeAlias = Annotated[
 ]
 
 
-class OtherServerError(CommandError):
+class NotMillraceError(CommandError):
     """Something else than a Millrace API answers there."""
 
 
 def connect(url: str, key: str) -> "openai.OpenAI":
     """Return a client; nothing is sent yet. Raises KeyMissingError, typer.BadParameter.
 
-    Its calls raise OtherServerError for an answer that the API does not give.
+    Its calls raise NotMillraceError for an answer that the API does not give.
     """
-    api_key, base_url = sent_key(key), api_base(url)
+    api_key, base_url = checked_key(key), api_base(url)
 
     import openai  # takes a second, which commands of operators do without
 
-    timeout = openai.Timeout(SILENCE_S, connect=_CONNECT_S)
+    timeout = openai.Timeout(READ_TIMEOUT_S, connect=_CONNECT_S)
     client = openai.OpenAI(api_key=api_key, base_url=base_url, timeout=timeout)
     # Not a transport of our own: the client closes none but the one that it made.
     client._client.event_hooks = {"response": [_refuse_others]}  # noqa: SLF001
     return client
 
 
-def bounded(client: "openai.OpenAI", left_s: float) -> "openai.OpenAI":
+def with_time_limit(client: "openai.OpenAI", left_s: float) -> "openai.OpenAI":
     """Return the client for a call that may take what is left of a time, in seconds.
 
     All its tries together wait for that long, about, for a server that says nothing.
     """
     silence_s = max(_TRY_S_MIN, left_s / (client.max_retries + 1))
-    return client if silence_s >= SILENCE_S else _patient(client, silence_s)
+    return client if silence_s >= READ_TIMEOUT_S else _patient(client, silence_s)
 
 
-def streaming(client: "openai.OpenAI") -> "openai.OpenAI":
+def with_stream_timeout(client: "openai.OpenAI") -> "openai.OpenAI":
     """Return the client for a stream, in which the server says something at least each minute."""
     return _patient(client, _STREAM_SILENCE_S)
 
@@ -83,7 +83,7 @@ def _patient(client: "openai.OpenAI", silence_s: float) -> "openai.OpenAI":
     return client.with_options(timeout=openai.Timeout(silence_s, connect=connect_s))
 
 
-def sent_key(key: str) -> str:
+def checked_key(key: str) -> str:
     """Return a key as it is sent, without what a copy may have put around it.
 
     Raises KeyMissingError, typer.BadParameter.
@@ -106,7 +106,7 @@ def api_base(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1") + "/v1"
 
 
-def passing_failures() -> tuple[type[Exception], ...]:
+def transient_errors() -> tuple[type[Exception], ...]:
     """Return what the client raises of a server that is away, fails or is busy.
 
     For `except`: asked again, the server may answer. What it refuses is not among them.
@@ -133,7 +133,7 @@ def _is_address(url: str) -> bool:
 
 
 def _refuse_others(answer: "httpx2.Response") -> None:
-    """Raise OtherServerError for a good answer that the API gives to no command.
+    """Raise NotMillraceError for a good answer that the API gives to no command.
 
     Files are of any kind; their objects were asked for before. JSON is an object that says what.
     """
@@ -143,7 +143,7 @@ def _refuse_others(answer: "httpx2.Response") -> None:
         return
     if kind not in _OURS or (kind == _JSON and not _is_api_object(answer.read())):
         where = f"{answer.url.scheme}://{answer.url.netloc.decode()}"
-        raise OtherServerError(
+        raise NotMillraceError(
             f"{where} is no Millrace API. --url or MILLRACE_URL says where it is."
         )
 

@@ -14,7 +14,7 @@ import sqlalchemy.exc
 import typer
 from typer.core import TyperGroup
 
-from cli.standard_streams import flush_stdout, say_last
+from cli.standard_streams import flush_stdout, write_last_line
 from core.errors import Disposition, MillraceError
 from storage.postgres.engines import DATABASE_AWAY, drivers_words
 
@@ -70,14 +70,14 @@ class JobNotEndedError(CommandError):
     exit_code = ExitCode.CONFLICT
 
 
-class WaitedTooLongError(CommandError):
+class WaitTimeoutError(CommandError):
     """The time given by --timeout is over; the job goes on."""
 
     exit_code = ExitCode.TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CommandFailure:
     """What the user is told, and the code that scripts read."""
 
     exit_code: ExitCode
@@ -146,30 +146,30 @@ def exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except Exception as failure:
-        verdict = verdict_on(failure)
+        verdict = describe_failure(failure)
         if verdict is None:
             raise
-        say_last(f"millrace: {verdict.message}")
+        write_last_line(f"millrace: {verdict.message}")
         raise typer.Exit(verdict.exit_code) from None
 
 
-def verdict_on(failure: Exception) -> Verdict | None:
+def describe_failure(failure: Exception) -> CommandFailure | None:
     """Return how an expected failure ends, or None for a defect of ours."""
     if isinstance(failure, CommandError):
-        return Verdict(failure.exit_code, str(failure))
+        return CommandFailure(failure.exit_code, str(failure))
     if isinstance(failure, MillraceError):
         facts = ", ".join(f"{name} {value}" for name, value in failure.facts.items())
         message = f"{failure} ({facts})" if facts else str(failure)
-        return Verdict(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
+        return CommandFailure(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
     if isinstance(failure, DATABASE_AWAY):
-        return Verdict(ExitCode.FAILED, _told_of_postgres(failure))
+        return CommandFailure(ExitCode.FAILED, _told_of_postgres(failure))
     if isinstance(failure, sqlalchemy.exc.ProgrammingError):
-        return Verdict(ExitCode.FAILED, _told_of_schema(failure))
+        return CommandFailure(ExitCode.FAILED, _told_of_schema(failure))
     if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
         where = f"{failure.filename}: " if failure.filename else ""
-        return Verdict(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
+        return CommandFailure(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
     if isinstance(failure, UnicodeEncodeError) and failure.reason == "surrogates not allowed":
-        return Verdict(ExitCode.USAGE, "An argument holds bytes that are not UTF-8.")
+        return CommandFailure(ExitCode.USAGE, "An argument holds bytes that are not UTF-8.")
     return _verdict_on_call(failure)
 
 
@@ -193,7 +193,7 @@ def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:
     return f"Postgres refuses: {drivers_words(failure)}"
 
 
-def _verdict_on_call(failure: Exception) -> Verdict | None:
+def _verdict_on_call(failure: Exception) -> CommandFailure | None:
     if "openai" not in sys.modules:
         return None  # no call was made; importing the client would cost a second
 
@@ -201,21 +201,21 @@ def _verdict_on_call(failure: Exception) -> Verdict | None:
     import openai
 
     if isinstance(failure, openai.APITimeoutError):
-        return Verdict(ExitCode.TIMEOUT, f"{_origin(failure)} did not answer in time.")
+        return CommandFailure(ExitCode.TIMEOUT, f"{_origin(failure)} did not answer in time.")
     if isinstance(failure, openai.APIConnectionError):
-        return Verdict(
+        return CommandFailure(
             ExitCode.FAILED,
             f"Cannot reach {_origin(failure)}. Is it up? --url or MILLRACE_URL says where.",
         )
     if isinstance(failure, openai.APIStatusError):
         by_status = _BY_STATUS.get(failure.status_code, ExitCode.FAILED)
         # Some other server's code may be anything.
-        return Verdict(_BY_CODE.get(str(failure.code), by_status), _told_by(failure))
+        return CommandFailure(_BY_CODE.get(str(failure.code), by_status), _told_by(failure))
     if isinstance(failure, openai.APIError):  # an event of a stream
         code = _BY_CODE.get(str(failure.code), ExitCode.FAILED)
-        return Verdict(code, f"{failure.message} ({failure.code})")
+        return CommandFailure(code, f"{failure.message} ({failure.code})")
     if isinstance(failure, openai.OpenAIError | httpx2.HTTPError | httpx2.InvalidURL):
-        return Verdict(ExitCode.FAILED, f"The call failed: {failure}")
+        return CommandFailure(ExitCode.FAILED, f"The call failed: {failure}")
     return None
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def about(what: str) -> Iterator[None]:
+def name_os_errors(what: str) -> Iterator[None]:
     """Let an OSError of the block name `what`: a path of the user's, or a stream."""
     try:
         yield

@@ -10,18 +10,18 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.os_errors import about
+from cli.os_errors import name_os_errors
 
 
-class Form(StrEnum):
+class OutputFormat(StrEnum):
     """How data is written to stdout."""
 
     TABLE = "table"
     JSON = "json"
 
 
-FormOption: TypeAlias = Annotated[
-    Form, typer.Option("--output", "-o", help="table for people, json for programs.")
+FormatOption: TypeAlias = Annotated[
+    OutputFormat, typer.Option("--output", "-o", help="table for people, json for programs.")
 ]
 
 
@@ -29,7 +29,7 @@ def write_json(value: object) -> None:
     """Write `value` as indented JSON, keys in their own order; JSON's escapes but for UTF-8."""
     encoding = sys.stdout.encoding or "utf-8"
     is_plain = codecs.lookup(encoding).name == "utf-8"
-    with about("stdout"):
+    with name_os_errors("stdout"):
         sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=not is_plain) + "\n")
 
 
@@ -46,6 +46,6 @@ def write_rows(
     """Write columns of these widths, each row as it comes."""
     for line in chain([[header.upper() for header in headers]], rows):
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        with about("stdout"):
+        with name_os_errors("stdout"):
             sys.stdout.write("  ".join(cells).rstrip() + "\n")
             sys.stdout.flush()

@@ -5,7 +5,7 @@ from urllib.parse import quote
 import typer
 
 
-def checked_id(text: str | None) -> str | None:
+def require_id(text: str | None) -> str | None:
     """Return an id as it was given, or None for none.
 
     Raises typer.BadParameter for one that is empty or of dots: it would name another route.
@@ -15,6 +15,6 @@ def checked_id(text: str | None) -> str | None:
     return text
 
 
-def in_path(text: str) -> str:
+def path_segment(text: str) -> str:
     """Return an id as one part of a path, whatever it holds."""
     return quote(text, safe="")

@@ -8,7 +8,7 @@ from typing import Final, TextIO
 
 import typer
 
-from cli.os_errors import about
+from cli.os_errors import name_os_errors
 
 _ERRORS: Final = {"stdin": "replace", "stdout": "backslashreplace", "stderr": "backslashreplace"}
 
@@ -32,14 +32,14 @@ def prepare_streams() -> None:
 def flush_stdout() -> None:
     """Write what stdout still holds. Raises OSError: what is left is dropped then."""
     try:
-        with about("stdout"):
+        with name_os_errors("stdout"):
             sys.stdout.flush()
     except OSError:
         _drop(sys.stdout)
         raise
 
 
-def say_last(message: str) -> None:
+def write_last_line(message: str) -> None:
     """Write the last line to stderr; without a place for it, the exit code speaks alone."""
     try:
         typer.echo(message, err=True)

@@ -114,7 +114,7 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
         )
         yield server.url
-    server.leave()
+    server.remove_socket_folder()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, transaction
 from cli.exits import CommandError, ExitCode, NotFoundError
-from cli.output_tables import Form, FormOption, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
 from core.ids import TENANT, parse_public_id, public_id
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import (
@@ -55,7 +55,7 @@ def list_entries(
         str | None, typer.Option(metavar="ID", help="Go on behind this row, `id` in JSON.")
     ] = None,
     data: DataOption = None,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List what was done in a tenant's name, newest first."""
     with transaction(data) as connection:
@@ -64,7 +64,7 @@ def list_entries(
     if found is None:
         raise NotFoundError(f"{tenant} has no row {after}.")
     rows, has_more = found
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json([as_json(row) for row in rows])
     else:
         write_table(
@@ -87,12 +87,12 @@ def list_entries(
 
 @app.command()
 def head(
-    tenant: TenantOption = None, data: DataOption = None, form: FormOption = Form.TABLE
+    tenant: TenantOption = None, data: DataOption = None, form: FormatOption = OutputFormat.TABLE
 ) -> None:
     """Print the end of each chain. Keep it where nobody who can write this database can write."""
     with transaction(data) as connection:
         heads = read_heads(connection, _tenant_id(connection, tenant))
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         shown = [
             {
                 "tenant": public_id(TENANT, one.tenant_id),
@@ -119,7 +119,7 @@ def verify(
         ),
     ] = None,
     data: DataOption = None,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Compute every chain again and name the first row of each that does not fit.
 
@@ -134,7 +134,7 @@ def verify(
             for tenant_id in ({*chains(connection), *anchors} if one is None else [one])
         ]
     found.sort(key=lambda checked: checked.head.tenant_id.hex)
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json([_verdict(checked) for checked in found])
     else:
         write_table(("tenant", "rows that fit", "verdict"), [_cells(checked) for checked in found])

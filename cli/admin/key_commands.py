@@ -7,7 +7,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, transaction
 from cli.exits import NotFoundError
-from cli.output_tables import Form, FormOption, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
 from core.ids import KEY, parse_public_id, public_id
 from tenancy import api_keys
 from tenancy.tables import api_keys as key_rows
@@ -43,7 +43,7 @@ def list_keys(
         bool, typer.Option("--revoked", help="Also those that are revoked.")
     ] = False,
     data: DataOption = None,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List keys, oldest first: whose they are and how they end, never the keys themselves."""
     query = (
@@ -64,7 +64,7 @@ def list_keys(
         if not revoked:
             query = query.where(key_rows.c.revoked_at.is_(None))
         found = connection.execute(query).all()
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(
             [
                 {

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.admin.operator_connections import DataOption, transaction
-from cli.output_tables import Form, FormOption, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
 from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
 from registry.models import list_models as newest_versions
 
@@ -46,11 +46,11 @@ def add(
 
 
 @app.command("list")
-def list_models(data: DataOption = None, form: FormOption = Form.TABLE) -> None:
+def list_models(data: DataOption = None, form: FormatOption = OutputFormat.TABLE) -> None:
     """List the newest version of every model, which serves new jobs."""
     with transaction(data) as connection:
         found = newest_versions(connection)
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json([_as_json(model) for model in found])
         return
     write_table(

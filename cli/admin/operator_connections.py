@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import typer
 
 from cli.exits import NotFoundError
-from cli.stack.state.data_folder import is_held
+from cli.stack.state.data_folder import is_locked
 from cli.stack.state.stack_state import StackState, read_state
 from registry.tables import model_versions
 from storage.postgres import engines
@@ -67,7 +67,7 @@ def kafka_settings(data: Path | None) -> KafkaSettings:
 def running_stack(data: Path) -> StackState:
     """Return the state of the stack on `data`. Raises NoStackError."""
     state = read_state(data)
-    if state is None or not is_held(data):  # a stack that was killed left its state behind
+    if state is None or not is_locked(data):  # a stack that was killed left its state behind
         raise NoStackError(f"No stack runs on {data}.")
     return state
 

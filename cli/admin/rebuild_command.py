@@ -10,7 +10,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, database_settings, kafka_settings
 from cli.exits import ExitCode, NotFoundError
-from cli.output_tables import Form, FormOption, write_json, write_rows
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
 from results.rebuilding.log_replay import LogReplay
@@ -49,7 +49,7 @@ def rebuild_jobs(
         float, typer.Option(min=1, help="Seconds for each partition of the log at most.")
     ] = 600,
     data: DataOption = None,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Make rows, counters, usage, order and dead letters of ended jobs again from the log.
 
@@ -66,17 +66,17 @@ def rebuild_jobs(
     first = list(islice(found, 1))  # before anything is written: it may fail at once
     if job is not None and not first:
         raise NotFoundError("There is no such job, or it has no items.")
-    write(chain(first, found), form, verdicts)
-    if not is_well(verdicts, all_jobs=all_jobs):
+    write_jobs(chain(first, found), form, verdicts)
+    if not is_consistent(verdicts, all_jobs=all_jobs):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def is_well(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
+def is_consistent(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
     """Whether nothing is left to look at."""
     return (_WELL_OF_ALL if all_jobs else _WELL).issuperset(verdicts)
 
 
-def write(found: Iterable[Rebuilt], form: Form, verdicts: list[Verdict]) -> None:
+def write_jobs(found: Iterable[Rebuilt], form: OutputFormat, verdicts: list[Verdict]) -> None:
     """Write what became of jobs, and note their verdicts; also what was done before a failure."""
     shown: list[dict[str, object]] = []
 
@@ -86,7 +86,7 @@ def write(found: Iterable[Rebuilt], form: Form, verdicts: list[Verdict]) -> None
             shown.append(as_json(one))
             yield row(one)
 
-    if form is Form.TABLE:
+    if form is OutputFormat.TABLE:
         write_rows(_HEADERS, rows(), _WIDTHS)
         return
     try:
@@ -119,13 +119,13 @@ def _rebuilt(
         with shadow_engine(database, live) as shadow:
             for one in rebuild(live, shadow, replay, job_ids, apply=apply):
                 if one.verdict is Verdict.OTHER_LIMIT:
-                    typer.echo(about_limit(one, writer.attempts_max), err=True)
+                    typer.echo(attempt_limit_message(one, writer.attempts_max), err=True)
                 yield one
     finally:
         live.dispose()
 
 
-def about_limit(one: Rebuilt, attempts_max: int) -> str:
+def attempt_limit_message(one: Rebuilt, attempts_max: int) -> str:
     """Return why a job was refused that ran under another limit of attempts."""
     found = one.found
     assert found is not None  # it was compared
@@ -135,7 +135,7 @@ def about_limit(one: Rebuilt, attempts_max: int) -> str:
     if found.below_limit:
         told.append(f"{found.below_limit} failures below it were final")
     return (
-        f"{shown_id(one)}: MILLRACE_WRITER_ATTEMPTS_MAX is {attempts_max}, but "
+        f"{public_job_id(one)}: MILLRACE_WRITER_ATTEMPTS_MAX is {attempts_max}, but "
         f"{' and '.join(told)}: set it to what it was when the job ran"
     )
 
@@ -144,10 +144,10 @@ def row(one: Rebuilt) -> tuple[str, ...]:
     """Return the cells of a job."""
     found = one.found
     if found is None:
-        return (shown_id(one), one.verdict, *[""] * (len(_HEADERS) - 2))
+        return (public_job_id(one), one.verdict, *[""] * (len(_HEADERS) - 2))
     agree = (found.counters_agree, found.usage_agrees, found.order_is_whole)
     return (
-        shown_id(one),
+        public_job_id(one),
         one.verdict,
         str(found.missing),
         str(found.extra),
@@ -161,7 +161,7 @@ def row(one: Rebuilt) -> tuple[str, ...]:
 def as_json(one: Rebuilt) -> dict[str, object]:
     """Return a job for programs, with its digests."""
     found = one.found
-    shown: dict[str, object] = {"job": shown_id(one), "verdict": one.verdict.value}
+    shown: dict[str, object] = {"job": public_job_id(one), "verdict": one.verdict.value}
     if found is not None:
         shown |= {
             "digest": found.live_digest,
@@ -180,6 +180,6 @@ def as_json(one: Rebuilt) -> dict[str, object]:
     return shown
 
 
-def shown_id(one: Rebuilt) -> str:
+def public_job_id(one: Rebuilt) -> str:
     """Return the id that clients know."""
     return public_id(JOB if one.kind == JobKind.BATCH else SINGLE, one.job_id)

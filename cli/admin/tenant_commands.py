@@ -6,7 +6,7 @@ import sqlalchemy as sa
 import typer
 
 from cli.admin.operator_connections import DataOption, transaction
-from cli.output_tables import Form, FormOption, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
 from core.ids import TENANT, public_id
 from tenancy.cached_answers import TTL_S_MAX, set_response_cache
 from tenancy.tables import tenants
@@ -92,7 +92,7 @@ def cache(
 
 
 @app.command("list")
-def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None:
+def list_tenants(data: DataOption = None, form: FormatOption = OutputFormat.TABLE) -> None:
     """List all tenants by name."""
     columns = (
         tenants.c.id,
@@ -105,7 +105,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
     )
     with transaction(data) as connection:
         found = connection.execute(sa.select(*columns).order_by(tenants.c.name)).all()
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(
             [
                 {

@@ -6,7 +6,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, kafka_settings, known_pools
 from cli.exits import ExitCode
-from cli.output_tables import Form, FormOption, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
 from topics.clients.admin import LogAdmin
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
@@ -27,10 +27,10 @@ PoolOption: TypeAlias = Annotated[
 
 
 @app.command("list")
-def list_topics(form: FormOption = Form.TABLE) -> None:
+def list_topics(form: FormatOption = OutputFormat.TABLE) -> None:
     """Draw the catalogue: every topic and its promises. Needs no broker."""
     topics = (*SHARED_TOPICS, *pool_topics(_ANY_POOL))
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json([_as_json(topic) for topic in topics])
         return
     write_table(

@@ -7,8 +7,8 @@ import typer
 from cli.batch.job_views import time_text
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP
-from cli.output_tables import Form, FormOption, write_json, write_table
-from cli.path_ids import checked_id, in_path
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.path_ids import path_segment, require_id
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,7 +19,7 @@ app = typer.Typer(
 IdArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The endpoint, `whe_…`, a job's callback too.", callback=checked_id
+        metavar="ID", help="The endpoint, `whe_…`, a job's callback too.", callback=require_id
     ),
 ]
 
@@ -44,11 +44,11 @@ def create(
 
 @app.command("list")
 def list_endpoints(
-    form: FormOption = Form.TABLE, url: UrlOption = DEFAULT_URL, key: KeyOption = ""
+    form: FormatOption = OutputFormat.TABLE, url: UrlOption = DEFAULT_URL, key: KeyOption = ""
 ) -> None:
     """List the newest endpoints, 100 at most."""
     found = _data(connect(url, key).get("/webhook_endpoints?limit=100", cast_to=object))
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(found)
         return
     write_table(
@@ -60,14 +60,14 @@ def list_endpoints(
 @app.command()
 def deliveries(
     endpoint: IdArgument,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
     """List the newest deliveries of an endpoint with how their last try went, 100 at most."""
     path = f"{_path(endpoint)}/deliveries?limit=100"
     found = _data(connect(url, key).get(path, cast_to=object))
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(found)
         return
     write_table(
@@ -124,7 +124,7 @@ def last_try_text(delivery: dict[str, Any]) -> str:
 
 
 def _path(endpoint: str) -> str:
-    return f"/webhook_endpoints/{in_path(endpoint)}"
+    return f"/webhook_endpoints/{path_segment(endpoint)}"
 
 
 def _object(answer: object) -> dict[str, Any]:

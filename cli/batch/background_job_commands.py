@@ -7,8 +7,8 @@ import typer
 from cli.batch.job_views import time_text
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP
-from cli.output_tables import Form, FormOption, write_json, write_table
-from cli.path_ids import checked_id, in_path
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.path_ids import path_segment, require_id
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,7 +17,7 @@ app = typer.Typer(
 )
 
 IdArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="The id that 202 gave.", callback=checked_id)
+    str, typer.Argument(metavar="ID", help="The id that 202 gave.", callback=require_id)
 ]
 
 _TIMES = ("created_at", "expires_at", "completed_at", "cancelled_at", "expired_at")
@@ -26,7 +26,7 @@ _TIMES = ("created_at", "expires_at", "completed_at", "cancelled_at", "expired_a
 @app.command()
 def show(
     job: IdArgument,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
@@ -38,7 +38,7 @@ def show(
 @app.command()
 def cancel(
     job: IdArgument,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
@@ -65,15 +65,15 @@ def rows(job: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _path(job: str) -> str:
-    return f"/jobs/{in_path(job)}"
+    return f"/jobs/{path_segment(job)}"
 
 
 def _object(answer: object) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _write(job: dict[str, Any], form: Form) -> None:
-    if form is Form.JSON:
+def _write(job: dict[str, Any], form: OutputFormat) -> None:
+    if form is OutputFormat.JSON:
         write_json(job)
     else:
         write_table(("field", "value"), rows(job))

@@ -5,15 +5,15 @@ from typing import Annotated, Any
 import typer
 
 from cli.batch.batch_options import ErrorsOption, IdArgument, OutputOption
-from cli.batch.job_progress import exit_code_of, progress_of
-from cli.batch.job_views import LIST_HEADERS, list_row, say_where, status_rows
-from cli.batch.output_targets import STDOUT, places
+from cli.batch.job_progress import job_exit_code, progress_of
+from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_rows
+from cli.batch.output_targets import STDOUT, open_targets
 from cli.batch.submit_command import submit
 from cli.batch.watch_command import watch
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP, ExitCode, JobNotEndedError
-from cli.output_tables import Form, FormOption, write_json, write_table
-from cli.path_ids import in_path
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.path_ids import path_segment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,13 +27,13 @@ app.command()(watch)
 @app.command()
 def status(
     job: IdArgument,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
     """Show a job as it is now. JSON is the batch object as the server sent it."""
     batch = connect(url, key).batches.retrieve(job)
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(batch.to_dict(mode="json"))
         return
     write_table(("field", "value"), status_rows(batch))
@@ -58,11 +58,11 @@ def results(
     progress = progress_of(batch)
     if not progress.is_over:
         raise JobNotEndedError(f"The job is {progress.state}; `millrace batch watch {job}` waits.")
-    with places(output or STDOUT, errors, quiet=quiet) as save:
+    with open_targets(output or STDOUT, errors, quiet=quiet) as save:
         save(client, batch)
-    code = exit_code_of(progress)
+    code = job_exit_code(progress)
     if not quiet and code is not ExitCode.OK:
-        say_where(batch, output, errors)
+        print_outcome(batch, output, errors)
     raise typer.Exit(code)
 
 
@@ -81,7 +81,7 @@ def delete(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -
 
     An input file stays while another job of yours names it. Exit code 5: the job has not ended.
     """
-    connect(url, key).delete(f"/batches/{in_path(job)}", cast_to=object)
+    connect(url, key).delete(f"/batches/{path_segment(job)}", cast_to=object)
     typer.echo("deleted")
 
 
@@ -89,7 +89,7 @@ def delete(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -
 def list_jobs(
     limit: Annotated[int, typer.Option(min=1, max=100, help="Jobs to list, newest first.")] = 20,
     after: Annotated[str | None, typer.Option(help="Go on behind this job.")] = None,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
@@ -97,7 +97,7 @@ def list_jobs(
     client = connect(url, key)
     asked: dict[str, Any] = {"after": after} if after else {}
     page = client.batches.list(limit=limit, **asked)
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json([batch.to_dict(mode="json") for batch in page.data])
     else:
         write_table(LIST_HEADERS, [list_row(batch) for batch in page.data])

@@ -5,10 +5,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.path_ids import checked_id
+from cli.path_ids import require_id
 
 IdArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="The job, `batch_…`.", callback=checked_id)
+    str, typer.Argument(metavar="ID", help="The job, `batch_…`.", callback=require_id)
 ]
 TimeoutOption: TypeAlias = Annotated[
     float | None,

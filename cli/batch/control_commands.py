@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.batch.batch_options import IdArgument
-from cli.batch.input_upload import FILE_HELP, uploaded
+from cli.batch.input_upload import FILE_HELP, uploaded_input
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
-from cli.path_ids import in_path
+from cli.path_ids import path_segment
 from core.urgency import PRIORITY_MAX, PRIORITY_MIN
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def append(
 
     Its items count once it was found valid: see `millrace batch status`.
     """
-    with uploaded(connect(url, key), file) as file_id:
+    with uploaded_input(connect(url, key), file) as file_id:
         _post(url, key, job, "/append", {"input_file_id": file_id})
     typer.echo(file_id)
 
@@ -78,7 +78,7 @@ def seal(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> 
 def _post(url: str, key: str, job: str, action: str, body: dict[str, Any] | None = None) -> "Batch":
     from openai.types import Batch  # takes a second, which commands of operators do without
 
-    return connect(url, key).post(f"/batches/{in_path(job)}{action}", cast_to=Batch, body=body)
+    return connect(url, key).post(f"/batches/{path_segment(job)}{action}", cast_to=Batch, body=body)
 
 
 def _state(batch: "Batch") -> str:

@@ -9,8 +9,8 @@ import typer
 from cli.batch.job_views import time_text
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP
-from cli.output_tables import Form, FormOption, write_json, write_table
-from cli.path_ids import checked_id, in_path
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.path_ids import path_segment, require_id
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,7 +30,7 @@ def list_letters(
     batch: BatchOption = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Dead letters to list.")] = 20,
     after: Annotated[str | None, typer.Option(help="Go on behind this one.")] = None,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
@@ -44,7 +44,7 @@ def list_letters(
         )
     )
     letters = page.get("data") or []
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(letters)
     else:
         write_table(HEADERS, [row(letter) for letter in letters])
@@ -55,16 +55,16 @@ def list_letters(
 @app.command()
 def show(
     letter: Annotated[
-        str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.", callback=checked_id)
+        str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.", callback=require_id)
     ],
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
     """Show one with the attempts that ended. JSON holds its last answer, too."""
-    path = f"/dead_letters/{in_path(letter)}"
+    path = f"/dead_letters/{path_segment(letter)}"
     found = _object(connect(url, key).get(path, cast_to=object))
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(found)
     else:
         write_table(("field", "value"), fields(found))

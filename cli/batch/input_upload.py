@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Final
 import typer
 
 from cli.exits import CommandError
-from cli.os_errors import about
+from cli.os_errors import name_os_errors
 from core.ids import FILE, parse_public_id
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FileChangedError(CommandError):
 
 
 @contextmanager
-def uploaded(client: "openai.OpenAI", given: str) -> Iterator[str]:
+def uploaded_input(client: "openai.OpenAI", given: str) -> Iterator[str]:
     """Upload a file, `-` for stdin, and yield its id; when the block is refused, delete it again.
 
     When nobody knows what became of it, say its id on stderr instead. The id of a file is yielded
@@ -48,7 +48,7 @@ def uploaded(client: "openai.OpenAI", given: str) -> Iterator[str]:
 
 
 @contextmanager
-def input_to_upload(path: str) -> Iterator[IO[bytes]]:
+def rereadable_input(path: str) -> Iterator[IO[bytes]]:
     """Yield a file that can be read twice and has a length. Raises OSError.
 
     `-` is stdin. It, and whatever else is no regular file, is kept on disk for that.
@@ -70,7 +70,7 @@ def _upload(client: "openai.OpenAI", path: str) -> str:
 
     # A name is any bytes, and what is sent is UTF-8.
     name = "stdin.jsonl" if path == "-" else os.fsencode(Path(path).name).decode(errors="replace")
-    with input_to_upload(path) as content:
+    with rereadable_input(path) as content:
         size_bytes = os.fstat(content.fileno()).st_size
         try:
             return client.files.create(file=(name, content), purpose="batch").id
@@ -88,13 +88,13 @@ def _spooled(source: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     kept = tempfile.TemporaryFile(prefix="millrace-", dir=folder)  # noqa: SIM115  closed below
     try:
         while True:
-            with about(name):
+            with name_os_errors(name):
                 block = source.read(_CHUNK_BYTES)
             if not block:
                 break
-            with about(folder):
+            with name_os_errors(folder):
                 kept.write(block)
-        with about(folder):
+        with name_os_errors(folder):
             kept.seek(0)
         yield kept
     finally:

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from cli.batch.batch_options import IdArgument
-from cli.batch.job_progress import exit_code_of, progress_of
+from cli.batch.job_progress import job_exit_code, progress_of
 from cli.batch.job_views import time_text
-from cli.batch.result_events import results_of
+from cli.batch.result_events import follow_results
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import ExitCode
-from cli.output_tables import Form, FormOption, write_json, write_table
-from cli.path_ids import checked_id, in_path
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.path_ids import path_segment, require_id
 
 _HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
 
@@ -28,20 +28,20 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     ] = None,
     item: Annotated[
         str | None,
-        typer.Option("--item", metavar="CUSTOM_ID", help="Only this one.", callback=checked_id),
+        typer.Option("--item", metavar="CUSTOM_ID", help="Only this one.", callback=require_id),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Items to list.")] = 20,
     after: Annotated[str | None, typer.Option(help="Go on behind this item.")] = None,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
     """List the items of a job with their status, in the order of its input."""
     client = connect(url, key)
-    path = f"/batches/{in_path(job)}/items"
+    path = f"/batches/{path_segment(job)}/items"
     if item is not None:
-        found = _object(client.get(f"{path}/{in_path(item)}", cast_to=object))
-        if form is Form.JSON:
+        found = _object(client.get(f"{path}/{path_segment(item)}", cast_to=object))
+        if form is OutputFormat.JSON:
             write_json(found)
         else:
             write_table(("field", "value"), item_fields(found))
@@ -50,7 +50,7 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     given = {name: value for name, value in asked.items() if value is not None}
     page = _object(client.get(path, cast_to=object, options={"params": given}))
     data = page.get("data") or []
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(data)
     else:
         write_table(_HEADERS, [item_row(found) for found in data])
@@ -69,27 +69,27 @@ def stream(
     Every line holds its `sequence`; a stream that breaks off is picked up again behind it.
     """
     client = connect(url, key)
-    for event in results_of(client, job, after):
+    for event in follow_results(client, job, after):
         if not event.name:
             sys.stdout.buffer.write(event.data + b"\n")
             sys.stdout.buffer.flush()
     ended = client.batches.retrieve(job)
-    raise typer.Exit(exit_code_of(progress_of(ended)))
+    raise typer.Exit(job_exit_code(progress_of(ended)))
 
 
 def audit(
     job: IdArgument,
     log: Annotated[bool, typer.Option("--log", help="Hold it against the log, too.")] = False,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
     """Recompute the books of a job and show them; exit code 1 says that they do not balance."""
-    path = f"/batches/{in_path(job)}/audit"
+    path = f"/batches/{path_segment(job)}/audit"
     params = {"log": "true"} if log else {}
     client = connect(url, key).with_options(timeout=300, max_retries=0)
     found = _object(client.get(path, cast_to=object, options={"params": params}))
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(found)
     else:
         write_table(("book", *_BOOKS), audit_rows(found))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cli.client import passing_failures
-from cli.exits import ExitCode, WaitedTooLongError
+from cli.client import transient_errors
+from cli.exits import ExitCode, WaitTimeoutError
 from core.clock import Clock
 from core.states import TERMINAL_STATES, JobState
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 POLL_S_MIN = 0.2
 POLL_S_MAX = 5.0
 
-LOOK_S_MIN, LOOK_S_MAX = 1.0, 10.0
+POLL_TIMEOUT_S_MIN, POLL_TIMEOUT_S_MAX = 1.0, 10.0
 """How long one look may take: with little time left, still as long as a good server may need."""
 
-AWAY_S_MAX = 60.0
+UNAVAILABLE_S_MAX = 60.0
 """A server that has answered no look for this long ends the wait; a restart takes less."""
 
 
@@ -56,7 +56,7 @@ def progress_of(batch: "Batch") -> JobProgress:
     return JobProgress(JobState(batch.status), total, *outcomes)
 
 
-def exit_code_of(progress: JobProgress) -> ExitCode:
+def job_exit_code(progress: JobProgress) -> ExitCode:
     """Return the exit code of a command that saw this end of a job."""
     assert progress.is_over, progress.state
     if progress.state is not JobState.COMPLETED:
@@ -69,7 +69,7 @@ def poll_pause_s(waited_s: float) -> float:
     return min(POLL_S_MAX, max(POLL_S_MIN, waited_s / 20))
 
 
-def wait_for_end(
+def wait_until_ended(
     look: Callable[[float], "Batch"],
     show: Callable[["Batch"], None],
     *,
@@ -80,15 +80,15 @@ def wait_for_end(
     """Look at a job, and show it, until it has ended; return it as it ended.
 
     `look` is told how many seconds it may take. A server that is away, fails or is busy is asked
-    again for `AWAY_S_MAX`. Raises WaitedTooLongError, and what the client raises.
+    again for `UNAVAILABLE_S_MAX`. Raises WaitTimeoutError, and what the client raises.
     """
     began_s = answered_s = clock.monotonic_s()
     while True:
         left_s = math.inf if timeout_s is None else began_s + timeout_s - clock.monotonic_s()
         try:
-            batch = look(min(LOOK_S_MAX, max(LOOK_S_MIN, left_s)))
-        except passing_failures():
-            if clock.monotonic_s() - answered_s > AWAY_S_MAX:
+            batch = look(min(POLL_TIMEOUT_S_MAX, max(POLL_TIMEOUT_S_MIN, left_s)))
+        except transient_errors():
+            if clock.monotonic_s() - answered_s > UNAVAILABLE_S_MAX:
                 raise
         else:
             answered_s = clock.monotonic_s()
@@ -98,5 +98,5 @@ def wait_for_end(
         waited_s = clock.monotonic_s() - began_s
         pause_s = poll_pause_s(waited_s)
         if timeout_s is not None and waited_s + pause_s > timeout_s:
-            raise WaitedTooLongError
+            raise WaitTimeoutError
         sleep(pause_s)

@@ -15,13 +15,13 @@ ERRORS_SHOWN_MAX = 5
 LIST_HEADERS = ("id", "status", "ended", "total", "endpoint", "created")
 
 
-def say_where(batch: "Batch", output: Path | None, errors: Path | None) -> None:
+def print_outcome(batch: "Batch", output: Path | None, errors: Path | None) -> None:
     """Say on stderr how the job ended and where its two files are."""
     job = progress_of(batch)
     counts = f"{job.succeeded} of {job.total} succeeded, {job.failed} failed, "
     counts += f"{job.cancelled} cancelled, {job.expired} expired"
     typer.echo(f"{batch.id} {job.state}" + (f": {counts}" if job.total else ""), err=True)
-    say_problems(batch)
+    print_validation_errors(batch)
     fetch = f"millrace batch results {batch.id}"
     if batch.output_file_id:
         typer.echo(f"results: {output or f'{fetch} -o FILE'}", err=True)
@@ -29,7 +29,7 @@ def say_where(batch: "Batch", output: Path | None, errors: Path | None) -> None:
         typer.echo(f"errors: {errors or f'{fetch} -o FILE --errors FILE'}", err=True)
 
 
-def say_problems(batch: "Batch") -> None:
+def print_validation_errors(batch: "Batch") -> None:
     """Say on stderr why the job's input was refused, if it was."""
     for problem in _problems(batch):
         typer.echo(problem, err=True)

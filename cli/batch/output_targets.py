@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
-from cli.batch.resumable_download import copy_file
-from cli.os_errors import about
+from cli.batch.resumable_download import download_file
+from cli.os_errors import name_os_errors
 
 if TYPE_CHECKING:
     import openai
@@ -20,22 +20,28 @@ if TYPE_CHECKING:
 
 STDOUT: Final = Path("-")
 
-Fill: TypeAlias = Callable[["openai.OpenAI", str | None], None]
-"""Writes a file of the API, an empty one without an id, to its place; raises as `copy_file`."""
+DownloadFile: TypeAlias = Callable[["openai.OpenAI", str | None], None]
+"""Writes a file of the API, an empty one without an id, to its place; raises as `download_file`."""
 
-Save: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
-"""Writes the files of a job that has ended to their places; raises as `copy_file`."""
+DownloadJobFiles: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
+"""Writes the files of a job that has ended to their places; raises as `download_file`."""
 
 _Copy: TypeAlias = Callable[[IO[bytes], str], None]
-"""Copies one file of the API into what the user calls by that name; raises as `copy_file`."""
+"""Copies one file of the API into what the user calls by that name; raises as `download_file`."""
 
 
 @contextmanager
-def places(output: Path | None, errors: Path | None, *, quiet: bool = False) -> Iterator[Save]:
-    """Make room for the files of a job where they are wanted; see `place`."""
+def open_targets(
+    output: Path | None, errors: Path | None, *, quiet: bool = False
+) -> Iterator[DownloadJobFiles]:
+    """Make room for the files of a job where they are wanted; see `open_target`."""
     with ExitStack() as stack:
-        fill_output = None if output is None else stack.enter_context(place(output, quiet=quiet))
-        fill_errors = None if errors is None else stack.enter_context(place(errors, quiet=quiet))
+        fill_output = (
+            None if output is None else stack.enter_context(open_target(output, quiet=quiet))
+        )
+        fill_errors = (
+            None if errors is None else stack.enter_context(open_target(errors, quiet=quiet))
+        )
 
         def save(client: "openai.OpenAI", batch: "Batch") -> None:
             if fill_output is not None:
@@ -47,7 +53,7 @@ def places(output: Path | None, errors: Path | None, *, quiet: bool = False) -> 
 
 
 @contextmanager
-def place(target: Path, *, quiet: bool = False) -> Iterator[Fill]:
+def open_target(target: Path, *, quiet: bool = False) -> Iterator[DownloadFile]:
     """Make room for one file and yield what fills it: `target` is replaced whole or not at all.
 
     The content goes to a new file beside it, with the rights of the one that it replaces; a link
@@ -55,21 +61,21 @@ def place(target: Path, *, quiet: bool = False) -> Iterator[Fill]:
     Raises OSError for a target that cannot be written.
     """
     found = None if target == STDOUT else _status(target)
-    copy = partial(copy_file, quiet=quiet)
+    copy = partial(download_file, quiet=quiet)
     if target == STDOUT:
         yield lambda client, file_id: _to_stdout(partial(copy, client, file_id))
     elif found is not None and not stat.S_ISREG(found.st_mode):
         yield lambda client, file_id: _write_through(partial(copy, client, file_id), target)
     else:
         real = target.resolve()
-        with about(str(target)), _new_beside(real, found):
+        with name_os_errors(str(target)), _new_beside(real, found):
             pass  # whether it can be written is known before it is waited for
         yield lambda client, file_id: _replace(partial(copy, client, file_id), target, found)
 
 
-def save_file(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
-    """Write a file of the API to `target`; see `place` and `copy_file`."""
-    with place(target) as fill:
+def download_to(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
+    """Write a file of the API to `target`; see `open_target` and `download_file`."""
+    with open_target(target) as fill:
         fill(client, file_id)
 
 
@@ -86,18 +92,18 @@ def _status(target: Path) -> os.stat_result | None:
 
 def _to_stdout(copy: _Copy) -> None:
     copy(sys.stdout.buffer, "stdout")
-    with about("stdout"):
+    with name_os_errors("stdout"):
         sys.stdout.buffer.flush()
 
 
 def _write_through(copy: _Copy, target: Path) -> None:
-    with about(str(target)), target.open("wb") as sink:
+    with name_os_errors(str(target)), target.open("wb") as sink:
         copy(sink, str(target))
 
 
 def _replace(copy: _Copy, target: Path, found: os.stat_result | None) -> None:
     real = target.resolve()
-    with about(str(target)), _new_beside(real, found) as (sink, partial):
+    with name_os_errors(str(target)), _new_beside(real, found) as (sink, partial):
         copy(sink, str(target))
         sink.flush()
         os.fsync(sink.fileno())

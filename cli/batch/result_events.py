@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from cli.client import passing_failures, streaming
+from cli.client import transient_errors, with_stream_timeout
 from cli.exits import CommandError
-from cli.path_ids import in_path
+from cli.path_ids import path_segment
 
 if TYPE_CHECKING:
     import openai
@@ -28,7 +28,7 @@ class _EndedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ResultEvent:
     """One server-sent event."""
 
     name: str  # empty for a result
@@ -36,7 +36,7 @@ class Event:
     data: bytes
 
 
-def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]:
+def follow_results(client: "openai.OpenAI", job: str, after: int) -> Iterator[ResultEvent]:
     """Yield each result behind `after` once, and last the event of the job's end.
 
     Nothing when that lies behind `after`, too. A server that is away, fails or is busy is asked
@@ -47,14 +47,14 @@ def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]
     tries, last = 0, Exception()
     while tries < _TRIES_MAX:
         try:
-            for event in events(_open(client, job, after)):
+            for event in parse_events(_open(client, job, after)):
                 after, tries = event.sequence, 0
                 yield event
                 if event.name:
                     return
         except _EndedError:
             return
-        except passing_failures() as failure:
+        except transient_errors() as failure:
             last = failure  # cut, away or busy; what the server refuses is raised
         tries += 1
         time.sleep(_PAUSE_S)
@@ -63,7 +63,7 @@ def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]
     raise StreamBrokenError
 
 
-def events(blocks: Iterable[bytes]) -> Iterator[Event]:
+def parse_events(blocks: Iterable[bytes]) -> Iterator[ResultEvent]:
     """Yield the events in a stream of bytes; comments and what is cut off are left out."""
     rest = b""
     for block in blocks:
@@ -72,7 +72,7 @@ def events(blocks: Iterable[bytes]) -> Iterator[Event]:
             fields = dict(_field(line) for line in text.split(b"\n") if not line.startswith(b":"))
             if b"data" in fields:
                 name, sequence = fields.get(b"event", b""), fields.get(b"id", b"0")
-                yield Event(name.decode(), int(sequence), fields[b"data"])
+                yield ResultEvent(name.decode(), int(sequence), fields[b"data"])
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:
@@ -89,10 +89,10 @@ def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
         "x-stainless-raw-response": "stream",  # how the client is asked not to read it all
     }
     answer = (
-        streaming(client)
+        with_stream_timeout(client)
         .with_options(max_retries=0)
         .get(
-            f"/batches/{in_path(job)}/results",
+            f"/batches/{path_segment(job)}/results",
             cast_to=APIResponse[bytes],
             options={"headers": headers},
         )

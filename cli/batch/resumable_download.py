@@ -7,10 +7,10 @@ from typing import IO, TYPE_CHECKING, Final
 
 import typer
 
-from cli.batch.job_progress import AWAY_S_MAX
-from cli.client import passing_failures
+from cli.batch.job_progress import UNAVAILABLE_S_MAX
+from cli.client import transient_errors
 from cli.exits import CommandError
-from cli.os_errors import about
+from cli.os_errors import name_os_errors
 
 if TYPE_CHECKING:
     import openai
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _PAUSE_S: Final = 1.0
 
 
-class DownloadCutError(CommandError):
+class DownloadInterruptedError(CommandError):
     """The download broke off."""
 
 
-def copy_file(
+def download_file(
     client: "openai.OpenAI",
     file_id: str | None,
     sink: IO[bytes],
@@ -33,7 +33,7 @@ def copy_file(
     """Stream a file of the API into `sink`, which the user calls `name`; nothing without an id.
 
     A server that is away, fails or is busy is asked again, for what is left, until no byte has
-    come for `AWAY_S_MAX`; stderr says so unless `quiet`. Raises OSError, DownloadCutError, and what
+    come for `UNAVAILABLE_S_MAX`; stderr says so unless `quiet`. Raises OSError, DownloadInterruptedError, and what
     the client raises.
     """
     import openai
@@ -46,18 +46,18 @@ def copy_file(
         last: Exception | None = None
         try:
             copy.go_on()
-        except passing_failures() as failure:
+        except transient_errors() as failure:
             last = failure
         if copy.is_whole:
             return
         if copy.copied_bytes > copied_bytes:
             copied_bytes, moved_s = copy.copied_bytes, time.monotonic()
-        if time.monotonic() - moved_s > AWAY_S_MAX:
+        if time.monotonic() - moved_s > UNAVAILABLE_S_MAX:
             if isinstance(last, openai.APIError):
                 raise last
             raise copy.cut()
         if not (quiet or was_told):
-            typer.echo(f"{copy.cut()} Asking for the rest for {AWAY_S_MAX:.0f} s.", err=True)
+            typer.echo(f"{copy.cut()} Asking for the rest for {UNAVAILABLE_S_MAX:.0f} s.", err=True)
             was_told = True
         time.sleep(_PAUSE_S)
 
@@ -77,7 +77,7 @@ class _Copy:
         return self.copied_bytes == self._size_bytes
 
     def go_on(self) -> None:
-        """Copy what is left, as far as it comes. Raises as `copy_file` does."""
+        """Copy what is left, as far as it comes. Raises as `download_file` does."""
         if self._size_bytes is None:
             self._size_bytes = self._client.files.retrieve(self._file_id).bytes
         if self.is_whole:
@@ -95,7 +95,7 @@ class _Copy:
                 raise self.cut()  # from the beginning again: something between serves no ranges
             self._tag = answer.headers.get("etag") or self._tag
             for block in answer.iter_bytes():
-                with about(self._name):
+                with name_os_errors(self._name):
                     self._sink.write(block)
                 self.copied_bytes += len(block)
         if self.copied_bytes > self._size_bytes:
@@ -108,7 +108,7 @@ class _Copy:
         came = headers.get("content-range", "").partition(" ")[2]
         return came == f"{self.copied_bytes}-{(self._size_bytes or 0) - 1}/{self._size_bytes}"
 
-    def cut(self) -> DownloadCutError:
+    def cut(self) -> DownloadInterruptedError:
         """Return the error that says how far it came."""
         came = f"{self.copied_bytes:,} of {self._size_bytes or 0:,} bytes came"
-        return DownloadCutError(f"The download broke off: {came}.")
+        return DownloadInterruptedError(f"The download broke off: {came}.")

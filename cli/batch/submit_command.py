@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from cli.batch.batch_options import ErrorsOption, OutputOption, TimeoutOption
-from cli.batch.input_upload import FILE_HELP, uploaded
-from cli.batch.job_progress import exit_code_of, progress_of
-from cli.batch.job_views import say_problems, say_where
-from cli.batch.output_targets import STDOUT, places
+from cli.batch.input_upload import FILE_HELP, uploaded_input
+from cli.batch.job_progress import job_exit_code, progress_of
+from cli.batch.job_views import print_outcome, print_validation_errors
+from cli.batch.output_targets import STDOUT, open_targets
 from cli.batch.submit_options import (
     DeduplicateOption,
     FailedRatioSampleOption,
@@ -21,8 +21,8 @@ from cli.batch.submit_options import (
     SealOption,
     given,
 )
-from cli.batch.watch_command import watch_to_end
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, bounded, connect
+from cli.batch.watch_command import watch_until_ended
+from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, with_time_limit
 
 
 def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
@@ -73,21 +73,21 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         failed_ratio_sample=failed_ratio_sample,
         max_total_tokens=max_total_tokens,
     )
-    with places(output, errors, quiet=quiet) as save:
-        with uploaded(bounded(client, until_s - time.monotonic()), file) as file_id:
-            hurried = bounded(client, until_s - time.monotonic())
+    with open_targets(output, errors, quiet=quiet) as save:
+        with uploaded_input(with_time_limit(client, until_s - time.monotonic()), file) as file_id:
+            hurried = with_time_limit(client, until_s - time.monotonic())
             batch = hurried.batches.create(input_file_id=file_id, **asked)
         typer.echo(batch.id, err=STDOUT in {output, errors})
         if not (wait or output or errors):
             return
         left_s = None if timeout is None else until_s - time.monotonic()
-        ended = watch_to_end(client, batch.id, timeout_s=left_s, quiet=quiet)
+        ended = watch_until_ended(client, batch.id, timeout_s=left_s, quiet=quiet)
         save(client, ended)
     if quiet:
-        say_problems(ended)
+        print_validation_errors(ended)
     else:
-        say_where(ended, output, errors)
-    raise typer.Exit(exit_code_of(progress_of(ended)))
+        print_outcome(ended, output, errors)
+    raise typer.Exit(job_exit_code(progress_of(ended)))
 
 
 def metadata_pairs(texts: list[str]) -> dict[str, str]:

@@ -8,8 +8,8 @@ import typer
 
 from cli.batch.batch_options import IdArgument, TimeoutOption
 from cli.batch.job_display import JobDisplay
-from cli.batch.job_progress import exit_code_of, progress_of, wait_for_end
-from cli.batch.job_views import say_problems, say_where
+from cli.batch.job_progress import job_exit_code, progress_of, wait_until_ended
+from cli.batch.job_views import print_outcome, print_validation_errors
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from core.clock import SystemClock
 
@@ -27,22 +27,22 @@ def watch(
 ) -> None:
     """Show a job's progress on stderr until it has ended; print its last state on stdout."""
     client = connect(url, key)
-    ended = watch_to_end(client, job, timeout_s=timeout, quiet=quiet)
+    ended = watch_until_ended(client, job, timeout_s=timeout, quiet=quiet)
     typer.echo(ended.status)
     if quiet:
-        say_problems(ended)
+        print_validation_errors(ended)
     else:
-        say_where(ended, None, None)
-    raise typer.Exit(exit_code_of(progress_of(ended)))
+        print_outcome(ended, None, None)
+    raise typer.Exit(job_exit_code(progress_of(ended)))
 
 
-def watch_to_end(
+def watch_until_ended(
     client: "openai.OpenAI", job: str, *, timeout_s: float | None, quiet: bool
 ) -> "Batch":
-    """Show a job on stderr until it has ended; see `wait_for_end` for what is raised."""
+    """Show a job on stderr until it has ended; see `wait_until_ended` for what is raised."""
     with JobDisplay(job, quiet=quiet) as display:
-        return wait_for_end(
-            look_at(client, job),
+        return wait_until_ended(
+            poll_job(client, job),
             display.show,
             timeout_s=timeout_s,
             clock=SystemClock(),
@@ -50,8 +50,8 @@ def watch_to_end(
         )
 
 
-def look_at(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
-    """Return a look at a job that takes at most the seconds it is given, for `wait_for_end`."""
+def poll_job(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
+    """Return a look at a job that takes at most the seconds it is given, for `wait_until_ended`."""
 
     def look(timeout_s: float) -> "Batch":
         # The wait asks again by itself, and knows for how long.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.chat.default_model import chat_model
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, streaming
-from cli.exits import CommandError, ExitCode, verdict_on
+from cli.chat.default_model import first_chat_model
+from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, with_stream_timeout
+from cli.exits import CommandError, ExitCode, describe_failure
 
 if TYPE_CHECKING:
     import openai
@@ -44,17 +44,17 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     With --prompt, or with a pipe as stdin, ask once: the answer alone is on stdout.
     """
     with connect(url, key) as client:
-        asked: dict[str, Any] = {"model": model or chat_model(client)}
+        asked: dict[str, Any] = {"model": model or first_chat_model(client)}
         if max_tokens is not None:
             asked["max_completion_tokens"] = max_tokens
         if temperature is not None:
             asked["temperature"] = temperature
-        limited = streaming(client) if timeout is None else _limited(client, timeout)
+        limited = with_stream_timeout(client) if timeout is None else _limited(client, timeout)
         conversation = Conversation(limited, asked, system=system, quiet=quiet)
         if prompt is None and sys.stdin.isatty():
-            converse(conversation, _typed)
+            converse(conversation, _typed_lines)
             return
-        conversation.ask(piped() if prompt in {None, "-"} else str(prompt))
+        conversation.ask(read_stdin() if prompt in {None, "-"} else str(prompt))
 
 
 _GRACE_S = 2.0
@@ -71,7 +71,7 @@ def _limited(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
     )
 
 
-class AnswerCutError(CommandError):
+class AnswerInterruptedError(CommandError):
     """The answer broke off."""
 
 
@@ -88,7 +88,7 @@ class Conversation:
     def ask(self, question: str) -> str:
         """Write the answer to stdout as it comes and return it.
 
-        Raises AnswerCutError, and what the client raises.
+        Raises AnswerInterruptedError, and what the client raises.
         """
         said: list[Message] = [*self._said, {"role": "user", "content": question}]
         began_s = time.monotonic()
@@ -115,7 +115,7 @@ class Conversation:
                 if pieces:
                     sys.stdout.write("\n")
         if not is_whole:
-            raise AnswerCutError
+            raise AnswerInterruptedError
         answer = "".join(pieces)
         self._said = [*said, {"role": "assistant", "content": answer}]
         if not self._quiet:
@@ -137,18 +137,18 @@ def converse(conversation: Conversation, questions: Callable[[], Iterator[str]])
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
         except Exception as failure:
-            verdict = verdict_on(failure)
+            verdict = describe_failure(failure)
             if verdict is None or verdict.exit_code in _FATAL:
                 raise
             typer.echo(f"millrace: {verdict.message}", err=True)
 
 
-def piped() -> str:
+def read_stdin() -> str:
     """Return all of stdin. A diff may hold bytes of any encoding: what is not UTF-8 is replaced."""
     return sys.stdin.buffer.read().decode(errors="replace")
 
 
-def _typed() -> Iterator[str]:
+def _typed_lines() -> Iterator[str]:
     """Return what is typed, line by line, until Ctrl-D."""
     while True:
         typer.echo("> ", err=True, nl=False)

@@ -14,7 +14,7 @@ class NoChatModelError(NotFoundError):
     """No model of this installation chats; --model names one that is not listed."""
 
 
-def chat_model(client: "openai.OpenAI") -> str:
+def first_chat_model(client: "openai.OpenAI") -> str:
     """Return the first model that says that it chats. Raises NoChatModelError."""
     for model in client.models.list():
         own = (model.model_extra or {}).get("millrace") or {}

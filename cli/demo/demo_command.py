@@ -10,14 +10,14 @@ import typer
 from rich.console import Console
 
 from cli.client import connect
-from cli.demo.demo_jobs import Files, FinishedJob, problems_of, run_job
+from cli.demo.demo_jobs import FinishedJob, JobFiles, find_problems, run_job
 from cli.demo.demo_models import ensure_tiny_llama, minilm_path
-from cli.demo.demo_report import report
+from cli.demo.demo_report import print_report
 from cli.demo.demo_requests import CHATTER, EMBEDDER, JOBS, DemoJob, write_inputs
-from cli.demo.demo_stack import Endpoint, demo_stack
-from cli.demo.demo_texts import collect, standard_library
+from cli.demo.demo_stack import StackEndpoint, demo_stack
+from cli.demo.demo_texts import collect_docstrings, standard_library
 from cli.exits import ExitCode
-from cli.stack.services.external_services import named_services
+from cli.stack.services.external_services import external_service_variables
 from cli.stack.state.data_folder import cache_dir
 from core.errors import SettingsError
 from core.shutdown import hang_up_as_term
@@ -39,7 +39,7 @@ def demo(
     proves that every request has exactly one answer, searches the library by meaning, and stops
     everything again. Exit code 1 when a check fails; the logs are then kept below OUT/logs.
     """
-    if named := named_services(os.environ):
+    if named := external_service_variables(os.environ):
         raise SettingsError(f"unset {named}: the demo starts services of its own")
     # A SIGTERM ends this process as Ctrl-C does, through the code that stops the stack.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -59,18 +59,18 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
     with demo_stack(models, out / "logs") as stack:
         try:
             console.print("Starting Kafka, Postgres, every role and two vLLM engines on the CPU …")
-            documented = collect(standard_library(), text_count)
+            documented = collect_docstrings(standard_library(), text_count)
             write_inputs(out, documented, prompt_count)
             console.print(f"{len(documented):,} docstrings of {standard_library()} are the input.")
             with console.status("Loading two models …"):
                 endpoint = stack.wait_until_ready()
             console.print(f"Ready after {time.monotonic() - began_s:.0f} s at {endpoint.url}\n")
             jobs = _run_jobs(endpoint, out)
-            if any(problems_of(job) for job in jobs.values()):
+            if any(find_problems(job) for job in jobs.values()):
                 stack.keep_logs()
         finally:
             console.print("\nStopping everything …")
-    passed = report(jobs, documented, console.print)
+    passed = print_report(jobs, documented, console.print)
     first_s = min(job.first_result_at_s for job in jobs.values()) - began_s
     all_s = time.monotonic() - began_s
     console.print(f"\nFirst results after {first_s:.0f} s, everything after {all_s:.0f} s.")
@@ -78,6 +78,8 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
     return passed
 
 
-def _run_jobs(endpoint: Endpoint, out: Path) -> dict[DemoJob, FinishedJob]:
+def _run_jobs(endpoint: StackEndpoint, out: Path) -> dict[DemoJob, FinishedJob]:
     client = connect(endpoint.url, endpoint.key)
-    return {job: run_job(client, job.name, job.endpoint, Files.of(out, job.name)) for job in JOBS}
+    return {
+        job: run_job(client, job.name, job.endpoint, JobFiles.of(out, job.name)) for job in JOBS
+    }

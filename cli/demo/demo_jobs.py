@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cli.batch.job_display import JobDisplay
-from cli.batch.job_progress import JobProgress, progress_of, wait_for_end
-from cli.batch.output_targets import save_file
-from cli.batch.watch_command import look_at
-from cli.exits import WaitedTooLongError
+from cli.batch.job_progress import JobProgress, progress_of, wait_until_ended
+from cli.batch.output_targets import download_to
+from cli.batch.watch_command import poll_job
+from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
 from core.clock import SystemClock
 from core.states import JobState
@@ -30,7 +30,7 @@ class _Line(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class JobFiles:
     """Where a job's three files lie."""
 
     requests: Path
@@ -38,7 +38,7 @@ class Files:
     errors: Path
 
     @classmethod
-    def of(cls, folder: Path, name: str) -> "Files":
+    def of(cls, folder: Path, name: str) -> "JobFiles":
         """Return the files of the job `name`."""
         return cls(*(folder / f"{name}.{part}.jsonl" for part in ("requests", "results", "errors")))
 
@@ -48,7 +48,7 @@ class FinishedJob:
     """A job that has ended, its files and how long it took from upload to the last state."""
 
     progress: JobProgress
-    files: Files
+    files: JobFiles
     seconds: float
     tokens: int
     first_result_at_s: float  # on the monotonic clock
@@ -69,7 +69,7 @@ def write_requests(
             file.write(msgspec.json.encode(line) + b"\n")
 
 
-def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) -> FinishedJob:
+def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: JobFiles) -> FinishedJob:
     """Upload, create, watch and download a job with the official client.
 
     Raises StackTimeoutError, and what the client raises.
@@ -89,20 +89,20 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) ->
             display.show(seen)
 
         try:
-            ended = wait_for_end(
-                look_at(client, batch.id),
+            ended = wait_until_ended(
+                poll_job(client, batch.id),
                 show,
                 timeout_s=JOB_S_MAX,
                 clock=SystemClock(),
                 sleep=time.sleep,
             )
-        except WaitedTooLongError:  # whose words are of --timeout and of a stack that stays
+        except WaitTimeoutError:  # whose words are of --timeout and of a stack that stays
             raise StackTimeoutError(
                 f"The job {label} did not end within {JOB_S_MAX:.0f} s."
             ) from None
     seconds = time.monotonic() - began_s
-    save_file(client, ended.output_file_id, files.results)
-    save_file(client, ended.error_file_id, files.errors)
+    download_to(client, ended.output_file_id, files.results)
+    download_to(client, ended.error_file_id, files.errors)
     return FinishedJob(
         progress=progress_of(ended),
         files=files,
@@ -112,7 +112,7 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) ->
     )
 
 
-def problems_of(job: FinishedJob) -> list[str]:
+def find_problems(job: FinishedJob) -> list[str]:
     """Return one sentence for each promise that the job's three files break."""
     asked = custom_ids(job.files.requests)
     answered, refused = custom_ids(job.files.results), custom_ids(job.files.errors)

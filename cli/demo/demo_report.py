@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cli.demo.demo_jobs import FinishedJob, problems_of
-from cli.demo.demo_requests import CHATTER, QUESTIONS_JOB, TEXTS_JOB, DemoJob
-from cli.demo.demo_search import nearest, read_embeddings
-from cli.demo.demo_texts import Documented
+from cli.demo.demo_jobs import FinishedJob, find_problems
+from cli.demo.demo_requests import CHATTER, QUERIES_JOB, TEXTS_JOB, DemoJob
+from cli.demo.demo_search import most_similar, read_embeddings
+from cli.demo.demo_texts import DocumentedName
 
 NEAREST_COUNT = 3
 _TEXT_CHARS_SHOWN = 90
@@ -13,7 +13,9 @@ _TEXT_CHARS_SHOWN = 90
 Say = Callable[[str], None]
 
 
-def report(jobs: Mapping[DemoJob, FinishedJob], documented: Sequence[Documented], say: Say) -> bool:
+def print_report(
+    jobs: Mapping[DemoJob, FinishedJob], documented: Sequence[DocumentedName], say: Say
+) -> bool:
     """Say how every job went; return whether all checks passed."""
     for name, job in jobs.items():
         say(
@@ -33,7 +35,7 @@ def _report_checks(jobs: Mapping[DemoJob, FinishedJob], say: Say) -> bool:
     for name, job in jobs.items():
         p = job.progress
         sums = f"{p.total:,} = {p.succeeded:,} + {p.failed:,} + {p.cancelled:,} + {p.expired:,}"
-        problems = problems_of(job)
+        problems = find_problems(job)
         verdict = "; ".join(problems) or "every custom_id exactly once, in order"
         say(f"  {'FAILED' if problems else 'ok'}  {name.name}: {sums}; {verdict}")
         all_passed = all_passed and not problems
@@ -44,8 +46,8 @@ def _report_search(
     jobs: Mapping[DemoJob, FinishedJob], text_by_name: Mapping[str, str], say: Say
 ) -> None:
     names, vectors = read_embeddings(jobs[TEXTS_JOB].files.results)
-    questions, asked = read_embeddings(jobs[QUESTIONS_JOB].files.results)
+    questions, asked = read_embeddings(jobs[QUERIES_JOB].files.results)
     for question, vector in zip(questions, asked, strict=True):
         say(f"\n“{question}”")
-        for name, cosine in nearest(names, vectors, vector, NEAREST_COUNT):
+        for name, cosine in most_similar(names, vectors, vector, NEAREST_COUNT):
             say(f"  {cosine:.2f}  {text_by_name[name][:_TEXT_CHARS_SHOWN]}")

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.demo.demo_jobs import Files, write_requests
-from cli.demo.demo_texts import Documented
+from cli.demo.demo_jobs import JobFiles, write_requests
+from cli.demo.demo_texts import DocumentedName
 
 EMBEDDER, CHATTER = "minilm", "tiny-llama"
 CHAT_TOKENS_MAX = 32
-QUESTIONS = (
+QUERIES = (
     "parse a date from a string",
     "compress data to save space",
     "read a settings file in INI format",
@@ -25,20 +25,20 @@ class DemoJob:
 
 
 TEXTS_JOB = DemoJob("embeddings", "/v1/embeddings")
-QUESTIONS_JOB = DemoJob("questions", "/v1/embeddings")
+QUERIES_JOB = DemoJob("questions", "/v1/embeddings")
 CHAT_JOB = DemoJob("chat", "/v1/chat/completions")
-JOBS = (TEXTS_JOB, QUESTIONS_JOB, CHAT_JOB)
+JOBS = (TEXTS_JOB, QUERIES_JOB, CHAT_JOB)
 
 
-def write_inputs(out: Path, documented: Sequence[Documented], prompt_count: int) -> None:
+def write_inputs(out: Path, documented: Sequence[DocumentedName], prompt_count: int) -> None:
     """Write the requests of every job into `out`."""
     bodies = {
         TEXTS_JOB: ((d.name, _embedding(d.text)) for d in documented),
-        QUESTIONS_JOB: ((question, _embedding(question)) for question in QUESTIONS),
+        QUERIES_JOB: ((question, _embedding(question)) for question in QUERIES),
         CHAT_JOB: _chats([d.name for d in documented], prompt_count),
     }
     for job in JOBS:
-        write_requests(Files.of(out, job.name).requests, job.endpoint, bodies[job])
+        write_requests(JobFiles.of(out, job.name).requests, job.endpoint, bodies[job])
 
 
 def _embedding(text: str) -> Mapping[str, object]:

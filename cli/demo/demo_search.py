@@ -48,7 +48,7 @@ def read_embeddings(path: Path) -> "tuple[list[str], Vectors]":
     )
 
 
-def nearest(
+def most_similar(
     names: Sequence[str], vectors: "Vectors", question: "Vectors", count: int
 ) -> list[tuple[str, float]]:
     """Return the `count` names nearest to `question` with their cosine, the nearest first."""

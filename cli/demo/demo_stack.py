@@ -31,7 +31,7 @@ _READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class StackEndpoint:
     """Where a stack listens and the key of its tenant."""
 
     url: str
@@ -45,7 +45,7 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
     When the block fails, or asks for it, the logs are kept in `logs_of_failure`. A killed demo
     takes the stack along: the kernel tells it to stop.
     """
-    remove_left_overs(Path(tempfile.gettempdir()), time.time())
+    remove_stale_folders(Path(tempfile.gettempdir()), time.time())
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     held = _held(folder, os.O_CREAT)
     data = folder / "data"
@@ -65,7 +65,7 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
         os.close(held)
 
 
-def remove_left_overs(folder: Path, now_s: float) -> None:
+def remove_stale_folders(folder: Path, now_s: float) -> None:
     """Remove from `folder` what demos left behind that were killed; `now_s` is the time of day.
 
     A demo holds its folder by the lock of a file in it, which the kernel drops with the process.
@@ -109,12 +109,12 @@ class StartingStack:
         """Copy what every role said so far to where a failure is looked into."""
         shutil.copytree(self._logs, self._kept_logs, dirs_exist_ok=True)
 
-    def wait_until_ready(self) -> Endpoint:
+    def wait_until_ready(self) -> StackEndpoint:
         """Return where it listens. Raises StackError, StackTimeoutError."""
         deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s:
             if ready := _READY.search(self._log.read_bytes()):
-                return Endpoint(ready[1].decode(), ready[2].decode())
+                return StackEndpoint(ready[1].decode(), ready[2].decode())
             if self._process.has_ended():
                 raise StackError(f"The stack did not start. {self._last_words()}".rstrip())
             time.sleep(_POLL_S)
@@ -133,7 +133,7 @@ def _up(models: Mapping[str, Path], data: Path) -> Child:
         name=_NAME,
         argv=(sys.executable, "-m", "cli.main", "up", *options, *asked),
         env={"PYTHONUNBUFFERED": "1"},
-        dies_by=signal.SIGTERM,  # it then stops its own children in order
+        parent_death_signal=signal.SIGTERM,  # it then stops its own children in order
     )
 
 
@@ -145,4 +145,4 @@ def _stop(process: ChildProcess) -> None:
         while not process.has_ended() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
     finally:
-        process.bury()
+        process.kill_and_reap()

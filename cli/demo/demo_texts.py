@@ -20,7 +20,7 @@ _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
-class Documented:
+class DocumentedName:
     """A public function, class or method of the library and what it says of itself."""
 
     name: str  # dotted, unique
@@ -32,20 +32,20 @@ def standard_library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def collect(library: Path, count_max: int) -> list[Documented]:
+def collect_docstrings(library: Path, count_max: int) -> list[DocumentedName]:
     """Return at most `count_max` documented names below `library`, spread evenly, by name."""
-    found: dict[str, Documented] = {}
+    found: dict[str, DocumentedName] = {}
     for path in sorted(library.rglob("*.py")):
         inside = path.relative_to(library)
         module = module_name(inside)
         if not _LEFT_OUT.isdisjoint(inside.parts) or "._" in f".{module}":
             continue
-        for documented in documented_in(_source(path), module):
+        for documented in parse_docstrings(_source(path), module):
             found.setdefault(documented.name, documented)
     return spread([found[name] for name in sorted(found)], count_max)
 
 
-def documented_in(source: bytes, module: str) -> Iterator[Documented]:
+def parse_docstrings(source: bytes, module: str) -> Iterator[DocumentedName]:
     """Yield the public names of a module that have a docstring, in the order of the source.
 
     A source that this Python cannot parse has none.
@@ -67,19 +67,19 @@ def module_name(path: Path) -> str:
     return name.removeprefix("_py")
 
 
-def spread(documented: Sequence[Documented], count_max: int) -> list[Documented]:
+def spread(documented: Sequence[DocumentedName], count_max: int) -> list[DocumentedName]:
     """Return at most `count_max` of them, evenly over the whole, in their order."""
     count = min(len(documented), count_max)
     return [documented[index * len(documented) // count] for index in range(count)]
 
 
-def _walk(body: Sequence[ast.stmt], parent: str) -> Iterator[Documented]:
+def _walk(body: Sequence[ast.stmt], parent: str) -> Iterator[DocumentedName]:
     for node in body:
         if not isinstance(node, _Documented) or node.name.startswith("_"):
             continue
         name = f"{parent}.{node.name}"
         if prose := _prose(ast.get_docstring(node) or ""):
-            yield Documented(name, f"{name}: {prose}"[:TEXT_CHARS_MAX])
+            yield DocumentedName(name, f"{name}: {prose}"[:TEXT_CHARS_MAX])
         if isinstance(node, ast.ClassDef):
             yield from _walk(node.body, name)
 

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 import uvloop
 
-from cli.chat.default_model import chat_model
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, api_base, connect, sent_key
+from cli.chat.default_model import first_chat_model
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, api_base, checked_key, connect
 from cli.exits import ExitCode
-from cli.load.load_clients import Seen, load, percentile
-from cli.load.load_connection import Target
-from cli.output_tables import Form, FormOption, write_json, write_table
+from cli.load.load_clients import LoadResult, percentile, run_load
+from cli.load.load_connection import LoadTarget
+from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
 
 _SHARES = (0.5, 0.95, 0.99)
 
@@ -29,7 +29,7 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
     prompt: Annotated[str, typer.Option(help="What every call asks.")] = "Say hello.",
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 16,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one call.")] = 60.0,
-    form: FormOption = Form.TABLE,
+    form: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
@@ -39,17 +39,19 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
     the machine with the server if it runs there. Exit code 1 when no call succeeded.
     """
     with connect(url, key) as client:
-        name = model or chat_model(client)
+        name = model or first_chat_model(client)
     body = {
         "model": name,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
         "stream": stream,
     }
-    target = Target(api_base(url), sent_key(key), json.dumps(body).encode())
-    seen = uvloop.run(load(target, client_count=clients, seconds=seconds, call_timeout_s=timeout))
+    target = LoadTarget(api_base(url), checked_key(key), json.dumps(body).encode())
+    seen = uvloop.run(
+        run_load(target, client_count=clients, seconds=seconds, call_timeout_s=timeout)
+    )
     found = {"model": name, "clients": clients, "stream": stream, **result(seen, stream=stream)}
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(found)
     else:
         write_table(("measure", "value"), result_rows(found))
@@ -57,7 +59,7 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
         raise typer.Exit(ExitCode.FAILED)
 
 
-def result(seen: Seen, *, stream: bool) -> dict[str, object]:
+def result(seen: LoadResult, *, stream: bool) -> dict[str, object]:
     """Return the measures by name; times in milliseconds, none without a call that succeeded."""
     measures: dict[str, object] = {
         "seconds": round(seen.seconds, 3),

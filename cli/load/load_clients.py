@@ -10,18 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cli.exits import CommandError
-from cli.load.load_connection import Call, Connection, Target
+from cli.load.load_connection import LoadConnection, LoadTarget, TimedCall
 
 _PAUSE_S = 0.2
 """After a failed call: a server that refuses at once must not be hammered."""
 
 
-class ServerAwayError(CommandError):
+class ServerUnavailableError(CommandError):
     """The server does not answer."""
 
 
 @dataclass(slots=True)
-class Seen:
+class LoadResult:
     """What all clients saw until the time was over."""
 
     seconds: float = 0.0
@@ -30,7 +30,7 @@ class Seen:
     event_count: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
-    def take(self, call: Call) -> None:
+    def take(self, call: TimedCall) -> None:
         """Count an ended call."""
         self.event_count += call.event_count
         if call.error:
@@ -45,31 +45,33 @@ class Seen:
         return len(self.latencies_s) / self.seconds
 
 
-async def load(target: Target, *, client_count: int, seconds: float, call_timeout_s: float) -> Seen:
+async def run_load(
+    target: LoadTarget, *, client_count: int, seconds: float, call_timeout_s: float
+) -> LoadResult:
     """Let clients call for `seconds`; calls that then still run are cut and not counted.
 
-    Raises ServerAwayError when there is no connection at the beginning.
+    Raises ServerUnavailableError when there is no connection at the beginning.
     """
     try:
         async with asyncio.timeout(call_timeout_s):
             first = await target.connect()
     except OSError as failure:  # TimeoutError is one
-        raise ServerAwayError(
+        raise ServerUnavailableError(
             f"Cannot reach {target.url}. Is it up? --url or MILLRACE_URL says where."
         ) from failure
-    seen = Seen()
+    seen = LoadResult()
     began_s = time.perf_counter()
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
             for number in range(client_count):
                 connection = first if number == 0 else None
-                group.create_task(_call_on(target, connection, seen, call_timeout_s))
+                group.create_task(_repeat_calls(target, connection, seen, call_timeout_s))
     seen.seconds = time.perf_counter() - began_s
     return seen
 
 
-async def _call_on(
-    target: Target, connection: Connection | None, seen: Seen, call_timeout_s: float
+async def _repeat_calls(
+    target: LoadTarget, connection: LoadConnection | None, seen: LoadResult, call_timeout_s: float
 ) -> None:
     """Call until cancelled, over a new connection whenever the old one is gone."""
     try:

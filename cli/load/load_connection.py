@@ -19,7 +19,7 @@ _BODY_KEPT_MAX = 64 * 1024
 
 
 @dataclass(slots=True)
-class Call:
+class TimedCall:
     """One call; times are `time.perf_counter()` seconds, 0 for what did not happen."""
 
     began_s: float
@@ -39,7 +39,7 @@ class Call:
         return self.first_s - self.began_s
 
 
-class Target:
+class LoadTarget:
     """Where calls go and what they ask: every call sends the same bytes."""
 
     def __init__(self, base_url: str, key: str, body: bytes) -> None:
@@ -56,11 +56,11 @@ class Target:
         )
         self.request = head.encode() + body
 
-    async def connect(self) -> "Connection":
+    async def connect(self) -> "LoadConnection":
         """Return an open connection. Raises OSError."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            Connection,
+            LoadConnection,
             self.host,
             self.port,
             ssl=self.tls,
@@ -83,28 +83,28 @@ class _Parsed(Protocol):
     def should_keep_alive(self) -> bool: ...
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """An open connection; the callbacks without underscore are asyncio's and httptools'."""
 
     def __init__(self) -> None:
         """Not connected yet."""
         self._transport: asyncio.Transport | None = None
-        self._ended: asyncio.Future[Call] | None = None
-        self._call = Call(0.0)
+        self._ended: asyncio.Future[TimedCall] | None = None
+        self._call = TimedCall(0.0)
         self._parser = cast("_Parsed", httptools.HttpResponseParser(self))
         self._tail = b""  # of the stream: the line that has not ended
         self._kept = b""  # of an error's body
         self._is_stream = self._is_done = False
         self.is_open = False
 
-    async def ask(self, request: bytes) -> Call:
+    async def ask(self, request: bytes) -> TimedCall:
         """Send a request and return its call; one that failed says why."""
         assert self._transport is not None
         self._ended = asyncio.get_running_loop().create_future()
         self._parser = cast("_Parsed", httptools.HttpResponseParser(self))
         self._tail = self._kept = b""
         self._is_stream = self._is_done = False
-        self._call = Call(time.perf_counter())
+        self._call = TimedCall(time.perf_counter())
         self._transport.write(request)
         return await self._ended
 

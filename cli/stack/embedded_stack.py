@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Self
 
 from cli.stack.errors import StackError
-from cli.stack.processes.ports import HOST, is_free, is_ready, kept_ports
-from cli.stack.processes.readiness_lines import FirstWords
+from cli.stack.processes.ports import HOST, is_api_ready, is_free, reserve_ports
+from cli.stack.processes.readiness_lines import ReadinessLines
 from cli.stack.processes.role_children import (
     CONTROL_PLANE,
     MEMBERS_FOLDER,
     api_env,
+    refuse_reserved_variables,
     replica_env,
-    require_own,
     role_child,
     served_classes,
     shared_env,
@@ -35,8 +35,8 @@ from cli.stack.processes.supervisor import Supervisor
 from cli.stack.served_models import ServedModel
 from cli.stack.services import embedded_kafka, embedded_postgres
 from cli.stack.services.external_services import DATABASE, KAFKA
-from cli.stack.stack_setup import ensure_installed, replicas_ready
-from cli.stack.state.data_folder import cache_dir, exclusive
+from cli.stack.stack_setup import prepare_installation, watch_replica_credit
+from cli.stack.state.data_folder import cache_dir, lock_data_folder
 from cli.stack.state.stack_state import StackState, remove_state, write_state
 from cli.stack.state.webhook_key import ROLES as WEBHOOK_ROLES
 from cli.stack.state.webhook_key import webhook_env
@@ -70,7 +70,7 @@ class EmbeddedStack:
 
         Raises SettingsError.
         """
-        require_own(env)
+        refuse_reserved_variables(env)
         self._options, self._env = options, env
         self._session_timeout_s = KafkaSettings.from_env({KAFKA: "ours", **env}).session_timeout_s
         self._closing = contextlib.ExitStack()
@@ -80,7 +80,7 @@ class EmbeddedStack:
 
     def __enter__(self) -> Self:
         """Hold the data folder. Raises DataFolderInUseError, SettingsError."""
-        self._closing.enter_context(exclusive(self._options.data))
+        self._closing.enter_context(lock_data_folder(self._options.data))
         shutil.rmtree(temporary_folder(self._options.data), ignore_errors=True)
         temporary_folder(self._options.data).mkdir(mode=0o700)
         return self
@@ -117,10 +117,10 @@ class EmbeddedStack:
         self._start_services(broker, server, should_stop)
         log = KafkaSettings.from_env({**self._env, **env})  # outside brokers: copies, encryption
         with _cut_short(should_stop):
-            self.key = ensure_installed(data, log, database_url, self._options.models)
+            self.key = prepare_installation(data, log, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
         names = [name for name in CONTROL_PLANE if name != "api"]
-        roles = FirstWords(data / "logs", names)
+        roles = ReadinessLines(data / "logs", names)
         self._start_control_plane(env, ports)
         write_state(
             data,
@@ -133,10 +133,10 @@ class EmbeddedStack:
             ),
         )
         waits: dict[str, Callable[[], bool]] = {n: partial(roles.said, n) for n in names}
-        waits["the API"] = partial(is_ready, ports["api"])
+        waits["the API"] = partial(is_api_ready, ports["api"])
         with contextlib.ExitStack() as watching:
             with _cut_short(should_stop):
-                credit = replicas_ready(log, self._wanted_credit())
+                credit = watch_replica_credit(log, self._wanted_credit())
                 waits["a model"] = watching.enter_context(credit)
             for what, ready in waits.items():
                 self._wait_until(ready, should_stop, what, READY_S_MAX)
@@ -165,7 +165,9 @@ class EmbeddedStack:
         port = self._options.port
         if port == 0:
             names.append("api")
-        ports = dict(kept_ports(self._options.data / "ports.json", tuple(names), random.Random()))
+        ports = dict(
+            reserve_ports(self._options.data / "ports.json", tuple(names), random.Random())
+        )
         if port:
             if not is_free(port):
                 raise StackError(f"Port {port} is taken; choose another one or --port 0.")
@@ -185,7 +187,7 @@ class EmbeddedStack:
         server = None
         if DATABASE not in self._env:
             server = embedded_postgres.EmbeddedPostgres(data)
-            self._closing.callback(server.leave)
+            self._closing.callback(server.remove_socket_folder)
             server.prepare()
         return broker, server
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.stack.errors import JarMismatchError, JarUnavailableError
-from cli.stack.state.data_folder import locked
+from cli.stack.state.data_folder import file_lock
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -42,7 +42,7 @@ def cached_jars(cache: Path) -> Path:
     if wanted.is_dir():
         return wanted
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / "kafka-jars.lock"):
+    with file_lock(cache / "kafka-jars.lock"):
         if not wanted.is_dir():
             _download(read_lock(lock_text), wanted)
     return wanted

@@ -21,8 +21,8 @@ from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import spawn
 from cli.stack.services.embedded_kafka import READY_S_MAX, EmbeddedKafka
-from cli.stack.services.java_command import aot_cache_of
-from cli.stack.state.data_folder import cache_dir, locked
+from cli.stack.services.java_command import aot_cache_path
+from cli.stack.state.data_folder import cache_dir, file_lock
 from core.errors import MillraceError
 from topics.clients.admin import LogAdmin
 from topics.clients.consumer import LogConsumer
@@ -42,13 +42,13 @@ END_S_MAX = 120.0
 _POLL_S = 0.1
 
 
-def ensure_rehearsed(cache: Path) -> None:
+def ensure_aot_cache(cache: Path) -> None:
     """Rehearse unless there is a cache below `cache`; two that come at once rehearse one time.
 
     A rehearsal that fails is told and changes nothing. Raises what `cached_jars` raises.
     """
-    kept = aot_cache_of(cached_jars(cache))
-    with locked(cache / "kafka-rehearsal.lock"):
+    kept = aot_cache_path(cached_jars(cache))
+    with file_lock(cache / "kafka-rehearsal.lock"):
         if kept.exists():
             return
         with tempfile.TemporaryDirectory(dir=cache, prefix="kafka-rehearsal-") as folder:
@@ -67,7 +67,7 @@ def _rehearse(cache: Path, folder: Path, made: Path) -> None:
     child = replace(
         child,  # profiles are written by a compiler that is not held back
         env={**child.env, "JDK_JAVA_OPTIONS": ""},
-        dies_by=signal.SIGKILL,
+        parent_death_signal=signal.SIGKILL,
     )
     process = spawn(child, folder)
     try:
@@ -76,7 +76,7 @@ def _rehearse(cache: Path, folder: Path, made: Path) -> None:
         process.send(signal.SIGTERM)
         _await(process.has_ended, END_S_MAX)
     finally:
-        process.bury()
+        process.kill_and_reap()
 
 
 def _await(check: Callable[[], bool], timeout_s: float) -> None:
@@ -124,4 +124,4 @@ def _read(servers: str, protocol: Literal["classic", "consumer"]) -> None:
 
 if __name__ == "__main__":
     CLIENT_LOG.setLevel(logging.CRITICAL)  # a broker that has just begun refuses a few questions
-    ensure_rehearsed(cache_dir(os.environ))
+    ensure_aot_cache(cache_dir(os.environ))

@@ -28,7 +28,7 @@ TENANT = "default"
 _BROKER_S_MAX = 60.0
 
 
-def ensure_installed(
+def prepare_installation(
     data: Path, kafka: KafkaSettings, database_url: str, models: Sequence[ServedModel]
 ) -> str:
     """Bring log and database up to date and return the key of the stack's own tenant.
@@ -62,7 +62,7 @@ def ensure_installed(
 
 
 @contextmanager
-def replicas_ready(
+def watch_replica_credit(
     kafka: KafkaSettings, wanted: Iterable[tuple[str, str]]
 ) -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether credit was granted for all of `wanted`: pool, class."""

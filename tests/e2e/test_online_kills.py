@@ -9,7 +9,7 @@ import httpx
 import psutil
 import pytest
 
-from cli.stack.processes.ports import accepts
+from cli.stack.processes.ports import accepts_connections
 from tests.e2e.online_streams import ENDPOINT, StreamSeen, replica_metric, run_streams, ways
 from tests.support.stacks import Stack, await_true, running_stack
 from tests.support.streaming_upstream import StreamingUpstream, streaming_upstream
@@ -161,9 +161,9 @@ def test_a_broker_that_restarts_refuses_calls_for_a_moment(
 
     def restart() -> None:
         broker(stack).send_signal(signal.SIGTERM)
-        await_true(lambda: not accepts(port), "the broker to go", 30.0)
+        await_true(lambda: not accepts_connections(port), "the broker to go", 30.0)
         with ThreadPoolExecutor(1) as pool:
-            opened = pool.submit(moment_of, lambda: accepts(port), BROKER_START_S_MAX)
+            opened = pool.submit(moment_of, lambda: accepts_connections(port), BROKER_START_S_MAX)
             while not opened.done():
                 refusals.append(refusal(stack))
                 time.sleep(0.2)  # polls; the broker needs the processors to start

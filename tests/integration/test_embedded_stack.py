@@ -149,11 +149,11 @@ def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
             poll_until(
                 lambda name=name, killed=killed: stack.supervisor.pid(name) not in {None, killed},  # type: ignore[misc]
                 timeout_s=30,
-                step=stack.supervisor.step,
+                step=stack.supervisor.run_once,
             )
-            poll_until(is_ready, timeout_s=READY_S_MAX, step=stack.supervisor.step)
+            poll_until(is_ready, timeout_s=READY_S_MAX, step=stack.supervisor.run_once)
         assert_marks(stack, "marks")
-        assert all(count >= 1 for count in stack.supervisor.restarts().values())
+        assert all(count >= 1 for count in stack.supervisor.restart_counts().values())
 
 
 def test_two_stacks_run_side_by_side(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_stale_lock_with_a_foreign_pid_does_not_hinder_a_start(tmp_path: Path)
     supervisor.start([server.child()])
     try:
         supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
-        assert supervisor.restarts() == {"postgres": 0}
+        assert supervisor.restart_counts() == {"postgres": 0}
     finally:
         supervisor.stop()
 
@@ -240,13 +240,15 @@ def test_a_childs_own_children_end_with_it(tmp_path: Path, ending: str) -> None:
     supervisor.start([child])
     pid = supervisor.pid("parent")
     assert pid is not None
-    poll_until(lambda: len(psutil.Process(pid).children()) == 1, timeout_s=30, step=supervisor.step)
+    poll_until(
+        lambda: len(psutil.Process(pid).children()) == 1, timeout_s=30, step=supervisor.run_once
+    )
     (grandchild,) = psutil.Process(pid).children()
 
     if ending == "death":
         os.kill(pid, signal.SIGKILL)
-        poll_until(lambda: supervisor.pid("parent") is None, timeout_s=30, step=supervisor.step)
-        supervisor.step()
+        poll_until(lambda: supervisor.pid("parent") is None, timeout_s=30, step=supervisor.run_once)
+        supervisor.run_once()
     supervisor.stop()
 
     poll_until(
@@ -264,6 +266,6 @@ def test_a_child_writes_to_its_log_which_is_emptied_when_large(tmp_path: Path) -
     process = spawn(Child(name="talker", argv=("echo", "hello")), tmp_path)
     poll_until(process.has_ended, timeout_s=30, step=lambda: None)
 
-    assert process.bury() == 0
+    assert process.kill_and_reap() == 0
     assert log.read_bytes() == b"hello\n"
     assert (tmp_path / "talker.log.1").stat().st_size == 11 * 1024 * 1024

@@ -9,15 +9,17 @@ import pytest
 from cli.stack import rehearsal
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
-from cli.stack.services.java_command import aot_cache_of, program
+from cli.stack.services.java_command import aot_cache_path, java_command
 from cli.stack.state.data_folder import cache_dir
 
 
 def test_the_cache_is_one_that_java_takes(tmp_path: Path) -> None:
     cache = cache_dir(os.environ)
-    rehearsal.ensure_rehearsed(cache)
+    rehearsal.ensure_aot_cache(cache)
     strictly = ("-XX:AOTMode=on",)  # ends the program when the cache does not fit
-    command = program(cached_jars(cache), tmp_path, "kafka.Kafka", "--version", options=strictly)
+    command = java_command(
+        cached_jars(cache), tmp_path, "kafka.Kafka", "--version", options=strictly
+    )
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split()[:1]) == (0, ["4.3.1"]), done.stderr
 
@@ -32,9 +34,9 @@ def test_a_failed_rehearsal_is_told_and_leaves_nothing(
         raise StackTimeoutError("too slow")
 
     monkeypatch.setattr(rehearsal, "_rehearse", fail)
-    rehearsal.ensure_rehearsed(tmp_path)
+    rehearsal.ensure_aot_cache(tmp_path)
     assert "too slow" in caplog.text
-    assert not aot_cache_of(tmp_path / jars.name).exists()
+    assert not aot_cache_path(tmp_path / jars.name).exists()
     assert {path.name for path in tmp_path.iterdir()} <= {
         jars.name,
         "kafka-jars.lock",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.processes.exit_reason import reason_in
+from cli.stack.processes.exit_reason import last_exit_reason
 from cli.stack.processes.role_children import MODULES
 from core.role_life import WRONG_SETTINGS
 
@@ -49,6 +49,6 @@ def test_wrong_settings_of_all_kinds_are_told_in_one_shape(role: str, tmp_path: 
         )
 
     assert ended.returncode == WRONG_SETTINGS
-    reason = reason_in(log)
+    reason = last_exit_reason(log)
     assert reason is not None, log.read_text()
     assert [name for name in wrong if name not in reason] == []

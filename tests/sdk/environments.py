@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cli.stack.state.data_folder import cache_dir, locked
+from cli.stack.state.data_folder import cache_dir, file_lock
 
 HERE = Path(__file__).parent
 JAVASCRIPT = HERE.parents[1] / "examples" / "javascript"
@@ -79,7 +79,7 @@ def _cached(name: str, lock: bytes, install: Callable[[Path], None]) -> Path:
     if wanted.is_dir():
         return wanted
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / f"client-{name}.lock"):
+    with file_lock(cache / f"client-{name}.lock"):
         if not wanted.is_dir():
             prefix = f"client-partial-{name}-"
             for left_over in cache.glob(f"{prefix}*"):  # of an installation that was killed

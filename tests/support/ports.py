@@ -4,7 +4,7 @@ import random
 import uuid
 from pathlib import Path
 
-from cli.stack.processes.ports import kept_ports
+from cli.stack.processes.ports import reserve_ports
 
 
 def free_port(folder: Path) -> int:
@@ -13,5 +13,5 @@ def free_port(folder: Path) -> int:
     It is below those that the kernel hands out, and no other test or stack chooses it while this
     process lives. `folder` gets a file that says so.
     """
-    ports = kept_ports(folder / f"port-{uuid.uuid4().hex}.json", ("server",), random.Random())
+    ports = reserve_ports(folder / f"port-{uuid.uuid4().hex}.json", ("server",), random.Random())
     return ports["server"]

@@ -34,7 +34,9 @@ class Child:
     cwd: str = "/"
     stage: int = 1  # a higher stage stops earlier; equal stages stop together
     stop_signal: signal.Signals = signal.SIGTERM
-    dies_by: signal.Signals = signal.SIGKILL  # sent by the kernel when the parent is gone
+    parent_death_signal: signal.Signals = (
+        signal.SIGKILL
+    )  # sent by the kernel when the parent is gone
     stop_timeout_s: float = 8.0
     restart: bool = True
     niceness: int = 0  # above 0: it gives way to the others when the machine is busy
@@ -44,7 +46,7 @@ class Child:
     before_start: Callable[[], None] = _nothing  # clears what a killed predecessor left
 
 
-class Process(Protocol):
+class RunningChild(Protocol):
     """What the supervisor needs of a running child."""
 
     @property
@@ -60,7 +62,7 @@ class Process(Protocol):
         """Signal the process; nothing happens when it has ended."""
         ...
 
-    def bury(self) -> int:
+    def kill_and_reap(self) -> int:
         """Kill what is left of its process group, reap it, and return its exit code."""
         ...
 
@@ -74,23 +76,23 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
+        """See `RunningChild`."""
         return self._popen.pid
 
     def has_ended(self) -> bool:
-        """See `Process`. The dead child is not reaped yet, so its ids are not used again."""
+        """See `RunningChild`. The dead child is not reaped yet, so its ids are not used again."""
         if self._popen.returncode is not None:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, options) is not None
 
     def send(self, number: signal.Signals) -> None:
-        """See `Process`."""
+        """See `RunningChild`."""
         if not self.has_ended():
             os.kill(self.pid, number)
 
-    def bury(self) -> int:
-        """See `Process`. The group goes first: once reaped, its id might name another group."""
+    def kill_and_reap(self) -> int:
+        """See `RunningChild`. The group goes first: once reaped, its id might name another group."""
         if self._popen.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
         return self._popen.wait()
@@ -104,10 +106,10 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
     """
     child.before_start()
     parent = os.getpid()
-    dies_by = int(child.dies_by)
+    parent_death_signal = int(child.parent_death_signal)
 
     def die_with_parent() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, dies_by, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, parent_death_signal, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)  # the parent ended before the line above
 

@@ -12,7 +12,7 @@ class _Line(msgspec.Struct):
     reason: str | None = None
 
 
-def reason_in(log: Path) -> str | None:
+def last_exit_reason(log: Path) -> str | None:
     """Return the reason that the log gave last; None where it tells none."""
     try:
         with log.open("rb") as file:

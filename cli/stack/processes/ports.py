@@ -24,7 +24,7 @@ _claimed: set[int] = set()
 _ANSWER_S_MAX = 2.0
 
 
-def kept_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
+def reserve_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
     """Return one free port a name: those in `path` while all are still free, else new ones.
 
     A damaged file holds none. The choice is written to `path`, and no other stack of the machine
@@ -59,14 +59,14 @@ def is_free(port: int) -> bool:
         return True
 
 
-def accepts(port: int) -> bool:
+def accepts_connections(port: int) -> bool:
     """Whether somebody listens on `port`."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex((HOST, port)) == 0
 
 
-def is_ready(port: int) -> bool:
+def is_api_ready(port: int) -> bool:
     """Whether the API on `port` says that it can serve."""
     connection = http.client.HTTPConnection(HOST, port, timeout=_ANSWER_S_MAX)
     try:

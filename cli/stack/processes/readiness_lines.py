@@ -12,7 +12,7 @@ class _Line(msgspec.Struct):
     event: str | None = None
 
 
-class FirstWords:
+class ReadinessLines:
     """Reads what children write to their logs from now on."""
 
     def __init__(self, log_dir: Path, names: Iterable[str]) -> None:

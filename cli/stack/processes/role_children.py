@@ -11,7 +11,7 @@ from cli.stack.served_models import ServedModel
 from cli.stack.services.external_services import (
     DATABASE,
     KAFKA,
-    names_objects,
+    names_object_store,
     require_all_or_none,
 )
 from core.errors import SettingsError
@@ -84,7 +84,7 @@ def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
         cwd=".",
         stage=_ROLE_STAGE,
         stop_signal=signal.SIGTERM,
-        dies_by=signal.SIGKILL,
+        parent_death_signal=signal.SIGKILL,
         stop_timeout_s=_REPLICA_STOP_S,
         niceness=_BULK_NICENESS if name in _BULK_ROLES else 0,
         backoff_s_max=_REPLICA_BACKOFF_S_MAX if role == "gpu-consumer" else BACKOFF_S_MAX,
@@ -97,12 +97,12 @@ def shared_env(kafka: str, database_url: str, data: Path, env: Mapping[str, str]
     An object store that `env` names is used instead of the folder in `data`.
     """
     services = {KAFKA: kafka, DATABASE: database_url}
-    if names_objects(env):
+    if names_object_store(env):
         return services
     return {**services, "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects")}
 
 
-def require_own(env: Mapping[str, str]) -> None:
+def refuse_reserved_variables(env: Mapping[str, str]) -> None:
     """Refuse what would not count, and parts of an installation. Raises SettingsError: what does.
 
     See `require_all_or_none`.

@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
-from cli.stack.processes.child import Child, Process, shorten_log, spawn
-from cli.stack.processes.exit_reason import reason_in
+from cli.stack.processes.child import Child, RunningChild, shorten_log, spawn
+from cli.stack.processes.exit_reason import last_exit_reason
 from core.clock import Clock, SystemClock
 from core.role_life import WRONG_SETTINGS
 
@@ -40,7 +40,7 @@ def backoff_s(deaths: int, longest_s: float) -> float:
 @dataclass(slots=True)
 class _Watched:
     child: Child
-    process: Process | None = None  # None between a death and the next start
+    process: RunningChild | None = None  # None between a death and the next start
     started_s: float = 0.0
     due_s: float = 0.0
     deaths: int = 0  # in a row
@@ -55,7 +55,7 @@ class Supervisor:
         self,
         log_dir: Path,
         *,
-        spawn: Callable[[Child, Path], Process] = spawn,
+        spawn: Callable[[Child, Path], RunningChild] = spawn,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -75,7 +75,7 @@ class Supervisor:
             self._begin(watched)
             self._watched[child.name] = watched
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Bury the dead, start those whose wait is over, shorten logs. Waits for nothing."""
         now_s = self._clock.monotonic_s()
         for watched in self._watched.values():
@@ -91,7 +91,7 @@ class Supervisor:
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Keep the children running until `should_stop`; the caller then calls `stop`."""
         while not should_stop():
-            self.step()
+            self.run_once()
             self._sleep(POLL_S)
 
     def wait_until(self, ready: Callable[[], bool], *, timeout_s: float, what: str) -> None:
@@ -101,7 +101,7 @@ class Supervisor:
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
         while not ready():
-            self.step()
+            self.run_once()
             self._require_settings()
             if self._clock.monotonic_s() > deadline_s:
                 raise StackTimeoutError(
@@ -114,7 +114,7 @@ class Supervisor:
         process = self._watched[name].process
         return None if process is None or process.has_ended() else process.pid
 
-    def restarts(self) -> dict[str, int]:
+    def restart_counts(self) -> dict[str, int]:
         """How often each child was started again."""
         return {name: watched.restarts for name, watched in self._watched.items()}
 
@@ -146,18 +146,22 @@ class Supervisor:
             if not process.has_ended():
                 log.warning("child_killed", extra={"child": child.name})
                 process.send(signal.SIGKILL)
-            process.bury()
+            process.kill_and_reap()
 
     def _require_settings(self) -> None:
         for name, watched in self._watched.items():
             if watched.refused:
                 log_path = self._log_path(name)
-                raise SettingsRefusedError(f"{name}: {reason_in(log_path) or log_path}")
+                raise SettingsRefusedError(f"{name}: {last_exit_reason(log_path) or log_path}")
 
     def _told_by_the_dead(self) -> str:
         """Return the last words of those that died again and again, and where the logs are."""
         died = [name for name, watched in self._watched.items() if watched.deaths]
-        told = [f"{name}: {reason}" for name in died if (reason := reason_in(self._log_path(name)))]
+        told = [
+            f"{name}: {reason}"
+            for name in died
+            if (reason := last_exit_reason(self._log_path(name)))
+        ]
         return "; ".join([*told, f"see the logs in {self._log_dir}"])
 
     def _log_path(self, name: str) -> Path:
@@ -174,13 +178,13 @@ class Supervisor:
         except OSError as error:  # no memory or no process to be had: a death like any other
             self._postpone(watched, now_s, f"cannot start: {error.strerror}")
 
-    def _mourn(self, watched: _Watched, process: Process, now_s: float) -> None:
-        code = process.bury()
+    def _mourn(self, watched: _Watched, process: RunningChild, now_s: float) -> None:
+        code = process.kill_and_reap()
         watched.process = None
         watched.refused = code == WRONG_SETTINGS
         if now_s - watched.started_s >= HEALTHY_S:
             watched.deaths = 0
-        told = f": {reason_in(self._log_path(watched.child.name))}" if watched.refused else ""
+        told = f": {last_exit_reason(self._log_path(watched.child.name))}" if watched.refused else ""
         self._postpone(watched, now_s, f"exit code {code}{told}")
 
     def _postpone(self, watched: _Watched, now_s: float, reason: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
-from cli.stack.processes.ports import HOST, accepts, kept_ports
-from cli.stack.services.java_command import program
+from cli.stack.processes.ports import HOST, accepts_connections, reserve_ports
+from cli.stack.services.java_command import java_command
 from topics.records.catalogue import RETENTION_DAYS
 from topics.settings import HEARTBEATS_PER_SESSION
 
@@ -86,7 +86,7 @@ class EmbeddedKafka:
         """
         self._jars = cached_jars(self._cache_dir)
         self._home.mkdir(parents=True, exist_ok=True)
-        ports = kept_ports(self._home / "ports.json", ("broker", "controller"), random.Random())
+        ports = reserve_ports(self._home / "ports.json", ("broker", "controller"), random.Random())
         self._broker_port = ports["broker"]
         (self._home / "log4j2.properties").write_text(LOGGING)
         properties = server_properties(
@@ -114,13 +114,13 @@ class EmbeddedKafka:
             cwd=str(self._home),
             stage=0,
             stop_signal=signal.SIGTERM,
-            dies_by=signal.SIGTERM,
+            parent_death_signal=signal.SIGTERM,
             stop_timeout_s=5.0,
         )
 
     def is_ready(self) -> bool:
         """Whether the broker accepts connections."""
-        return accepts(self._broker_port)
+        return accepts_connections(self._broker_port)
 
     @property
     def _properties(self) -> Path:
@@ -145,7 +145,7 @@ class EmbeddedKafka:
         self, main_class: str, *arguments: str, options: tuple[str, ...] = ()
     ) -> tuple[str, ...]:
         assert self._jars is not None, "prepare() comes first"
-        return program(self._jars, self._home, main_class, *arguments, options=options)
+        return java_command(self._jars, self._home, main_class, *arguments, options=options)
 
 
 def server_properties(

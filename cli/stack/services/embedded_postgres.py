@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from cli.stack.errors import StackError
 from cli.stack.processes.child import Child
-from cli.stack.state.private_files import is_own_folder
+from cli.stack.state.private_files import is_owned_folder
 
 DATABASE = "millrace"
 COMMAND_TIMEOUT_S = 60.0
@@ -73,7 +73,7 @@ class EmbeddedPostgres:
             ),
             stage=0,
             stop_signal=signal.SIGINT,
-            dies_by=signal.SIGINT,
+            parent_death_signal=signal.SIGINT,
             stop_timeout_s=5.0,
             before_start=self._remove_stale_locks,
         )
@@ -87,7 +87,7 @@ class EmbeddedPostgres:
         except subprocess.TimeoutExpired:  # a busy machine; whoever waits asks again
             return False
 
-    def leave(self) -> None:
+    def remove_socket_folder(self) -> None:
         """Remove the folder of the socket when the server is gone: it may lie in a shared place."""
         with suppress(OSError):  # a server that was killed left its socket, or another one uses it
             self._socket_dir.rmdir()
@@ -181,7 +181,7 @@ def _holds_a_socket(folder: Path) -> bool:
 def _make_private(folder: Path) -> None:
     """Create `folder` for us alone; one that somebody else made in a shared place is refused."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not is_own_folder(folder):
+    if not is_owned_folder(folder):
         raise StackError(f"{folder} belongs to somebody else.")
     folder.chmod(0o700)
 

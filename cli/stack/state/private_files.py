@@ -22,7 +22,7 @@ def write_private(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
-def is_own_folder(folder: Path) -> bool:
+def is_owned_folder(folder: Path) -> bool:
     """Whether this is a folder of ours: no link to one, and nobody else's."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -95,7 +95,7 @@ def running(*replicas: Replica) -> Iterator[None]:
         for replica in replicas:
             replica.resume()
             replica.process.send(signal.SIGKILL)
-            replica.process.bury()
+            replica.process.kill_and_reap()
 
 
 def await_that(check: Callable[[], bool], timeout_s: float, what: str) -> float:

@@ -57,12 +57,12 @@ def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
     supervisor.start([replica_child(kafka, tmp_path, "replica", env)])
 
     def is_done() -> bool:
-        supervisor.step()
+        supervisor.run_once()
         return bench.has_lag(0)
 
     try:
         await_that(is_done, 170, "every batch")
-        restarts = supervisor.restarts()["replica"]
+        restarts = supervisor.restart_counts()["replica"]
     finally:
         supervisor.stop()
 

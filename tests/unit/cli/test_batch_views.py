@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.admin.rebuild_command import about_limit, as_json, is_well, row, write
+from cli.admin.rebuild_command import as_json, attempt_limit_message, is_consistent, row, write_jobs
 from cli.batch.item_commands import audit_rows, differences, item_fields, item_row
-from cli.batch.result_events import Event, events
-from cli.output_tables import Form
+from cli.batch.result_events import ResultEvent, parse_events
+from cli.output_tables import OutputFormat
 from core.ids import new_uuid
 from core.states import JobKind
 from results.rebuilding.comparison import Comparison
@@ -26,9 +26,9 @@ STREAM = (
     b'event: batch.completed\nid: 3\ndata: {"status":"completed"}\n\n'
 )
 SAID = [
-    Event("", 1, b'{"custom_id":"a\xe2\x80\xa8b","sequence":1}'),
-    Event("", 2, b'{"sequence":2}'),
-    Event("batch.completed", 3, b'{"status":"completed"}'),
+    ResultEvent("", 1, b'{"custom_id":"a\xe2\x80\xa8b","sequence":1}'),
+    ResultEvent("", 2, b'{"sequence":2}'),
+    ResultEvent("batch.completed", 3, b'{"status":"completed"}'),
 ]
 
 
@@ -37,12 +37,12 @@ def test_events_are_whole_however_they_arrive(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(STREAM)]
     blocks = [STREAM[a:b] for a, b in pairwise(places)]
 
-    assert list(events(blocks)) == SAID
+    assert list(parse_events(blocks)) == SAID
 
 
 @given(end=st.integers(0, len(STREAM) - 1))
 def test_a_broken_stream_gives_no_broken_event(end: int) -> None:
-    found = list(events([STREAM[:end]]))
+    found = list(parse_events([STREAM[:end]]))
 
     assert found == SAID[: len(found)]
 
@@ -136,23 +136,23 @@ def test_each_difference_is_a_line(holds: bool, line: str) -> None:
     assert audit_rows(found)[3][0] == "log"
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("form", list(OutputFormat))
 def test_what_was_rebuilt_before_a_failure_is_shown(
-    form: Form, capsys: pytest.CaptureFixture[str]
+    form: OutputFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.SWAPPED)
     verdicts: list[Verdict] = []
 
     def rebuilt() -> Iterator[Rebuilt]:
         yield done
-        assert form is Form.JSON or done.job_id.hex in capsys.readouterr().out
+        assert form is OutputFormat.JSON or done.job_id.hex in capsys.readouterr().out
         raise LogUnavailableError
 
     with pytest.raises(LogUnavailableError):
-        write(rebuilt(), form, verdicts)
+        write_jobs(rebuilt(), form, verdicts)
 
     assert verdicts == [Verdict.SWAPPED]
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         (shown,) = json.loads(capsys.readouterr().out)
         assert shown == {"job": f"batch_{done.job_id.hex}", "verdict": "swapped"}
 
@@ -185,7 +185,7 @@ def test_who_gave_another_limit_of_attempts_is_told_which(
     found = Comparison("a", "b", 0, 0, 1, False, True, True, 10, 0, 0, above, below)
     refused = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.OTHER_LIMIT, found)
 
-    said = about_limit(refused, 1)
+    said = attempt_limit_message(refused, 1)
 
     assert said.startswith(f"batch_{refused.job_id.hex}: MILLRACE_WRITER_ATTEMPTS_MAX is 1, but")
     assert f" {told}: " in said
@@ -204,5 +204,5 @@ def test_who_gave_another_limit_of_attempts_is_told_which(
 def test_a_batch_that_runs_is_no_difference_among_all(
     verdicts: list[Verdict], of_all: bool, of_one: bool
 ) -> None:
-    assert is_well(verdicts, all_jobs=True) is of_all
-    assert is_well(verdicts, all_jobs=False) is of_one
+    assert is_consistent(verdicts, all_jobs=True) is of_all
+    assert is_consistent(verdicts, all_jobs=False) is of_one

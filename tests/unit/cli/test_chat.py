@@ -9,9 +9,9 @@ import httpx2
 import openai
 import pytest
 
-from cli.chat.chat_command import AnswerCutError, Conversation, converse, piped
-from cli.chat.default_model import NoChatModelError, chat_model
-from cli.exits import ExitCode, verdict_on
+from cli.chat.chat_command import AnswerInterruptedError, Conversation, converse, read_stdin
+from cli.chat.default_model import NoChatModelError, first_chat_model
+from cli.exits import ExitCode, describe_failure
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1:9/v1/chat/completions")
 
@@ -119,7 +119,7 @@ def test_an_answer_that_just_ends_is_a_failure(capsys: pytest.CaptureFixture[str
         quiet=False,
     )
 
-    with pytest.raises(AnswerCutError):
+    with pytest.raises(AnswerInterruptedError):
         conversation.ask("one")
 
     captured = capsys.readouterr()
@@ -140,9 +140,11 @@ def test_the_first_model_that_chats_is_taken() -> None:
         return SimpleNamespace(models=SimpleNamespace(list=lambda: iter(models)))
 
     found = client(model("e", "/v1/embeddings"), model("c", "/v1/chat/completions"))
-    assert chat_model(found) == "c"
+    assert first_chat_model(found) == "c"
     with pytest.raises(NoChatModelError):
-        chat_model(client(model("e", "/v1/embeddings"), SimpleNamespace(id="x", model_extra=None)))
+        first_chat_model(
+            client(model("e", "/v1/embeddings"), SimpleNamespace(id="x", model_extra=None))
+        )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_the_first_model_that_chats_is_taken() -> None:
 def test_an_error_in_the_middle_of_a_stream_has_an_exit_code(
     code: str, exit_code: ExitCode
 ) -> None:
-    verdict = verdict_on(openai.APIError("It broke.", REQUEST, body={"code": code}))
+    verdict = describe_failure(openai.APIError("It broke.", REQUEST, body={"code": code}))
 
     assert verdict is not None
     assert verdict.exit_code is exit_code
@@ -163,4 +165,4 @@ def test_a_pipe_may_hold_bytes_of_any_encoding(monkeypatch: pytest.MonkeyPatch) 
     content = io.BytesIO("+ café\n".encode("latin-1") + "+ für\n".encode())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content, encoding="utf-8"))
 
-    assert piped() == "+ caf\N{REPLACEMENT CHARACTER}\n+ für\n"
+    assert read_stdin() == "+ caf\N{REPLACEMENT CHARACTER}\n+ für\n"

@@ -22,7 +22,7 @@ def test_a_child_that_gives_way_has_a_lower_priority(tmp_path: Path) -> None:
         if group.exists():
             assert group.read_text().endswith(" nice 7\n")
     finally:
-        process.bury()
+        process.kill_and_reap()
 
 
 def test_only_what_serves_callers_keeps_its_priority() -> None:
@@ -75,6 +75,6 @@ def test_a_role_starts_in_the_folder_of_the_stack(
 
     process = spawn(replace(role_child("api", "api", {}), argv=tells), tmp_path)
     assert process._popen.wait(20) == 0
-    process.bury()
+    process.kill_and_reap()
 
     assert (tmp_path / "api.log").read_text() == f"{here}\n"

@@ -4,7 +4,7 @@ import openai
 import pytest
 from typer.testing import CliRunner
 
-from cli.client import SILENCE_S, api_base, bounded, connect, sent_key
+from cli.client import READ_TIMEOUT_S, api_base, checked_key, connect, with_time_limit
 from cli.exits import ExitCode, KeyMissingError
 from cli.main import app
 from tests.unit.cli.scripted_server import Answer, serving
@@ -32,13 +32,13 @@ def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
 
 @pytest.mark.parametrize("text", ["sk-1", " sk-1", "sk-1\n", "sk-1\r\n"])
 def test_what_a_copy_put_around_a_key_is_not_sent(text: str) -> None:
-    assert sent_key(text) == "sk-1"
+    assert checked_key(text) == "sk-1"
 
 
 @pytest.mark.parametrize("text", ["", " ", "\r\n"])
 def test_a_key_of_nothing_is_missing(text: str) -> None:
     with pytest.raises(KeyMissingError):
-        sent_key(text)
+        checked_key(text)
 
 
 @pytest.mark.parametrize("key", ["sk-…", "sk-1\nsk-2", "sk-\x1b"])
@@ -83,16 +83,16 @@ def test_a_server_that_says_nothing_is_left_after_a_minute() -> None:
     timeout = connect("http://127.0.0.1:1", "sk-1").timeout
 
     assert isinstance(timeout, openai.Timeout)
-    assert timeout.read == SILENCE_S
+    assert timeout.read == READ_TIMEOUT_S
     assert timeout.connect == 5
 
 
 @pytest.mark.parametrize(
     ("left_s", "retries", "silence_s"),
     [
-        (float("inf"), 2, SILENCE_S),
-        (3 * SILENCE_S, 2, SILENCE_S),
-        (1.5 * SILENCE_S, 2, SILENCE_S / 2),
+        (float("inf"), 2, READ_TIMEOUT_S),
+        (3 * READ_TIMEOUT_S, 2, READ_TIMEOUT_S),
+        (1.5 * READ_TIMEOUT_S, 2, READ_TIMEOUT_S / 2),
         (20, 2, 20 / 3),
         (-5, 2, 1),
     ],
@@ -100,7 +100,7 @@ def test_a_server_that_says_nothing_is_left_after_a_minute() -> None:
 def test_a_call_takes_no_longer_than_what_is_left(
     left_s: float, retries: int, silence_s: float
 ) -> None:
-    client = bounded(connect("http://127.0.0.1:1", "sk-1"), left_s)
+    client = with_time_limit(connect("http://127.0.0.1:1", "sk-1"), left_s)
 
     assert client.max_retries == retries
     assert isinstance(client.timeout, openai.Timeout)

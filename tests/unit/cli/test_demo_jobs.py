@@ -10,16 +10,16 @@ import pytest
 
 from cli.batch.job_progress import JobProgress
 from cli.demo.demo_jobs import (
-    Files,
     FinishedJob,
+    JobFiles,
     custom_ids,
-    problems_of,
+    find_problems,
     run_job,
     write_requests,
 )
-from cli.demo.demo_requests import JOBS, QUESTIONS, write_inputs
-from cli.demo.demo_search import nearest, read_embeddings
-from cli.demo.demo_texts import Documented
+from cli.demo.demo_requests import JOBS, QUERIES, write_inputs
+from cli.demo.demo_search import most_similar, read_embeddings
+from cli.demo.demo_texts import DocumentedName
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState
 from tests.unit.cli.batches import batch
@@ -28,7 +28,7 @@ from tests.unit.cli.batches import batch
 def finished(
     folder: Path, asked: list[str], answered: list[str], refused: list[str], **counts: int
 ) -> FinishedJob:
-    files = Files.of(folder, "job")
+    files = JobFiles.of(folder, "job")
     write_requests(files.requests, "/v1/embeddings", ((name, {}) for name in asked))
     for path, names in ((files.results, answered), (files.errors, refused)):
         path.write_bytes(b"".join(msgspec.json.encode({"custom_id": n}) + b"\n" for n in names))
@@ -40,7 +40,7 @@ def finished(
 def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
     job = finished(tmp_path, ["a", "b", "c"], ["a", "b", "c"], [])
 
-    assert problems_of(job) == []
+    assert find_problems(job) == []
     assert job.items_per_s == 1.5
 
 
@@ -58,22 +58,22 @@ def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
 def test_a_broken_promise_is_seen(
     tmp_path: Path, answered: list[str], refused: list[str], problem: str
 ) -> None:
-    assert problem in problems_of(finished(tmp_path, ["a", "b", "c"], answered, refused))
+    assert problem in find_problems(finished(tmp_path, ["a", "b", "c"], answered, refused))
 
 
 def test_counters_that_differ_from_the_files_are_seen(tmp_path: Path) -> None:
     job = finished(tmp_path, ["a", "b"], ["a", "b"], [], succeeded=1)
 
-    assert problems_of(job) == ["2 requests became 1 outcomes", "1 succeeded, 2 results"]
+    assert find_problems(job) == ["2 requests became 1 outcomes", "1 succeeded, 2 results"]
 
 
 def test_every_job_of_the_demo_has_its_requests(tmp_path: Path) -> None:
-    documented = [Documented(f"module.name_{n}", "text") for n in range(5)]
+    documented = [DocumentedName(f"module.name_{n}", "text") for n in range(5)]
 
     write_inputs(tmp_path, documented, prompt_count=7)
 
-    counts = [len(set(custom_ids(Files.of(tmp_path, job.name).requests))) for job in JOBS]
-    assert counts == [5, len(QUESTIONS), 7]
+    counts = [len(set(custom_ids(JobFiles.of(tmp_path, job.name).requests))) for job in JOBS]
+    assert counts == [5, len(QUERIES), 7]
 
 
 def test_the_nearest_come_first(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_nearest_come_first(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
 
     names, matrix = read_embeddings(tmp_path / "results.jsonl")
-    found = nearest(names, matrix, np.array([0.0, 1.0], np.float32), 2)
+    found = most_similar(names, matrix, np.array([0.0, 1.0], np.float32), 2)
 
     assert [name for name, _ in found] == ["north", "north-east"]
     assert [cosine for _, cosine in found] == pytest.approx([1.0, 0.5**0.5])
@@ -112,7 +112,7 @@ def test_a_job_that_does_not_end_is_told_as_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.demo.demo_jobs.JOB_S_MAX", 0.0)
-    files = Files.of(tmp_path, "texts")
+    files = JobFiles.of(tmp_path, "texts")
     write_requests(files.requests, "/v1/embeddings", [("a", {})])
 
     with pytest.raises(StackTimeoutError, match="The job texts did not end within 0 s"):

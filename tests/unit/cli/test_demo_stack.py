@@ -53,9 +53,9 @@ def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> N
         (folder / "data" / "logs").mkdir(parents=True)
     (left / "demo.lock").touch()
 
-    demo_stack.remove_left_overs(tmp_path, time.time())
+    demo_stack.remove_stale_folders(tmp_path, time.time())
     assert left.exists(), "it may be of a demo that begins"
-    demo_stack.remove_left_overs(tmp_path, time.time() + 120)
+    demo_stack.remove_stale_folders(tmp_path, time.time() + 120)
 
     assert not left.exists()
     assert kept.exists(), "a folder that somebody named so is no demo's"
@@ -68,6 +68,6 @@ def test_the_folder_of_a_demo_that_runs_is_left(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with demo_stack.demo_stack({}, tmp_path / "logs"):
         (data,) = tmp_path.glob("millrace-demo-*")
-        demo_stack.remove_left_overs(tmp_path, time.time() + 120)
+        demo_stack.remove_stale_folders(tmp_path, time.time() + 120)
         assert data.exists()
     assert not data.exists()

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from cli.demo.demo_texts import (
     TEXT_CHARS_MAX,
-    Documented,
-    collect,
-    documented_in,
+    DocumentedName,
+    collect_docstrings,
     module_name,
+    parse_docstrings,
     spread,
     standard_library,
 )
@@ -48,17 +48,17 @@ def drawing():
 
 
 def test_public_names_with_prose_are_found_in_order() -> None:
-    assert list(documented_in(SOURCE, "io")) == [
-        Documented("io.parse", "io.parse: Parse a text."),
-        Documented("io.wait", "io.wait: Wait."),
-        Documented("io.Reader", "io.Reader: Reads."),
-        Documented("io.Reader.read", "io.Reader.read: Read it."),
+    assert list(parse_docstrings(SOURCE, "io")) == [
+        DocumentedName("io.parse", "io.parse: Parse a text."),
+        DocumentedName("io.wait", "io.wait: Wait."),
+        DocumentedName("io.Reader", "io.Reader: Reads."),
+        DocumentedName("io.Reader.read", "io.Reader.read: Read it."),
     ]
 
 
 def test_a_source_that_does_not_parse_has_none() -> None:
-    assert list(documented_in(b"def (", "bad")) == []
-    assert list(documented_in(b"\0", "bad")) == []
+    assert list(parse_docstrings(b"def (", "bad")) == []
+    assert list(parse_docstrings(b"\0", "bad")) == []
 
 
 def test_a_module_has_the_name_that_people_import() -> None:
@@ -68,7 +68,7 @@ def test_a_module_has_the_name_that_people_import() -> None:
 
 
 def test_a_spread_reaches_over_the_whole() -> None:
-    all_of_them = [Documented(f"{n:03}", "") for n in range(100)]
+    all_of_them = [DocumentedName(f"{n:03}", "") for n in range(100)]
 
     assert [d.name for d in spread(all_of_them, 4)] == ["000", "025", "050", "075"]
     assert spread(all_of_them, 1000) == all_of_them
@@ -76,7 +76,7 @@ def test_a_spread_reaches_over_the_whole() -> None:
 
 
 def test_the_standard_library_has_thousands() -> None:
-    found = collect(standard_library(), 4000)
+    found = collect_docstrings(standard_library(), 4000)
     names = [documented.name for documented in found]
 
     assert len(set(names)) == len(names) == 4000

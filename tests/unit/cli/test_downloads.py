@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from cli.batch import resumable_download
-from cli.batch.resumable_download import DownloadCutError, copy_file
+from cli.batch.resumable_download import DownloadInterruptedError, download_file
 from cli.client import connect
 from tests.unit.cli.ranged_server import TAG, Plan, serving_file
 
@@ -21,7 +21,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def copied(plan: Plan) -> bytes:
     sink = io.BytesIO()
-    copy_file(connect(plan.url, "sk-1"), "file-1", sink, "out.jsonl")
+    download_file(connect(plan.url, "sk-1"), "file-1", sink, "out.jsonl")
     return sink.getvalue()
 
 
@@ -56,7 +56,7 @@ def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resumable_download, "AWAY_S_MAX", -1.0)
     with (
         serving_file(Plan(CONTENT, cuts=[100])) as plan,
-        pytest.raises(DownloadCutError, match=r"broke off: 100 of 10,240 bytes came"),
+        pytest.raises(DownloadInterruptedError, match=r"broke off: 100 of 10,240 bytes came"),
     ):
         copied(plan)
 
@@ -73,7 +73,7 @@ def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_not_the_rest_is_not_put_behind_what_came(is_ranged: bool, shift: int) -> None:
     with (
         serving_file(Plan(CONTENT, cuts=[100], is_ranged=is_ranged, shift=shift)) as plan,
-        pytest.raises(DownloadCutError, match="100 of"),
+        pytest.raises(DownloadInterruptedError, match="100 of"),
     ):
         copied(plan)
 

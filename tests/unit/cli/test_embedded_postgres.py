@@ -48,11 +48,11 @@ def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
         (folder,) = Path(shared).glob("millrace-*")
 
         (folder / "socket").touch()
-        server.leave()
+        server.remove_socket_folder()
         assert folder.exists(), "somebody may still use it"
         (folder / "socket").unlink()
-        server.leave()
-        server.leave()
+        server.remove_socket_folder()
+        server.remove_socket_folder()
 
         assert not folder.exists()
 

@@ -14,9 +14,9 @@ from cli.exits import (
     JobNotEndedError,
     KeyMissingError,
     NotFoundError,
-    WaitedTooLongError,
+    WaitTimeoutError,
+    describe_failure,
     exit_codes,
-    verdict_on,
 )
 from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
@@ -49,7 +49,7 @@ def refused(status: int, body: object, headers: dict[str, str] | None = None) ->
     ],
 )
 def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
-    verdict = verdict_on(refused(status, None))
+    verdict = describe_failure(refused(status, None))
 
     assert verdict is not None
     assert verdict.exit_code is code
@@ -73,7 +73,7 @@ def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
 def test_the_code_of_a_refusal_says_more_than_its_status(
     status: int, code: object, exit_code: ExitCode
 ) -> None:
-    verdict = verdict_on(refused(status, {"message": "No.", "code": code}))
+    verdict = describe_failure(refused(status, {"message": "No.", "code": code}))
 
     assert verdict is not None
     assert verdict.exit_code is exit_code
@@ -82,28 +82,30 @@ def test_the_code_of_a_refusal_says_more_than_its_status(
 def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
     failure = refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"})
 
-    verdict = verdict_on(failure)
+    verdict = describe_failure(failure)
 
     assert verdict is not None
     assert verdict.message == "No such batch. (request req_7)"
 
 
 def test_a_refusal_names_what_it_is_about() -> None:
-    verdict = verdict_on(refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"}))
+    verdict = describe_failure(
+        refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"})
+    )
 
     assert verdict is not None
     assert verdict.message == "endpoint: Supported are /v1/x."
 
 
 def test_a_refusal_without_words_tells_its_status() -> None:
-    verdict = verdict_on(refused(502, "<html>"))
+    verdict = describe_failure(refused(502, "<html>"))
 
     assert verdict is not None
     assert verdict.message == "HTTP 502"
 
 
 def test_an_unreachable_server_is_named() -> None:
-    verdict = verdict_on(openai.APIConnectionError(request=REQUEST))
+    verdict = describe_failure(openai.APIConnectionError(request=REQUEST))
 
     assert verdict is not None
     assert verdict.exit_code is ExitCode.FAILED
@@ -119,7 +121,7 @@ def test_an_unreachable_server_is_named() -> None:
         (NotFoundError(), ExitCode.NOT_FOUND),
         (KeyMissingError(), ExitCode.AUTH),
         (JobNotEndedError(), ExitCode.CONFLICT),
-        (WaitedTooLongError(), ExitCode.TIMEOUT),
+        (WaitTimeoutError(), ExitCode.TIMEOUT),
         (SettingsError("MILLRACE_DATABASE_URL: Field required"), ExitCode.USAGE),
         (TenantExistsError(name="a"), ExitCode.CONFLICT),
         (TenantMissingError(name="a"), ExitCode.NOT_FOUND),
@@ -133,7 +135,7 @@ def test_an_unreachable_server_is_named() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode) -> None:
-    verdict = verdict_on(failure)
+    verdict = describe_failure(failure)
 
     assert verdict is not None
     assert verdict.exit_code is code
@@ -141,7 +143,7 @@ def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode
 
 
 def test_the_facts_of_an_error_are_told() -> None:
-    verdict = verdict_on(MillraceError("It failed.", topic="results", partition=3))
+    verdict = describe_failure(MillraceError("It failed.", topic="results", partition=3))
 
     assert verdict is not None
     assert verdict.message == "It failed. (topic results, partition 3)"
@@ -195,7 +197,7 @@ class Refusal(Exception):  # noqa: N818  a driver's
     ],
 )
 def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
-    verdict = verdict_on(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
+    verdict = describe_failure(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
 
     assert verdict is not None
     assert told in verdict.message
@@ -217,7 +219,7 @@ def test_a_database_that_is_away_is_told_from_one_that_is_slow(
 ) -> None:
     cause = Refusal(sqlstate)
 
-    verdict = verdict_on(sqlalchemy.exc.OperationalError("SELECT", None, cause))
+    verdict = describe_failure(sqlalchemy.exc.OperationalError("SELECT", None, cause))
 
     assert verdict is not None
     assert verdict.exit_code is ExitCode.FAILED

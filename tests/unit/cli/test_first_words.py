@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.stack.processes.readiness_lines import FirstWords
+from cli.stack.processes.readiness_lines import ReadinessLines
 
 READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready"}\n'
 
@@ -10,7 +10,7 @@ READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready
 def test_what_an_earlier_child_said_does_not_count(tmp_path: Path) -> None:
     log = tmp_path / "intake.log"
     log.write_bytes(READY)
-    words = FirstWords(tmp_path, ["intake"])
+    words = ReadinessLines(tmp_path, ["intake"])
     assert not words.said("intake")
 
     with log.open("ab") as file:
@@ -21,7 +21,7 @@ def test_what_an_earlier_child_said_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
-    words = FirstWords(tmp_path, ["intake"])
+    words = ReadinessLines(tmp_path, ["intake"])
     assert not words.said("intake"), "there is no log yet"
     log = tmp_path / "intake.log"
     for size in range(len(READY)):
@@ -36,7 +36,7 @@ def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
 def test_a_log_that_was_moved_aside_is_read_from_its_beginning(tmp_path: Path) -> None:
     log = tmp_path / "intake.log"
     log.write_bytes(b"x" * 1000)
-    words = FirstWords(tmp_path, ["intake"])
+    words = ReadinessLines(tmp_path, ["intake"])
 
     log.write_bytes(READY)
 

@@ -9,18 +9,18 @@ import pytest
 from openai.types import Batch
 
 from cli.batch.job_progress import (
-    AWAY_S_MAX,
-    LOOK_S_MAX,
-    LOOK_S_MIN,
     POLL_S_MAX,
     POLL_S_MIN,
+    POLL_TIMEOUT_S_MAX,
+    POLL_TIMEOUT_S_MIN,
+    UNAVAILABLE_S_MAX,
     JobProgress,
-    exit_code_of,
+    job_exit_code,
     poll_pause_s,
     progress_of,
-    wait_for_end,
+    wait_until_ended,
 )
-from cli.exits import ExitCode, WaitedTooLongError
+from cli.exits import ExitCode, WaitTimeoutError
 from core.states import TERMINAL_STATES, JobState
 from tests.unit.cli.batches import batch
 
@@ -52,7 +52,7 @@ def wait(answers: Iterator[Batch | Exception], time: FakeTime, timeout_s: float 
             raise answer
         return answer
 
-    return wait_for_end(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.sleep)
+    return wait_until_ended(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.sleep)
 
 
 def test_progress_is_read_from_our_own_field() -> None:
@@ -72,11 +72,11 @@ def test_the_end_of_a_job_has_an_exit_code(state: JobState) -> None:
     ended = progress_of(batch(state, millrace=OWN | {"failed": 0}))
 
     expected = ExitCode.OK if state is JobState.COMPLETED else ExitCode.JOB_FAILED
-    assert exit_code_of(ended) is expected
+    assert job_exit_code(ended) is expected
 
 
 def test_a_completed_job_with_failed_items_has_its_own_exit_code() -> None:
-    assert exit_code_of(progress_of(batch("completed"))) is ExitCode.ITEMS_FAILED
+    assert job_exit_code(progress_of(batch("completed"))) is ExitCode.ITEMS_FAILED
 
 
 def test_a_wait_returns_the_job_as_it_ended() -> None:
@@ -90,7 +90,7 @@ def test_a_wait_returns_the_job_as_it_ended() -> None:
 def test_a_wait_ends_in_time() -> None:
     time = FakeTime()
 
-    with pytest.raises(WaitedTooLongError):
+    with pytest.raises(WaitTimeoutError):
         wait(iter([batch()] * 1000), time, 30.0)
 
     assert 30.0 - POLL_S_MAX < time.now_s <= 30.0
@@ -108,7 +108,7 @@ def test_a_wait_ends_when_the_server_stays_away() -> None:
     with pytest.raises(openai.APIConnectionError):
         wait(iter([away()] * 1000), time, None)
 
-    assert AWAY_S_MAX < time.now_s < AWAY_S_MAX + 2 * POLL_S_MAX
+    assert UNAVAILABLE_S_MAX < time.now_s < UNAVAILABLE_S_MAX + 2 * POLL_S_MAX
 
 
 def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
@@ -120,11 +120,11 @@ def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
         time.sleep(timeout_s)
         raise openai.APITimeoutError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
-    with pytest.raises(WaitedTooLongError):
-        wait_for_end(look, lambda _: None, timeout_s=25.0, clock=time, sleep=time.sleep)
+    with pytest.raises(WaitTimeoutError):
+        wait_until_ended(look, lambda _: None, timeout_s=25.0, clock=time, sleep=time.sleep)
 
-    assert max(looks_s) == LOOK_S_MAX
-    assert time.now_s <= 25.0 + LOOK_S_MIN
+    assert max(looks_s) == POLL_TIMEOUT_S_MAX
+    assert time.now_s <= 25.0 + POLL_TIMEOUT_S_MIN
 
 
 def test_a_look_has_a_moment_even_without_time() -> None:
@@ -135,9 +135,9 @@ def test_a_look_has_a_moment_even_without_time() -> None:
         return batch("completed")
 
     time = FakeTime()
-    wait_for_end(look, lambda _: None, timeout_s=0.0, clock=time, sleep=time.sleep)
+    wait_until_ended(look, lambda _: None, timeout_s=0.0, clock=time, sleep=time.sleep)
 
-    assert looks_s == [LOOK_S_MIN]
+    assert looks_s == [POLL_TIMEOUT_S_MIN]
 
 
 def test_pauses_grow_within_their_bounds() -> None:

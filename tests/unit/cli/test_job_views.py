@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from cli.batch.job_display import JobDisplay
-from cli.batch.job_views import LIST_HEADERS, list_row, say_where, status_rows
+from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_rows
 from cli.batch.submit_command import metadata_pairs
 from tests.unit.cli.batches import batch
 
@@ -47,7 +47,7 @@ def test_a_list_row_fits_its_headers() -> None:
 
 
 def test_the_end_says_where_the_files_are(capsys: pytest.CaptureFixture[str]) -> None:
-    say_where(batch("completed", output_file_id="file-2", error_file_id="file-3"), None, None)
+    print_outcome(batch("completed", output_file_id="file-2", error_file_id="file-3"), None, None)
 
     written = capsys.readouterr()
     assert written.out == ""

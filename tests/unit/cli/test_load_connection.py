@@ -6,8 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cli.load.load_clients import Seen, ServerAwayError, _call_on, load, percentile
-from cli.load.load_connection import Call, Target
+from cli.load.load_clients import (
+    LoadResult,
+    ServerUnavailableError,
+    _repeat_calls,
+    percentile,
+    run_load,
+)
+from cli.load.load_connection import LoadTarget, TimedCall
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 STREAM = HEAD + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -23,7 +29,7 @@ def chunk(data: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def served(*parts: bytes) -> AsyncIterator[Target]:
+async def served(*parts: bytes) -> AsyncIterator[LoadTarget]:
     """A server that answers every call with `parts`, each sent on its own; empty closes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,10 +53,10 @@ async def served(*parts: bytes) -> AsyncIterator[Target]:
 
     async with await asyncio.start_server(quiet, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        yield Target(f"http://127.0.0.1:{port}/v1", "sk-x", b"{}")
+        yield LoadTarget(f"http://127.0.0.1:{port}/v1", "sk-x", b"{}")
 
 
-async def one_call(*parts: bytes) -> Call:
+async def one_call(*parts: bytes) -> TimedCall:
     async with served(*parts) as target:
         connection = await target.connect()
         try:
@@ -61,11 +67,17 @@ async def one_call(*parts: bytes) -> Call:
 
 
 async def seen_until(
-    target: Target, enough: Callable[[Seen], bool], *, clients: int = 1, timeout_s: float = 20
-) -> Seen:
+    target: LoadTarget,
+    enough: Callable[[LoadResult], bool],
+    *,
+    clients: int = 1,
+    timeout_s: float = 20,
+) -> LoadResult:
     """Let clients call until they saw enough, however long that takes on this machine."""
-    seen = Seen()
-    calling = [asyncio.create_task(_call_on(target, None, seen, timeout_s)) for _ in range(clients)]
+    seen = LoadResult()
+    calling = [
+        asyncio.create_task(_repeat_calls(target, None, seen, timeout_s)) for _ in range(clients)
+    ]
     async with asyncio.timeout(20):
         while not enough(seen):  # noqa: ASYNC110 - what clients see tells nobody
             await asyncio.sleep(0.01)
@@ -118,7 +130,7 @@ async def test_clients_call_one_after_the_other() -> None:
 
 async def test_clients_stop_when_the_time_is_over() -> None:
     async with served(whole(b"200 OK", b"{}")) as target, asyncio.timeout(20):
-        seen = await load(target, client_count=3, seconds=0.3, call_timeout_s=20)
+        seen = await run_load(target, client_count=3, seconds=0.3, call_timeout_s=20)
     assert seen.errors == {}
     assert seen.seconds >= 0.3
     assert seen.calls_per_s == len(seen.latencies_s) / seen.seconds
@@ -133,8 +145,8 @@ async def test_a_call_that_lasts_too_long_is_an_error_and_the_client_goes_on() -
 async def test_a_server_that_is_not_there_is_told_at_once() -> None:
     async with served(b"") as target:
         pass
-    with pytest.raises(ServerAwayError, match="Cannot reach"):
-        await load(target, client_count=2, seconds=5, call_timeout_s=5)
+    with pytest.raises(ServerUnavailableError, match="Cannot reach"):
+        await run_load(target, client_count=2, seconds=5, call_timeout_s=5)
 
 
 def test_a_percentile_is_a_value_that_was_seen() -> None:

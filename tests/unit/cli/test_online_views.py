@@ -5,12 +5,14 @@ from collections import Counter
 
 from cli.batch.background_job_commands import rows
 from cli.load.bench_online_command import result, result_rows
-from cli.load.load_clients import Seen
+from cli.load.load_clients import LoadResult
 
 
-def seen() -> Seen:
+def seen() -> LoadResult:
     latencies_s = array("d", [n / 1000 for n in range(1, 101)])
-    return Seen(2.0, latencies_s, latencies_s, 400, Counter({"timeout": 1, "503 no_capacity": 2}))
+    return LoadResult(
+        2.0, latencies_s, latencies_s, 400, Counter({"timeout": 1, "503 no_capacity": 2})
+    )
 
 
 def test_percentiles_are_milliseconds_and_errors_are_counted_by_what_they_say() -> None:
@@ -26,7 +28,7 @@ def test_percentiles_are_milliseconds_and_errors_are_counted_by_what_they_say() 
 
 
 def test_a_measurement_without_an_answer_has_no_times() -> None:
-    measures = result(Seen(seconds=1.0), stream=False)
+    measures = result(LoadResult(seconds=1.0), stream=False)
     assert (measures["calls"], measures["latency_ms"]) == (0, {})
     assert "first_piece_ms" not in measures
 

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.batch import resumable_download
-from cli.batch.output_targets import place, save_file
-from cli.batch.resumable_download import DownloadCutError
+from cli.batch.output_targets import download_to, open_target
+from cli.batch.resumable_download import DownloadInterruptedError
 from cli.client import connect
 from cli.exits import ExitCode
 from cli.main import app
@@ -21,7 +21,7 @@ CONTENT = b"line 1\nline 2\n"
 
 def saved(target: Path, plan: Plan | None = None) -> None:
     with serving_file(plan or Plan(CONTENT)) as served:
-        save_file(connect(served.url, "sk-1"), "file-1", target)
+        download_to(connect(served.url, "sk-1"), "file-1", target)
 
 
 def test_a_file_replaces_an_older_one(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_cut_download_leaves_the_older_file(
     target = tmp_path / "out.jsonl"
     target.write_bytes(b"old")
 
-    with pytest.raises(DownloadCutError):
+    with pytest.raises(DownloadInterruptedError):
         saved(target, Plan(CONTENT, cuts=[4]))
 
     assert target.read_bytes() == b"old"
@@ -84,13 +84,13 @@ def test_a_link_stays_one(tmp_path: Path, is_there: bool) -> None:
 
 
 def test_no_file_is_an_empty_one(tmp_path: Path) -> None:
-    save_file(connect("http://127.0.0.1:1", "sk-1"), None, tmp_path / "errors.jsonl")
+    download_to(connect("http://127.0.0.1:1", "sk-1"), None, tmp_path / "errors.jsonl")
 
     assert (tmp_path / "errors.jsonl").read_bytes() == b""
 
 
 def test_a_place_that_is_not_filled_is_left_as_it_was(tmp_path: Path) -> None:
-    with place(tmp_path / "out.jsonl"):
+    with open_target(tmp_path / "out.jsonl"):
         assert list(tmp_path.iterdir()) == [], "a wait of hours may be cut by kill -9"
 
     assert list(tmp_path.iterdir()) == []

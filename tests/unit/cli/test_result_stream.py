@@ -4,7 +4,7 @@ import openai
 import pytest
 
 from cli.batch import result_events
-from cli.batch.result_events import results_of
+from cli.batch.result_events import follow_results
 from cli.client import connect
 from tests.unit.cli.scripted_server import Answer, serving
 
@@ -30,7 +30,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 def test_a_server_that_is_busy_or_comes_back_is_asked_again(status: int) -> None:
     with serving(FIRST, *[refusal(status)] * 4, REST) as server:
-        found = list(results_of(connect(server.url, "sk-1"), "batch_1", 0))
+        found = list(follow_results(connect(server.url, "sk-1"), "batch_1", 0))
 
     assert [event.sequence for event in found] == [1, 2, 3]
     assert server.seen == [PATH] * 6
@@ -39,7 +39,7 @@ def test_a_server_that_is_busy_or_comes_back_is_asked_again(status: int) -> None
 
 def test_a_refusal_is_raised() -> None:
     with serving(FIRST, refusal(404)) as server, pytest.raises(openai.NotFoundError):
-        list(results_of(connect(server.url, "sk-1"), "batch_1", 0))
+        list(follow_results(connect(server.url, "sk-1"), "batch_1", 0))
 
     assert server.seen == [PATH] * 2
 
@@ -50,13 +50,13 @@ def test_what_the_server_said_last_is_raised(monkeypatch: pytest.MonkeyPatch) ->
         serving(refusal(500)) as server,
         pytest.raises(openai.InternalServerError, match="Not now"),
     ):
-        list(results_of(connect(server.url, "sk-1"), "batch_1", 0))
+        list(follow_results(connect(server.url, "sk-1"), "batch_1", 0))
 
     assert server.seen == [PATH] * 3
 
 
 def test_nothing_lies_behind_the_end() -> None:
     with serving(Answer(b"", status=204, kind="")) as server:
-        assert list(results_of(connect(server.url, "sk-1"), "batch_1", 99)) == []
+        assert list(follow_results(connect(server.url, "sk-1"), "batch_1", 99)) == []
 
     assert server.seen == [PATH]

@@ -13,10 +13,10 @@ import pytest
 
 from cli.stack.errors import DataFolderInUseError
 from cli.stack.jars import LOCK_FILE, read_lock
-from cli.stack.processes.ports import HOST, kept_ports
+from cli.stack.processes.ports import HOST, reserve_ports
 from cli.stack.services.embedded_kafka import server_properties
 from cli.stack.services.embedded_postgres import _SOCKET_NAME, SOCKET_PATH_BYTES_MAX, socket_dir
-from cli.stack.state.data_folder import cache_dir, exclusive, is_held
+from cli.stack.state.data_folder import cache_dir, is_locked, lock_data_folder
 from core.errors import SettingsError
 
 NAMES = ("broker", "controller")
@@ -33,25 +33,25 @@ def test_the_lock_names_every_jar_once_with_its_sum() -> None:
 
 def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
-    first = kept_ports(path, NAMES, random.Random(1))
+    first = reserve_ports(path, NAMES, random.Random(1))
 
-    assert kept_ports(path, NAMES, random.Random(2)) == first
+    assert reserve_ports(path, NAMES, random.Random(2)) == first
     assert len(set(first.values())) == 2
 
 
 def test_ports_change_when_one_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
-    first = kept_ports(path, NAMES, random.Random(1))
+    first = reserve_ports(path, NAMES, random.Random(1))
 
     with socket.create_server((HOST, first["broker"])):
-        second = kept_ports(path, NAMES, random.Random(1))
+        second = reserve_ports(path, NAMES, random.Random(1))
 
     assert second["broker"] != first["broker"]
     assert json.loads(path.read_text()) == second
 
 
 def test_two_stacks_never_choose_one_port(tmp_path: Path) -> None:
-    ours = kept_ports(tmp_path / "ours.json", NAMES, random.Random(5))
+    ours = reserve_ports(tmp_path / "ours.json", NAMES, random.Random(5))
     chooses = (
         "import random, sys; from pathlib import Path; "
         "from cli.stack.processes.ports import kept_ports; "
@@ -115,24 +115,28 @@ def test_no_segment_ends_because_an_index_is_full() -> None:
 
 
 def test_one_data_folder_serves_one_stack(tmp_path: Path) -> None:
-    with exclusive(tmp_path), pytest.raises(DataFolderInUseError), exclusive(tmp_path):
+    with (
+        lock_data_folder(tmp_path),
+        pytest.raises(DataFolderInUseError),
+        lock_data_folder(tmp_path),
+    ):
         pass
-    with exclusive(tmp_path):
+    with lock_data_folder(tmp_path):
         pass
 
 
 def test_a_look_at_a_folder_keeps_no_stack_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not is_held(tmp_path)
-    with exclusive(tmp_path):
-        assert is_held(tmp_path)
-    assert not is_held(tmp_path)
+    assert not is_locked(tmp_path)
+    with lock_data_folder(tmp_path):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
 
     looking = os.open(tmp_path / "stack.lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
     monkeypatch.setattr("time.sleep", lambda _: os.close(looking))
-    with exclusive(tmp_path):
+    with lock_data_folder(tmp_path):
         pass
 
 
@@ -148,24 +152,24 @@ def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(tmp_path: Path, n
     tmp_path.chmod(0o755)
 
     with pytest.raises(SettingsError, match=f"holds {name}.*give an empty folder"):
-        exclusive(tmp_path).__enter__()
+        lock_data_folder(tmp_path).__enter__()
 
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_data_folder_comes_back_with_whatever_it_holds(tmp_path: Path) -> None:
-    with exclusive(tmp_path):
+    with lock_data_folder(tmp_path):
         (tmp_path / "tmp").mkdir()
         (tmp_path / "cluster.tar").touch()
-    with exclusive(tmp_path):
+    with lock_data_folder(tmp_path):
         pass
 
 
 def test_a_data_folder_that_was_copied_without_its_lock_is_taken(tmp_path: Path) -> None:
     (tmp_path / "objects").symlink_to(tmp_path / "not-there-yet")
     (tmp_path / "webhook-key").touch()
-    with exclusive(tmp_path):
+    with lock_data_folder(tmp_path):
         pass
 
 
@@ -173,7 +177,7 @@ def test_files_in_a_data_folder_are_private_and_a_given_folder_keeps_its_rights(
     tmp_path: Path,
 ) -> None:
     tmp_path.chmod(0o755)
-    with exclusive(tmp_path), exclusive(tmp_path / "objects" / "made"):
+    with lock_data_folder(tmp_path), lock_data_folder(tmp_path / "objects" / "made"):
         modes = {f.name: f.stat().st_mode & 0o777 for f in tmp_path.iterdir() if f.is_dir()}
         assert modes == dict.fromkeys(("kafka", "logs", "objects", "postgres"), 0o700)
         assert tmp_path.stat().st_mode & 0o777 == 0o755
@@ -188,7 +192,7 @@ def test_ports_are_chosen_anew_when_their_file_is_damaged(tmp_path: Path, text: 
     path = tmp_path / "ports.json"
     path.write_text(text)
 
-    chosen = kept_ports(path, NAMES, random.Random(3))
+    chosen = reserve_ports(path, NAMES, random.Random(3))
 
     assert set(chosen) == set(NAMES)
     assert json.loads(path.read_text()) == chosen

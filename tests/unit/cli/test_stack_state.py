@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.admin.operator_connections import NoStackError, database_settings, kafka_settings
-from cli.stack.state.data_folder import exclusive
+from cli.stack.state.data_folder import lock_data_folder
 from cli.stack.state.private_files import write_private
 from cli.stack.state.stack_state import StackState, read_state, remove_state, write_state
 from core.errors import SettingsError
@@ -48,7 +48,7 @@ def test_a_state_of_another_release_is_refused(tmp_path: Path, content: str) -> 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[None]:
     """A stack that is ready on `tmp_path`."""
-    with exclusive(tmp_path):
+    with lock_data_folder(tmp_path):
         write_state(tmp_path, STATE)
         yield
 
@@ -80,7 +80,7 @@ def test_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
 
 
 def test_a_stack_that_was_killed_is_gone_though_it_left_its_state(tmp_path: Path) -> None:
-    with exclusive(tmp_path):
+    with lock_data_folder(tmp_path):
         write_state(tmp_path, STATE)
 
     for settings in (database_settings, kafka_settings):

@@ -48,7 +48,7 @@ class ScriptedProcess:
         takes_s = 0.0 if number is signal.SIGKILL else self.world.stops_in_s(self.child)
         self.ends_s = self.world.clock.now_s + takes_s
 
-    def bury(self) -> int:
+    def kill_and_reap(self) -> int:
         self.world.events.append((self.child.name, "buried"))
         return self.world.exit_code
 
@@ -85,7 +85,7 @@ class World:
     def seconds_until_restart(self) -> float:
         count, began_s = len(self.processes), self.clock.now_s
         while len(self.processes) == count:
-            self.supervisor.step()
+            self.supervisor.run_once()
             self.clock.sleep(0.01)
             assert self.clock.now_s < began_s + 60
         return self.clock.now_s - began_s
@@ -113,7 +113,7 @@ def test_a_dead_child_starts_again_more_slowly_each_time() -> None:
         waits.append(world.seconds_until_restart())
 
     assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6], abs=0.05)
-    assert world.supervisor.restarts() == {"api": 4}
+    assert world.supervisor.restart_counts() == {"api": 4}
 
 
 def test_a_child_that_was_healthy_starts_again_at_once() -> None:
@@ -214,7 +214,7 @@ def test_a_stopped_supervisor_stops_again_and_starts_nothing() -> None:
     world.supervisor.stop()
     world.supervisor.stop()
     world.clock.sleep(10)
-    world.supervisor.step()
+    world.supervisor.run_once()
 
     assert len(world.processes) == 1
 
@@ -268,7 +268,7 @@ def test_a_role_that_refuses_its_settings_later_is_told_and_ends_no_other(
     world.supervisor.run(lambda: world.clock.now_s > 130)
 
     assert world.supervisor.pid("api") is not None
-    assert world.supervisor.restarts()["gpu"] == 1
+    assert world.supervisor.restart_counts()["gpu"] == 1
     assert [r.reason for r in caplog.records] == ["exit code 2: no such folder"]  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from cli.exits import ExitCode
 from cli.main import app
 from cli.stack.embedded_stack import StackOptions
-from cli.stack.processes.role_children import require_own, shared_env
+from cli.stack.processes.role_children import refuse_reserved_variables, shared_env
 
 OUTSIDE = {
     "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092",
@@ -127,7 +127,7 @@ OWN_FOLDER = {"MILLRACE_OBJECTS_KIND": "local"}
     "named", [{}, OWN_FOLDER, KAFKA | DATABASE | S3, KAFKA | DATABASE | FOLDER], ids=list
 )
 def test_an_installation_is_used_as_a_whole(named: dict[str, str]) -> None:
-    require_own(named)
+    refuse_reserved_variables(named)
 
 
 @pytest.mark.parametrize(

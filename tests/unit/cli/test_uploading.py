@@ -12,7 +12,7 @@ import openai
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.batch.input_upload import FileChangedError, input_to_upload, uploaded
+from cli.batch.input_upload import FileChangedError, rereadable_input, uploaded_input
 from cli.client import connect
 from cli.exits import ExitCode
 from cli.main import app
@@ -106,7 +106,7 @@ def test_an_interrupt_names_the_file_whose_use_nobody_knows(
     with (
         serving(FILE) as server,
         pytest.raises(KeyboardInterrupt),
-        uploaded(connect(server.url, "sk-1"), str(tmp_path / "in.jsonl")),
+        uploaded_input(connect(server.url, "sk-1"), str(tmp_path / "in.jsonl")),
     ):
         raise KeyboardInterrupt
 
@@ -128,7 +128,7 @@ def test_a_use_that_is_still_on_its_way_keeps_the_file(
 
 
 class Growing:
-    """What `uploaded` uses of a client; the file grows while it is sent."""
+    """What `uploaded_input` uses of a client; the file grows while it is sent."""
 
     def __init__(self, path: Path, failure: Exception) -> None:
         self.files = SimpleNamespace(create=self._create)
@@ -147,12 +147,12 @@ def test_a_file_that_grows_is_told_in_one_line(tmp_path: Path) -> None:
 
     with (
         pytest.raises(FileChangedError, match=r"in\.jsonl: it changed while"),
-        uploaded(cut, str(source)),
+        uploaded_input(cut, str(source)),
     ):
         pass
 
     away: Any = Growing(source, openai.OpenAIError("away"))
-    with pytest.raises(openai.OpenAIError, match="away"), uploaded(away, str(source)):
+    with pytest.raises(openai.OpenAIError, match="away"), uploaded_input(away, str(source)):
         pass
 
 
@@ -161,7 +161,7 @@ def test_an_upload_can_be_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINE)))
 
     for path in (str(tmp_path / "in.jsonl"), "-"):
-        with input_to_upload(path) as file:
+        with rereadable_input(path) as file:
             first = file.read()
             file.seek(0)
             assert (first, file.read()) == (LINE, LINE)
