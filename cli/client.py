@@ -1,8 +1,8 @@
-"""The connection of user commands: the official client, pointed at this installation."""
+"""The API client of user commands: the official OpenAI client with Millrace's URL and key."""
 
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 READ_TIMEOUT_S: Final = 60.0
-"""How long a server may say nothing to a call, per try: it answers nearly all within 10 s."""
+"""Longest silence of the server in one attempt; it answers nearly all calls within 10 s."""
 
-_STREAM_SILENCE_S: Final = 90.0
-_CONNECT_S: Final = 5.0
-_TRY_S_MIN: Final = 1.0  # with little time left, still as long as a good server may need
+_STREAM_READ_TIMEOUT_S: Final = 90.0  # the server sends a keep-alive every minute or sooner
+_CONNECT_TIMEOUT_S: Final = 5.0
+_READ_TIMEOUT_S_MIN: Final = 1.0  # a healthy server may need that long
 _JSON: Final = "application/json"
-_OURS: Final = (_JSON, "text/event-stream")
+_API_CONTENT_TYPES: Final = (_JSON, "text/event-stream")
 
 UrlOption: TypeAlias = Annotated[
     str,
-    typer.Option("--url", envvar="MILLRACE_URL", help="Where the API listens, without /v1."),
+    typer.Option("--url", envvar="MILLRACE_URL", help="URL of the API, without /v1."),
 ]
 KeyOption: TypeAlias = Annotated[
     str,
@@ -34,7 +34,7 @@ KeyOption: TypeAlias = Annotated[
         "--key",
         envvar="MILLRACE_KEY",
         show_default=False,
-        help="API key. Better in the variable: others can read command lines.",
+        help="API key. Prefer the variable: other users can read command lines.",
     ),
 ]
 QuietOption: TypeAlias = Annotated[
@@ -43,48 +43,46 @@ QuietOption: TypeAlias = Annotated[
 
 
 class NotMillraceError(CommandError):
-    """Something else than a Millrace API answers there."""
+    """The server at this URL is not a Millrace API."""
 
 
 def connect(url: str, key: str) -> "openai.OpenAI":
-    """Return a client; nothing is sent yet. Raises KeyMissingError, typer.BadParameter.
+    """Return a client; nothing is sent yet.
 
-    Its calls raise NotMillraceError for an answer that the API does not give.
+    Raises KeyMissingError, typer.BadParameter. Calls raise NotMillraceError when the response is
+    not one of the Millrace API.
     """
     api_key, base_url = checked_key(key), api_base(url)
 
-    import openai  # takes a second, which commands of operators do without
+    import openai  # importing takes a second; operator commands do not need it
 
-    timeout = openai.Timeout(READ_TIMEOUT_S, connect=_CONNECT_S)
+    timeout = openai.Timeout(READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
     client = openai.OpenAI(api_key=api_key, base_url=base_url, timeout=timeout)
-    # Not a transport of our own: the client closes none but the one that it made.
-    client._client.event_hooks = {"response": [_refuse_others]}  # noqa: SLF001
+    # A hook instead of a custom transport: the client closes only a transport that it created.
+    client._client.event_hooks = {"response": [_require_millrace]}  # noqa: SLF001
     return client
 
 
 def with_time_limit(client: "openai.OpenAI", left_s: float) -> "openai.OpenAI":
-    """Return the client for a call that may take what is left of a time, in seconds.
-
-    All its tries together wait for that long, about, for a server that says nothing.
-    """
-    silence_s = max(_TRY_S_MIN, left_s / (client.max_retries + 1))
-    return client if silence_s >= READ_TIMEOUT_S else _patient(client, silence_s)
+    """Return the client with a read timeout such that all attempts together take about `left_s`."""
+    timeout_s = max(_READ_TIMEOUT_S_MIN, left_s / (client.max_retries + 1))
+    return client if timeout_s >= READ_TIMEOUT_S else _with_read_timeout(client, timeout_s)
 
 
 def with_stream_timeout(client: "openai.OpenAI") -> "openai.OpenAI":
-    """Return the client for a stream, in which the server says something at least each minute."""
-    return _patient(client, _STREAM_SILENCE_S)
+    """Return the client with the read timeout of streams."""
+    return _with_read_timeout(client, _STREAM_READ_TIMEOUT_S)
 
 
-def _patient(client: "openai.OpenAI", silence_s: float) -> "openai.OpenAI":
+def _with_read_timeout(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
     import openai
 
-    connect_s = min(_CONNECT_S, silence_s)
-    return client.with_options(timeout=openai.Timeout(silence_s, connect=connect_s))
+    connect_s = min(_CONNECT_TIMEOUT_S, timeout_s)
+    return client.with_options(timeout=openai.Timeout(timeout_s, connect=connect_s))
 
 
 def checked_key(key: str) -> str:
-    """Return a key as it is sent, without what a copy may have put around it.
+    """Return the key without surrounding white space.
 
     Raises KeyMissingError, typer.BadParameter.
     """
@@ -92,60 +90,78 @@ def checked_key(key: str) -> str:
     if not stripped:
         raise KeyMissingError
     if not (stripped.isascii() and stripped.isprintable()):
-        raise typer.BadParameter("holds characters that no key has", param_hint="--key")
+        raise typer.BadParameter("contains characters that no key has", param_hint="--key")
     return stripped
 
 
 def api_base(url: str) -> str:
-    """Return the base URL that clients of the API take; `/v1` may be there already.
+    """Return the base URL of the API, with `/v1` appended unless `url` ends with it.
 
     Raises typer.BadParameter.
     """
-    if not _is_address(url):
-        raise typer.BadParameter(f"{url!r} is none: give http://HOST:PORT", param_hint="--url")
+    if not _is_http_url(url):
+        raise typer.BadParameter(f"give http://HOST:PORT, not {url!r}", param_hint="--url")
     return url.rstrip("/").removesuffix("/v1") + "/v1"
 
 
 def transient_errors() -> tuple[type[Exception], ...]:
-    """Return what the client raises of a server that is away, fails or is busy.
+    """Return the client's errors that a retry may cure, for an `except` clause.
 
-    For `except`: asked again, the server may answer. What it refuses is not among them.
+    They mean that the server is unavailable, failed or is overloaded. Rejected requests are not
+    among them.
     """
     import httpx2
     import openai
 
     return (
-        httpx2.TransportError,  # of a stream that is cut
+        httpx2.TransportError,  # raised in the middle of a stream
         openai.APIConnectionError,
         openai.InternalServerError,
         openai.RateLimitError,
     )
 
 
-def _is_address(url: str) -> bool:
+def drop_none(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None: the parameters that the user gave."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def json_object(response: object) -> dict[str, Any]:
+    """Return a decoded response as a dict; empty when it is not a JSON object."""
+    return response if isinstance(response, dict) else {}
+
+
+def extension_fields(resource: Any) -> dict[str, Any]:
+    """Return the `millrace` field of a client object; empty where another server sent it."""
+    fields = (resource.model_extra or {}).get("millrace")
+    return json_object(fields)
+
+
+def _is_http_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        # A port that is no number, or none of TCP, is told when it is read.
+        # Reading `port` raises ValueError for one that is not a TCP port number.
         named = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
         return False
     return bool(named) and url.isprintable() and " " not in url
 
 
-def _refuse_others(answer: "httpx2.Response") -> None:
-    """Raise NotMillraceError for a good answer that the API gives to no command.
+def _require_millrace(response: "httpx2.Response") -> None:
+    """Raise NotMillraceError for a successful response that the API cannot have sent.
 
-    Files are of any kind; their objects were asked for before. JSON is an object that says what.
+    API responses are event streams or JSON objects with an `object` field. File contents have any
+    type; commands retrieve the file's object first.
     """
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_of_any = answer.url.path.endswith("/content") or answer.status_code == HTTPStatus.NO_CONTENT
-    if not answer.is_success or is_of_any:
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_no_object = (
+        response.url.path.endswith("/content") or response.status_code == HTTPStatus.NO_CONTENT
+    )
+    if not response.is_success or has_no_object:
         return
-    if kind not in _OURS or (kind == _JSON and not _is_api_object(answer.read())):
-        where = f"{answer.url.scheme}://{answer.url.netloc.decode()}"
-        raise NotMillraceError(
-            f"{where} is no Millrace API. --url or MILLRACE_URL says where it is."
-        )
+    if kind not in _API_CONTENT_TYPES or (kind == _JSON and not _is_api_object(response.read())):
+        origin = f"{response.url.scheme}://{response.url.netloc.decode()}"
+        raise NotMillraceError(f"{origin} is not a Millrace API. Check --url or MILLRACE_URL.")
 
 
 def _is_api_object(content: bytes) -> bool:

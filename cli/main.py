@@ -1,4 +1,4 @@
-"""The `millrace` command: one verb a module; data on stdout, notes on stderr."""
+"""The `millrace` command. Commands write data to stdout and notes to stderr."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""Ids of the command line as parts of the API's paths: none becomes another route."""
+"""Ids from the command line as segments of an API path."""
 
 from urllib.parse import quote
 
@@ -6,15 +6,15 @@ import typer
 
 
 def require_id(text: str | None) -> str | None:
-    """Return an id as it was given, or None for none.
+    """Return the id unchanged.
 
-    Raises typer.BadParameter for one that is empty or of dots: it would name another route.
+    Raises typer.BadParameter for an empty id and for one of dots only: it would change the route.
     """
     if text is not None and not text.strip("."):
-        raise typer.BadParameter("this is no id")
+        raise typer.BadParameter("this is not an id")
     return text
 
 
 def path_segment(text: str) -> str:
-    """Return an id as one part of a path, whatever it holds."""
+    """Percent-encode an id as one path segment."""
     return quote(text, safe="")

@@ -1,4 +1,4 @@
-"""The standard streams of a command: all three are there, take every character and end whole."""
+"""Prepares stdin, stdout and stderr for any character, and reports failed writes."""
 
 import io
 import os
@@ -10,16 +10,20 @@ import typer
 
 from cli.os_errors import name_os_errors
 
-_ERRORS: Final = {"stdin": "replace", "stdout": "backslashreplace", "stderr": "backslashreplace"}
+_ERROR_HANDLERS: Final = {
+    "stdin": "replace",
+    "stdout": "backslashreplace",
+    "stderr": "backslashreplace",
+}
 
 
 def prepare_streams() -> None:
-    """Let no character fail, and put /dev/null where a stream was closed.
+    """Set lenient error handlers, and open /dev/null for each closed stream.
 
-    What the encoding of stdout or stderr lacks is written as its escape; what is typed in another
-    encoding than stdin's is read as U+FFFD.
+    Characters that stdout or stderr cannot encode are written as escapes. Bytes of stdin that
+    cannot be decoded are read as U+FFFD.
     """
-    for name, errors in _ERRORS.items():
+    for name, errors in _ERROR_HANDLERS.items():
         stream = getattr(sys, name)
         if stream is None:
             mode = "r" if name == "stdin" else "w"
@@ -30,26 +34,26 @@ def prepare_streams() -> None:
 
 
 def flush_stdout() -> None:
-    """Write what stdout still holds. Raises OSError: what is left is dropped then."""
+    """Flush stdout. Discards the rest of the buffer and raises OSError when that fails."""
     try:
         with name_os_errors("stdout"):
             sys.stdout.flush()
     except OSError:
-        _drop(sys.stdout)
+        _discard_buffer(sys.stdout)
         raise
 
 
 def write_last_line(message: str) -> None:
-    """Write the last line to stderr; without a place for it, the exit code speaks alone."""
+    """Write the final line to stderr. A failure is ignored: the exit code still reports it."""
     try:
         typer.echo(message, err=True)
     except OSError:
-        _drop(sys.stderr)
+        _discard_buffer(sys.stderr)
 
 
-def _drop(stream: TextIO) -> None:
-    """Send what the stream holds nowhere: the interpreter's own flush would fail, and exit 120."""
-    with suppress(OSError):  # a stream that is no file
+def _discard_buffer(stream: TextIO) -> None:
+    """Redirect the stream to /dev/null, or the interpreter's own flush fails with exit code 120."""
+    with suppress(OSError):  # the stream has no file descriptor
         number = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, number)

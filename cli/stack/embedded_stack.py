@@ -1,9 +1,9 @@
-"""The embedded stack: broker, database and roles, started in order and stopped together.
+"""The embedded stack: a broker, a database and every role, started in order and stopped together.
 
-1. Replicas first: a model loads longer than all else takes. 2. Broker and database. 3. Topics,
-schema, models, key. 4. The other roles. 5. Ready when the API and every other role say so, and
-every pool has granted credit to the batchers of both classes, so that an online call and an item of
-a job can run.
+1. Start the replicas: loading a model takes longest. 2. Start the broker and the database.
+3. Create topics, schema, models and key. 4. Start the other roles. 5. Wait until the API and every
+role are ready and every pool has granted credit to the batchers of its job classes, so that an
+online call and an item of a job can run.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Self
 
 from cli.stack.errors import StackError
+from cli.stack.processes.child_logs import ReadinessLines
 from cli.stack.processes.ports import HOST, is_api_ready, is_free, reserve_ports
-from cli.stack.processes.readiness_lines import ReadinessLines
 from cli.stack.processes.role_children import (
     CONTROL_PLANE,
     MEMBERS_FOLDER,
@@ -46,14 +46,14 @@ from topics.settings import KafkaSettings
 _LOG = logging.getLogger(__name__)
 
 READY_S_MAX = 300.0
-"""Models may load for minutes on a slow machine."""
+"""On a slow machine a model loads for minutes."""
 
 _PROTOCOL = "MILLRACE_KAFKA_GROUP_PROTOCOL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """What `millrace up` was asked for."""
+    """The options of `millrace up`."""
 
     data: Path
     port: int
@@ -63,23 +63,25 @@ class StackOptions:
 
 
 class EmbeddedStack:
-    """One stack on one data folder; leaves no process behind when its block ends."""
+    """One stack on one data folder; when its block ends, all processes have ended."""
 
     def __init__(self, options: StackOptions, env: Mapping[str, str]) -> None:
-        """Nothing is started yet. Services that `env` names are used instead of embedded ones.
+        """Start nothing yet. Services that `env` names replace the embedded ones.
 
         Raises SettingsError.
         """
         refuse_reserved_variables(env)
         self._options, self._env = options, env
-        self._session_timeout_s = KafkaSettings.from_env({KAFKA: "ours", **env}).session_timeout_s
+        self._session_timeout_s = KafkaSettings.from_env(
+            {KAFKA: "embedded", **env}
+        ).session_timeout_s
         self._closing = contextlib.ExitStack()
         self._supervisor = Supervisor(options.data / "logs")
         self.url = ""
         self.key = ""
 
     def __enter__(self) -> Self:
-        """Hold the data folder. Raises DataFolderInUseError, SettingsError."""
+        """Lock the data folder. Raises DataFolderInUseError, SettingsError."""
         self._closing.enter_context(lock_data_folder(self._options.data))
         shutil.rmtree(temporary_folder(self._options.data), ignore_errors=True)
         temporary_folder(self._options.data).mkdir(mode=0o700)
@@ -92,9 +94,9 @@ class EmbeddedStack:
         self._closing.close()
 
     def start(self, should_stop: Callable[[], bool]) -> None:
-        """Start everything and return when a call and an item can run, or when it should stop.
+        """Start everything; return when the stack is ready, or when `should_stop`.
 
-        In the main thread only. Raises StackError.
+        Call it in the main thread. Raises StackError.
         """
         try:
             self._start(should_stop)
@@ -106,21 +108,23 @@ class EmbeddedStack:
         began_s = time.monotonic()
         data = self._options.data
         ports = self._ports()
-        with _cut_short(should_stop):
-            broker, server = self._services()
+        with _interruptible(should_stop):
+            broker, server = self._prepare_services()
         servers = broker.bootstrap_servers if broker else self._env[KAFKA]
         database_url = server.url if server else self._env[DATABASE]
         env = shared_env(servers, database_url, data, self._env)
         if broker and _PROTOCOL not in self._env:
-            env[_PROTOCOL] = "consumer"  # its sessions are as short as those of the other kind
+            env[_PROTOCOL] = (
+                "consumer"  # the broker's session timeout is as short as the classic one
+            )
         self._start_replicas(env, ports)
         self._start_services(broker, server, should_stop)
-        log = KafkaSettings.from_env({**self._env, **env})  # outside brokers: copies, encryption
-        with _cut_short(should_stop):
-            self.key = prepare_installation(data, log, database_url, self._options.models)
+        kafka = KafkaSettings.from_env({**self._env, **env})  # external brokers: replication, TLS
+        with _interruptible(should_stop):
+            self.key = prepare_installation(data, kafka, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
         names = [name for name in CONTROL_PLANE if name != "api"]
-        roles = ReadinessLines(data / "logs", names)
+        readiness = ReadinessLines(data / "logs", names)
         self._start_control_plane(env, ports)
         write_state(
             data,
@@ -132,12 +136,12 @@ class EmbeddedStack:
                 metrics_ports={name: port for name, port in ports.items() if name != "api"},
             ),
         )
-        waits: dict[str, Callable[[], bool]] = {n: partial(roles.said, n) for n in names}
+        waits: dict[str, Callable[[], bool]] = {n: partial(readiness.is_ready, n) for n in names}
         waits["the API"] = partial(is_api_ready, ports["api"])
         with contextlib.ExitStack() as watching:
-            with _cut_short(should_stop):
-                credit = watch_replica_credit(log, self._wanted_credit())
-                waits["a model"] = watching.enter_context(credit)
+            with _interruptible(should_stop):
+                has_credit = watch_replica_credit(kafka, self._pool_classes())
+                waits["a model"] = watching.enter_context(has_credit)
             for what, ready in waits.items():
                 self._wait_until(ready, should_stop, what, READY_S_MAX)
         _LOG.info("ready", extra={"seconds": round(time.monotonic() - began_s, 1)})
@@ -151,8 +155,8 @@ class EmbeddedStack:
     ) -> None:
         self._supervisor.wait_until(lambda: should_stop() or ready(), timeout_s=s_max, what=what)
 
-    def _wanted_credit(self) -> list[tuple[str, str]]:
-        """Return the pools that must grant credit, each with a class that it serves."""
+    def _pool_classes(self) -> list[tuple[str, str]]:
+        """Return each pool with each job class that it serves."""
         return [
             (model.pool, job_class)
             for model in self._options.models
@@ -174,7 +178,7 @@ class EmbeddedStack:
             ports["api"] = port
         return ports
 
-    def _services(
+    def _prepare_services(
         self,
     ) -> tuple[embedded_kafka.EmbeddedKafka | None, embedded_postgres.EmbeddedPostgres | None]:
         data = self._options.data
@@ -208,14 +212,14 @@ class EmbeddedStack:
             self._wait_until(broker.is_ready, should_stop, "Kafka", embedded_kafka.READY_S_MAX)
 
     def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
-        # Not for replicas: vLLM makes sockets there, whose paths may not be long.
+        # Not for replicas: vLLM creates sockets in TMPDIR, and socket paths must be short.
         env = {**env, "TMPDIR": str(temporary_folder(self._options.data))}
         webhooks = webhook_env(
             self._options.data, self._env, allow_private=self._options.allow_private_webhooks
         )
         for name, (role, own, metrics_port) in CONTROL_PLANE.items():
             if role in WEBHOOK_ROLES:
-                own = {**own, **webhooks}  # noqa: PLW2901  the rest of the loop knows no difference
+                own = {**own, **webhooks}  # noqa: PLW2901
             port = {metrics_port: str(ports[name])} if metrics_port else api_env(ports[name])
             self._start_role(name, role, {**env, **own, **port})
 
@@ -235,8 +239,8 @@ class EmbeddedStack:
 
 
 @contextlib.contextmanager
-def _cut_short(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Raise KeyboardInterrupt at a stop signal, also at one that came before the block."""
+def _interruptible(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Raise KeyboardInterrupt at a stop signal, also at one that arrived before the block."""
     with cut_short_by_signals():
         if should_stop():
             raise KeyboardInterrupt

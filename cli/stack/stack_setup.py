@@ -1,4 +1,4 @@
-"""What a stack needs before its roles start: topics, schema, models, a tenant and its key."""
+"""Creates the topics, schema, models, tenant and API key that the roles of a stack need."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,16 +31,16 @@ _BROKER_S_MAX = 60.0
 def prepare_installation(
     data: Path, kafka: KafkaSettings, database_url: str, models: Sequence[ServedModel]
 ) -> str:
-    """Bring log and database up to date and return the key of the stack's own tenant.
+    """Create and migrate everything in log and database; return the API key of `TENANT`.
 
     Raises TopicDriftError, LogUnavailableError.
     """
     admin = LogAdmin(kafka)
     admin.wait_for_broker(_BROKER_S_MAX)
-    wanted = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
-    admin.create(wanted)
-    admin.keep_bodies(wanted)
-    if drift := admin.drift(wanted):
+    topics = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
+    admin.create(topics)
+    admin.keep_bodies(topics)
+    if drift := admin.drift(topics):
         raise TopicDriftError("; ".join(drift))
     upgrade(database_url)
     settings = DatabaseSettings.model_validate({"url": database_url})
@@ -56,21 +56,21 @@ def prepare_installation(
                     engine=model.engine,
                     endpoints=model.endpoints,
                 )
-            return _kept_key(data / "key", connection)
+            return _saved_key(data / "key", connection)
     finally:
         engine.dispose()
 
 
 @contextmanager
 def watch_replica_credit(
-    kafka: KafkaSettings, wanted: Iterable[tuple[str, str]]
+    kafka: KafkaSettings, pool_classes: Iterable[tuple[str, str]]
 ) -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether credit was granted for all of `wanted`: pool, class."""
+    """Yield a function that returns whether each pool has granted credit for its job class."""
     tail = TopicTail(kafka, CAPACITY, client_id="millrace-up")
     tail.skip_to_end(_BROKER_S_MAX)
-    waiting = set(wanted)
+    waiting = set(pool_classes)
 
-    def ready() -> bool:
+    def has_credit() -> bool:
         for record in tail.poll(0.0):
             try:
                 capacity = decode(Capacity, record.value, record.headers)
@@ -81,22 +81,22 @@ def watch_replica_credit(
         return not waiting
 
     try:
-        yield ready
+        yield has_credit
     finally:
         tail.close()
 
 
-def _kept_key(path: Path, connection: sa.Connection) -> str:
-    """Return the key in `path`, made anew when this database does not know it."""
+def _saved_key(path: Path, connection: sa.Connection) -> str:
+    """Return the key in `path`; create one when there is none or the database does not know it."""
     if path.exists():
-        kept = path.read_text().strip()
-        if authenticate(connection, kept) is not None:
-            return kept
+        key_text = path.read_text().strip()
+        if authenticate(connection, key_text) is not None:
+            return key_text
     try:
         tenant_id = find_tenant(connection, TENANT)
     except TenantMissingError:
         tenant_id = create_tenant(connection, TENANT)
     key = create_key(connection, tenant_id, "millrace up")
-    # Before the commit: a written key that was not committed is simply made anew.
+    # Before the commit: the next start replaces a key that was written and not committed.
     write_private(path, key.secret.encode())
     return key.secret

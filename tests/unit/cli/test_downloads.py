@@ -53,7 +53,7 @@ def test_what_the_server_refuses_is_raised() -> None:
 
 
 def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resumable_download, "AWAY_S_MAX", -1.0)
+    monkeypatch.setattr(resumable_download, "UNAVAILABLE_S_MAX", -1.0)
     with (
         serving_file(Plan(CONTENT, cuts=[100])) as plan,
         pytest.raises(DownloadInterruptedError, match=r"broke off: 100 of 10,240 bytes came"),

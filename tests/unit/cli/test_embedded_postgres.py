@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import make_url
 
 from cli.stack.errors import StackError
-from cli.stack.services.embedded_postgres import EmbeddedPostgres, _make_private
+from cli.stack.services.embedded_postgres import EmbeddedPostgres, _create_owned_folder
 
 
 def test_a_question_that_takes_too_long_is_no_end(
@@ -26,19 +26,19 @@ def test_the_folder_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "socket"
-    _make_private(folder)
+    _create_owned_folder(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
 
     stranger = os.geteuid() + 40_000
     monkeypatch.setattr(os, "geteuid", lambda: stranger)
-    with pytest.raises(StackError, match="belongs to somebody else"):
-        _make_private(folder)
+    with pytest.raises(StackError, match="belongs to another user"):
+        _create_owned_folder(folder)
 
 
 def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EmbeddedPostgres, "_become_somebody", lambda _: ())
+    monkeypatch.setattr(EmbeddedPostgres, "_unprivileged_prefix", lambda _: ())
     data = tmp_path / ("d" * 100)
     (data / "postgres" / "cluster").mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir="/tmp") as shared:  # a short path, which pytest's is not
@@ -60,8 +60,8 @@ def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "socket").symlink_to(tmp_path / "target")
-    with pytest.raises(StackError, match="belongs to somebody else"):
-        _make_private(tmp_path / "socket")
+    with pytest.raises(StackError, match="belongs to another user"):
+        _create_owned_folder(tmp_path / "socket")
 
 
 def test_root_without_user_namespaces_is_told_what_to_do(
@@ -69,7 +69,7 @@ def test_root_without_user_namespaces_is_told_what_to_do(
 ) -> None:
     server = EmbeddedPostgres(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("cli.stack.services.embedded_postgres._make_private", lambda _: None)
+    monkeypatch.setattr("cli.stack.services.embedded_postgres._create_owned_folder", lambda _: None)
     monkeypatch.setattr("cli.stack.services.embedded_postgres._succeeds", lambda *_: False)
 
     with pytest.raises(StackError, match="run as another user"):

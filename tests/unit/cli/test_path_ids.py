@@ -27,7 +27,7 @@ def test_an_id_that_is_none_is_wrong_usage(command: tuple[str, ...], text: str) 
     done = CliRunner().invoke(app, [*command, text], env=env)
 
     assert done.exit_code == ExitCode.USAGE, done.output
-    assert "this is no id" in done.stderr
+    assert "this is not an id" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_file_replaces_an_older_one(tmp_path: Path) -> None:
 def test_a_cut_download_leaves_the_older_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resumable_download, "AWAY_S_MAX", -1.0)
+    monkeypatch.setattr(resumable_download, "UNAVAILABLE_S_MAX", -1.0)
     target = tmp_path / "out.jsonl"
     target.write_bytes(b"old")
 

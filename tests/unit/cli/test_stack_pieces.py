@@ -54,8 +54,8 @@ def test_two_stacks_never_choose_one_port(tmp_path: Path) -> None:
     ours = reserve_ports(tmp_path / "ours.json", NAMES, random.Random(5))
     chooses = (
         "import random, sys; from pathlib import Path; "
-        "from cli.stack.processes.ports import kept_ports; "
-        "kept_ports(Path(sys.argv[1]), ('broker', 'controller'), random.Random(5))"
+        "from cli.stack.processes.ports import reserve_ports; "
+        "reserve_ports(Path(sys.argv[1]), ('broker', 'controller'), random.Random(5))"
     )
     path = tmp_path / "theirs.json"
     subprocess.run([sys.executable, "-c", chooses, str(path)], check=True, timeout=30)

@@ -35,7 +35,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--port", "99999"], "--port"),
         (["--port", "-1"], "--port"),
         (["--data", "/etc/passwd"], "is a file"),
-        (["--model", "a", "--model", "a"], "--model a: give each name once"),
+        (["--model", "a", "--model", "a"], "--model a: each name may be given once"),
         (["--model", "a.b", "--model", "A-b"], "a-b-simulated"),
         (["--model", "=path"], "--model needs a name"),
         (["--engine", "vllm", "--model", "a"], "needs NAME=PATH"),
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line() -> None:
     ("name", "told"),
     [
         ("MILLRACE_API_PORT", "give --port"),
-        ("MILLRACE_API_HOST", "127.0.0.1 alone"),
+        ("MILLRACE_API_HOST", "127.0.0.1 only"),
         ("MILLRACE_WRITER_METRICS_PORT", "stack.json"),
         ("MILLRACE_GPU_METRICS_PORT", "stack.json"),
         ("MILLRACE_ENGINE_KIND", "give --engine"),

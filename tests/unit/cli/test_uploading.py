@@ -67,7 +67,7 @@ def test_what_cannot_be_sent_leaves_no_file() -> None:
         done = submit(server, "-", "--completion-window", os.fsdecode(b"\xff"), stdin=LINE)
 
     assert done.exit_code == ExitCode.USAGE
-    assert done.stderr == "millrace: An argument holds bytes that are not UTF-8.\n"
+    assert done.stderr == "millrace: An argument contains bytes that are not UTF-8.\n"
     assert server.seen == ["POST /v1/files", f"DELETE /v1/files/{FILE_ID}"]
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.stack.processes.readiness_lines import ReadinessLines
+from cli.stack.processes.child_logs import ReadinessLines
 
 READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready"}\n'
 
@@ -11,26 +11,26 @@ def test_what_an_earlier_child_said_does_not_count(tmp_path: Path) -> None:
     log = tmp_path / "intake.log"
     log.write_bytes(READY)
     words = ReadinessLines(tmp_path, ["intake"])
-    assert not words.said("intake")
+    assert not words.is_ready("intake")
 
     with log.open("ab") as file:
         file.write(b"a library's line\n" + READY)
 
-    assert words.said("intake")
-    assert words.said("intake")
+    assert words.is_ready("intake")
+    assert words.is_ready("intake")
 
 
 def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
     words = ReadinessLines(tmp_path, ["intake"])
-    assert not words.said("intake"), "there is no log yet"
+    assert not words.is_ready("intake"), "there is no log yet"
     log = tmp_path / "intake.log"
     for size in range(len(READY)):
         log.write_bytes(READY[:size])
-        assert not words.said("intake")
+        assert not words.is_ready("intake")
 
     log.write_bytes(READY)
 
-    assert words.said("intake")
+    assert words.is_ready("intake")
 
 
 def test_a_log_that_was_moved_aside_is_read_from_its_beginning(tmp_path: Path) -> None:
@@ -40,4 +40,4 @@ def test_a_log_that_was_moved_aside_is_read_from_its_beginning(tmp_path: Path) -
 
     log.write_bytes(READY)
 
-    assert words.said("intake")
+    assert words.is_ready("intake")
