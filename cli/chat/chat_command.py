@@ -1,4 +1,4 @@
-"""`millrace chat`: talk to a model; its words appear as they come."""
+"""`millrace chat`: a conversation with a model; answers are written as they stream in."""
 
 import sys
 import time
@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.chat.default_model import first_chat_model
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, with_stream_timeout
+from cli.client import (
+    DEFAULT_URL,
+    KeyOption,
+    QuietOption,
+    UrlOption,
+    connect,
+    drop_none,
+    with_stream_timeout,
+)
 from cli.exits import CommandError, ExitCode, describe_failure
 
 if TYPE_CHECKING:
@@ -16,53 +24,55 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam as Message
 
 _FATAL = frozenset({ExitCode.AUTH, ExitCode.NOT_FOUND})
-"""Failures that the next question would meet again."""
+"""Failures that would also fail the next prompt."""
 
 
 def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", help="Ask this once and end; - reads stdin."),
+        typer.Option("--prompt", "-p", help="Send this prompt and exit; - reads stdin."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Name of the model; else the first one that chats.")
+        str | None, typer.Option(help="Name of the model; default: the first that serves chat.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of an answer.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer in tokens.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="0 is the same each time.")
+        float | None, typer.Option(min=0, help="Sampling temperature; 0 is deterministic.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds for an answer; then exit 124.")
+        float | None, typer.Option(min=0.001, help="Seconds for each answer; then exit 124.")
     ] = None,
     quiet: QuietOption = False,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Talk to a model. Ctrl-C cuts an answer short, Ctrl-D ends.
+    """Talk to a model. Ctrl-C interrupts an answer, Ctrl-D ends.
 
-    With --prompt, or with a pipe as stdin, ask once: the answer alone is on stdout.
+    With --prompt, or with a pipe as stdin, send one prompt: stdout gets the answer only.
     """
     with connect(url, key) as client:
-        asked: dict[str, Any] = {"model": model or first_chat_model(client)}
-        if max_tokens is not None:
-            asked["max_completion_tokens"] = max_tokens
-        if temperature is not None:
-            asked["temperature"] = temperature
-        limited = with_stream_timeout(client) if timeout is None else _limited(client, timeout)
-        conversation = Conversation(limited, asked, system=system, quiet=quiet)
+        parameters = drop_none(
+            model=model or first_chat_model(client),
+            max_completion_tokens=max_tokens,
+            temperature=temperature,
+        )
+        limited = (
+            with_stream_timeout(client) if timeout is None else _with_deadline(client, timeout)
+        )
+        conversation = Conversation(limited, parameters, system=system, quiet=quiet)
         if prompt is None and sys.stdin.isatty():
             converse(conversation, _typed_lines)
             return
-        conversation.ask(read_stdin() if prompt in {None, "-"} else str(prompt))
+        conversation.send(read_stdin() if prompt in {None, "-"} else str(prompt))
 
 
 _GRACE_S = 2.0
-"""Time beyond the call's own deadline in which the server says that it is over."""
+"""Time after the deadline in which the server reports that it has passed."""
 
 
-def _limited(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
-    """Return the same client with a deadline for each call, which is then not repeated."""
+def _with_deadline(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
+    """Return the client with a deadline for each call and without retries."""
     milliseconds = str(max(1, round(timeout_s * 1000)))
     return client.with_options(
         max_retries=0,
@@ -72,32 +82,40 @@ def _limited(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
 
 
 class AnswerInterruptedError(CommandError):
-    """The answer broke off."""
+    """The answer was interrupted."""
 
 
 class Conversation:
-    """What was said so far; a question without a whole answer is forgotten."""
+    """The messages so far, without prompts that have no complete answer."""
 
     def __init__(
-        self, client: "openai.OpenAI", asked: dict[str, Any], *, system: str | None, quiet: bool
+        self,
+        client: "openai.OpenAI",
+        parameters: dict[str, Any],
+        *,
+        system: str | None,
+        quiet: bool,
     ) -> None:
-        """`asked` holds the model and the parameters of every call."""
-        self._client, self._asked, self._quiet = client, asked, quiet
-        self._said: list[Message] = [{"role": "system", "content": system}] if system else []
+        """Use `parameters`, which include the model, in every call."""
+        self._client, self._parameters, self._quiet = client, parameters, quiet
+        self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
 
-    def ask(self, question: str) -> str:
-        """Write the answer to stdout as it comes and return it.
+    def send(self, prompt: str) -> str:
+        """Write the answer to stdout while it streams in and return it.
 
-        Raises AnswerInterruptedError, and what the client raises.
+        Raises AnswerInterruptedError, and the errors of the client.
         """
-        said: list[Message] = [*self._said, {"role": "user", "content": question}]
+        messages: list[Message] = [*self._messages, {"role": "user", "content": prompt}]
         began_s = time.monotonic()
         pieces: list[str] = []
         first_s: float | None = None
         tokens = 0
-        is_whole = False  # a stream that is cut may end as quietly as one that is not
+        is_complete = False  # an interrupted stream may end without an error
         stream = self._client.chat.completions.create(
-            messages=said, stream=True, stream_options={"include_usage": True}, **self._asked
+            messages=messages,
+            stream=True,
+            stream_options={"include_usage": True},
+            **self._parameters,
         )
         with stream:
             try:
@@ -105,7 +123,7 @@ class Conversation:
                     tokens = chunk.usage.completion_tokens if chunk.usage else tokens
                     if not chunk.choices:
                         continue
-                    is_whole = is_whole or chunk.choices[0].finish_reason is not None
+                    is_complete = is_complete or chunk.choices[0].finish_reason is not None
                     if text := chunk.choices[0].delta.content:
                         first_s = first_s or time.monotonic()
                         pieces.append(text)
@@ -114,42 +132,42 @@ class Conversation:
             finally:
                 if pieces:
                     sys.stdout.write("\n")
-        if not is_whole:
+        if not is_complete:
             raise AnswerInterruptedError
         answer = "".join(pieces)
-        self._said = [*said, {"role": "assistant", "content": answer}]
+        self._messages = [*messages, {"role": "assistant", "content": answer}]
         if not self._quiet:
             now_s = time.monotonic()
             wait_ms = ((first_s or now_s) - began_s) * 1000
-            spent = f"{tokens} tokens in {now_s - began_s:.1f} s, the first after {wait_ms:.0f} ms"
-            typer.echo(spent, err=True)
+            usage = f"{tokens} tokens in {now_s - began_s:.1f} s, the first after {wait_ms:.0f} ms"
+            typer.echo(usage, err=True)
         return answer
 
 
-def converse(conversation: Conversation, questions: Callable[[], Iterator[str]]) -> None:
-    """Ask each question; what fails or is interrupted is told, and the next one may be asked.
+def converse(conversation: Conversation, prompts: Callable[[], Iterator[str]]) -> None:
+    """Send each prompt; report a failed or interrupted one on stderr and continue.
 
-    Raises what would fail again: a refused key, an unknown model.
+    Raises failures that would recur: a refused key, an unknown model.
     """
-    for question in questions():
+    for prompt in prompts():
         try:
-            conversation.ask(question)
+            conversation.send(prompt)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
-        except Exception as failure:
-            verdict = describe_failure(failure)
-            if verdict is None or verdict.exit_code in _FATAL:
+        except Exception as error:
+            failure = describe_failure(error)
+            if failure is None or failure.exit_code in _FATAL:
                 raise
-            typer.echo(f"millrace: {verdict.message}", err=True)
+            typer.echo(f"millrace: {failure.message}", err=True)
 
 
 def read_stdin() -> str:
-    """Return all of stdin. A diff may hold bytes of any encoding: what is not UTF-8 is replaced."""
+    """Return all of stdin. Bytes that are not UTF-8, as in a diff, are replaced by U+FFFD."""
     return sys.stdin.buffer.read().decode(errors="replace")
 
 
 def _typed_lines() -> Iterator[str]:
-    """Return what is typed, line by line, until Ctrl-D."""
+    """Yield the lines typed on the terminal until Ctrl-D."""
     while True:
         typer.echo("> ", err=True, nl=False)
         line = sys.stdin.readline()

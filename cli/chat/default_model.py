@@ -1,7 +1,8 @@
-"""Which model a user means who names none."""
+"""Chooses the chat model of a command without `--model`."""
 
 from typing import TYPE_CHECKING
 
+from cli.client import extension_fields
 from cli.exits import NotFoundError
 
 if TYPE_CHECKING:
@@ -11,13 +12,12 @@ _CHAT = "/v1/chat/completions"
 
 
 class NoChatModelError(NotFoundError):
-    """No model of this installation chats; --model names one that is not listed."""
+    """No listed model serves chat; --model can name one that is not listed."""
 
 
 def first_chat_model(client: "openai.OpenAI") -> str:
-    """Return the first model that says that it chats. Raises NoChatModelError."""
+    """Return the first listed model that serves chat. Raises NoChatModelError."""
     for model in client.models.list():
-        own = (model.model_extra or {}).get("millrace") or {}
-        if _CHAT in own.get("endpoints", ()):
+        if _CHAT in extension_fields(model).get("endpoints", ()):
             return model.id
     raise NoChatModelError

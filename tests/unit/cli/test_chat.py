@@ -120,7 +120,7 @@ def test_an_answer_that_just_ends_is_a_failure(capsys: pytest.CaptureFixture[str
     )
 
     with pytest.raises(AnswerInterruptedError):
-        conversation.ask("one")
+        conversation.send("one")
 
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("He\n", "")

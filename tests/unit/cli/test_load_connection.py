@@ -61,7 +61,7 @@ async def one_call(*parts: bytes) -> TimedCall:
         connection = await target.connect()
         try:
             async with asyncio.timeout(10):
-                return await connection.ask(target.request)
+                return await connection.send()
         finally:
             connection.close()
 

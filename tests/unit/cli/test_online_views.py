@@ -4,7 +4,7 @@ from array import array
 from collections import Counter
 
 from cli.batch.background_job_commands import rows
-from cli.load.bench_online_command import result, result_rows
+from cli.load.bench_online_command import measures, measure_rows
 from cli.load.load_clients import LoadResult
 
 
@@ -16,7 +16,7 @@ def seen() -> LoadResult:
 
 
 def test_percentiles_are_milliseconds_and_errors_are_counted_by_what_they_say() -> None:
-    assert result(seen(), stream=True) == {
+    assert measures(seen(), stream=True) == {
         "seconds": 2.0,
         "calls": 100,
         "calls_per_s": 50.0,
@@ -28,13 +28,13 @@ def test_percentiles_are_milliseconds_and_errors_are_counted_by_what_they_say() 
 
 
 def test_a_measurement_without_an_answer_has_no_times() -> None:
-    measures = result(LoadResult(seconds=1.0), stream=False)
-    assert (measures["calls"], measures["latency_ms"]) == (0, {})
-    assert "first_piece_ms" not in measures
+    found = measures(LoadResult(seconds=1.0), stream=False)
+    assert (found["calls"], found["latency_ms"]) == (0, {})
+    assert "first_piece_ms" not in found
 
 
 def test_each_measure_has_a_row() -> None:
-    shown = dict(result_rows(result(seen(), stream=True)))
+    shown = dict(measure_rows(measures(seen(), stream=True)))
     assert shown["calls/s"] == "50.0"
     assert shown["latency, ms, p99"] == "99.0"
     assert shown["errors, timeout"] == "1"
