@@ -1,4 +1,4 @@
-"""`millrace audit`: what was done by whom, and the proof that nobody changed it since."""
+"""`millrace audit`: list the audit log and verify its hash chains."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, transaction
 from cli.exits import CommandError, ExitCode, NotFoundError
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 from core.ids import TENANT, parse_public_id, public_id
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import (
@@ -26,7 +26,7 @@ from tenancy.tenants import find_tenant
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Read and verify the audit log. For operators: talks to Postgres itself.",
+    help="Read and verify the audit log. For operators: connects to Postgres.",
 )
 
 TenantOption: TypeAlias = Annotated[
@@ -34,9 +34,12 @@ TenantOption: TypeAlias = Annotated[
 ]
 Anchors: TypeAlias = dict[UUID, dict[int, set[bytes]]]
 
+_ENTRY_HEADERS = ("row", "when", "actor", "action", "subject", "details")
+_CHAIN_HEADERS = ("tenant", "rows that fit", "verdict")
+
 
 class AnchorError(CommandError):
-    """The file of anchors is not what `millrace audit head -o json` wrote."""
+    """The anchor file was not written by `millrace audit head -o json`."""
 
     exit_code = ExitCode.USAGE
 
@@ -49,62 +52,41 @@ class _Anchor(msgspec.Struct, frozen=True):
 
 @app.command("list")
 def list_entries(
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose rows.")],
+    tenant: Annotated[str, typer.Option("--tenant", help="Name of the tenant.")],
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows to list.")] = 20,
     after: Annotated[
-        str | None, typer.Option(metavar="ID", help="Go on behind this row, `id` in JSON.")
+        str | None, typer.Option(metavar="ID", help="Continue after this row, `id` in JSON.")
     ] = None,
     data: DataOption = None,
-    form: FormatOption = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """List what was done in a tenant's name, newest first."""
+    """List the recorded operations of a tenant, newest first."""
     with transaction(data) as connection:
         tenant_id = find_tenant(connection, tenant)
         found = list_acts(connection, tenant_id, after=_row_id(after), limit=limit)
     if found is None:
         raise NotFoundError(f"{tenant} has no row {after}.")
     rows, has_more = found
-    if form is OutputFormat.JSON:
-        write_json([as_json(row) for row in rows])
-    else:
-        write_table(
-            ("row", "when", "actor", "action", "subject", "details"),
-            [
-                (
-                    str(row.sequence),
-                    row.created_at.isoformat(timespec="seconds"),
-                    row.actor,
-                    row.action,
-                    row.subject,
-                    json.dumps(row.details, sort_keys=True) if row.details else "",
-                )
-                for row in rows
-            ],
-        )
+    values = [as_json(row) for row in rows]
+    write_output(output_format, values, _ENTRY_HEADERS, lambda: [_entry_cells(r) for r in rows])
     if has_more:
-        typer.echo(f"more: --after {public_id(ENTRY, rows[-1].id)}", err=True)
+        print_next_page(public_id(ENTRY, rows[-1].id))
 
 
 @app.command()
 def head(
-    tenant: TenantOption = None, data: DataOption = None, form: FormatOption = OutputFormat.TABLE
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Print the end of each chain. Keep it where nobody who can write this database can write."""
+    """Print the last hash of each chain. Store it where no writer of this database can write."""
     with transaction(data) as connection:
         heads = read_heads(connection, _tenant_id(connection, tenant))
-    if form is OutputFormat.JSON:
-        shown = [
-            {
-                "tenant": public_id(TENANT, one.tenant_id),
-                "sequence": one.sequence,
-                "hash": one.hash.hex(),
-            }
-            for one in heads
-        ]
-        write_json(shown)
-        return
-    rows = [(public_id(TENANT, one.tenant_id), str(one.sequence), one.hash.hex()) for one in heads]
-    write_table(("tenant", "rows", "hash"), rows)
+    rows = [(public_id(TENANT, one.tenant_id), one.sequence, one.hash.hex()) for one in heads]
+    values = [dict(zip(("tenant", "sequence", "hash"), row, strict=True)) for row in rows]
+    write_output(
+        output_format, values, ("tenant", "rows", "hash"), lambda: [[*map(str, r)] for r in rows]
+    )
 
 
 @app.command()
@@ -115,39 +97,48 @@ def verify(
         typer.Option(
             "--anchor",
             metavar="FILE",
-            help="What `millrace audit head -o json` wrote earlier; may be given several times.",
+            help="Output of an earlier `millrace audit head -o json`; may be repeated.",
         ),
     ] = None,
     data: DataOption = None,
-    form: FormatOption = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Compute every chain again and name the first row of each that does not fit.
+    """Verify every hash chain and print the first row of each that does not fit.
 
-    Exit code 1 says that one does not.
+    Exit code 1: a row does not fit.
     """
     anchors = _anchors(anchor or [])
     with transaction(data) as connection:
         connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        one = _tenant_id(connection, tenant)
+        only = _tenant_id(connection, tenant)
         found = [
             check_chain(connection, tenant_id, anchors.get(tenant_id, {}))
-            for tenant_id in ({*chains(connection), *anchors} if one is None else [one])
+            for tenant_id in ({*chains(connection), *anchors} if only is None else [only])
         ]
     found.sort(key=lambda checked: checked.head.tenant_id.hex)
-    if form is OutputFormat.JSON:
-        write_json([_verdict(checked) for checked in found])
-    else:
-        write_table(("tenant", "rows that fit", "verdict"), [_cells(checked) for checked in found])
+    values = [_chain_json(checked) for checked in found]
+    write_output(output_format, values, _CHAIN_HEADERS, lambda: [_chain_cells(c) for c in found])
     if any(checked.misfit for checked in found):
         raise typer.Exit(ExitCode.FAILED)
 
 
 def as_json(row: Any) -> dict[str, object]:
-    """Return a row for programs; with it anybody can compute its hash again."""
+    """Return a row as JSON, with every field that its hash covers."""
     return {**entry_fields(row), "created_at": row.created_at.isoformat(timespec="microseconds")}
 
 
-def _verdict(checked: Checked) -> dict[str, object]:
+def _entry_cells(row: Any) -> tuple[str, ...]:
+    return (
+        str(row.sequence),
+        row.created_at.isoformat(timespec="seconds"),
+        row.actor,
+        row.action,
+        row.subject,
+        json.dumps(row.details, sort_keys=True) if row.details else "",
+    )
+
+
+def _chain_json(checked: Checked) -> dict[str, object]:
     misfit = checked.misfit
     return {
         "tenant": public_id(TENANT, checked.head.tenant_id),
@@ -159,19 +150,19 @@ def _verdict(checked: Checked) -> dict[str, object]:
     }
 
 
-def _cells(checked: Checked) -> tuple[str, str, str]:
+def _chain_cells(checked: Checked) -> tuple[str, str, str]:
     misfit = checked.misfit
     verdict = "whole" if misfit is None else f"row {misfit.sequence}: {misfit.reason}"
     return public_id(TENANT, checked.head.tenant_id), str(checked.head.sequence), verdict
 
 
 def _row_id(text: str | None) -> UUID | None:
-    """Return the id that a row is known by. Raises NotFoundError."""
+    """Parse the public id of a row. Raises NotFoundError."""
     if text is None:
         return None
     row_id = parse_public_id(ENTRY, text)
     if row_id is None:
-        raise NotFoundError(f"{text} is no id of a row.")
+        raise NotFoundError(f"{text} is not the id of a row.")
     return row_id
 
 
@@ -180,7 +171,7 @@ def _tenant_id(connection: sa.Connection, name: str | None) -> UUID | None:
 
 
 def _anchors(paths: list[Path]) -> Anchors:
-    """Return hashes by tenant and sequence, all that any file says. Raises AnchorError, OSError."""
+    """Return the hashes in all files by tenant and sequence. Raises AnchorError, OSError."""
     anchors: Anchors = {}
     for path in paths:
         try:

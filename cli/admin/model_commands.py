@@ -1,37 +1,40 @@
-"""`millrace models`: what may be asked for, and which version and pool serves it."""
+"""`millrace models`: register and list model versions."""
 
 from typing import Annotated
 
 import typer
 
 from cli.admin.operator_connections import DataOption, transaction
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_output
 from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
 from registry.models import list_models as newest_versions
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Register and list models. For operators: talks to Postgres itself.",
+    help="Register and list models. For operators: connects to Postgres.",
 )
+
+_HEADERS = ("name", "version", "pool", "engine", "endpoints")
 
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="The name that requests carry as `model`.")],
-    version: Annotated[str, typer.Option(help="Names these weights; never changes meaning.")],
+    name: Annotated[str, typer.Argument(help="The `model` of requests.")],
+    version: Annotated[str, typer.Option(help="Name of these weights; its meaning is fixed.")],
     pool: Annotated[
         str, typer.Option(help="MILLRACE_GPU_POOL of its replicas; part of topic names.")
     ],
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")],
     endpoints: Annotated[
-        str, typer.Option(help=f"Comma-separated, of {', '.join(ENDPOINTS)}; /v1 may be left out.")
+        str,
+        typer.Option(help=f"Comma-separated, of {', '.join(ENDPOINTS)}; /v1 may be omitted."),
     ],
     data: DataOption = None,
 ) -> None:
     """Register a model version; the newest version of a name serves new jobs.
 
-    A version never changes: adding the same again does nothing, adding another meaning fails. A
-    new pool needs its topics: `millrace topics create`.
+    A version never changes: adding it again does nothing, and fails when a field differs. A new
+    pool needs its topics: `millrace topics create`.
     """
     with transaction(data) as connection:
         added = add_model(
@@ -46,21 +49,20 @@ def add(
 
 
 @app.command("list")
-def list_models(data: DataOption = None, form: FormatOption = OutputFormat.TABLE) -> None:
+def list_models(data: DataOption = None, output_format: FormatOption = OutputFormat.TABLE) -> None:
     """List the newest version of every model, which serves new jobs."""
     with transaction(data) as connection:
         found = newest_versions(connection)
-    if form is OutputFormat.JSON:
-        write_json([_as_json(model) for model in found])
-        return
-    write_table(
-        ("name", "version", "pool", "engine", "endpoints"),
-        [(m.name, m.version, m.pool, m.engine, ",".join(m.endpoints)) for m in found],
+    write_output(
+        output_format,
+        [_as_json(model) for model in found],
+        _HEADERS,
+        lambda: [(m.name, m.version, m.pool, m.engine, ",".join(m.endpoints)) for m in found],
     )
 
 
 def endpoint_paths(text: str) -> tuple[str, ...]:
-    """Return the paths that a comma-separated list names: `chat/completions` or all of it."""
+    """Parse comma-separated endpoints; adds /v1 to those that do not start with a slash."""
     names = (name.strip() for name in text.split(","))
     return tuple(n if n.startswith("/") else f"/v1/{n}" for n in names if n)
 

@@ -1,4 +1,4 @@
-"""How commands of operators reach Postgres and Kafka: by settings, or through a running stack."""
+"""Connects operator commands to Postgres and Kafka, by variables or through a running stack."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,9 @@ DataOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="Folder of a running `millrace up`, whose services are used. Without it, "
-        "MILLRACE_DATABASE_… and MILLRACE_KAFKA_… variables name them; all others of these count "
-        "with it too.",
+        help="Folder of a running `millrace up`, to use its services. By default "
+        "MILLRACE_DATABASE_… and MILLRACE_KAFKA_… variables name them; all others of these apply "
+        "with --data too.",
     ),
 ]
 
@@ -47,7 +47,7 @@ def transaction(data: Path | None) -> Iterator[sa.Connection]:
 
 
 def database_settings(data: Path | None) -> DatabaseSettings:
-    """Return how to reach Postgres. Raises SettingsError, NoStackError."""
+    """Return the settings for Postgres. Raises SettingsError, NoStackError."""
     if data is None:
         return DatabaseSettings.from_env(os.environ)
     url = {f"{DatabaseSettings.env_prefix}URL": running_stack(data).database_url}
@@ -55,7 +55,7 @@ def database_settings(data: Path | None) -> DatabaseSettings:
 
 
 def kafka_settings(data: Path | None) -> KafkaSettings:
-    """Return how to reach Kafka. Raises SettingsError, NoStackError."""
+    """Return the settings for Kafka. Raises SettingsError, NoStackError."""
     if data is None:
         return KafkaSettings.from_env(os.environ)
     servers = running_stack(data).kafka_bootstrap_servers
@@ -67,15 +67,15 @@ def kafka_settings(data: Path | None) -> KafkaSettings:
 def running_stack(data: Path) -> StackState:
     """Return the state of the stack on `data`. Raises NoStackError."""
     state = read_state(data)
-    if state is None or not is_locked(data):  # a stack that was killed left its state behind
+    if state is None or not is_locked(data):  # a killed stack leaves its state behind
         raise NoStackError(f"No stack runs on {data}.")
     return state
 
 
 def known_pools(data: Path | None) -> Sequence[str]:
-    """Return the pools of all registered versions, old ones too: jobs keep their version.
+    """Return the pools of all model versions, old ones too: jobs keep their version.
 
-    Without a database among the settings, none are known. Raises SettingsError, NoStackError.
+    Returns none when the settings name no database. Raises SettingsError, NoStackError.
     """
     if data is None and f"{DatabaseSettings.env_prefix}URL" not in os.environ:
         return []

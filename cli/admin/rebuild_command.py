@@ -1,4 +1,4 @@
-"""`millrace rebuild`: make the projections of ended jobs again from the log."""
+"""`millrace rebuild`: rebuild the projections of ended jobs from the log."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -33,8 +33,8 @@ _HEADERS = (
     "attempts",
 )
 _WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7, 7, 8)
-_WELL = frozenset({Verdict.SAME, Verdict.SWAPPED, Verdict.GONE})
-_WELL_OF_ALL = _WELL | {Verdict.NOT_ENDED}  # nobody asked for a job that runs
+_CONSISTENT = frozenset({Verdict.SAME, Verdict.SWAPPED, Verdict.GONE})
+_CONSISTENT_WITH_ALL = _CONSISTENT | {Verdict.NOT_ENDED}  # running jobs do not count
 
 
 def rebuild_jobs(
@@ -43,50 +43,51 @@ def rebuild_jobs(
     ] = None,
     all_jobs: Annotated[bool, typer.Option("--all", help="Every job that has ended.")] = False,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Put right what differs; without it, only compare.")
+        bool, typer.Option("--apply", help="Replace what differs; by default, only compare.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds for each partition of the log at most.")
+        float, typer.Option(min=1, help="Longest time in seconds for each partition of the log.")
     ] = 600,
     data: DataOption = None,
-    form: FormatOption = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Make rows, counters, usage, order and dead letters of ended jobs again from the log.
+    """Rebuild rows, counters, usage, order and dead letters of ended jobs from the log.
 
-    For operators: talks to Postgres and Kafka itself. A job whose first record the log no longer
-    holds is refused, and so is one that ran under another MILLRACE_WRITER_ATTEMPTS_MAX. With
-    --apply what differs is replaced, each job in one transaction, and only when the log has the end
-    of every item. Exit code 1 says that something still differs, or was refused; with --all, jobs
-    that have not ended do not count.
+    For operators: connects to Postgres and Kafka. Refuses a job whose first record the log no
+    longer holds, and one that ran under another MILLRACE_WRITER_ATTEMPTS_MAX. --apply replaces what
+    differs, one transaction for each job, provided that the log has the outcome of every item. Exit
+    code 1: a job still differs or was refused; with --all, jobs that have not ended do not count.
     """
     if (job is None) == (not all_jobs):
         raise typer.BadParameter("give either an ID or --all")
     verdicts: list[Verdict] = []
-    found = _rebuilt(_ids(job), apply, timeout, data)
-    first = list(islice(found, 1))  # before anything is written: it may fail at once
+    found = _rebuild(_ids(job), apply, timeout, data)
+    first = list(islice(found, 1))  # before the table header: it may fail at once
     if job is not None and not first:
         raise NotFoundError("There is no such job, or it has no items.")
-    write_jobs(chain(first, found), form, verdicts)
+    write_jobs(chain(first, found), output_format, verdicts)
     if not is_consistent(verdicts, all_jobs=all_jobs):
         raise typer.Exit(ExitCode.FAILED)
 
 
 def is_consistent(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
-    """Whether nothing is left to look at."""
-    return (_WELL_OF_ALL if all_jobs else _WELL).issuperset(verdicts)
+    """Whether every verdict means that the projections agree with the log."""
+    return (_CONSISTENT_WITH_ALL if all_jobs else _CONSISTENT).issuperset(verdicts)
 
 
-def write_jobs(found: Iterable[Rebuilt], form: OutputFormat, verdicts: list[Verdict]) -> None:
-    """Write what became of jobs, and note their verdicts; also what was done before a failure."""
+def write_jobs(
+    found: Iterable[Rebuilt], output_format: OutputFormat, verdicts: list[Verdict]
+) -> None:
+    """Write the jobs and collect their verdicts; after a failure, write those before it."""
     shown: list[dict[str, object]] = []
 
     def rows() -> Iterator[tuple[str, ...]]:
         for one in found:
             verdicts.append(one.verdict)
             shown.append(as_json(one))
-            yield row(one)
+            yield job_row(one)
 
-    if form is OutputFormat.TABLE:
+    if output_format is OutputFormat.TABLE:
         write_rows(_HEADERS, rows(), _WIDTHS)
         return
     try:
@@ -104,11 +105,11 @@ def _ids(job: str | None) -> list[UUID] | None:
         return None
     job_id = parse_public_id(JOB, job) or parse_public_id(SINGLE, job)
     if job_id is None:
-        raise NotFoundError("This is no id of a job.")
+        raise NotFoundError("This is not a job id.")
     return [job_id]
 
 
-def _rebuilt(
+def _rebuild(
     job_ids: list[UUID] | None, apply: bool, timeout_s: float, data: DataOption
 ) -> Iterator[Rebuilt]:
     database = database_settings(data)
@@ -126,22 +127,22 @@ def _rebuilt(
 
 
 def attempt_limit_message(one: Rebuilt, attempts_max: int) -> str:
-    """Return why a job was refused that ran under another limit of attempts."""
+    """Explain the refusal of a job that ran under another limit of attempts."""
     found = one.found
-    assert found is not None  # it was compared
-    told = []
+    assert found is not None  # set for this verdict
+    signs = []
     if found.above_limit:
-        told.append(f"the log holds {found.above_limit} executions above it")
+        signs.append(f"the log holds {found.above_limit} executions above it")
     if found.below_limit:
-        told.append(f"{found.below_limit} failures below it were final")
+        signs.append(f"{found.below_limit} failures below it were final")
     return (
         f"{public_job_id(one)}: MILLRACE_WRITER_ATTEMPTS_MAX is {attempts_max}, but "
-        f"{' and '.join(told)}: set it to what it was when the job ran"
+        f"{' and '.join(signs)}: set it to its value when the job ran"
     )
 
 
-def row(one: Rebuilt) -> tuple[str, ...]:
-    """Return the cells of a job."""
+def job_row(one: Rebuilt) -> tuple[str, ...]:
+    """Return the cells of a job under `_HEADERS`."""
     found = one.found
     if found is None:
         return (public_job_id(one), one.verdict, *[""] * (len(_HEADERS) - 2))
@@ -159,7 +160,7 @@ def row(one: Rebuilt) -> tuple[str, ...]:
 
 
 def as_json(one: Rebuilt) -> dict[str, object]:
-    """Return a job for programs, with its digests."""
+    """Return a job as JSON, with its digests."""
     found = one.found
     shown: dict[str, object] = {"job": public_job_id(one), "verdict": one.verdict.value}
     if found is not None:
@@ -181,5 +182,5 @@ def as_json(one: Rebuilt) -> dict[str, object]:
 
 
 def public_job_id(one: Rebuilt) -> str:
-    """Return the id that clients know."""
+    """Return the id that clients use."""
     return public_id(JOB if one.kind == JobKind.BATCH else SINGLE, one.job_id)

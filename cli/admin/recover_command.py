@@ -1,4 +1,4 @@
-"""`millrace recover`: after Postgres was restored to an earlier moment, before the roles start."""
+"""`millrace recover`: prepare the roles' start after a restore of Postgres."""
 
 import typer
 
@@ -11,10 +11,10 @@ from storage.postgres.engines import create_engine
 def recover_jobs(data: DataOption = None) -> None:
     """Prepare the start of the roles after Postgres was restored to an earlier moment.
 
-    For operators: talks to Postgres and Kafka itself, and refuses while a results writer runs.
-    Unfinished jobs become newer than what the log holds of them, and the results writer's group
-    goes back to before the first of them began and to an hour before the last bill. Repeating it
-    does no harm.
+    For operators: connects to Postgres and Kafka; fails while a results writer runs. Unfinished
+    jobs get a newer version than their records in the log, and the offsets of the results writer's
+    group are reset to before the first of these jobs and to an hour before the last bill. May be
+    repeated.
     """
     engine = create_engine(database_settings(data), application_name="millrace-recover")
     try:
@@ -25,8 +25,8 @@ def recover_jobs(data: DataOption = None) -> None:
         engine.dispose()
     typer.echo(f"jobs {done.job_count} records {done.record_count}")
     if unvalidated:
-        said = f"{unvalidated} jobs wait for validation: start intake alone until none does"
-        typer.echo(said, err=True)
+        note = f"{unvalidated} jobs wait for validation: start only intake until none does"
+        typer.echo(note, err=True)
     if not done.first_is_held:
-        said = "the log begins later: repair does the rest of the jobs; bills may be lost"
-        typer.echo(said, err=True)
+        note = "the log begins later: re-emits do the rest of the jobs; bills may be lost"
+        typer.echo(note, err=True)

@@ -1,12 +1,12 @@
-"""`millrace tenants`: who owns files, jobs and keys."""
+"""`millrace tenants`: create, update and list tenants, and set up their response cache."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 import typer
 
 from cli.admin.operator_connections import DataOption, transaction
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_output
 from core.ids import TENANT, public_id
 from tenancy.cached_answers import TTL_S_MAX, set_response_cache
 from tenancy.tables import tenants
@@ -14,23 +14,25 @@ from tenancy.tenants import create_tenant, find_tenant, set_call_timeout, set_ze
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Create, list and set up tenants. For operators: talks to Postgres itself.",
+    help="Create, list and set up tenants. For operators: connects to Postgres.",
 )
+
+_HEADERS = ("name", "id", "bytes at most", "cache", "zero retention", "calls at most", "created")
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="A name that no other tenant has.")],
+    name: Annotated[str, typer.Argument(help="A unique name.")],
     stored_bytes_max: Annotated[
         int | None,
-        typer.Option(min=0, max=2**63 - 1, help="Bytes of files it may keep; else the default."),
+        typer.Option(min=0, max=2**63 - 1, help="Bytes of files it may store; else the default."),
     ] = None,
     zero_retention: Annotated[
-        bool, typer.Option("--zero-retention", help="It keeps nothing but the ledger.")
+        bool, typer.Option("--zero-retention", help="Retain nothing but the ledger.")
     ] = False,
     data: DataOption = None,
 ) -> None:
-    """Create a tenant and print its id. `millrace keys create --tenant NAME` comes next."""
+    """Create a tenant and print its id. Next: `millrace keys create --tenant NAME`."""
     with transaction(data) as connection:
         tenant_id = create_tenant(
             connection, name, stored_bytes_max=stored_bytes_max, zero_retention=zero_retention
@@ -45,7 +47,7 @@ def update(
         bool | None,
         typer.Option(
             "--zero-retention/--no-zero-retention",
-            help="Whether it keeps nothing but the ledger, of what is created from now on.",
+            help="Whether to retain nothing but the ledger of what is created from now on.",
         ),
     ] = None,
     call_timeout: Annotated[
@@ -56,9 +58,9 @@ def update(
     ] = None,
     data: DataOption = None,
 ) -> None:
-    """Change a tenant. API processes follow within seconds."""
+    """Change a tenant. API processes apply it within seconds."""
     if zero_retention is None and call_timeout is None:
-        raise typer.BadParameter("say what to change: --zero-retention, --call-timeout")
+        raise typer.BadParameter("give --zero-retention or --call-timeout")
     timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
     with transaction(data) as connection:
         tenant_id = find_tenant(connection, name)
@@ -70,29 +72,29 @@ def update(
     if zero_retention is not None:
         typer.echo(f"{name} zero retention {'on' if zero_retention else 'off'}")
     if call_timeout is not None:
-        typer.echo(f"{name} call timeout {'off' if timeout_s is None else f'{timeout_s} s'}")
+        typer.echo(f"{name} call timeout {_seconds_text(timeout_s)}")
 
 
 @app.command()
 def cache(
     name: Annotated[str, typer.Argument(help="The tenant's name.")],
     seconds: Annotated[
-        str, typer.Argument(help="How long its answers may be given again, 1 to 86400, or `off`.")
+        str, typer.Argument(help="Time to live of cached responses, 1 to 86400, or `off`.")
     ],
     data: DataOption = None,
 ) -> None:
-    """Let answers of a tenant be given again to the same question, or turn that off.
+    """Answer identical requests of a tenant from a response cache, or turn the cache off.
 
-    API processes follow within seconds.
+    API processes apply it within seconds.
     """
     ttl_s = _seconds_or_off(seconds)
     with transaction(data) as connection:
         set_response_cache(connection, find_tenant(connection, name), ttl_s)
-    typer.echo(f"{name} {'off' if ttl_s is None else f'{ttl_s} s'}")
+    typer.echo(f"{name} {_seconds_text(ttl_s)}")
 
 
 @app.command("list")
-def list_tenants(data: DataOption = None, form: FormatOption = OutputFormat.TABLE) -> None:
+def list_tenants(data: DataOption = None, output_format: FormatOption = OutputFormat.TABLE) -> None:
     """List all tenants by name."""
     columns = (
         tenants.c.id,
@@ -105,37 +107,36 @@ def list_tenants(data: DataOption = None, form: FormatOption = OutputFormat.TABL
     )
     with transaction(data) as connection:
         found = connection.execute(sa.select(*columns).order_by(tenants.c.name)).all()
-    if form is OutputFormat.JSON:
-        write_json(
-            [
-                {
-                    "id": public_id(TENANT, row.id),
-                    "name": row.name,
-                    "stored_bytes_max": row.stored_bytes_max,
-                    "response_cache_ttl_s": row.response_cache_ttl_s,
-                    "zero_retention": row.zero_retention,
-                    "call_timeout_ms": row.call_timeout_ms,
-                    "created_at": int(row.created_at.timestamp()),
-                }
-                for row in found
-            ]
-        )
-        return
-    write_table(
-        ("name", "id", "bytes at most", "cache", "zero retention", "calls at most", "created"),
-        [
-            (
-                row.name,
-                public_id(TENANT, row.id),
-                "default" if row.stored_bytes_max is None else f"{row.stored_bytes_max:,}",
-                "off" if row.response_cache_ttl_s is None else f"{row.response_cache_ttl_s} s",
-                "yes" if row.zero_retention else "no",
-                "default" if row.call_timeout_ms is None else f"{row.call_timeout_ms / 1000:g} s",
-                row.created_at.isoformat(timespec="seconds"),
-            )
-            for row in found
-        ],
+    values = [_as_json(row) for row in found]
+    write_output(output_format, values, _HEADERS, lambda: [_cells(row) for row in found])
+
+
+def _as_json(row: Any) -> dict[str, object]:
+    return {
+        "id": public_id(TENANT, row.id),
+        "name": row.name,
+        "stored_bytes_max": row.stored_bytes_max,
+        "response_cache_ttl_s": row.response_cache_ttl_s,
+        "zero_retention": row.zero_retention,
+        "call_timeout_ms": row.call_timeout_ms,
+        "created_at": int(row.created_at.timestamp()),
+    }
+
+
+def _cells(row: Any) -> tuple[str, ...]:
+    return (
+        row.name,
+        public_id(TENANT, row.id),
+        "default" if row.stored_bytes_max is None else f"{row.stored_bytes_max:,}",
+        _seconds_text(row.response_cache_ttl_s),
+        "yes" if row.zero_retention else "no",
+        "default" if row.call_timeout_ms is None else f"{row.call_timeout_ms / 1000:g} s",
+        row.created_at.isoformat(timespec="seconds"),
     )
+
+
+def _seconds_text(seconds: int | None) -> str:
+    return "off" if seconds is None else f"{seconds} s"
 
 
 def _seconds_or_off(text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""`millrace topics`: the catalogue of the log, and whether a broker agrees with it."""
+"""`millrace topics`: the catalogue of topics, and its comparison with a broker."""
 
 from typing import Annotated, TypeAlias
 
@@ -6,67 +6,52 @@ import typer
 
 from cli.admin.operator_connections import DataOption, kafka_settings, known_pools
 from cli.exits import ExitCode
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_output
 from topics.clients.admin import LogAdmin
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
 BROKER_S_MAX = 15.0
 _ANY_POOL = "<pool>"
+_HEADERS = ("topic", "key", "partitions", "retention", "written by", "read by", "ordering")
 
 app = typer.Typer(
     no_args_is_help=True,
     short_help="List, create and check the topics of the log.",
-    help="List, create and check the topics of the log. For operators: talks to Kafka itself. "
-    "Topics of a pool are those of the registered models (when MILLRACE_DATABASE_URL or --data "
-    "says where they are registered) and of each --pool.",
+    help="List, create and check the topics of the log. For operators: connects to Kafka. "
+    "The pools are those of the registered models (when MILLRACE_DATABASE_URL or --data names the "
+    "database) and each --pool.",
 )
 
 PoolOption: TypeAlias = Annotated[
-    list[str] | None, typer.Option(help="A pool whose topics count as well; may be repeated.")
+    list[str] | None, typer.Option(help="A further pool; may be repeated.")
 ]
 
 
 @app.command("list")
-def list_topics(form: FormatOption = OutputFormat.TABLE) -> None:
-    """Draw the catalogue: every topic and its promises. Needs no broker."""
+def list_topics(output_format: FormatOption = OutputFormat.TABLE) -> None:
+    """List the topics of the catalogue with their properties. Needs no broker."""
     topics = (*SHARED_TOPICS, *pool_topics(_ANY_POOL))
-    if form is OutputFormat.JSON:
-        write_json([_as_json(topic) for topic in topics])
-        return
-    write_table(
-        ("topic", "key", "partitions", "retention", "written by", "read by", "ordering"),
-        [
-            (
-                topic.name,
-                topic.key,
-                str(topic.partition_count),
-                retention_text(topic),
-                ", ".join(topic.written_by),
-                ", ".join(topic.read_by) or "subscribers",
-                topic.ordering,
-            )
-            for topic in topics
-        ],
-    )
+    values = [_as_json(topic) for topic in topics]
+    write_output(output_format, values, _HEADERS, lambda: [_cells(topic) for topic in topics])
 
 
 @app.command()
 def create(pool: PoolOption = None, data: DataOption = None) -> None:
-    """Create the topics that are missing and print their names.
+    """Create missing topics and print their names.
 
-    Existing ones are left alone, but for how long they keep prompts and answers.
+    Of existing topics it only sets the retention of prompts and answers.
     """
     admin = _admin(data)
-    wanted = _wanted(pool, data)
-    for name in admin.create(wanted):
+    topics = _topics(pool, data)
+    for name in admin.create(topics):
         typer.echo(name)
-    admin.keep_bodies(wanted)
+    admin.keep_bodies(topics)
 
 
 @app.command()
 def check(pool: PoolOption = None, data: DataOption = None) -> None:
-    """Compare the broker with the catalogue: one line a difference, and exit code 1."""
-    drift = _admin(data).drift(_wanted(pool, data))
+    """Compare the broker with the catalogue: one line for each difference, and exit code 1."""
+    drift = _admin(data).drift(_topics(pool, data))
     for difference in drift:
         typer.echo(difference)
     if drift:
@@ -74,7 +59,7 @@ def check(pool: PoolOption = None, data: DataOption = None) -> None:
 
 
 def retention_text(topic: Topic) -> str:
-    """Return how long the topic keeps its records, as the catalogue says it."""
+    """Return the retention of the topic as the catalogue writes it."""
     compacted = ", compacted" if topic.compacted else ""
     return f"{topic.retention_days} d{compacted}{', or as set' if topic.holds_bodies else ''}"
 
@@ -85,7 +70,7 @@ def _admin(data: DataOption) -> LogAdmin:
     return admin
 
 
-def _wanted(pool: PoolOption, data: DataOption) -> list[Topic]:
+def _topics(pool: PoolOption, data: DataOption) -> list[Topic]:
     pools = sorted({*known_pools(data), *(pool or [])})
     return [*SHARED_TOPICS, *(topic for name in pools for topic in pool_topics(name))]
 
@@ -102,3 +87,15 @@ def _as_json(topic: Topic) -> dict[str, object]:
         "written_by": list(topic.written_by),
         "read_by": list(topic.read_by),
     }
+
+
+def _cells(topic: Topic) -> tuple[str, ...]:
+    return (
+        topic.name,
+        topic.key,
+        str(topic.partition_count),
+        retention_text(topic),
+        ", ".join(topic.written_by),
+        ", ".join(topic.read_by) or "subscribers",
+        topic.ordering,
+    )

@@ -1,23 +1,23 @@
-"""`millrace jobs`: single requests that outlived their connection."""
+"""`millrace jobs`: single requests that were answered 202."""
 
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from cli.batch.job_views import time_text
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, json_object
 from cli.exits import EXIT_CODES_HELP
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, write_output
 from cli.path_ids import path_segment, require_id
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at single requests that were answered 202, and cancel them.",
+    help="Show single requests that were answered 202, and cancel them.",
     epilog=EXIT_CODES_HELP,
 )
 
 IdArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="The id that 202 gave.", callback=require_id)
+    str, typer.Argument(metavar="ID", help="The id in the 202 response.", callback=require_id)
 ]
 
 _TIMES = ("created_at", "expires_at", "completed_at", "cancelled_at", "expired_at")
@@ -26,35 +26,33 @@ _TIMES = ("created_at", "expires_at", "completed_at", "cancelled_at", "expired_a
 @app.command()
 def show(
     job: IdArgument,
-    form: FormatOption = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Show a request as it is now. JSON is the job as the server sent it, its answer included."""
+    """Show a request. JSON is the job object of the API with the response."""
     with connect(url, key) as client:
-        _write(_object(client.get(_path(job), cast_to=object)), form)
+        _write(client.get(_path(job), cast_to=object), output_format)
 
 
 @app.command()
 def cancel(
     job: IdArgument,
-    form: FormatOption = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Cancel a request that has no answer yet, and show it."""
+    """Cancel a request that has no response yet, and show it."""
     with connect(url, key) as client:
-        _write(_object(client.delete(_path(job), cast_to=object)), form)
+        _write(client.delete(_path(job), cast_to=object), output_format)
 
 
-def rows(job: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of a job as (field, value), without what is empty."""
+def job_fields(job: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the fields of a job that are not empty, as (name, value)."""
     usage, response, error = (job.get(name) or {} for name in ("usage", "response", "error"))
     tokens = f"{usage.get('input_tokens', 0)} in, {usage.get('output_tokens', 0)} out"
     found = [
-        *((name.replace("_", " "), str(job.get(name) or "")) for name in ("id", "status")),
-        ("endpoint", str(job.get("endpoint") or "")),
-        ("model", str(job.get("model") or "")),
+        *((name, str(job.get(name) or "")) for name in ("id", "status", "endpoint", "model")),
         ("version", str(job.get("model_version") or "")),
         *((name.removesuffix("_at"), time_text(job.get(name))) for name in _TIMES),
         ("tokens", tokens if usage else ""),
@@ -68,12 +66,6 @@ def _path(job: str) -> str:
     return f"/jobs/{path_segment(job)}"
 
 
-def _object(answer: object) -> dict[str, Any]:
-    return answer if isinstance(answer, dict) else {}
-
-
-def _write(job: dict[str, Any], form: OutputFormat) -> None:
-    if form is OutputFormat.JSON:
-        write_json(job)
-    else:
-        write_table(("field", "value"), rows(job))
+def _write(response: object, output_format: OutputFormat) -> None:
+    job = json_object(response)
+    write_output(output_format, job, ("field", "value"), lambda: job_fields(job))

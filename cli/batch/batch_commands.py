@@ -1,4 +1,4 @@
-"""`millrace batch`: bulk jobs from the shell; here those verbs that are one question each."""
+"""`millrace batch`: status, results, cancel, delete and list; registers submit and watch."""
 
 from typing import Annotated, Any
 
@@ -10,9 +10,9 @@ from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_ro
 from cli.batch.output_targets import STDOUT, open_targets
 from cli.batch.submit_command import submit
 from cli.batch.watch_command import watch
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, drop_none
 from cli.exits import EXIT_CODES_HELP, ExitCode, JobNotEndedError
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 from cli.path_ids import path_segment
 
 app = typer.Typer(
@@ -27,16 +27,14 @@ app.command()(watch)
 @app.command()
 def status(
     job: IdArgument,
-    form: FormatOption = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Show a job as it is now. JSON is the batch object as the server sent it."""
+    """Show a job. JSON is the batch object of the API."""
     batch = connect(url, key).batches.retrieve(job)
-    if form is OutputFormat.JSON:
-        write_json(batch.to_dict(mode="json"))
-        return
-    write_table(("field", "value"), status_rows(batch))
+    value = batch.to_dict(mode="json")
+    write_output(output_format, value, ("field", "value"), lambda: status_rows(batch))
 
 
 @app.command()
@@ -50,16 +48,16 @@ def results(
 ) -> None:
     """Fetch the results of a job that has ended, to stdout or to --output.
 
-    Exit code 6 says that some items failed: --errors FILE fetches their lines. A cancelled or
-    expired job (exit code 7) has the results of every item that ended before.
+    Exit code 6: some items failed; --errors FILE fetches their lines. A cancelled or expired job
+    (exit code 7) has the results of the items that ended before.
     """
     client = connect(url, key)
     batch = client.batches.retrieve(job)
     progress = progress_of(batch)
-    if not progress.is_over:
+    if not progress.has_ended:
         raise JobNotEndedError(f"The job is {progress.state}; `millrace batch watch {job}` waits.")
-    with open_targets(output or STDOUT, errors, quiet=quiet) as save:
-        save(client, batch)
+    with open_targets(output or STDOUT, errors, quiet=quiet) as download_files:
+        download_files(client, batch)
     code = job_exit_code(progress)
     if not quiet and code is not ExitCode.OK:
         print_outcome(batch, output, errors)
@@ -68,18 +66,18 @@ def results(
 
 @app.command()
 def cancel(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
-    """Cancel a job: items that have ended stay, all others get a line in the error file.
+    """Cancel a job: items that have ended keep their results, all others get an error line.
 
-    Prints the job's state on stdout; it is `cancelling` until the last line is written.
+    Prints the job's state on stdout: `cancelling` until the files are written.
     """
     typer.echo(connect(url, key).batches.cancel(job).status)
 
 
 @app.command()
 def delete(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
-    """Delete a job that has ended: its items, results and files, for good. The bill stays.
+    """Delete a job that has ended, with its items, results and files. Its bill remains.
 
-    An input file stays while another job of yours names it. Exit code 5: the job has not ended.
+    An input file remains while another of your jobs uses it. Exit code 5: the job has not ended.
     """
     connect(url, key).delete(f"/batches/{path_segment(job)}", cast_to=object)
     typer.echo("deleted")
@@ -88,18 +86,16 @@ def delete(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -
 @app.command("list")
 def list_jobs(
     limit: Annotated[int, typer.Option(min=1, max=100, help="Jobs to list, newest first.")] = 20,
-    after: Annotated[str | None, typer.Option(help="Go on behind this job.")] = None,
-    form: FormatOption = OutputFormat.TABLE,
+    after: Annotated[str | None, typer.Option(help="Continue after this job.")] = None,
+    output_format: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """List your jobs, newest first. JSON is one array of batch objects."""
+    """List your jobs, newest first. JSON is an array of batch objects."""
     client = connect(url, key)
-    asked: dict[str, Any] = {"after": after} if after else {}
-    page = client.batches.list(limit=limit, **asked)
-    if form is OutputFormat.JSON:
-        write_json([batch.to_dict(mode="json") for batch in page.data])
-    else:
-        write_table(LIST_HEADERS, [list_row(batch) for batch in page.data])
+    cursor: dict[str, Any] = drop_none(after=after or None)
+    page = client.batches.list(limit=limit, **cursor)
+    values = [batch.to_dict(mode="json") for batch in page.data]
+    write_output(output_format, values, LIST_HEADERS, lambda: [list_row(b) for b in page.data])
     if page.has_more and page.data:
-        typer.echo(f"more: --after {page.data[-1].id}", err=True)
+        print_next_page(page.data[-1].id)

@@ -1,58 +1,50 @@
-"""`millrace batch` for jobs that run: pause, resume, update, append, seal."""
+"""`millrace batch` for running jobs: pause, resume, update, append, seal."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.batch.batch_options import IdArgument
+from cli.batch.batch_options import IdArgument, PriorityOption
 from cli.batch.input_upload import FILE_HELP, uploaded_input
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, drop_none, extension_fields
 from cli.path_ids import path_segment
-from core.urgency import PRIORITY_MAX, PRIORITY_MIN
 
 if TYPE_CHECKING:
     from openai.types import Batch
 
 
 def pause(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
-    """Pause a job: what runs ends, nothing more begins. Its completion window goes on."""
+    """Pause a job: items in flight end, no others start. Its completion window continues."""
     typer.echo(_state(_post(url, key, job, "/pause")))
 
 
 def resume(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
-    """Let a paused job go on."""
+    """Resume a paused job."""
     typer.echo(_state(_post(url, key, job, "/resume")))
 
 
 def update(
     job: IdArgument,
     completion_window: Annotated[
-        str | None, typer.Option(help="Time for all of it, counted from its creation.")
+        str | None, typer.Option(help="Completion window, counted from the job's creation.")
     ] = None,
     expires_at: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="When it expires, in UTC."),
+        typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="Time of expiry, in UTC."),
     ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option(
-            min=PRIORITY_MIN, max=PRIORITY_MAX, help="Among your jobs; the highest goes first."
-        ),
-    ] = None,
+    priority: PriorityOption = None,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Change the deadline or the priority of a job; print when it expires, and its priority."""
-    wanted: dict[str, Any] = {"completion_window": completion_window, "priority": priority}
-    if expires_at is not None:
-        wanted["expires_at"] = int(expires_at.replace(tzinfo=UTC).timestamp())
-    body = {name: value for name, value in wanted.items() if value is not None}
+    """Change the deadline or the priority of a job; print the time of expiry and the priority."""
+    expires_s = expires_at and int(expires_at.replace(tzinfo=UTC).timestamp())
+    body = drop_none(completion_window=completion_window, priority=priority, expires_at=expires_s)
     if not body:
-        raise typer.BadParameter("say what to change", param_hint="--completion-window")
+        raise typer.BadParameter("give at least one option", param_hint="--completion-window")
     batch = _post(url, key, job, "", body)
     expires = datetime.fromtimestamp(batch.expires_at or 0, UTC).isoformat()
-    typer.echo(f"expires {expires} priority {_own(batch)['priority']}")
+    typer.echo(f"expires {expires} priority {extension_fields(batch)['priority']}")
 
 
 def append(
@@ -61,9 +53,9 @@ def append(
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Upload FILE and append it to a job that was submitted with --no-seal; print the file's id.
+    """Upload FILE and append it to a job submitted with --no-seal; print the file's id.
 
-    Its items count once it was found valid: see `millrace batch status`.
+    Its items count once the file is validated: see `millrace batch status`.
     """
     with uploaded_input(connect(url, key), file) as file_id:
         _post(url, key, job, "/append", {"input_file_id": file_id})
@@ -71,20 +63,16 @@ def append(
 
 
 def seal(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
-    """Say that no more files will be appended: only then can the job complete."""
+    """Seal a job: it accepts no more files, and can complete."""
     typer.echo(_state(_post(url, key, job, "/seal")))
 
 
 def _post(url: str, key: str, job: str, action: str, body: dict[str, Any] | None = None) -> "Batch":
-    from openai.types import Batch  # takes a second, which commands of operators do without
+    from openai.types import Batch  # importing takes a second; operator commands do not need it
 
     return connect(url, key).post(f"/batches/{path_segment(job)}{action}", cast_to=Batch, body=body)
 
 
 def _state(batch: "Batch") -> str:
-    """Return the state that a person means: a paused job is in progress for the API."""
-    return "paused" if _own(batch).get("paused_at") else batch.status
-
-
-def _own(batch: "Batch") -> dict[str, Any]:
-    return (batch.model_extra or {}).get("millrace") or {}
+    """Return the status of a job; `paused` for a paused one, which is in progress for the API."""
+    return "paused" if extension_fields(batch).get("paused_at") else batch.status

@@ -1,4 +1,4 @@
-"""`millrace dlq`: items that failed for good, and a new job that runs them again."""
+"""`millrace dlq`: list and show dead letters, and redrive them as a new job."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from cli.batch.job_views import time_text
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, drop_none, json_object
 from cli.exits import EXIT_CODES_HELP
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 from cli.path_ids import path_segment, require_id
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at items that failed for good, and run them again.",
+    help="Show items that failed permanently, and execute them again.",
     epilog=EXIT_CODES_HELP,
 )
 
@@ -29,27 +29,20 @@ BatchOption: TypeAlias = Annotated[
 def list_letters(
     batch: BatchOption = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Dead letters to list.")] = 20,
-    after: Annotated[str | None, typer.Option(help="Go on behind this one.")] = None,
-    form: FormatOption = OutputFormat.TABLE,
+    after: Annotated[str | None, typer.Option(help="Continue after this one.")] = None,
+    output_format: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """List dead letters: of a job in the order of its lines, of all jobs the newest first."""
-    asked = {"batch": batch, "after": after, "limit": limit}
-    page = _object(
-        connect(url, key).get(
-            "/dead_letters",
-            cast_to=object,
-            options={"params": {name: value for name, value in asked.items() if value is not None}},
-        )
+    """List dead letters: those of a job by line, those of all jobs newest first."""
+    params = drop_none(batch=batch, after=after, limit=limit)
+    page = json_object(
+        connect(url, key).get("/dead_letters", cast_to=object, options={"params": params})
     )
     letters = page.get("data") or []
-    if form is OutputFormat.JSON:
-        write_json(letters)
-    else:
-        write_table(HEADERS, [row(letter) for letter in letters])
+    write_output(output_format, letters, HEADERS, lambda: [letter_row(one) for one in letters])
     if page.get("has_more") and letters:
-        typer.echo(f"more: --after {letters[-1]['id']}", err=True)
+        print_next_page(letters[-1]["id"])
 
 
 @app.command()
@@ -57,17 +50,14 @@ def show(
     letter: Annotated[
         str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.", callback=require_id)
     ],
-    form: FormatOption = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Show one with the attempts that ended. JSON holds its last answer, too."""
+    """Show a dead letter with its attempts. JSON includes the last response."""
     path = f"/dead_letters/{path_segment(letter)}"
-    found = _object(connect(url, key).get(path, cast_to=object))
-    if form is OutputFormat.JSON:
-        write_json(found)
-    else:
-        write_table(("field", "value"), fields(found))
+    found = json_object(connect(url, key).get(path, cast_to=object))
+    write_output(output_format, found, ("field", "value"), lambda: letter_fields(found))
 
 
 @app.command()
@@ -77,7 +67,7 @@ def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command lin
     ] = None,
     batch: Annotated[
         str | None,
-        typer.Option("--batch", metavar="ID", help="All of this job that were not redriven yet."),
+        typer.Option("--batch", metavar="ID", help="All of this job that are not redriven yet."),
     ] = None,
     edit: Annotated[
         Path | None,
@@ -88,29 +78,26 @@ def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command lin
         typer.Option("--set", metavar="PATH=VALUE", help="Like --set max_tokens=64; repeatable."),
     ] = None,
     completion_window: Annotated[
-        str | None, typer.Option(help="Time for all of it; else as the old job had.")
+        str | None, typer.Option(help="Time for the new job; default: that of the old job.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Create a job of dead letters, their requests edited, and print its id on stdout."""
+    """Create a job over dead letters, optionally edited, and print its id on stdout."""
     if bool(letters) == bool(batch):
         raise typer.BadParameter("give either dead letters or --batch")
-    asked: dict[str, Any] = {"batch": batch} if batch else {"ids": letters}
-    edits = edits_of(edit.read_bytes() if edit else b"{}", sets or [])
-    if edits:
-        asked["edits"] = edits
-    if completion_window is not None:
-        asked["completion_window"] = completion_window
+    body: dict[str, Any] = {"batch": batch} if batch else {"ids": letters}
+    edits = merge_edits(edit.read_bytes() if edit else b"{}", sets or [])
+    body |= drop_none(edits=edits or None, completion_window=completion_window)
     client = connect(url, key)
-    created = _object(client.post("/dead_letters/redrive", body=asked, cast_to=object))
+    created = json_object(client.post("/dead_letters/redrive", body=body, cast_to=object))
     typer.echo(created["id"])
 
 
-def edits_of(patch: bytes, sets: list[str]) -> dict[str, Any]:
-    """Return the merge patch of a file and of `PATH=VALUE`s, which win. Raises BadParameter.
+def merge_edits(patch: bytes, sets: list[str]) -> dict[str, Any]:
+    """Return the merge patch of a file with each `PATH=VALUE` applied. Raises BadParameter.
 
-    A path names keys with dots between them. A value that is no JSON is a string.
+    PATH separates keys by dots. A VALUE that is not JSON is a string.
     """
     try:
         edits = json.loads(patch)
@@ -128,18 +115,18 @@ def edits_of(patch: bytes, sets: list[str]) -> dict[str, Any]:
             if not isinstance(inner.get(name), dict):
                 inner[name] = {}
             inner = inner[name]
-        inner[keys[-1]] = _value(value)
+        inner[keys[-1]] = _json_or_text(value)
     try:
         json.dumps(edits, allow_nan=False)
     except ValueError:
         raise typer.BadParameter(
-            "NaN and infinity are no numbers of JSON", param_hint="--set, --edit"
+            "NaN and infinity are not valid JSON numbers", param_hint="--set, --edit"
         ) from None
     return edits
 
 
-def row(letter: dict[str, Any]) -> tuple[str, ...]:
-    """Return a line of the list."""
+def letter_row(letter: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells under `HEADERS`."""
     return (
         str(letter.get("id")),
         str(letter.get("custom_id") or ""),
@@ -151,27 +138,23 @@ def row(letter: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def fields(letter: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of one as (field, value), without what is empty."""
+def letter_fields(letter: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the fields of a dead letter that are not empty, as (name, value)."""
     names = ("id", "batch_id", "index", "custom_id", "endpoint", "code", "message", "redriven_by")
     found = [(name.replace("_", " "), letter.get(name)) for name in names]
-    tries = [
+    attempts = [
         (
-            f"attempt {tried['attempt']}",
-            f"{time_text(tried['failed_at'])} {tried['code']}"
-            + (f" (HTTP {tried['status_code']})" if tried.get("status_code") else ""),
+            f"attempt {attempt['attempt']}",
+            f"{time_text(attempt['failed_at'])} {attempt['code']}"
+            + (f" (HTTP {attempt['status_code']})" if attempt.get("status_code") else ""),
         )
-        for tried in letter.get("history") or []
+        for attempt in letter.get("history") or []
     ]
-    return [(name, str(value)) for name, value in [*found, *tries] if value not in {None, ""}]
+    return [(name, str(value)) for name, value in [*found, *attempts] if value not in {None, ""}]
 
 
-def _value(text: str) -> Any:
+def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _object(answer: object) -> dict[str, Any]:
-    return answer if isinstance(answer, dict) else {}

@@ -1,4 +1,4 @@
-"""A file that is uploaded for one use of it, and goes again when that use is refused."""
+"""Uploads the input file of one request to the API and deletes it if that request is rejected."""
 
 import os
 import stat
@@ -21,54 +21,54 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 256 * 1024
 _IN_FLIGHT: Final = "idempotency_key_in_flight"
 
-FILE_HELP: Final = "JSONL, one request a line; - reads stdin; or the id of an uploaded file."
+FILE_HELP: Final = "JSONL, one request per line; - reads stdin; or the id of an uploaded file."
 
 
 class FileChangedError(CommandError):
-    """The file changed while it was read."""
+    """The file changed during the upload."""
 
 
 @contextmanager
-def uploaded_input(client: "openai.OpenAI", given: str) -> Iterator[str]:
-    """Upload a file, `-` for stdin, and yield its id; when the block is refused, delete it again.
+def uploaded_input(client: "openai.OpenAI", source: str) -> Iterator[str]:
+    """Upload a file, `-` for stdin, and yield its id; the id of an uploaded file is yielded as is.
 
-    When nobody knows what became of it, say its id on stderr instead. The id of a file is yielded
-    as it is. Raises OSError, FileChangedError, and what the client raises.
+    When the block fails with a rejection, the file is deleted. When the outcome is unknown, the
+    file's id is printed on stderr. Raises OSError, FileChangedError, and the errors of the client.
     """
-    if parse_public_id(FILE, given) is not None and not Path(given).exists():
-        yield given
+    if parse_public_id(FILE, source) is not None and not Path(source).exists():
+        yield source
         return
-    file_id = _upload(client, given)
+    file_id = _upload(client, source)
     try:
         yield file_id
-    except BaseException as failure:  # an interrupt, too: the server may have done it already
-        if not (_is_refusal(failure) and _is_deleted(client, file_id)):
+    except BaseException as failure:  # also an interrupt: the API may have accepted the request
+        if not (_is_rejection(failure) and _delete(client, file_id)):
             typer.echo(f"the uploaded file is {file_id}: give this id as FILE to use it", err=True)
         raise
 
 
 @contextmanager
 def rereadable_input(path: str) -> Iterator[IO[bytes]]:
-    """Yield a file that can be read twice and has a length. Raises OSError.
+    """Yield the input as a file that has a length and can be read twice. Raises OSError.
 
-    `-` is stdin. It, and whatever else is no regular file, is kept on disk for that.
+    `-` is stdin. Stdin and other inputs that are not regular files are copied to disk.
     """
     if path == "-":
-        with _spooled(sys.stdin.buffer, "stdin") as kept:
-            yield kept
+        with _spooled(sys.stdin.buffer, "stdin") as copy:
+            yield copy
         return
     with Path(path).open("rb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             yield file
             return
-        with _spooled(file, path) as kept:
-            yield kept
+        with _spooled(file, path) as copy:
+            yield copy
 
 
 def _upload(client: "openai.OpenAI", path: str) -> str:
     import openai
 
-    # A name is any bytes, and what is sent is UTF-8.
+    # A file name may contain any bytes; the request needs UTF-8.
     name = "stdin.jsonl" if path == "-" else os.fsencode(Path(path).name).decode(errors="replace")
     with rereadable_input(path) as content:
         size_bytes = os.fstat(content.fileno()).st_size
@@ -78,14 +78,14 @@ def _upload(client: "openai.OpenAI", path: str) -> str:
             raise
         except Exception as failure:
             if os.fstat(content.fileno()).st_size != size_bytes:
-                raise FileChangedError(f"{path}: it changed while it was read") from failure
+                raise FileChangedError(f"{path}: it changed during the upload") from failure
             raise
 
 
 @contextmanager
 def _spooled(source: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     folder = tempfile.gettempdir()
-    kept = tempfile.TemporaryFile(prefix="millrace-", dir=folder)  # noqa: SIM115  closed below
+    copy = tempfile.TemporaryFile(prefix="millrace-", dir=folder)  # noqa: SIM115  closed below
     try:
         while True:
             with name_os_errors(name):
@@ -93,17 +93,17 @@ def _spooled(source: IO[bytes], name: str) -> Iterator[IO[bytes]]:
             if not block:
                 break
             with name_os_errors(folder):
-                kept.write(block)
+                copy.write(block)
         with name_os_errors(folder):
-            kept.seek(0)
-        yield kept
+            copy.seek(0)
+        yield copy
     finally:
-        with suppress(OSError):  # what could not be written cannot now
-            kept.close()
+        with suppress(OSError):  # the buffer cannot be written now if it could not before
+            copy.close()
 
 
-def _is_refusal(failure: BaseException) -> bool:
-    """Whether the server has surely not done what was asked."""
+def _is_rejection(failure: BaseException) -> bool:
+    """Whether the API has certainly not accepted the request."""
     import openai
 
     if isinstance(failure, openai.APIStatusError):
@@ -112,7 +112,8 @@ def _is_refusal(failure: BaseException) -> bool:
     return isinstance(failure, UnicodeEncodeError)  # never sent
 
 
-def _is_deleted(client: "openai.OpenAI", file_id: str) -> bool:
+def _delete(client: "openai.OpenAI", file_id: str) -> bool:
+    """Delete an uploaded file; False when that failed."""
     import openai
 
     try:

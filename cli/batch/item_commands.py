@@ -1,4 +1,4 @@
-"""`millrace batch items|stream|audit`: a job item by item, as it goes on, and its books."""
+"""`millrace batch items|stream|audit`: the items, results and books of a job."""
 
 import sys
 from typing import Annotated, Any
@@ -9,12 +9,22 @@ from cli.batch.batch_options import IdArgument
 from cli.batch.job_progress import job_exit_code, progress_of
 from cli.batch.job_views import time_text
 from cli.batch.result_events import follow_results
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, drop_none, json_object
 from cli.exits import ExitCode
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_table
+from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 from cli.path_ids import path_segment, require_id
 
-_HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
+_ITEM_HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
+_BOOK_COLUMNS = (
+    "succeeded",
+    "failed",
+    "cancelled",
+    "expired",
+    "ended",
+    "input tokens",
+    "output tokens",
+)
+_AUDIT_TIMEOUT_S = 300
 
 
 def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
@@ -31,42 +41,35 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         typer.Option("--item", metavar="CUSTOM_ID", help="Only this one.", callback=require_id),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Items to list.")] = 20,
-    after: Annotated[str | None, typer.Option(help="Go on behind this item.")] = None,
-    form: FormatOption = OutputFormat.TABLE,
+    after: Annotated[str | None, typer.Option(help="Continue after this item.")] = None,
+    output_format: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """List the items of a job with their status, in the order of its input."""
+    """List the items of a job with their status, in input order."""
     client = connect(url, key)
     path = f"/batches/{path_segment(job)}/items"
     if item is not None:
-        found = _object(client.get(f"{path}/{path_segment(item)}", cast_to=object))
-        if form is OutputFormat.JSON:
-            write_json(found)
-        else:
-            write_table(("field", "value"), item_fields(found))
+        found = json_object(client.get(f"{path}/{path_segment(item)}", cast_to=object))
+        write_output(output_format, found, ("field", "value"), lambda: item_fields(found))
         return
-    asked = {"status": status, "limit": limit, "after": after}
-    given = {name: value for name, value in asked.items() if value is not None}
-    page = _object(client.get(path, cast_to=object, options={"params": given}))
+    params = drop_none(status=status, limit=limit, after=after)
+    page = json_object(client.get(path, cast_to=object, options={"params": params}))
     data = page.get("data") or []
-    if form is OutputFormat.JSON:
-        write_json(data)
-    else:
-        write_table(_HEADERS, [item_row(found) for found in data])
+    write_output(output_format, data, _ITEM_HEADERS, lambda: [item_row(one) for one in data])
     if page.get("has_more"):
-        typer.echo(f"more: --after {page['last_id']}", err=True)
+        print_next_page(page["last_id"])
 
 
 def stream(
     job: IdArgument,
-    after: Annotated[int, typer.Option(min=0, help="Go on behind this sequence.")] = 0,
+    after: Annotated[int, typer.Option(min=0, help="Continue after this sequence.")] = 0,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Write each result to stdout as it comes, one line each, until the job has ended.
+    """Write each result to stdout as it arrives, one line each, until the job has ended.
 
-    Every line holds its `sequence`; a stream that breaks off is picked up again behind it.
+    Every line contains its `sequence`; an interrupted stream is resumed after the last one.
     """
     client = connect(url, key)
     for event in follow_results(client, job, after):
@@ -79,31 +82,26 @@ def stream(
 
 def audit(
     job: IdArgument,
-    log: Annotated[bool, typer.Option("--log", help="Hold it against the log, too.")] = False,
-    form: FormatOption = OutputFormat.TABLE,
+    log: Annotated[bool, typer.Option("--log", help="Compare with the log, too.")] = False,
+    output_format: FormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Recompute the books of a job and show them; exit code 1 says that they do not balance."""
+    """Recompute the counts and the bill of a job; exit code 1 when they do not agree."""
     path = f"/batches/{path_segment(job)}/audit"
     params = {"log": "true"} if log else {}
-    client = connect(url, key).with_options(timeout=300, max_retries=0)
-    found = _object(client.get(path, cast_to=object, options={"params": params}))
-    if form is OutputFormat.JSON:
-        write_json(found)
-    else:
-        write_table(("book", *_BOOKS), audit_rows(found))
+    client = connect(url, key).with_options(timeout=_AUDIT_TIMEOUT_S, max_retries=0)
+    found = json_object(client.get(path, cast_to=object, options={"params": params}))
+    write_output(output_format, found, ("book", *_BOOK_COLUMNS), lambda: audit_rows(found))
+    if output_format is OutputFormat.TABLE:
         for difference in differences(found):
             typer.echo(difference, err=True)
     if not found.get("ok"):
         raise typer.Exit(ExitCode.FAILED)
 
 
-_BOOKS = ("succeeded", "failed", "cancelled", "expired", "ended", "input tokens", "output tokens")
-
-
 def audit_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return what each book says, one row a book."""
+    """Return one row of counts and tokens for each book, and one for the input."""
     conservation, usage = found["conservation"], found["usage"]
     books = [("rows", conservation["rows"], usage["rows"])]
     books.append(("counters", conservation["counters"], usage["counters"]))
@@ -111,7 +109,7 @@ def audit_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     if found["log"] is not None:
         books.append(("log", found["log"]["results"], found["log"]["usage"]))
     rows = [
-        (name, *(_text({**counts, **tokens}, column) for column in _BOOKS))
+        (name, *(_cell({**counts, **tokens}, column) for column in _BOOK_COLUMNS))
         for name, counts, tokens in books
     ]
     total = str(conservation["input"])
@@ -119,11 +117,11 @@ def audit_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def differences(found: dict[str, Any]) -> list[str]:
-    """Return one line for each way in which the books differ."""
+    """Return one line for each difference between the books."""
     lines = []
     for difference in found["differences"]:
-        said = ", ".join(f"{book} {count}" for book, count in difference.items() if book != "what")
-        lines.append(f"{difference['what']}: {said}")
+        counts = [f"{book} {count}" for book, count in difference.items() if book != "what"]
+        lines.append(f"{difference['what']}: {', '.join(counts)}")
     log = found["log"]
     if log is None:
         return lines
@@ -132,8 +130,8 @@ def differences(found: dict[str, Any]) -> list[str]:
         lines.append(f"log: {why}, so its items were not compared")
     for kind, named in log["differences"].items():
         if named["count"]:
-            some = ", ".join(named["items"][:3])
-            lines.append(f"{kind.replace('_', ' ')}: {named['count']}, first {some}")
+            first = ", ".join(named["items"][:3])
+            lines.append(f"{kind.replace('_', ' ')}: {named['count']}, first {first}")
     return lines
 
 
@@ -151,17 +149,16 @@ def item_row(item: dict[str, Any]) -> tuple[str, ...]:
 
 
 def item_fields(item: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of an item as (field, value), without what is empty."""
+    """Return the fields of an item that are not empty, as (name, value)."""
     shown = {**item, "error": _code(item), "finished_at": time_text(item["finished_at"])}
     usage = shown.pop("usage") or {}
     shown["tokens"] = f"{usage['input_tokens']} in, {usage['output_tokens']} out" if usage else ""
     failures = shown.pop("failures")
-    rows = [(name.replace("_", " "), str(value)) for name, value in shown.items() if value != ""]
-    rows += [
+    rows = [(n.replace("_", " "), str(v)) for n, v in shown.items() if str(v) not in {"", "None"}]
+    return rows + [
         ("failed", f"attempt {f['attempt']}: {f['code']}, {time_text(f['failed_at'])}")
         for f in failures
     ]
-    return [row for row in rows if row[1] != "None"]
 
 
 def _code(item: dict[str, Any]) -> str:
@@ -170,10 +167,6 @@ def _code(item: dict[str, Any]) -> str:
     return str(item["status_code"] or "")
 
 
-def _text(book: dict[str, Any], column: str) -> str:
+def _cell(book: dict[str, Any], column: str) -> str:
     value = book.get(column.replace(" ", "_"))
     return "" if value is None else str(value)
-
-
-def _object(answer: object) -> dict[str, Any]:
-    return answer if isinstance(answer, dict) else {}

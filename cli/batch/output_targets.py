@@ -1,4 +1,4 @@
-"""Places for the files of a job here: found usable before they are needed, and filled or left."""
+"""Targets of downloaded files: checked for writing first, replaced atomically later."""
 
 import errno
 import os
@@ -21,108 +21,105 @@ if TYPE_CHECKING:
 STDOUT: Final = Path("-")
 
 DownloadFile: TypeAlias = Callable[["openai.OpenAI", str | None], None]
-"""Writes a file of the API, an empty one without an id, to its place; raises as `download_file`."""
+"""Downloads a file of the API to its target, an empty file for None; raises as `download_file`."""
 
 DownloadJobFiles: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
-"""Writes the files of a job that has ended to their places; raises as `download_file`."""
+"""Downloads the files of a job to their targets; raises as `download_file`."""
 
-_Copy: TypeAlias = Callable[[IO[bytes], str], None]
-"""Copies one file of the API into what the user calls by that name; raises as `download_file`."""
+_Write: TypeAlias = Callable[[IO[bytes], str], None]
+"""Writes one file of the API to a stream, called by that name in errors."""
 
 
 @contextmanager
 def open_targets(
     output: Path | None, errors: Path | None, *, quiet: bool = False
 ) -> Iterator[DownloadJobFiles]:
-    """Make room for the files of a job where they are wanted; see `open_target`."""
+    """Check the targets of a job's files and yield their download; see `open_target`."""
     with ExitStack() as stack:
-        fill_output = (
-            None if output is None else stack.enter_context(open_target(output, quiet=quiet))
-        )
-        fill_errors = (
-            None if errors is None else stack.enter_context(open_target(errors, quiet=quiet))
-        )
+        downloads = [
+            None if target is None else stack.enter_context(open_target(target, quiet=quiet))
+            for target in (output, errors)
+        ]
 
-        def save(client: "openai.OpenAI", batch: "Batch") -> None:
-            if fill_output is not None:
-                fill_output(client, batch.output_file_id)
-            if fill_errors is not None:
-                fill_errors(client, batch.error_file_id)
+        def download_files(client: "openai.OpenAI", batch: "Batch") -> None:
+            file_ids = (batch.output_file_id, batch.error_file_id)
+            for download, file_id in zip(downloads, file_ids, strict=True):
+                if download is not None:
+                    download(client, file_id)
 
-        yield save
+        yield download_files
 
 
 @contextmanager
 def open_target(target: Path, *, quiet: bool = False) -> Iterator[DownloadFile]:
-    """Make room for one file and yield what fills it: `target` is replaced whole or not at all.
+    """Check that `target` can be written and yield the download that replaces it atomically.
 
-    The content goes to a new file beside it, with the rights of the one that it replaces; a link
-    stays one. What is no regular file, like /dev/null, is written to as it is; `-` is stdout.
-    Raises OSError for a target that cannot be written.
+    The download goes to a new file in the same folder, with the permissions of the file that it
+    replaces; a link remains a link. Targets that are not regular files, such as /dev/null, are
+    written directly; `-` is stdout. Raises OSError when the target cannot be written.
     """
-    found = None if target == STDOUT else _status(target)
-    copy = partial(download_file, quiet=quiet)
+    status = None if target == STDOUT else _status(target)
+    download = partial(download_file, quiet=quiet)
     if target == STDOUT:
-        yield lambda client, file_id: _to_stdout(partial(copy, client, file_id))
-    elif found is not None and not stat.S_ISREG(found.st_mode):
-        yield lambda client, file_id: _write_through(partial(copy, client, file_id), target)
+        yield lambda client, file_id: _write_stdout(partial(download, client, file_id))
+    elif status is not None and not stat.S_ISREG(status.st_mode):
+        yield lambda client, file_id: _write_direct(partial(download, client, file_id), target)
     else:
-        real = target.resolve()
-        with name_os_errors(str(target)), _new_beside(real, found):
-            pass  # whether it can be written is known before it is waited for
-        yield lambda client, file_id: _replace(partial(copy, client, file_id), target, found)
+        with name_os_errors(str(target)), _temporary_file(target.resolve(), status):
+            pass  # fails now rather than after the wait for the job
+        yield lambda client, file_id: _replace(partial(download, client, file_id), target, status)
 
 
 def download_to(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
-    """Write a file of the API to `target`; see `open_target` and `download_file`."""
-    with open_target(target) as fill:
-        fill(client, file_id)
+    """Download a file of the API to `target`; see `open_target` and `download_file`."""
+    with open_target(target) as download:
+        download(client, file_id)
 
 
 def _status(target: Path) -> os.stat_result | None:
-    """Return what lies there, behind links, or None. Raises OSError, of a folder too."""
+    """Return the status of the target, behind links, or None. Raises OSError, also for a folder."""
     try:
-        found = target.stat()
+        status = target.stat()
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    return found
+    return status
 
 
-def _to_stdout(copy: _Copy) -> None:
-    copy(sys.stdout.buffer, "stdout")
+def _write_stdout(write: _Write) -> None:
+    write(sys.stdout.buffer, "stdout")
     with name_os_errors("stdout"):
         sys.stdout.buffer.flush()
 
 
-def _write_through(copy: _Copy, target: Path) -> None:
+def _write_direct(write: _Write, target: Path) -> None:
     with name_os_errors(str(target)), target.open("wb") as sink:
-        copy(sink, str(target))
+        write(sink, str(target))
 
 
-def _replace(copy: _Copy, target: Path, found: os.stat_result | None) -> None:
+def _replace(write: _Write, target: Path, status: os.stat_result | None) -> None:
     real = target.resolve()
-    with name_os_errors(str(target)), _new_beside(real, found) as (sink, partial):
-        copy(sink, str(target))
+    with name_os_errors(str(target)), _temporary_file(real, status) as (sink, temporary):
+        write(sink, str(target))
         sink.flush()
         os.fsync(sink.fileno())
-        partial.replace(real)
+        temporary.replace(real)
 
 
 @contextmanager
-def _new_beside(real: Path, found: os.stat_result | None) -> Iterator[tuple[IO[bytes], Path]]:
-    """Make a file that nobody else has in the folder of `real`; it goes unless it is renamed."""
-    partial = real.with_name(f".millrace-{secrets.token_hex(8)}.partial")
-    rights = 0o666 if found is None else stat.S_IMODE(found.st_mode)  # new: less the umask
-    number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, rights)
-    sink = os.fdopen(number, "wb")
+def _temporary_file(real: Path, status: os.stat_result | None) -> Iterator[tuple[IO[bytes], Path]]:
+    """Create a file in the folder of `real`, removed at the end unless it was renamed."""
+    temporary = real.with_name(f".millrace-{secrets.token_hex(8)}.partial")
+    mode = 0o666 if status is None else stat.S_IMODE(status.st_mode)  # new: less the umask
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    sink = os.fdopen(descriptor, "wb")
     try:
-        if found is not None:
-            with suppress(PermissionError):  # of a file system without rights
-                os.fchmod(number, rights)
-        yield sink, partial
+        if status is not None:
+            with suppress(PermissionError):  # a file system without permissions
+                os.fchmod(descriptor, mode)
+        yield sink, temporary
     finally:
-        with suppress(OSError):  # what could not be written cannot now
+        with suppress(OSError):  # the buffer cannot be written now if it could not before
             sink.close()
-        partial.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

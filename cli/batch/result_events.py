@@ -1,4 +1,4 @@
-"""The stream of a job's results, picked up again behind the last one when it breaks off."""
+"""The event stream of a job's results, resumed after the last event when it is interrupted."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     import openai
 
 _TRIES_MAX: Final = 30
-"""Times in a row that a stream may break off without a result; a restart takes less."""
+"""Consecutive interruptions without a result; a restart of the API causes fewer."""
 
 _PAUSE_S: Final = 1.0
 
 
 class StreamBrokenError(CommandError):
-    """The stream broke off again and again."""
+    """The result stream was interrupted too often."""
 
 
-class _EndedError(Exception):
-    """The job has ended, and nothing lies behind what was asked for."""
+class _EndOfStreamError(Exception):
+    """The job has ended and there are no more events."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultEvent:
-    """One server-sent event."""
+    """One server-sent event of the result stream."""
 
     name: str  # empty for a result
     sequence: int
@@ -37,14 +37,14 @@ class ResultEvent:
 
 
 def follow_results(client: "openai.OpenAI", job: str, after: int) -> Iterator[ResultEvent]:
-    """Yield each result behind `after` once, and last the event of the job's end.
+    """Yield each result after the sequence `after` once, then the event of the job's end.
 
-    Nothing when that lies behind `after`, too. A server that is away, fails or is busy is asked
-    again. Raises what the client raised last, or StreamBrokenError.
+    Yields nothing when there are no more events. Transient errors are retried. Raises the last
+    error of the client, or StreamBrokenError.
     """
     import openai
 
-    tries, last = 0, Exception()
+    tries, last_error = 0, Exception()
     while tries < _TRIES_MAX:
         try:
             for event in parse_events(_open(client, job, after)):
@@ -52,23 +52,23 @@ def follow_results(client: "openai.OpenAI", job: str, after: int) -> Iterator[Re
                 yield event
                 if event.name:
                     return
-        except _EndedError:
+        except _EndOfStreamError:
             return
-        except transient_errors() as failure:
-            last = failure  # cut, away or busy; what the server refuses is raised
+        except transient_errors() as error:
+            last_error = error
         tries += 1
         time.sleep(_PAUSE_S)
-    if isinstance(last, openai.APIStatusError):
-        raise last
+    if isinstance(last_error, openai.APIStatusError):
+        raise last_error
     raise StreamBrokenError
 
 
 def parse_events(blocks: Iterable[bytes]) -> Iterator[ResultEvent]:
-    """Yield the events in a stream of bytes; comments and what is cut off are left out."""
+    """Yield the complete events of a byte stream; comments are skipped."""
     rest = b""
     for block in blocks:
-        *whole, rest = (rest + block).split(b"\n\n")
-        for text in whole:
+        *complete, rest = (rest + block).split(b"\n\n")
+        for text in complete:
             fields = dict(_field(line) for line in text.split(b"\n") if not line.startswith(b":"))
             if b"data" in fields:
                 name, sequence = fields.get(b"event", b""), fields.get(b"id", b"0")
@@ -86,9 +86,9 @@ def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
     headers = {
         "accept": "text/event-stream",
         "last-event-id": str(after),
-        "x-stainless-raw-response": "stream",  # how the client is asked not to read it all
+        "x-stainless-raw-response": "stream",  # makes the client return the unread response
     }
-    answer = (
+    response = (
         with_stream_timeout(client)
         .with_options(max_retries=0)
         .get(
@@ -98,8 +98,8 @@ def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
         )
     )
     try:
-        if answer.status_code == HTTPStatus.NO_CONTENT:
-            raise _EndedError
-        yield from answer.iter_bytes()
+        if response.status_code == HTTPStatus.NO_CONTENT:
+            raise _EndOfStreamError
+        yield from response.iter_bytes()
     finally:
-        answer.close()
+        response.close()

@@ -1,4 +1,4 @@
-"""The content of a file of the API, picked up again where it broke off."""
+"""Downloads a file of the API and resumes interrupted downloads with range requests."""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _PAUSE_S: Final = 1.0
 
 
 class DownloadInterruptedError(CommandError):
-    """The download broke off."""
+    """The download was interrupted."""
 
 
 def download_file(
@@ -30,85 +30,89 @@ def download_file(
     *,
     quiet: bool = False,
 ) -> None:
-    """Stream a file of the API into `sink`, which the user calls `name`; nothing without an id.
+    """Stream a file of the API into `sink`, called `name` in errors; nothing for None.
 
-    A server that is away, fails or is busy is asked again, for what is left, until no byte has
-    come for `UNAVAILABLE_S_MAX`; stderr says so unless `quiet`. Raises OSError, DownloadInterruptedError, and what
-    the client raises.
+    After a transient error it requests the rest, until no byte has arrived for
+    `UNAVAILABLE_S_MAX`, and prints that on stderr unless `quiet`. Raises OSError,
+    DownloadInterruptedError, and the errors of the client.
     """
     import openai
 
     if file_id is None:
         return
-    copy = _Copy(client.with_options(max_retries=0), file_id, sink, name)
-    copied_bytes, moved_s, was_told = 0, time.monotonic(), False
+    download = _Download(client.with_options(max_retries=0), file_id, sink, name)
+    received_bytes, received_at_s, is_reported = 0, time.monotonic(), False
     while True:
-        last: Exception | None = None
+        last_error: Exception | None = None
         try:
-            copy.go_on()
-        except transient_errors() as failure:
-            last = failure
-        if copy.is_whole:
+            download.request_rest()
+        except transient_errors() as error:
+            last_error = error
+        if download.is_complete:
             return
-        if copy.copied_bytes > copied_bytes:
-            copied_bytes, moved_s = copy.copied_bytes, time.monotonic()
-        if time.monotonic() - moved_s > UNAVAILABLE_S_MAX:
-            if isinstance(last, openai.APIError):
-                raise last
-            raise copy.cut()
-        if not (quiet or was_told):
-            typer.echo(f"{copy.cut()} Asking for the rest for {UNAVAILABLE_S_MAX:.0f} s.", err=True)
-            was_told = True
+        if download.received_bytes > received_bytes:
+            received_bytes, received_at_s = download.received_bytes, time.monotonic()
+        if time.monotonic() - received_at_s > UNAVAILABLE_S_MAX:
+            if isinstance(last_error, openai.APIError):
+                raise last_error
+            raise download.interrupted()
+        if not (quiet or is_reported):
+            note = f"{download.interrupted()} Retrying for {UNAVAILABLE_S_MAX:.0f} s."
+            typer.echo(note, err=True)
+            is_reported = True
         time.sleep(_PAUSE_S)
 
 
-class _Copy:
-    """One file on its way, and how much of it is here."""
+class _Download:
+    """The state of one download."""
 
     def __init__(self, client: "openai.OpenAI", file_id: str, sink: IO[bytes], name: str) -> None:
         self._client, self._file_id, self._sink, self._name = client, file_id, sink, name
-        self._size_bytes: int | None = None  # until the server has said it
-        self._tag = ""
-        self.copied_bytes = 0
+        self._size_bytes: int | None = None  # until the file's object is retrieved
+        self._etag = ""
+        self.received_bytes = 0
 
     @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left to ask for."""
-        return self.copied_bytes == self._size_bytes
+    def is_complete(self) -> bool:
+        """Whether all bytes have arrived."""
+        return self.received_bytes == self._size_bytes
 
-    def go_on(self) -> None:
-        """Copy what is left, as far as it comes. Raises as `download_file` does."""
+    def request_rest(self) -> None:
+        """Request and write the missing bytes. Raises the errors of `download_file`."""
         if self._size_bytes is None:
             self._size_bytes = self._client.files.retrieve(self._file_id).bytes
-        if self.is_whole:
+        if self.is_complete:
             return
-        headers = {"accept-encoding": "identity"}  # ranges count the bytes that are sent
-        if self.copied_bytes:
-            headers["range"] = f"bytes={self.copied_bytes}-"
-            if self._tag:
-                headers["if-range"] = self._tag
-        answering = self._client.files.with_streaming_response.content(
+        headers = {"accept-encoding": "identity"}  # ranges count encoded bytes
+        if self.received_bytes:
+            headers["range"] = f"bytes={self.received_bytes}-"
+            if self._etag:
+                headers["if-range"] = self._etag
+        request = self._client.files.with_streaming_response.content(
             self._file_id, extra_headers=headers
         )
-        with answering as answer:
-            if self.copied_bytes and not self._is_rest(answer.status_code, answer.headers):
-                raise self.cut()  # from the beginning again: something between serves no ranges
-            self._tag = answer.headers.get("etag") or self._tag
-            for block in answer.iter_bytes():
+        with request as response:
+            if self.received_bytes and not self._is_rest(response.status_code, response.headers):
+                raise self.interrupted()  # the entire file: a proxy does not support ranges
+            self._etag = response.headers.get("etag") or self._etag
+            for block in response.iter_bytes():
                 with name_os_errors(self._name):
                     self._sink.write(block)
-                self.copied_bytes += len(block)
-        if self.copied_bytes > self._size_bytes:
-            raise self.cut()
+                self.received_bytes += len(block)
+        if self.received_bytes > self._size_bytes:
+            raise self.interrupted()
 
     def _is_rest(self, status: int, headers: Mapping[str, str]) -> bool:
-        """Whether an answer begins where the copy ends (RFC 9110, 14.4)."""
+        """Whether the response has exactly the missing range (RFC 9110, 14.4)."""
         if status != HTTPStatus.PARTIAL_CONTENT:
             return False
-        came = headers.get("content-range", "").partition(" ")[2]
-        return came == f"{self.copied_bytes}-{(self._size_bytes or 0) - 1}/{self._size_bytes}"
+        content_range = headers.get("content-range", "").partition(" ")[2]
+        last = (self._size_bytes or 0) - 1
+        return content_range == f"{self.received_bytes}-{last}/{self._size_bytes}"
 
-    def cut(self) -> DownloadInterruptedError:
-        """Return the error that says how far it came."""
-        came = f"{self.copied_bytes:,} of {self._size_bytes or 0:,} bytes came"
-        return DownloadInterruptedError(f"The download broke off: {came}.")
+    def interrupted(self) -> DownloadInterruptedError:
+        """Return the error with the number of bytes that have arrived."""
+        return DownloadInterruptedError(
+            f"The download was interrupted: received {self.received_bytes:,} of "
+            f"{self._size_bytes or 0:,} bytes."
+        )

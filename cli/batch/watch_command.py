@@ -25,7 +25,7 @@ def watch(
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Show a job's progress on stderr until it has ended; print its last state on stdout."""
+    """Show a job's progress on stderr until it has ended; print its final state on stdout."""
     client = connect(url, key)
     ended = watch_until_ended(client, job, timeout_s=timeout, quiet=quiet)
     typer.echo(ended.status)
@@ -39,7 +39,7 @@ def watch(
 def watch_until_ended(
     client: "openai.OpenAI", job: str, *, timeout_s: float | None, quiet: bool
 ) -> "Batch":
-    """Show a job on stderr until it has ended; see `wait_until_ended` for what is raised."""
+    """Show a job on stderr until it has ended. Raises the errors of `wait_until_ended`."""
     with JobDisplay(job, quiet=quiet) as display:
         return wait_until_ended(
             poll_job(client, job),
@@ -51,10 +51,10 @@ def watch_until_ended(
 
 
 def poll_job(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
-    """Return a look at a job that takes at most the seconds it is given, for `wait_until_ended`."""
+    """Return a function that retrieves a job within a timeout, for `wait_until_ended`."""
 
-    def look(timeout_s: float) -> "Batch":
-        # The wait asks again by itself, and knows for how long.
+    def poll(timeout_s: float) -> "Batch":
+        # No retries of the client: `wait_until_ended` retries, and knows for how long.
         return client.with_options(timeout=timeout_s, max_retries=0).batches.retrieve(job)
 
-    return look
+    return poll

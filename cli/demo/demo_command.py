@@ -1,4 +1,4 @@
-"""`millrace demo`: the main job on real input, a real broker, a real database and a real model."""
+"""`millrace demo`: real jobs on a real broker, database and models, with checked results."""
 
 import os
 import signal
@@ -29,19 +29,19 @@ def demo(
     texts: Annotated[int, typer.Option(min=10, help="Docstrings to embed, at most.")] = 4000,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of the chat job.")] = 300,
     out: Annotated[
-        Path, typer.Option(help="Folder of the input and output files; kept.")
+        Path, typer.Option(help="Folder of the input and output files; it persists.")
     ] = DEFAULT_OUT,
 ) -> None:
-    """Run the whole path once, on this machine and on real input, and check the result.
+    """Run real jobs once on this machine and check their results.
 
     Starts a Kafka broker, a Postgres, every role and two vLLM engines on the CPU. Embeds the
     docstrings of Python's standard library with MiniLM, chats with a tiny Llama of random weights,
-    proves that every request has exactly one answer, searches the library by meaning, and stops
-    everything again. Exit code 1 when a check fails; the logs are then kept below OUT/logs.
+    checks that every request has exactly one answer, searches the library by meaning, and stops
+    everything. Exit code 1: a check failed; the logs are then in OUT/logs.
     """
     if named := external_service_variables(os.environ):
-        raise SettingsError(f"unset {named}: the demo starts services of its own")
-    # A SIGTERM ends this process as Ctrl-C does, through the code that stops the stack.
+        raise SettingsError(f"unset {named}: the demo starts its own services")
+    # SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that the stack is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     hang_up_as_term()
     if not _demo(texts, prompts, out):

@@ -1,4 +1,4 @@
-"""What the demo asks for: its three jobs, their models and their requests."""
+"""The demo's three jobs with their models and requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ QUERIES = (
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One of the demo's jobs: the name of its files, and what every line of it calls."""
+    """A job of the demo: the prefix of its file names, and the endpoint of every request."""
 
     name: str
     endpoint: str
@@ -31,10 +31,10 @@ JOBS = (TEXTS_JOB, QUERIES_JOB, CHAT_JOB)
 
 
 def write_inputs(out: Path, documented: Sequence[DocumentedName], prompt_count: int) -> None:
-    """Write the requests of every job into `out`."""
+    """Write the input file of every job into `out`."""
     bodies = {
         TEXTS_JOB: ((d.name, _embedding(d.text)) for d in documented),
-        QUERIES_JOB: ((question, _embedding(question)) for question in QUERIES),
+        QUERIES_JOB: ((query, _embedding(query)) for query in QUERIES),
         CHAT_JOB: _chats([d.name for d in documented], prompt_count),
     }
     for job in JOBS:
@@ -42,7 +42,7 @@ def write_inputs(out: Path, documented: Sequence[DocumentedName], prompt_count: 
 
 
 def _embedding(text: str) -> Mapping[str, object]:
-    # base64 is what the official client asks for by itself: a quarter of the bytes.
+    # base64, as the official client requests by default: a quarter of the bytes.
     return {"model": EMBEDDER, "encoding_format": "base64", "input": text}
 
 

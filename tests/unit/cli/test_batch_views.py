@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.admin.rebuild_command import as_json, attempt_limit_message, is_consistent, row, write_jobs
+from cli.admin.rebuild_command import (
+    as_json,
+    attempt_limit_message,
+    is_consistent,
+    job_row,
+    write_jobs,
+)
 from cli.batch.item_commands import audit_rows, differences, item_fields, item_row
 from cli.batch.result_events import ResultEvent, parse_events
 from cli.output_tables import OutputFormat
@@ -160,12 +166,12 @@ def test_what_was_rebuilt_before_a_failure_is_shown(
 def test_a_rebuilt_job_is_shown_with_what_differs() -> None:
     job_id = new_uuid()
     refused = Rebuilt(job_id, JobKind.REQUEST, Verdict.LOG_BEGINS_LATER)
-    assert row(refused) == (f"job_{job_id.hex}", "log_begins_later", *[""] * 8)
+    assert job_row(refused) == (f"job_{job_id.hex}", "log_begins_later", *[""] * 8)
     assert as_json(refused) == {"job": f"job_{job_id.hex}", "verdict": "log_begins_later"}
 
     found = Comparison("a", "b", 3, 0, 1, False, True, True, 10, 4, 5, 6, 7)
     differs = Rebuilt(job_id, JobKind.BATCH, Verdict.DIFFERS, found)
-    assert row(differs)[1:] == ("differs", "3", "0", "1", "differs", "same", "same", "4", "5")
+    assert job_row(differs)[1:] == ("differs", "3", "0", "1", "differs", "same", "same", "4", "5")
     shown = as_json(differs)
     assert (shown["digest_of_log"], shown["dead_letters_missing"]) == ("b", 4)
     assert (shown["executions_above_limit"], shown["failures_below_limit"]) == (6, 7)

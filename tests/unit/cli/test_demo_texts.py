@@ -8,7 +8,7 @@ from cli.demo.demo_texts import (
     collect_docstrings,
     module_name,
     parse_docstrings,
-    spread,
+    sample_evenly,
     standard_library,
 )
 
@@ -67,12 +67,12 @@ def test_a_module_has_the_name_that_people_import() -> None:
     assert module_name(Path("_pydatetime.py")) == "datetime"
 
 
-def test_a_spread_reaches_over_the_whole() -> None:
+def test_a_sample_is_even() -> None:
     all_of_them = [DocumentedName(f"{n:03}", "") for n in range(100)]
 
-    assert [d.name for d in spread(all_of_them, 4)] == ["000", "025", "050", "075"]
-    assert spread(all_of_them, 1000) == all_of_them
-    assert spread([], 10) == []
+    assert [d.name for d in sample_evenly(all_of_them, 4)] == ["000", "025", "050", "075"]
+    assert sample_evenly(all_of_them, 1000) == all_of_them
+    assert sample_evenly([], 10) == []
 
 
 def test_the_standard_library_has_thousands() -> None:

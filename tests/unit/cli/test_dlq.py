@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from cli.batch.dead_letter_commands import edits_of, fields, row
+from cli.batch.dead_letter_commands import letter_fields, letter_row, merge_edits
 
 LETTER = {
     "id": "dead_00_3",
@@ -23,7 +23,7 @@ LETTER = {
 def test_settings_win_over_the_file_and_reach_into_it() -> None:
     patch = b'{"max_tokens": 5, "options": {"a": 1}}'
     sets = ["max_tokens=64", "options.b.c=true", "user=me", "stop=null", "note=a=b"]
-    assert edits_of(patch, sets) == {
+    assert merge_edits(patch, sets) == {
         "max_tokens": 64,
         "options": {"a": 1, "b": {"c": True}},
         "user": "me",
@@ -35,18 +35,18 @@ def test_settings_win_over_the_file_and_reach_into_it() -> None:
 @pytest.mark.parametrize("patch", [b"[]", b"{", b"\xff", b"3"])
 def test_a_file_that_is_no_object_is_refused(patch: bytes) -> None:
     with pytest.raises(typer.BadParameter):
-        edits_of(patch, [])
+        merge_edits(patch, [])
 
 
 @pytest.mark.parametrize("text", ["a", "=1", "a..b=1", ".=1"])
 def test_a_setting_without_its_parts_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        edits_of(b"{}", [text])
+        merge_edits(b"{}", [text])
 
 
 def test_a_letter_shows_what_is_known() -> None:
-    assert row(LETTER)[:5] == ("dead_00_3", "a", "broken", "500", "2")
-    shown = dict(fields(LETTER))
+    assert letter_row(LETTER)[:5] == ("dead_00_3", "a", "broken", "500", "2")
+    shown = dict(letter_fields(LETTER))
     assert shown["index"] == "0"
     assert shown["attempt 1"].endswith("slow")
     assert "message" not in shown
@@ -64,4 +64,4 @@ def test_a_letter_shows_what_is_known() -> None:
 )
 def test_a_number_that_json_does_not_know_is_refused(patch: bytes, sets: list[str]) -> None:
     with pytest.raises(typer.BadParameter, match="no numbers of JSON"):
-        edits_of(patch, sets)
+        merge_edits(patch, sets)

@@ -31,7 +31,7 @@ def test_a_download_goes_on_where_it_broke_off(capsys: pytest.CaptureFixture[str
 
     told = capsys.readouterr().err
     assert told.count("\n") == 1, "once, however often"
-    assert "The download broke off: 0 of 10,240 bytes came. Asking for the rest for 60 s." in told
+    assert "The download was interrupted: received 0 of 10,240 bytes. Retrying for 60 s." in told
     assert plan.ranges == [
         (None, None),
         (None, None),
@@ -56,7 +56,7 @@ def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resumable_download, "UNAVAILABLE_S_MAX", -1.0)
     with (
         serving_file(Plan(CONTENT, cuts=[100])) as plan,
-        pytest.raises(DownloadInterruptedError, match=r"broke off: 100 of 10,240 bytes came"),
+        pytest.raises(DownloadInterruptedError, match=r"received 100 of 10,240 bytes"),
     ):
         copied(plan)
 

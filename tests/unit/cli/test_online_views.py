@@ -3,8 +3,8 @@
 from array import array
 from collections import Counter
 
-from cli.batch.background_job_commands import rows
-from cli.load.bench_online_command import measures, measure_rows
+from cli.batch.background_job_commands import job_fields
+from cli.load.bench_online_command import measure_rows, measures
 from cli.load.load_clients import LoadResult
 
 
@@ -54,7 +54,7 @@ def test_a_request_is_shown_without_what_is_empty() -> None:
         "usage": {"input_tokens": 3, "output_tokens": 4},
         "error": None,
     }
-    shown = dict(rows(job))
+    shown = dict(job_fields(job))
     assert shown["answer"] == "HTTP 200"
     assert shown["tokens"] == "3 in, 4 out"
     assert shown["completed"] == "1970-01-01T00:01:00+00:00"
@@ -62,5 +62,5 @@ def test_a_request_is_shown_without_what_is_empty() -> None:
 
 
 def test_a_request_that_failed_says_why() -> None:
-    shown = dict(rows({"id": "job_1", "error": {"code": "c", "message": "No."}}))
+    shown = dict(job_fields({"id": "job_1", "error": {"code": "c", "message": "No."}}))
     assert shown == {"id": "job_1", "error": "No. (c)"}

@@ -146,7 +146,7 @@ def test_a_file_that_grows_is_told_in_one_line(tmp_path: Path) -> None:
     cut: Any = Growing(source, RuntimeError("Too much data for declared Content-Length"))
 
     with (
-        pytest.raises(FileChangedError, match=r"in\.jsonl: it changed while"),
+        pytest.raises(FileChangedError, match=r"in\.jsonl: it changed during"),
         uploaded_input(cut, str(source)),
     ):
         pass
