@@ -3,11 +3,11 @@
 import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import typer
 
-from cli.exits import CommandError, KeyMissingError
+from cli.exits import CommandError, KeyMissingError, NotFoundError
 
 if TYPE_CHECKING:
     import httpx2
@@ -23,6 +23,7 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _READ_TIMEOUT_S_MIN: Final = 1.0  # a healthy server may need that long
 _JSON: Final = "application/json"
 _API_CONTENT_TYPES: Final = (_JSON, "text/event-stream")
+_CHAT: Final = "/v1/chat/completions"
 
 UrlOption: TypeAlias = Annotated[
     str,
@@ -44,6 +45,10 @@ QuietOption: TypeAlias = Annotated[
 
 class NotMillraceError(CommandError):
     """The server at this URL is not a Millrace API."""
+
+
+class NoChatModelError(NotFoundError):
+    """No listed model serves chat; --model can name one that is not listed."""
 
 
 def connect(url: str, key: str) -> "openai.OpenAI":
@@ -102,6 +107,29 @@ def api_base(url: str) -> str:
     if not _is_http_url(url):
         raise typer.BadParameter(f"give http://HOST:PORT, not {url!r}", param_hint="--url")
     return url.rstrip("/").removesuffix("/v1") + "/v1"
+
+
+def require_id(text: str | None) -> str | None:
+    """Return an id of the command line unchanged.
+
+    Raises typer.BadParameter for an empty id and for one of dots only: it would change the route.
+    """
+    if text is not None and not text.strip("."):
+        raise typer.BadParameter("this is not an id")
+    return text
+
+
+def path_segment(text: str) -> str:
+    """Percent-encode an id as one segment of an API path."""
+    return quote(text, safe="")
+
+
+def first_chat_model(client: "openai.OpenAI") -> str:
+    """Return the first listed model that serves chat. Raises NoChatModelError."""
+    for model in client.models.list():
+        if _CHAT in extension_fields(model).get("endpoints", ()):
+            return model.id
+    raise NoChatModelError
 
 
 def transient_errors() -> tuple[type[Exception], ...]:

@@ -5,10 +5,17 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from cli.batch.job_views import time_text
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, json_object
+from cli.client import (
+    DEFAULT_URL,
+    KeyOption,
+    UrlOption,
+    connect,
+    json_object,
+    path_segment,
+    require_id,
+)
 from cli.exits import EXIT_CODES_HELP
 from cli.output_tables import FormatOption, OutputFormat, write_output
-from cli.path_ids import path_segment, require_id
 
 app = typer.Typer(
     no_args_is_help=True,

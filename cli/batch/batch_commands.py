@@ -10,10 +10,17 @@ from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_ro
 from cli.batch.output_targets import STDOUT, open_targets
 from cli.batch.submit_command import submit
 from cli.batch.watch_command import watch
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, drop_none
+from cli.client import (
+    DEFAULT_URL,
+    KeyOption,
+    QuietOption,
+    UrlOption,
+    connect,
+    drop_none,
+    path_segment,
+)
 from cli.exits import EXIT_CODES_HELP, ExitCode, JobNotEndedError
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
-from cli.path_ids import path_segment
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -7,8 +7,15 @@ import typer
 
 from cli.batch.batch_options import IdArgument, PriorityOption
 from cli.batch.input_upload import FILE_HELP, uploaded_input
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, drop_none, extension_fields
-from cli.path_ids import path_segment
+from cli.client import (
+    DEFAULT_URL,
+    KeyOption,
+    UrlOption,
+    connect,
+    drop_none,
+    extension_fields,
+    path_segment,
+)
 
 if TYPE_CHECKING:
     from openai.types import Batch

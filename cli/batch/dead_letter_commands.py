@@ -7,10 +7,18 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from cli.batch.job_views import time_text
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, drop_none, json_object
+from cli.client import (
+    DEFAULT_URL,
+    KeyOption,
+    UrlOption,
+    connect,
+    drop_none,
+    json_object,
+    path_segment,
+    require_id,
+)
 from cli.exits import EXIT_CODES_HELP
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
-from cli.path_ids import path_segment, require_id
 
 app = typer.Typer(
     no_args_is_help=True,

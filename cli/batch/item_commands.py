@@ -9,10 +9,18 @@ from cli.batch.batch_options import IdArgument
 from cli.batch.job_progress import job_exit_code, progress_of
 from cli.batch.job_views import time_text
 from cli.batch.result_events import follow_results
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, drop_none, json_object
+from cli.client import (
+    DEFAULT_URL,
+    KeyOption,
+    UrlOption,
+    connect,
+    drop_none,
+    json_object,
+    path_segment,
+    require_id,
+)
 from cli.exits import ExitCode
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
-from cli.path_ids import path_segment, require_id
 
 _ITEM_HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
 _BOOK_COLUMNS = (

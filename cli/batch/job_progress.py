@@ -1,13 +1,14 @@
 """The progress of a job, the exit code for its end, and the wait until it ends."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cli.client import transient_errors
 from cli.exits import ExitCode, WaitTimeoutError
-from core.clock import Clock
+from core.clock import Clock, SystemClock
 from core.states import TERMINAL_STATES, JobState
 
 if TYPE_CHECKING:
@@ -74,14 +75,15 @@ def wait_until_ended(
     show: Callable[["Batch"], None],
     *,
     timeout_s: float | None,
-    clock: Clock,
-    sleep: Callable[[float], None],
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> "Batch":
     """Poll and show a job until it has ended; return it.
 
     `poll` gets its timeout in seconds. Transient errors are retried for `UNAVAILABLE_S_MAX`.
     Raises WaitTimeoutError, and the errors of the client.
     """
+    clock = clock or SystemClock()
     began_s = answered_s = clock.monotonic_s()
     while True:
         left_s = math.inf if timeout_s is None else began_s + timeout_s - clock.monotonic_s()

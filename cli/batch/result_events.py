@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from cli.client import transient_errors, with_stream_timeout
+from cli.client import path_segment, transient_errors, with_stream_timeout
 from cli.exits import CommandError
-from cli.path_ids import path_segment
 
 if TYPE_CHECKING:
     import openai

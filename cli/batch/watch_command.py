@@ -1,6 +1,5 @@
 """`millrace batch watch`: show a job until it has ended."""
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from cli.batch.job_display import JobDisplay
 from cli.batch.job_progress import job_exit_code, progress_of, wait_until_ended
 from cli.batch.job_views import print_outcome, print_validation_errors
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
-from core.clock import SystemClock
 
 if TYPE_CHECKING:
     import openai
@@ -41,13 +39,7 @@ def watch_until_ended(
 ) -> "Batch":
     """Show a job on stderr until it has ended. Raises the errors of `wait_until_ended`."""
     with JobDisplay(job, quiet=quiet) as display:
-        return wait_until_ended(
-            poll_job(client, job),
-            display.show,
-            timeout_s=timeout_s,
-            clock=SystemClock(),
-            sleep=time.sleep,
-        )
+        return wait_until_ended(poll_job(client, job), display.show, timeout_s=timeout_s)
 
 
 def poll_job(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:

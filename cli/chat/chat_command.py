@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.chat.default_model import first_chat_model
 from cli.client import (
     DEFAULT_URL,
     KeyOption,
@@ -15,6 +14,7 @@ from cli.client import (
     UrlOption,
     connect,
     drop_none,
+    first_chat_model,
     with_stream_timeout,
 )
 from cli.exits import CommandError, ExitCode, describe_failure

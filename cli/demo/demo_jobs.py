@@ -15,7 +15,6 @@ from cli.batch.output_targets import download_to
 from cli.batch.watch_command import poll_job
 from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
-from core.clock import SystemClock
 from core.states import JobState
 
 if TYPE_CHECKING:
@@ -89,13 +88,7 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: JobFiles)
             display.show(current)
 
         try:
-            ended = wait_until_ended(
-                poll_job(client, batch.id),
-                show,
-                timeout_s=JOB_S_MAX,
-                clock=SystemClock(),
-                sleep=time.sleep,
-            )
+            ended = wait_until_ended(poll_job(client, batch.id), show, timeout_s=JOB_S_MAX)
         except WaitTimeoutError:  # its message is about --timeout
             raise StackTimeoutError(
                 f"The job {label} did not end within {JOB_S_MAX:.0f} s."

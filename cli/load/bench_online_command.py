@@ -7,8 +7,15 @@ from typing import Annotated
 import typer
 import uvloop
 
-from cli.chat.default_model import first_chat_model
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, api_base, checked_key, connect
+from cli.client import (
+    DEFAULT_URL,
+    KeyOption,
+    UrlOption,
+    api_base,
+    checked_key,
+    connect,
+    first_chat_model,
+)
 from cli.exits import ExitCode
 from cli.load.load_clients import LoadResult, percentile, run_load
 from cli.load.load_connection import LoadTarget

@@ -33,7 +33,10 @@ from cli.stack.processes.role_children import (
 )
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.served_models import ServedModel
-from cli.stack.services import embedded_kafka, embedded_postgres
+from cli.stack.services.embedded_kafka import READY_S_MAX as KAFKA_READY_S_MAX
+from cli.stack.services.embedded_kafka import EmbeddedKafka
+from cli.stack.services.embedded_postgres import READY_S_MAX as POSTGRES_READY_S_MAX
+from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from cli.stack.services.external_services import DATABASE, KAFKA
 from cli.stack.stack_setup import prepare_installation, watch_replica_credit
 from cli.stack.state.data_folder import cache_dir, lock_data_folder
@@ -109,16 +112,15 @@ class EmbeddedStack:
         data = self._options.data
         ports = self._ports()
         with _interruptible(should_stop):
-            broker, server = self._prepare_services()
-        servers = broker.bootstrap_servers if broker else self._env[KAFKA]
-        database_url = server.url if server else self._env[DATABASE]
+            services = self._prepare_services()
+        servers = services[0].bootstrap_servers if services else self._env[KAFKA]
+        database_url = services[1].url if services else self._env[DATABASE]
         env = shared_env(servers, database_url, data, self._env)
-        if broker and _PROTOCOL not in self._env:
-            env[_PROTOCOL] = (
-                "consumer"  # the broker's session timeout is as short as the classic one
-            )
+        if services and _PROTOCOL not in self._env:
+            env[_PROTOCOL] = "consumer"  # its session timeout is as short as the classic one
         self._start_replicas(env, ports)
-        self._start_services(broker, server, should_stop)
+        if services:
+            self._start_services(*services, should_stop)
         kafka = KafkaSettings.from_env({**self._env, **env})  # external brokers: replication, TLS
         with _interruptible(should_stop):
             self.key = prepare_installation(data, kafka, database_url, self._options.models)
@@ -142,8 +144,8 @@ class EmbeddedStack:
             with _interruptible(should_stop):
                 has_credit = watch_replica_credit(kafka, self._pool_classes())
                 waits["a model"] = watching.enter_context(has_credit)
-            for what, ready in waits.items():
-                self._wait_until(ready, should_stop, what, READY_S_MAX)
+            for what, is_ready in waits.items():
+                self._wait_until(is_ready, should_stop, what, READY_S_MAX)
         _LOG.info("ready", extra={"seconds": round(time.monotonic() - began_s, 1)})
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -178,38 +180,24 @@ class EmbeddedStack:
             ports["api"] = port
         return ports
 
-    def _prepare_services(
-        self,
-    ) -> tuple[embedded_kafka.EmbeddedKafka | None, embedded_postgres.EmbeddedPostgres | None]:
-        data = self._options.data
-        broker = None
-        if KAFKA not in self._env:
-            broker = embedded_kafka.EmbeddedKafka(
-                data, cache_dir(self._env), session_timeout_s=self._session_timeout_s
-            )
-            broker.prepare()
-        server = None
-        if DATABASE not in self._env:
-            server = embedded_postgres.EmbeddedPostgres(data)
-            self._closing.callback(server.remove_socket_folder)
-            server.prepare()
+    def _prepare_services(self) -> tuple[EmbeddedKafka, EmbeddedPostgres] | None:
+        """Return a prepared broker and server, None when `env` names external ones."""
+        if KAFKA in self._env:  # then DATABASE as well: see `refuse_reserved_variables`
+            return None
+        data, cache = self._options.data, cache_dir(self._env)
+        broker = EmbeddedKafka(data, cache, session_timeout_s=self._session_timeout_s)
+        broker.prepare()
+        server = EmbeddedPostgres(data)
+        self._closing.callback(server.remove_socket_folder)
+        server.prepare()
         return broker, server
 
     def _start_services(
-        self,
-        broker: embedded_kafka.EmbeddedKafka | None,
-        server: embedded_postgres.EmbeddedPostgres | None,
-        should_stop: Callable[[], bool],
+        self, broker: EmbeddedKafka, server: EmbeddedPostgres, should_stop: Callable[[], bool]
     ) -> None:
-        if broker:
-            self._supervisor.start([broker.child()])
-        if server:
-            self._supervisor.start([server.child()])
-            self._wait_until(
-                server.is_ready, should_stop, "Postgres", embedded_postgres.READY_S_MAX
-            )
-        if broker:
-            self._wait_until(broker.is_ready, should_stop, "Kafka", embedded_kafka.READY_S_MAX)
+        self._supervisor.start([broker.child(), server.child()])
+        self._wait_until(server.is_ready, should_stop, "Postgres", POSTGRES_READY_S_MAX)
+        self._wait_until(broker.is_ready, should_stop, "Kafka", KAFKA_READY_S_MAX)
 
     def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         # Not for replicas: vLLM creates sockets in TMPDIR, and socket paths must be short.

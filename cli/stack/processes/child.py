@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from cli.stack.processes.child_logs import rotate_log
 
@@ -40,27 +39,6 @@ class Child:
     before_start: Callable[[], None] = _do_nothing  # removes what a killed predecessor left
 
 
-class RunningChild(Protocol):
-    """What the supervisor needs of a child process."""
-
-    @property
-    def pid(self) -> int:
-        """The process id, which is also the id of its process group."""
-        ...
-
-    def has_ended(self) -> bool:
-        """Whether the process has exited; a zombie has."""
-        ...
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal; does nothing when the process has exited."""
-        ...
-
-    def kill_and_reap(self) -> int:
-        """Kill the rest of its process group, reap it and return its exit code."""
-        ...
-
-
 class ChildProcess:
     """A child process in its own session and process group."""
 
@@ -70,23 +48,26 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """See `RunningChild`."""
+        """The process id, which is also the id of its process group."""
         return self._popen.pid
 
     def has_ended(self) -> bool:
-        """See `RunningChild`. Does not reap the process, so that its ids are not reused."""
+        """Whether the process has exited. It is not reaped, so that its ids are not reused."""
         if self._popen.returncode is not None:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, options) is not None
 
     def send(self, number: signal.Signals) -> None:
-        """See `RunningChild`."""
+        """Send a signal; does nothing when the process has exited."""
         if not self.has_ended():
             os.kill(self.pid, number)
 
     def kill_and_reap(self) -> int:
-        """See `RunningChild`. Kills first: after reaping, the id may name another group."""
+        """Kill the rest of its process group, reap it and return its exit code.
+
+        Kills first: after reaping, the id may name another group.
+        """
         if self._popen.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
         return self._popen.wait()

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
-from cli.stack.processes.child import Child, RunningChild, spawn
+from cli.stack.processes.child import Child, ChildProcess, spawn
 from cli.stack.processes.child_logs import last_exit_reason, rotate_log
 from core.clock import Clock, SystemClock
 from core.role_life import WRONG_SETTINGS
@@ -40,7 +40,7 @@ def backoff_s(exits: int, longest_s: float) -> float:
 @dataclass(slots=True)
 class _Supervised:
     child: Child
-    process: RunningChild | None = None  # None between an exit and the restart
+    process: ChildProcess | None = None  # None between an exit and the restart
     started_s: float = 0.0
     restart_at_s: float = 0.0
     exits: int = 0  # consecutive
@@ -55,7 +55,7 @@ class Supervisor:
         self,
         log_dir: Path,
         *,
-        spawn: Callable[[Child, Path], RunningChild] = spawn,
+        spawn: Callable[[Child, Path], ChildProcess] = spawn,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -182,7 +182,7 @@ class Supervisor:
         except OSError as error:  # such as no memory: back off as after an exit
             self._schedule_restart(supervised, now_s, f"cannot start: {error.strerror}")
 
-    def _record_exit(self, supervised: _Supervised, process: RunningChild, now_s: float) -> None:
+    def _record_exit(self, supervised: _Supervised, process: ChildProcess, now_s: float) -> None:
         code = process.kill_and_reap()
         supervised.process = None
         supervised.refused_settings = code == WRONG_SETTINGS

@@ -63,5 +63,5 @@ def test_a_letter_shows_what_is_known() -> None:
     ids=str,
 )
 def test_a_number_that_json_does_not_know_is_refused(patch: bytes, sets: list[str]) -> None:
-    with pytest.raises(typer.BadParameter, match="no numbers of JSON"):
+    with pytest.raises(typer.BadParameter, match="not valid JSON numbers"):
         merge_edits(patch, sets)
