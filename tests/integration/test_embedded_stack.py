@@ -1,4 +1,4 @@
-"""Goal: the embedded services start, come back on their data, and never outlive their parent."""
+"""Goal: embedded services restart on their data and die with their parent."""
 
 import os
 import signal
@@ -136,7 +136,7 @@ def test_data_survives_a_restart_on_other_ports(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
-def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
+def test_killed_services_restart_with_their_data(tmp_path: Path) -> None:
     with running_stack(tmp_path) as stack:
         write_marks(stack, "marks")
         for name, is_ready in (
@@ -156,7 +156,7 @@ def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
         assert all(count >= 1 for count in stack.supervisor.restart_counts().values())
 
 
-def test_two_stacks_run_side_by_side(tmp_path: Path) -> None:
+def test_two_stacks_run_concurrently(tmp_path: Path) -> None:
     with running_stack(tmp_path / "a") as one, running_stack(tmp_path / "b") as other:
         assert one.broker.bootstrap_servers != other.broker.bootstrap_servers
         assert one.server.url != other.server.url
@@ -164,7 +164,7 @@ def test_two_stacks_run_side_by_side(tmp_path: Path) -> None:
         sql(other, "CREATE TABLE only_here (x int)")
 
 
-def test_a_stale_lock_with_a_foreign_pid_does_not_hinder_a_start(tmp_path: Path) -> None:
+def test_stale_lock_with_a_reused_pid_is_removed(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path)
     server.prepare()
     stale = f"{os.getpid()}\n{tmp_path}\n1700000000\n5432\n{tmp_path}\n\n"
@@ -179,7 +179,7 @@ def test_a_stale_lock_with_a_foreign_pid_does_not_hinder_a_start(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["d" * 100, "a+b%41&c=d #e"], ids=["deep", "signs of URLs"])
-def test_a_data_folder_whose_name_is_hard(tmp_path: Path, name: str) -> None:
+def test_data_folder_name_with_special_characters(tmp_path: Path, name: str) -> None:
     server = EmbeddedPostgres(tmp_path / name)
     server.prepare()
     supervisor = Supervisor(tmp_path / "logs")
@@ -194,7 +194,7 @@ def test_a_data_folder_whose_name_is_hard(tmp_path: Path, name: str) -> None:
         supervisor.stop()
 
 
-def test_the_log_lies_in_a_data_folder_of_any_name(
+def test_kafka_log_is_in_the_data_folder_of_any_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", "C")
@@ -208,7 +208,7 @@ def test_the_log_lies_in_a_data_folder_of_any_name(
     assert list(tmp_path.iterdir()) == [data]
 
 
-def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", STACK_PROGRAM, str(tmp_path), str(cache_dir(os.environ))],
         stdout=subprocess.PIPE,
@@ -233,7 +233,7 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["stop", "death"])
-def test_a_childs_own_children_end_with_it(tmp_path: Path, ending: str) -> None:
+def test_process_group_ends_with_the_child(tmp_path: Path, ending: str) -> None:
     program = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
     child = Child(name="parent", argv=(sys.executable, "-c", program), restart=False)
     supervisor = Supervisor(tmp_path)
@@ -258,7 +258,7 @@ def test_a_childs_own_children_end_with_it(tmp_path: Path, ending: str) -> None:
     )
 
 
-def test_a_child_writes_to_its_log_which_is_emptied_when_large(tmp_path: Path) -> None:
+def test_child_output_is_logged_and_a_large_log_is_truncated(tmp_path: Path) -> None:
     log = tmp_path / "talker.log"
     with log.open("wb") as file:
         file.truncate(11 * 1024 * 1024)

@@ -1,4 +1,4 @@
-"""Goal: what a rehearsal leaves fits this Java and these jars; a failed one leaves nothing."""
+"""Goal: the AOT cache fits this Java and these jars; a failed warm-up run leaves nothing."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from cli.stack.services.java_command import aot_cache_path, java_command
 from cli.stack.state.data_folder import cache_dir
 
 
-def test_the_cache_is_one_that_java_takes(tmp_path: Path) -> None:
+def test_java_accepts_the_aot_cache(tmp_path: Path) -> None:
     cache = cache_dir(os.environ)
     rehearsal.ensure_aot_cache(cache)
     strictly = ("-XX:AOTMode=on",)  # ends the program when the cache does not fit
@@ -24,7 +24,7 @@ def test_the_cache_is_one_that_java_takes(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.split()[:1]) == (0, ["4.3.1"]), done.stderr
 
 
-def test_a_failed_rehearsal_is_told_and_leaves_nothing(
+def test_failed_warm_up_run_is_logged_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     jars = cached_jars(cache_dir(os.environ))

@@ -1,4 +1,4 @@
-"""Goal: operators reach a real database and a real broker, and scripts can rely on exit codes."""
+"""Goal: operator commands work on a real database and broker, with reliable exit codes."""
 
 import json
 
@@ -36,7 +36,7 @@ def works(database_url: str, secret: str) -> bool:
         engine.dispose()
 
 
-def test_a_key_works_until_it_is_revoked(database_url: str) -> None:
+def test_key_authenticates_until_revoked(database_url: str) -> None:
     assert millrace("tenants", "create", "acme").stdout.startswith("ten_")
     created = millrace("keys", "create", "--tenant", "acme", "--name", "ci")
     key_id, secret = created.stderr.split()[0], created.stdout.strip()
@@ -49,7 +49,7 @@ def test_a_key_works_until_it_is_revoked(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb"])
-def test_a_tenant_needs_a_name_that_can_be_seen(name: str) -> None:
+def test_tenant_name_must_be_printable(name: str) -> None:
     refused = millrace("tenants", "create", name)
 
     assert refused.exit_code == ExitCode.USAGE
@@ -57,7 +57,7 @@ def test_a_tenant_needs_a_name_that_can_be_seen(name: str) -> None:
     assert json.loads(millrace("tenants", "list", "-o", "json").stdout) == []
 
 
-def test_a_tenant_is_listed_and_has_a_name_of_its_own() -> None:
+def test_tenant_is_listed_and_its_name_is_unique() -> None:
     millrace("tenants", "create", "acme")
 
     assert millrace("tenants", "create", "acme").exit_code == ExitCode.CONFLICT
@@ -67,7 +67,7 @@ def test_a_tenant_is_listed_and_has_a_name_of_its_own() -> None:
     assert "acme" in millrace("tenants", "list").stdout
 
 
-def test_a_tenant_turns_its_response_cache_on_and_off() -> None:
+def test_response_cache_is_turned_on_and_off() -> None:
     def listed() -> object:
         (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
         return tenant["response_cache_ttl_s"]
@@ -83,7 +83,7 @@ def test_a_tenant_turns_its_response_cache_on_and_off() -> None:
     assert millrace("tenants", "cache", "nobody", "60").exit_code == ExitCode.NOT_FOUND
 
 
-def test_a_tenants_calls_are_bounded_in_time() -> None:
+def test_call_timeout_of_a_tenant_is_set() -> None:
     def listed() -> object:
         (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
         return tenant["call_timeout_ms"]
@@ -101,7 +101,7 @@ def test_a_tenants_calls_are_bounded_in_time() -> None:
     assert millrace("tenants", "update", "acme").exit_code == ExitCode.USAGE
 
 
-def test_a_key_needs_a_tenant() -> None:
+def test_key_of_an_unknown_tenant_is_refused() -> None:
     failed = millrace("keys", "create", "--tenant", "nobody")
 
     assert failed.exit_code == ExitCode.NOT_FOUND
@@ -109,7 +109,7 @@ def test_a_key_needs_a_tenant() -> None:
     assert "nobody" in failed.stderr
 
 
-def test_a_model_version_never_changes() -> None:
+def test_model_version_is_immutable() -> None:
     added = ["models", "add", "m", "--version", "1", "--engine", "simulated", "--endpoints"]
 
     assert millrace(*added, "embeddings", "--pool", "m-1").stdout == "m 1\n"
@@ -141,7 +141,7 @@ def test_topics_of_registered_models_are_created_and_checked(
     assert (agreed.exit_code, agreed.stdout) == (ExitCode.OK, "")
 
 
-def test_the_catalogue_needs_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_list_needs_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", raising=False)
 
     drawn = json.loads(millrace("topics", "list", "-o", "json").stdout)
@@ -158,7 +158,7 @@ def test_missing_settings_are_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> No
     assert "MILLRACE_DATABASE_URL" in failed.stderr
 
 
-def test_a_database_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_database_is_one_error_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DATABASE_URL", "postgresql://me:secret@127.0.0.1:9/none")
 
     failed = millrace("tenants", "list")

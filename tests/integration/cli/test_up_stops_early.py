@@ -1,4 +1,4 @@
-"""Goal: a `millrace up` that was not ready yet ends as soon as one that was."""
+"""Goal: a signal stops a starting `millrace up` at once."""
 
 import fcntl
 import os
@@ -54,7 +54,7 @@ def await_true(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> No
     ],
     ids=["download", "download, SIGHUP", "broker"],
 )
-def test_a_start_that_waits_is_given_up(
+def test_signal_interrupts_a_starting_stack(
     env: dict[str, str], log_name: str, word: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     cache, data = tmp_path / "cache", tmp_path / "data"
@@ -84,7 +84,7 @@ def test_a_start_that_waits_is_given_up(
     assert "Traceback" not in said.read_text()
 
 
-def test_a_stop_waits_for_no_download(tmp_path: Path) -> None:
+def test_signal_interrupts_a_download(tmp_path: Path) -> None:
     said = tmp_path / "said"
     with said.open("w") as log:
         process = subprocess.Popen(

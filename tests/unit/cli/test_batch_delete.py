@@ -1,4 +1,4 @@
-"""Goal: `millrace batch delete` asks for the one thing, and says that it is done."""
+"""Goal: `millrace batch delete` sends one request and confirms it."""
 
 import pytest
 from typer.testing import CliRunner
@@ -18,7 +18,7 @@ class Recorder:
         return cast_to()
 
 
-def test_the_command_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_sends_one_request_and_confirms(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Recorder()
     monkeypatch.setattr(batch_commands, "connect", lambda _url, _key: client)
     ran = CliRunner().invoke(app, ["batch", "delete", "batch_1", "--key", "sk-x"])

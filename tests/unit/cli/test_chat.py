@@ -1,4 +1,4 @@
-"""Goal: a conversation remembers whole answers alone, and survives what may pass."""
+"""Goal: a conversation keeps complete answers only and survives transient failures."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -72,7 +72,9 @@ def talk(*answers: Stream | Exception, questions: Iterable[str] = ("one", "two")
     return client
 
 
-def test_answers_come_as_they_are_and_are_remembered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_streamed_and_added_to_the_conversation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     client = talk(
         Stream([piece("He"), piece(None), piece("y"), END, USAGE]),
         Stream([piece("Bye", "length")]),
@@ -99,7 +101,7 @@ def test_answers_come_as_they_are_and_are_remembered(capsys: pytest.CaptureFixtu
         Stream([]),
     ],
 )
-def test_a_question_without_a_whole_answer_is_forgotten(
+def test_prompt_without_complete_answer_is_dropped(
     answer: Stream | Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = talk(answer, Stream([piece("Hey"), END]))
@@ -111,7 +113,7 @@ def test_a_question_without_a_whole_answer_is_forgotten(
     assert not isinstance(answer, Stream) or answer.closed
 
 
-def test_an_answer_that_just_ends_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answer_without_finish_reason_fails(capsys: pytest.CaptureFixture[str]) -> None:
     conversation = Conversation(
         Client(Stream([piece("He"), USAGE])),  # type: ignore[arg-type]
         {"model": "m"},
@@ -127,12 +129,12 @@ def test_an_answer_that_just_ends_is_a_failure(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("status", [401, 404])
-def test_what_the_next_question_would_meet_again_ends_the_conversation(status: int) -> None:
+def test_recurring_failure_ends_the_conversation(status: int) -> None:
     with pytest.raises(openai.APIStatusError):
         talk(refused(status))
 
 
-def test_the_first_model_that_chats_is_taken() -> None:
+def test_default_model_is_the_first_that_serves_chat() -> None:
     def model(name: str, *endpoints: str) -> SimpleNamespace:
         return SimpleNamespace(id=name, model_extra={"millrace": {"endpoints": list(endpoints)}})
 
@@ -151,9 +153,7 @@ def test_the_first_model_that_chats_is_taken() -> None:
     ("code", "exit_code"),
     [("deadline_exceeded", ExitCode.TIMEOUT), ("stream_interrupted", ExitCode.FAILED)],
 )
-def test_an_error_in_the_middle_of_a_stream_has_an_exit_code(
-    code: str, exit_code: ExitCode
-) -> None:
+def test_stream_error_has_an_exit_code(code: str, exit_code: ExitCode) -> None:
     verdict = describe_failure(openai.APIError("It broke.", REQUEST, body={"code": code}))
 
     assert verdict is not None
@@ -161,7 +161,7 @@ def test_an_error_in_the_middle_of_a_stream_has_an_exit_code(
     assert verdict.message == f"It broke. ({code})"
 
 
-def test_a_pipe_may_hold_bytes_of_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_accepts_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     content = io.BytesIO("+ café\n".encode("latin-1") + "+ für\n".encode())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content, encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""Goal: a role is ours wherever it starts, and gives way when no caller waits for it."""
+"""Goal: roles run with the right import path, working directory and priority."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from cli.stack.processes.child import Child, spawn
 from cli.stack.processes.role_children import CONTROL_PLANE, MODULES, role_child, role_command
 
 
-def test_a_child_that_gives_way_has_a_lower_priority(tmp_path: Path) -> None:
+def test_niceness_lowers_the_priority(tmp_path: Path) -> None:
     waits = (sys.executable, "-c", "import time; time.sleep(60)")
     process = spawn(Child(name="nice", argv=waits, niceness=7), tmp_path)
     try:
@@ -25,7 +25,7 @@ def test_a_child_that_gives_way_has_a_lower_priority(tmp_path: Path) -> None:
         process.kill_and_reap()
 
 
-def test_only_what_serves_callers_keeps_its_priority() -> None:
+def test_only_bulk_roles_have_a_lower_priority() -> None:
     children = [role_child(name, role, {}) for name, (role, _, _) in CONTROL_PLANE.items()]
     ahead = {child.name for child in children if child.niceness == 0}
     assert ahead == {"api", "batcher-interactive"}
@@ -39,7 +39,7 @@ def where_from(command: tuple[str, ...], module: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("role", MODULES)
-def test_a_role_is_never_what_the_current_folder_holds(role: str, tmp_path: Path) -> None:
+def test_role_does_not_import_from_the_working_directory(role: str, tmp_path: Path) -> None:
     module = MODULES[role][0]
     (tmp_path / module.partition(".")[0]).with_suffix(".py").touch()
 
@@ -49,7 +49,9 @@ def test_a_role_is_never_what_the_current_folder_holds(role: str, tmp_path: Path
     assert not Path(done.stdout.strip()).is_relative_to(tmp_path)
 
 
-def test_nor_is_what_its_libraries_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subprocesses_of_a_role_do_not_import_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[dict[str, str]] = []
     monkeypatch.setattr(os, "execve", lambda _, __, env: ran.append(env))
     run_command.run("api")
@@ -64,7 +66,7 @@ def test_nor_is_what_its_libraries_start(tmp_path: Path, monkeypatch: pytest.Mon
         assert not Path(done.stdout.strip()).is_relative_to(tmp_path)
 
 
-def test_a_role_starts_in_the_folder_of_the_stack(
+def test_role_runs_in_the_working_directory_of_the_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a relative path that the stack has read means the same to the role."""

@@ -1,4 +1,4 @@
-"""Goal: a child is ready when it says so in this run, however its log is written."""
+"""Goal: readiness is detected from the lines of the current run."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from cli.stack.processes.child_logs import ReadinessLines
 READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready"}\n'
 
 
-def test_what_an_earlier_child_said_does_not_count(tmp_path: Path) -> None:
+def test_event_of_an_earlier_child_is_ignored(tmp_path: Path) -> None:
     log = tmp_path / "intake.log"
     log.write_bytes(READY)
     words = ReadinessLines(tmp_path, ["intake"])
@@ -20,7 +20,7 @@ def test_what_an_earlier_child_said_does_not_count(tmp_path: Path) -> None:
     assert words.is_ready("intake")
 
 
-def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
+def test_incomplete_line_is_ignored(tmp_path: Path) -> None:
     words = ReadinessLines(tmp_path, ["intake"])
     assert not words.is_ready("intake"), "there is no log yet"
     log = tmp_path / "intake.log"
@@ -33,7 +33,7 @@ def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
     assert words.is_ready("intake")
 
 
-def test_a_log_that_was_moved_aside_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_truncated_log_is_read_from_its_start(tmp_path: Path) -> None:
     log = tmp_path / "intake.log"
     log.write_bytes(b"x" * 1000)
     words = ReadinessLines(tmp_path, ["intake"])

@@ -1,4 +1,4 @@
-"""Goal: a wrong address or key is told in one line, and no server holds a command for long."""
+"""Goal: a wrong URL or key is one error line, and every call has a time limit."""
 
 import openai
 import pytest
@@ -11,7 +11,7 @@ from tests.unit.cli.scripted_server import Answer, serving
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
-def test_a_base_url_ends_with_the_version(url: str) -> None:
+def test_api_base_ends_with_v1(url: str) -> None:
     assert api_base(url) == "http://h:1/v1"
 
 
@@ -22,7 +22,7 @@ def test_a_base_url_ends_with_the_version(url: str) -> None:
         *("http://h\x01:1", "http://h\n:1", "http://h h:1", "http://[::1:1", "http://:1"),
     ],
 )
-def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
+def test_invalid_url_is_wrong_usage(url: str) -> None:
     for command in (["batch", "list"], ["chat", "-p", "hello"], ["bench-online"]):
         done = CliRunner().invoke(app, [*command, "--url", url, "--key", "sk-none"])
 
@@ -31,18 +31,18 @@ def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["sk-1", " sk-1", "sk-1\n", "sk-1\r\n"])
-def test_what_a_copy_put_around_a_key_is_not_sent(text: str) -> None:
+def test_key_is_stripped(text: str) -> None:
     assert checked_key(text) == "sk-1"
 
 
 @pytest.mark.parametrize("text", ["", " ", "\r\n"])
-def test_a_key_of_nothing_is_missing(text: str) -> None:
+def test_blank_key_is_missing(text: str) -> None:
     with pytest.raises(KeyMissingError):
         checked_key(text)
 
 
 @pytest.mark.parametrize("key", ["sk-…", "sk-1\nsk-2", "sk-\x1b"])
-def test_a_key_badly_copied_is_wrong_usage(key: str) -> None:
+def test_invalid_key_is_wrong_usage(key: str) -> None:
     env = {"MILLRACE_URL": "http://127.0.0.1:1", "MILLRACE_KEY": key}
     for command in (["batch", "list"], ["chat", "-p", "hello"], ["bench-online"]):
         done = CliRunner().invoke(app, command, env=env)
@@ -57,7 +57,7 @@ def test_a_key_badly_copied_is_wrong_usage(key: str) -> None:
     [("batch", "status", "batch_1"), ("batch", "items", "batch_1"), ("dlq", "list")],
     ids=" ".join,
 )
-def test_another_server_is_named(kind: str, command: tuple[str, ...]) -> None:
+def test_response_of_another_server_names_it(kind: str, command: tuple[str, ...]) -> None:
     with serving(Answer(b"<html>Welcome!</html>", kind=kind)) as server:
         env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
         done = CliRunner().invoke(app, list(command), env=env)
@@ -69,7 +69,7 @@ def test_another_server_is_named(kind: str, command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("body", [[], "hello", None, {}, {"status": "ok"}, b"<no json>"])
 @pytest.mark.parametrize("command", [("batch", "status", "batch_1"), ("batch", "list")])
-def test_json_of_another_server_is_told_in_one_line(body: object, command: tuple[str, ...]) -> None:
+def test_json_of_another_server_is_one_error_line(body: object, command: tuple[str, ...]) -> None:
     with serving(Answer(body)) as server:
         env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
         done = CliRunner().invoke(app, list(command), env=env)
@@ -79,7 +79,7 @@ def test_json_of_another_server_is_told_in_one_line(body: object, command: tuple
     assert done.stderr.count("\n") == 1
 
 
-def test_a_server_that_says_nothing_is_left_after_a_minute() -> None:
+def test_read_timeout_is_a_minute() -> None:
     timeout = connect("http://127.0.0.1:1", "sk-1").timeout
 
     assert isinstance(timeout, openai.Timeout)
@@ -97,9 +97,7 @@ def test_a_server_that_says_nothing_is_left_after_a_minute() -> None:
         (-5, 2, 1),
     ],
 )
-def test_a_call_takes_no_longer_than_what_is_left(
-    left_s: float, retries: int, silence_s: float
-) -> None:
+def test_time_limit_bounds_all_attempts(left_s: float, retries: int, silence_s: float) -> None:
     client = with_time_limit(connect("http://127.0.0.1:1", "sk-1"), left_s)
 
     assert client.max_retries == retries

@@ -1,4 +1,4 @@
-"""Goal: the demo's check sees every way in which a result can be missing, doubled or misplaced."""
+"""Goal: the demo's check finds missing, repeated and misplaced results."""
 
 import base64
 from pathlib import Path
@@ -37,7 +37,7 @@ def finished(
     return FinishedJob(progress, files, seconds=2.0, tokens=0, first_result_at_s=0.0)
 
 
-def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
+def test_complete_job_has_no_problems(tmp_path: Path) -> None:
     job = finished(tmp_path, ["a", "b", "c"], ["a", "b", "c"], [])
 
     assert find_problems(job) == []
@@ -55,19 +55,19 @@ def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
         (["a", "b"], ["c"], "1 did not succeed"),
     ],
 )
-def test_a_broken_promise_is_seen(
+def test_each_violation_is_found(
     tmp_path: Path, answered: list[str], refused: list[str], problem: str
 ) -> None:
     assert problem in find_problems(finished(tmp_path, ["a", "b", "c"], answered, refused))
 
 
-def test_counters_that_differ_from_the_files_are_seen(tmp_path: Path) -> None:
+def test_counters_must_match_the_files(tmp_path: Path) -> None:
     job = finished(tmp_path, ["a", "b"], ["a", "b"], [], succeeded=1)
 
     assert find_problems(job) == ["2 requests became 1 outcomes", "1 succeeded, 2 results"]
 
 
-def test_every_job_of_the_demo_has_its_requests(tmp_path: Path) -> None:
+def test_inputs_of_every_job_are_written(tmp_path: Path) -> None:
     documented = [DocumentedName(f"module.name_{n}", "text") for n in range(5)]
 
     write_inputs(tmp_path, documented, prompt_count=7)
@@ -76,7 +76,7 @@ def test_every_job_of_the_demo_has_its_requests(tmp_path: Path) -> None:
     assert counts == [5, len(QUERIES), 7]
 
 
-def test_the_nearest_come_first(tmp_path: Path) -> None:
+def test_most_similar_names_come_first(tmp_path: Path) -> None:
     vectors = {"north": [0.0, 2.0], "east": [3.0, 0.0], "north-east": [1.0, 1.0]}
     lines = (
         {"custom_id": name, "response": {"body": {"data": [{"embedding": as_base64(vector)}]}}}
@@ -108,9 +108,7 @@ class UnendingJob:
         return self
 
 
-def test_a_job_that_does_not_end_is_told_as_what_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_timeout_is_a_stack_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.demo.demo_jobs.JOB_S_MAX", 0.0)
     files = JobFiles.of(tmp_path, "texts")
     write_requests(files.requests, "/v1/embeddings", [("a", {})])

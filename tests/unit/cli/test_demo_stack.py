@@ -1,4 +1,4 @@
-"""Goal: whatever a demo fails by, the logs of its stack can be read afterwards."""
+"""Goal: a failed demo keeps its logs, and a killed one leaves no folder for long."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("failure", [StackTimeoutError(), RuntimeError("a job failed")])
-def test_a_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
+def test_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
     kept = tmp_path / "logs"
 
     with pytest.raises(type(failure)), demo_stack.demo_stack({}, kept):
@@ -32,21 +32,21 @@ def test_a_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
     assert (kept / "up.log").is_file()
 
 
-def test_a_demo_that_goes_on_may_keep_them_too(tmp_path: Path) -> None:
+def test_keep_logs_copies_the_logs_without_a_failure(tmp_path: Path) -> None:
     with demo_stack.demo_stack({}, tmp_path / "logs") as stack:
         stack.keep_logs()
 
     assert (tmp_path / "logs" / "up.log").is_file()
 
 
-def test_a_demo_without_a_failure_keeps_none(tmp_path: Path) -> None:
+def test_success_keeps_no_logs(tmp_path: Path) -> None:
     with demo_stack.demo_stack({}, tmp_path / "logs"):
         pass
 
     assert not (tmp_path / "logs").exists()
 
 
-def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_folder_of_a_killed_demo_is_removed(tmp_path: Path) -> None:
     left, kept = tmp_path / "millrace-demo-left", tmp_path / "millrace-demo-data"
     other = tmp_path / "else"
     for folder in (left, kept, other):
@@ -62,9 +62,7 @@ def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> N
     assert other.exists()
 
 
-def test_the_folder_of_a_demo_that_runs_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_a_running_demo_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with demo_stack.demo_stack({}, tmp_path / "logs"):
         (data,) = tmp_path.glob("millrace-demo-*")

@@ -1,4 +1,4 @@
-"""Goal: the demo's texts are public, unique, short, real, and found without running any code."""
+"""Goal: the demo's texts are public, unique and short, and no module is imported for them."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def drawing():
 '''
 
 
-def test_public_names_with_prose_are_found_in_order() -> None:
+def test_public_docstrings_are_found_in_source_order() -> None:
     assert list(parse_docstrings(SOURCE, "io")) == [
         DocumentedName("io.parse", "io.parse: Parse a text."),
         DocumentedName("io.wait", "io.wait: Wait."),
@@ -56,12 +56,12 @@ def test_public_names_with_prose_are_found_in_order() -> None:
     ]
 
 
-def test_a_source_that_does_not_parse_has_none() -> None:
+def test_invalid_source_has_no_docstrings() -> None:
     assert list(parse_docstrings(b"def (", "bad")) == []
     assert list(parse_docstrings(b"\0", "bad")) == []
 
 
-def test_a_module_has_the_name_that_people_import() -> None:
+def test_module_names_are_public() -> None:
     assert module_name(Path("email/message.py")) == "email.message"
     assert module_name(Path("json/__init__.py")) == "json"
     assert module_name(Path("_pydatetime.py")) == "datetime"
@@ -75,7 +75,7 @@ def test_a_sample_is_even() -> None:
     assert sample_evenly([], 10) == []
 
 
-def test_the_standard_library_has_thousands() -> None:
+def test_standard_library_has_thousands_of_docstrings() -> None:
     found = collect_docstrings(standard_library(), 4000)
     names = [documented.name for documented in found]
 

@@ -1,4 +1,4 @@
-"""Goal: the embedded Postgres waits out a busy machine, and keeps out of folders of others."""
+"""Goal: the embedded Postgres tolerates a busy machine and owns its folders."""
 
 import os
 import subprocess
@@ -12,9 +12,7 @@ from cli.stack.errors import StackError
 from cli.stack.services.embedded_postgres import EmbeddedPostgres, _create_owned_folder
 
 
-def test_a_question_that_takes_too_long_is_no_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_pg_isready_means_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def dawdle(command: tuple[str, ...], *, timeout: float, **_: object) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 
@@ -22,7 +20,7 @@ def test_a_question_that_takes_too_long_is_no_end(
     assert not EmbeddedPostgres(tmp_path).is_ready()
 
 
-def test_the_folder_of_another_user_is_refused(
+def test_socket_folder_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "socket"
@@ -35,7 +33,7 @@ def test_the_folder_of_another_user_is_refused(
         _create_owned_folder(folder)
 
 
-def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
+def test_socket_folder_is_removed_when_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EmbeddedPostgres, "_unprivileged_prefix", lambda _: ())
@@ -57,14 +55,14 @@ def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
         assert not folder.exists()
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_socket_folder_must_not_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "socket").symlink_to(tmp_path / "target")
     with pytest.raises(StackError, match="belongs to another user"):
         _create_owned_folder(tmp_path / "socket")
 
 
-def test_root_without_user_namespaces_is_told_what_to_do(
+def test_root_without_user_namespaces_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = EmbeddedPostgres(tmp_path)
@@ -76,7 +74,7 @@ def test_root_without_user_namespaces_is_told_what_to_do(
         server.prepare()
 
 
-def test_the_url_names_a_folder_with_signs_that_urls_know() -> None:
+def test_url_escapes_the_socket_folder() -> None:
     with tempfile.TemporaryDirectory(prefix="a+b%41&c=d #e?") as folder:  # a socket's path is short
         url = make_url(EmbeddedPostgres(Path(folder)).url)
 

@@ -48,7 +48,7 @@ def refused(status: int, body: object, headers: dict[str, str] | None = None) ->
         (504, ExitCode.TIMEOUT),
     ],
 )
-def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
+def test_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
     verdict = describe_failure(refused(status, None))
 
     assert verdict is not None
@@ -70,7 +70,7 @@ def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
         (409, ["of another server"], ExitCode.CONFLICT),
     ],
 )
-def test_the_code_of_a_refusal_says_more_than_its_status(
+def test_error_code_takes_precedence_over_the_status(
     status: int, code: object, exit_code: ExitCode
 ) -> None:
     verdict = describe_failure(refused(status, {"message": "No.", "code": code}))
@@ -79,7 +79,7 @@ def test_the_code_of_a_refusal_says_more_than_its_status(
     assert verdict.exit_code is exit_code
 
 
-def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
+def test_message_has_the_request_id() -> None:
     failure = refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"})
 
     verdict = describe_failure(failure)
@@ -88,7 +88,7 @@ def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
     assert verdict.message == "No such batch. (request req_7)"
 
 
-def test_a_refusal_names_what_it_is_about() -> None:
+def test_message_names_the_parameter() -> None:
     verdict = describe_failure(
         refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"})
     )
@@ -97,14 +97,14 @@ def test_a_refusal_names_what_it_is_about() -> None:
     assert verdict.message == "endpoint: Supported are /v1/x."
 
 
-def test_a_refusal_without_words_tells_its_status() -> None:
+def test_response_without_message_shows_its_status() -> None:
     verdict = describe_failure(refused(502, "<html>"))
 
     assert verdict is not None
     assert verdict.message == "HTTP 502"
 
 
-def test_an_unreachable_server_is_named() -> None:
+def test_unreachable_server_is_named() -> None:
     verdict = describe_failure(openai.APIConnectionError(request=REQUEST))
 
     assert verdict is not None
@@ -134,7 +134,7 @@ def test_an_unreachable_server_is_named() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode) -> None:
+def test_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode) -> None:
     verdict = describe_failure(failure)
 
     assert verdict is not None
@@ -142,7 +142,7 @@ def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode
     assert "\n" not in verdict.message
 
 
-def test_the_facts_of_an_error_are_told() -> None:
+def test_message_has_the_facts_of_an_error() -> None:
     verdict = describe_failure(MillraceError("It failed.", topic="results", partition=3))
 
     assert verdict is not None
@@ -150,19 +150,19 @@ def test_the_facts_of_an_error_are_told() -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError("defect"), BrokenPipeError(), typer.Exit(6)])
-def test_anything_else_passes(failure: Exception) -> None:
+def test_defect_passes(failure: Exception) -> None:
     with pytest.raises(type(failure)), exit_codes():
         raise failure
 
 
-def test_an_interrupt_has_its_own_code() -> None:
+def test_interrupt_has_an_exit_code() -> None:
     with pytest.raises(typer.Exit) as caught, exit_codes():
         raise KeyboardInterrupt
 
     assert caught.value.exit_code == ExitCode.INTERRUPTED
 
 
-def test_a_group_tells_a_failure_on_stderr_alone() -> None:
+def test_command_group_writes_failures_to_stderr_only() -> None:
     app = typer.Typer(cls=CommandGroup)
 
     @app.callback()
@@ -196,7 +196,7 @@ class Refusal(Exception):  # noqa: N818  a driver's
         ("42501", "Postgres refuses: permission denied for table jobs"),
     ],
 )
-def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
+def test_refused_statement_has_a_message(sqlstate: str, told: str) -> None:
     verdict = describe_failure(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
 
     assert verdict is not None
@@ -214,9 +214,7 @@ def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
         ("53100", "Postgres refuses: "),  # its disk is full
     ],
 )
-def test_a_database_that_is_away_is_told_from_one_that_is_slow(
-    sqlstate: str | None, told: str
-) -> None:
+def test_unavailable_slow_and_refusing_database_differ(sqlstate: str | None, told: str) -> None:
     cause = Refusal(sqlstate)
 
     verdict = describe_failure(sqlalchemy.exc.OperationalError("SELECT", None, cause))
@@ -226,7 +224,7 @@ def test_a_database_that_is_away_is_told_from_one_that_is_slow(
     assert verdict.message == f"{told}permission denied for table jobs"
 
 
-def test_a_number_beyond_the_database_is_wrong_usage() -> None:
+def test_number_out_of_range_is_wrong_usage() -> None:
     given = ["tenants", "create", "x", "--stored-bytes-max", "99999999999999999999"]
     done = CliRunner().invoke(millrace, given)
 

@@ -1,4 +1,4 @@
-"""Goal: what is given as an id names that thing and leads to no other route."""
+"""Goal: an id on the command line is one path segment and never another route."""
 
 import json
 
@@ -22,7 +22,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("text", ["", ".", ".."])
-def test_an_id_that_is_none_is_wrong_usage(command: tuple[str, ...], text: str) -> None:
+def test_invalid_id_is_wrong_usage(command: tuple[str, ...], text: str) -> None:
     env = {"MILLRACE_URL": "http://127.0.0.1:1", "MILLRACE_KEY": "sk-1"}
     done = CliRunner().invoke(app, [*command, text], env=env)
 
@@ -40,7 +40,7 @@ def test_an_id_that_is_none_is_wrong_usage(command: tuple[str, ...], text: str) 
         ("cancel", "POST /v1/batches/..%2Ffiles%2Ffile-1%3Fx/cancel"),
     ],
 )
-def test_an_id_stays_one_part_of_its_path(verb: str, asked: str) -> None:
+def test_id_is_one_path_segment(verb: str, asked: str) -> None:
     refusal = {"error": {"message": "No such batch.", "code": "batch_not_found", "param": None}}
     with serving(Answer(refusal, status=404)) as server:
         env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
@@ -50,7 +50,7 @@ def test_an_id_stays_one_part_of_its_path(verb: str, asked: str) -> None:
     assert server.seen == [asked]
 
 
-def test_spaces_between_events_are_not_part_of_them() -> None:
+def test_event_types_are_stripped() -> None:
     made = {"id": "whe_1", "object": "webhook_endpoint", "signing_secret": "whsec_1"}
     with serving(Answer(made)) as server:
         env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}

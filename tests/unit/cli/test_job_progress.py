@@ -1,4 +1,4 @@
-"""Goal: a wait ends exactly when the job does, and its end has the right exit code."""
+"""Goal: a wait ends with the job or its timeout, and the end has an exit code."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,31 +55,31 @@ def wait(answers: Iterator[Batch | Exception], time: FakeTime, timeout_s: float 
     return wait_until_ended(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.sleep)
 
 
-def test_progress_is_read_from_our_own_field() -> None:
+def test_progress_uses_the_millrace_field() -> None:
     progress = progress_of(batch(millrace=OWN))
 
     assert progress == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 2, 3)
     assert progress.ended == 10
 
 
-def test_progress_of_another_server_is_read_from_the_request_counts() -> None:
+def test_progress_falls_back_to_request_counts() -> None:
     assert progress_of(batch()) == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 0, 0)
     assert progress_of(batch(request_counts=None)).ended == 0
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
-def test_the_end_of_a_job_has_an_exit_code(state: JobState) -> None:
+def test_terminal_state_has_an_exit_code(state: JobState) -> None:
     ended = progress_of(batch(state, millrace=OWN | {"failed": 0}))
 
     expected = ExitCode.OK if state is JobState.COMPLETED else ExitCode.JOB_FAILED
     assert job_exit_code(ended) is expected
 
 
-def test_a_completed_job_with_failed_items_has_its_own_exit_code() -> None:
+def test_failed_items_have_an_exit_code() -> None:
     assert job_exit_code(progress_of(batch("completed"))) is ExitCode.ITEMS_FAILED
 
 
-def test_a_wait_returns_the_job_as_it_ended() -> None:
+def test_wait_returns_the_ended_job() -> None:
     time = FakeTime()
     answers = iter([batch("validating"), batch(), batch("finalizing"), batch("completed")])
 
@@ -87,7 +87,7 @@ def test_a_wait_returns_the_job_as_it_ended() -> None:
     assert time.now_s == pytest.approx(3 * POLL_S_MIN)
 
 
-def test_a_wait_ends_in_time() -> None:
+def test_wait_times_out() -> None:
     time = FakeTime()
 
     with pytest.raises(WaitTimeoutError):
@@ -96,13 +96,13 @@ def test_a_wait_ends_in_time() -> None:
     assert 30.0 - POLL_S_MAX < time.now_s <= 30.0
 
 
-def test_a_wait_outlives_a_restart_of_the_server() -> None:
+def test_wait_survives_a_server_restart() -> None:
     answers: list[Batch | Exception] = [batch(), away(), away(), batch("completed")]
 
     assert wait(iter(answers), FakeTime(), None).status == "completed"
 
 
-def test_a_wait_ends_when_the_server_stays_away() -> None:
+def test_wait_fails_when_the_server_stays_unavailable() -> None:
     time = FakeTime()
 
     with pytest.raises(openai.APIConnectionError):
@@ -111,7 +111,7 @@ def test_a_wait_ends_when_the_server_stays_away() -> None:
     assert UNAVAILABLE_S_MAX < time.now_s < UNAVAILABLE_S_MAX + 2 * POLL_S_MAX
 
 
-def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
+def test_poll_timeouts_respect_the_wait_timeout() -> None:
     time = FakeTime()
     looks_s: list[float] = []
 
@@ -127,7 +127,7 @@ def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
     assert time.now_s <= 25.0 + POLL_TIMEOUT_S_MIN
 
 
-def test_a_look_has_a_moment_even_without_time() -> None:
+def test_poll_timeout_has_a_minimum() -> None:
     looks_s: list[float] = []
 
     def look(timeout_s: float) -> Batch:
@@ -140,7 +140,7 @@ def test_a_look_has_a_moment_even_without_time() -> None:
     assert looks_s == [POLL_TIMEOUT_S_MIN]
 
 
-def test_pauses_grow_within_their_bounds() -> None:
+def test_poll_pause_grows_within_bounds() -> None:
     pauses = [poll_pause_s(float(waited_s)) for waited_s in range(0, 1000, 10)]
 
     assert pauses == sorted(pauses)

@@ -1,4 +1,4 @@
-"""Goal: calls are timed and counted as they were, however the bytes of their answers arrive."""
+"""Goal: calls are timed and counted correctly for any segmentation of the response."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -87,7 +87,7 @@ async def seen_until(
     return seen
 
 
-async def test_a_whole_answer_is_timed_from_its_first_to_its_last_byte() -> None:
+async def test_response_is_timed_to_its_first_and_last_byte() -> None:
     answer = whole(b"200 OK", b"x" * 100)
     call = await one_call(answer[:60], answer[60:])
     assert call.error == ""
@@ -95,7 +95,7 @@ async def test_a_whole_answer_is_timed_from_its_first_to_its_last_byte() -> None
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-async def test_events_are_counted_wherever_the_bytes_are_cut(size: int) -> None:
+async def test_events_are_counted_in_blocks_of_any_size(size: int) -> None:
     events = b': ping\n\ndata: {"a":1}\n\ndata: {"b":2}\r\n\r\ndata: [DONE]\n\n'
     pieces = [chunk(events[at : at + size]) for at in range(0, len(events), size)]
     call = await one_call(STREAM, *pieces, chunk(b""))
@@ -117,18 +117,18 @@ async def test_events_are_counted_wherever_the_bytes_are_cut(size: int) -> None:
         ([b"SSH-2.0\r\n"], "not HTTP"),
     ],
 )
-async def test_a_failed_call_says_why(parts: list[bytes], error: str) -> None:
+async def test_failed_call_has_an_error(parts: list[bytes], error: str) -> None:
     assert (await one_call(*parts)).error == error
 
 
-async def test_clients_call_one_after_the_other() -> None:
+async def test_clients_repeat_calls() -> None:
     async with served(whole(b"200 OK", b"{}")) as target:
         seen = await seen_until(target, lambda seen: len(seen.latencies_s) > 3, clients=3)
     assert seen.errors == {}
     assert len(seen.latencies_s) == len(seen.first_waits_s)
 
 
-async def test_clients_stop_when_the_time_is_over() -> None:
+async def test_clients_stop_after_the_duration() -> None:
     async with served(whole(b"200 OK", b"{}")) as target, asyncio.timeout(20):
         seen = await run_load(target, client_count=3, seconds=0.3, call_timeout_s=20)
     assert seen.errors == {}
@@ -136,19 +136,19 @@ async def test_clients_stop_when_the_time_is_over() -> None:
     assert seen.calls_per_s == len(seen.latencies_s) / seen.seconds
 
 
-async def test_a_call_that_lasts_too_long_is_an_error_and_the_client_goes_on() -> None:
+async def test_client_continues_after_a_call_timeout() -> None:
     async with served(HEAD) as target:
         seen = await seen_until(target, lambda seen: seen.errors["timeout"] >= 2, timeout_s=0.05)
     assert len(seen.latencies_s) == 0
 
 
-async def test_a_server_that_is_not_there_is_told_at_once() -> None:
+async def test_unreachable_server_fails_at_once() -> None:
     async with served(b"") as target:
         pass
     with pytest.raises(ServerUnavailableError, match="Cannot reach"):
         await run_load(target, client_count=2, seconds=5, call_timeout_s=5)
 
 
-def test_a_percentile_is_a_value_that_was_seen() -> None:
+def test_percentile_is_nearest_rank() -> None:
     values = [5.0, 1.0, 4.0, 2.0, 3.0]
     assert [percentile(values, share) for share in (0.0, 0.5, 0.95, 1.0)] == [1.0, 3.0, 5.0, 5.0]

@@ -1,4 +1,4 @@
-"""Goal: a dead child comes back, ever more slowly; a stop is ordered, bounded and complete."""
+"""Goal: exited children restart with backoff; a stop is ordered and bounded."""
 
 import signal
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def role(name: str, **options: object) -> Child:
     return Child(name=name, argv=("true",), **options)  # type: ignore[arg-type]
 
 
-def test_backoff_doubles_from_its_least_to_its_most() -> None:
+def test_backoff_doubles_up_to_its_limit() -> None:
     waits = [backoff_s(deaths, 5.0) for deaths in range(1, 40)]
 
     assert waits[:3] == [BACKOFF_S_MIN, 2 * BACKOFF_S_MIN, 4 * BACKOFF_S_MIN]
@@ -94,7 +94,7 @@ def test_backoff_doubles_from_its_least_to_its_most() -> None:
     assert waits[-1] == 5.0
 
 
-def test_a_dead_child_starts_again_more_slowly_each_time() -> None:
+def test_consecutive_exits_increase_the_backoff() -> None:
     stack = SupervisedStack()
     stack.supervisor.start([role("api")])
 
@@ -107,7 +107,7 @@ def test_a_dead_child_starts_again_more_slowly_each_time() -> None:
     assert stack.supervisor.restart_counts() == {"api": 4}
 
 
-def test_a_child_that_was_healthy_starts_again_at_once() -> None:
+def test_healthy_run_resets_the_backoff() -> None:
     stack = SupervisedStack()
     stack.supervisor.start([role("api")])
     for _ in range(5):
@@ -120,7 +120,7 @@ def test_a_child_that_was_healthy_starts_again_at_once() -> None:
     assert stack.seconds_until_restart() == pytest.approx(BACKOFF_S_MIN, abs=0.05)
 
 
-def test_a_child_that_cannot_be_started_counts_as_dead() -> None:
+def test_failed_restart_increases_the_backoff() -> None:
     stack = SupervisedStack()
     stack.supervisor.start([role("api")])
     stack.end_newest()
@@ -129,7 +129,7 @@ def test_a_child_that_cannot_be_started_counts_as_dead() -> None:
     assert stack.seconds_until_restart() == pytest.approx(0.2 + 0.4 + 0.8, abs=0.1)
 
 
-def test_the_first_start_reports_a_program_that_cannot_run() -> None:
+def test_failed_first_start_raises() -> None:
     stack = SupervisedStack()
     stack.failing_starts = 1
 
@@ -137,7 +137,7 @@ def test_the_first_start_reports_a_program_that_cannot_run() -> None:
         stack.supervisor.start([role("api")])
 
 
-def test_a_child_without_restart_stays_dead() -> None:
+def test_child_without_restart_is_not_restarted() -> None:
     stack = SupervisedStack()
     stack.supervisor.start([role("once", restart=False)])
     stack.end_newest()
@@ -148,7 +148,7 @@ def test_a_child_without_restart_stays_dead() -> None:
     assert stack.supervisor.pid("once") is None
 
 
-def test_stages_stop_from_the_highest_to_the_lowest() -> None:
+def test_stages_stop_in_descending_order() -> None:
     stack = SupervisedStack(stops_in_s=lambda child: 1.0)
     stack.supervisor.start(
         [role("postgres", stage=0, stop_signal=signal.SIGINT), role("writer"), role("api", stage=2)]
@@ -176,7 +176,7 @@ def test_children_of_one_stage_stop_together() -> None:
     assert stack.clock.now_s - began_s == pytest.approx(2.0, abs=0.2)
 
 
-def test_a_child_that_ignores_its_signal_is_killed_after_its_limit() -> None:
+def test_child_is_killed_after_its_stop_timeout() -> None:
     stack = SupervisedStack(stops_in_s=lambda child: 60.0 if child.name == "deaf" else 0.5)
     stack.supervisor.start([role("deaf", stop_timeout_s=3.0), role("good")])
     began_s = stack.clock.now_s
@@ -188,7 +188,7 @@ def test_a_child_that_ignores_its_signal_is_killed_after_its_limit() -> None:
     assert stack.clock.now_s - began_s == pytest.approx(3.0, abs=0.2)
 
 
-def test_the_whole_stop_has_one_budget() -> None:
+def test_stop_is_bounded_over_all_stages() -> None:
     stack = SupervisedStack(stops_in_s=lambda child: 60.0)
     stack.supervisor.start([role(f"deaf-{n}", stage=n, stop_timeout_s=10.0) for n in range(5)])
     began_s = stack.clock.now_s
@@ -199,7 +199,7 @@ def test_the_whole_stop_has_one_budget() -> None:
     assert sum(event == "SIGKILL" for _, event in stack.events) == 5
 
 
-def test_a_stopped_supervisor_stops_again_and_starts_nothing() -> None:
+def test_stop_is_idempotent() -> None:
     stack = SupervisedStack()
     stack.supervisor.start([role("api")])
     stack.supervisor.stop()
@@ -210,7 +210,7 @@ def test_a_stopped_supervisor_stops_again_and_starts_nothing() -> None:
     assert len(stack.processes) == 1
 
 
-def test_a_wait_ends_when_ready_and_restarts_what_dies_meanwhile() -> None:
+def test_wait_restarts_exited_children() -> None:
     stack = SupervisedStack()
     stack.supervisor.start([role("kafka")])
     stack.end_newest()
@@ -220,14 +220,14 @@ def test_a_wait_ends_when_ready_and_restarts_what_dies_meanwhile() -> None:
     assert stack.supervisor.pid("kafka") == stack.processes[-1].pid
 
 
-def test_a_wait_that_takes_too_long_names_what_it_waited_for() -> None:
+def test_wait_timeout_names_the_condition() -> None:
     stack = SupervisedStack()
 
     with pytest.raises(StackTimeoutError, match="Kafka is not ready after 5 s"):
         stack.supervisor.wait_until(lambda: False, timeout_s=5, what="Kafka")
 
 
-def test_a_child_that_refuses_its_settings_ends_the_wait_with_its_reason(tmp_path: Path) -> None:
+def test_refused_settings_end_the_wait(tmp_path: Path) -> None:
     (tmp_path / "gpu.log").write_text('noise\n{"event":"x","reason":"no such parser"}\n{half\n')
     stack = SupervisedStack(log_dir=tmp_path)
     stack.exit_code = 2
@@ -237,7 +237,7 @@ def test_a_child_that_refuses_its_settings_ends_the_wait_with_its_reason(tmp_pat
         stack.supervisor.wait_until(lambda: False, timeout_s=60, what="a model")
 
 
-def test_a_wait_that_takes_too_long_tells_why_children_died(tmp_path: Path) -> None:
+def test_wait_timeout_has_the_exit_reasons(tmp_path: Path) -> None:
     (tmp_path / "writer.log").write_text('{"event":"the role ends","reason":"no broker"}\n')
     stack = SupervisedStack(log_dir=tmp_path)
     stack.supervisor.start([role("writer"), role("api")])
@@ -247,7 +247,7 @@ def test_a_wait_that_takes_too_long_tells_why_children_died(tmp_path: Path) -> N
         stack.supervisor.wait_until(lambda: False, timeout_s=5, what="writer")
 
 
-def test_a_role_that_refuses_its_settings_later_is_told_and_ends_no_other(
+def test_refused_settings_after_the_start_affect_one_role(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "gpu.log").write_text('{"event":"the role ends","reason":"no such folder"}\n')
@@ -263,7 +263,7 @@ def test_a_role_that_refuses_its_settings_later_is_told_and_ends_no_other(
     assert [r.reason for r in caplog.records] == ["exit code 2: no such folder"]  # type: ignore[attr-defined]
 
 
-def test_a_log_that_grows_is_shortened_while_its_child_writes(tmp_path: Path) -> None:
+def test_large_log_is_rotated_while_the_child_writes(tmp_path: Path) -> None:
     stack = SupervisedStack(log_dir=tmp_path)
     stack.supervisor.start([role("api")])
     with (tmp_path / "api.log").open("ab") as written:

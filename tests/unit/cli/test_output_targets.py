@@ -1,4 +1,4 @@
-"""Goal: a fetched file is whole or not there, and its place is found good before it is needed."""
+"""Goal: targets are checked early and replaced atomically."""
 
 import stat
 from pathlib import Path
@@ -24,7 +24,7 @@ def saved(target: Path, plan: Plan | None = None) -> None:
         download_to(connect(served.url, "sk-1"), "file-1", target)
 
 
-def test_a_file_replaces_an_older_one(tmp_path: Path) -> None:
+def test_download_replaces_an_existing_file(tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     target.write_bytes(b"old")
 
@@ -34,7 +34,7 @@ def test_a_file_replaces_an_older_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_cut_download_leaves_the_older_file(
+def test_interrupted_download_keeps_the_existing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resumable_download, "UNAVAILABLE_S_MAX", -1.0)
@@ -48,7 +48,7 @@ def test_a_cut_download_leaves_the_older_file(
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_the_rights_of_a_file_stay(tmp_path: Path) -> None:
+def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
     for rights in (0o600, 0o666):
         target = tmp_path / f"{rights:o}.jsonl"
         target.touch()
@@ -60,7 +60,7 @@ def test_the_rights_of_a_file_stay(tmp_path: Path) -> None:
         assert target.read_bytes() == CONTENT
 
 
-def test_a_new_file_has_the_rights_of_any(tmp_path: Path) -> None:
+def test_new_file_follows_the_umask(tmp_path: Path) -> None:
     (tmp_path / "any").touch()
 
     saved(tmp_path / "out.jsonl")
@@ -69,7 +69,7 @@ def test_a_new_file_has_the_rights_of_any(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_link_stays_one(tmp_path: Path, is_there: bool) -> None:
+def test_link_remains_a_link(tmp_path: Path, is_there: bool) -> None:
     folder, link = tmp_path / "else", tmp_path / "out.jsonl"
     folder.mkdir()
     link.symlink_to(folder / "real.jsonl")
@@ -83,32 +83,32 @@ def test_a_link_stays_one(tmp_path: Path, is_there: bool) -> None:
     assert list(folder.iterdir()) == [folder / "real.jsonl"]
 
 
-def test_no_file_is_an_empty_one(tmp_path: Path) -> None:
+def test_missing_file_id_writes_an_empty_file(tmp_path: Path) -> None:
     download_to(connect("http://127.0.0.1:1", "sk-1"), None, tmp_path / "errors.jsonl")
 
     assert (tmp_path / "errors.jsonl").read_bytes() == b""
 
 
-def test_a_place_that_is_not_filled_is_left_as_it_was(tmp_path: Path) -> None:
+def test_unused_target_is_unchanged(tmp_path: Path) -> None:
     with open_target(tmp_path / "out.jsonl"):
         assert list(tmp_path.iterdir()) == [], "a wait of hours may be cut by kill -9"
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_device_is_written_to_and_stays() -> None:
+def test_device_is_written_directly() -> None:
     saved(Path("/dev/null"))
 
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_full_disk_is_told_with_the_name() -> None:
+def test_full_disk_error_names_the_target() -> None:
     with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
         saved(Path("/dev/full"))
 
 
 @pytest.mark.parametrize("name", ["none/out.jsonl", "folder", "loop"])
-def test_a_useless_target_is_told_before_anything_is_sent(tmp_path: Path, name: str) -> None:
+def test_unwritable_target_fails_before_the_upload(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     source, target = tmp_path / "in.jsonl", tmp_path / name
@@ -123,7 +123,7 @@ def test_a_useless_target_is_told_before_anything_is_sent(tmp_path: Path, name: 
     assert server.seen == []
 
 
-def test_a_dash_is_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dash_writes_to_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ended = batch("completed", output_file_id="file-1").to_dict(mode="json")
     file = {"id": "file-1", "object": "file", "bytes": len(CONTENT)}
@@ -136,7 +136,7 @@ def test_a_dash_is_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_id_of_a_job_is_no_line_of_its_results(tmp_path: Path) -> None:
+def test_job_id_goes_to_stderr_when_stdout_has_results(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(b"{}\n")
     ended = batch("completed", output_file_id="file-1").to_dict(mode="json")

@@ -1,4 +1,4 @@
-"""Goal: whatever the standard streams are, a command ends by its exit codes, not by a traceback."""
+"""Goal: a command ends with its exit code whatever the standard streams are."""
 
 import io
 import os
@@ -28,7 +28,7 @@ def shell(command: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
 
 
 @pytest.mark.parametrize("asked", ["topics list -o json", "topics list", "--help"])
-def test_output_that_does_not_fit_is_a_failure(asked: str) -> None:
+def test_full_stdout_fails_the_command(asked: str) -> None:
     done = shell(f"$MILLRACE {asked} > /dev/full")
 
     assert done.returncode == ExitCode.FAILED
@@ -38,20 +38,20 @@ def test_output_that_does_not_fit_is_a_failure(asked: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "table"])
-def test_a_reader_that_leaves_ends_a_command_quietly(form: str) -> None:
+def test_closed_pipe_ends_the_command_quietly(form: str) -> None:
     # The pipe has no reader any more before the command begins.
     done = shell(f"exec 3> >(exec true); wait $!; $MILLRACE topics list -o {form} >&3; echo $? >&2")
 
     assert done.stderr == b"1\n"
 
 
-def test_a_failure_with_no_place_for_its_line_keeps_its_exit_code() -> None:
+def test_failure_keeps_its_exit_code_without_stderr() -> None:
     done = shell("$MILLRACE batch list 2> /dev/full", MILLRACE_KEY="")
 
     assert done.returncode == ExitCode.AUTH
 
 
-def test_closed_streams_are_as_good_as_dev_null() -> None:
+def test_closed_streams_become_dev_null() -> None:
     done = shell("$MILLRACE topics list <&- >&- 2>&-")
 
     assert done.returncode == ExitCode.OK
@@ -64,7 +64,7 @@ def latin_1(monkeypatch: pytest.MonkeyPatch, name: str, content: bytes = b"") ->
     return held
 
 
-def test_what_an_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencodable_output_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     written = latin_1(monkeypatch, "stdout")
     prepare_streams()
 
@@ -77,7 +77,7 @@ def test_what_an_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_bytes_of_another_encoding_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecodable_input_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", typed)
     prepare_streams()
@@ -85,7 +85,7 @@ def test_bytes_of_another_encoding_can_be_typed(monkeypatch: pytest.MonkeyPatch)
     assert sys.stdin.readline() == "caf\N{REPLACEMENT CHARACTER}\n"
 
 
-def test_what_an_end_by_exit_code_wrote_counts_too(
+def test_stdout_is_flushed_before_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Path("/dev/full").open("w") as full:

@@ -1,4 +1,4 @@
-"""Goal: the stack's small rules hold: lock, ports, socket place, broker settings."""
+"""Goal: ports, socket folders, broker settings and data folders of a stack follow their rules."""
 
 import fcntl
 import json
@@ -22,7 +22,7 @@ from core.errors import SettingsError
 NAMES = ("broker", "controller")
 
 
-def test_the_lock_names_every_jar_once_with_its_sum() -> None:
+def test_lock_file_has_one_checksum_for_each_jar() -> None:
     lock = read_lock(LOCK_FILE.read_text())
 
     assert "org.apache.kafka:kafka_2.13:4.3.1" in lock
@@ -31,7 +31,7 @@ def test_the_lock_names_every_jar_once_with_its_sum() -> None:
     assert len(artifacts) == len(set(artifacts)), "two versions of one jar on one class path"
 
 
-def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
+def test_saved_ports_are_reused_while_free(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
     first = reserve_ports(path, NAMES, random.Random(1))
 
@@ -50,7 +50,7 @@ def test_ports_change_when_one_is_taken(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == second
 
 
-def test_two_stacks_never_choose_one_port(tmp_path: Path) -> None:
+def test_reserved_ports_are_not_chosen_by_another_process(tmp_path: Path) -> None:
     ours = reserve_ports(tmp_path / "ours.json", NAMES, random.Random(5))
     chooses = (
         "import random, sys; from pathlib import Path; "
@@ -63,11 +63,11 @@ def test_two_stacks_never_choose_one_port(tmp_path: Path) -> None:
     assert not {*ours.values()} & {*json.loads(path.read_text()).values()}  # nobody listens yet
 
 
-def test_the_socket_lies_in_the_data_folder_when_its_path_is_short() -> None:
+def test_socket_folder_is_in_a_short_data_folder() -> None:
     assert socket_dir(Path("/data/postgres")) == Path("/data/postgres/socket")
 
 
-def test_the_socket_of_a_deep_data_folder_fits_and_is_its_own() -> None:
+def test_socket_folder_of_a_long_path_is_short_and_unique() -> None:
     deep, other = Path("/" + "d" * 120), Path("/" + "e" * 120)
 
     assert len(str(socket_dir(deep) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
@@ -75,7 +75,7 @@ def test_the_socket_of_a_deep_data_folder_fits_and_is_its_own() -> None:
     assert socket_dir(deep) != socket_dir(other)
 
 
-def test_the_socket_fits_though_the_folder_for_temporary_files_is_deep(
+def test_socket_folder_avoids_a_long_temporary_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/" + "t" * 100)
@@ -83,7 +83,7 @@ def test_the_socket_fits_though_the_folder_for_temporary_files_is_deep(
     assert len(str(socket_dir(Path("/" + "d" * 120)) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
 
 
-def test_the_socket_lies_in_no_folder_that_postgres_would_take_for_two(
+def test_socket_folder_has_no_comma(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "," not in str(socket_dir(Path("/a,b")))
@@ -91,7 +91,7 @@ def test_the_socket_lies_in_no_folder_that_postgres_would_take_for_two(
     assert "," not in str(socket_dir(Path("/a,b")))
 
 
-def test_offsets_outlive_the_longest_window_and_a_week() -> None:
+def test_offset_retention_exceeds_record_retention() -> None:
     lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
     properties = dict(line.split("=", 1) for line in lines)
 
@@ -103,7 +103,7 @@ def test_offsets_outlive_the_longest_window_and_a_week() -> None:
     assert heartbeats >= 3, "the broker would be fenced"
 
 
-def test_no_segment_ends_because_an_index_is_full() -> None:
+def test_index_size_covers_a_segment() -> None:
     lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
     properties = dict(line.split("=", 1) for line in lines)
     entries = int(properties["log.segment.bytes"]) // 4096  # Kafka's log.index.interval.bytes
@@ -114,7 +114,7 @@ def test_no_segment_ends_because_an_index_is_full() -> None:
     )
 
 
-def test_one_data_folder_serves_one_stack(tmp_path: Path) -> None:
+def test_data_folder_is_locked_for_one_stack(tmp_path: Path) -> None:
     with (
         lock_data_folder(tmp_path),
         pytest.raises(DataFolderInUseError),
@@ -125,9 +125,7 @@ def test_one_data_folder_serves_one_stack(tmp_path: Path) -> None:
         pass
 
 
-def test_a_look_at_a_folder_keeps_no_stack_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_is_locked_does_not_block_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_locked(tmp_path)
     with lock_data_folder(tmp_path):
         assert is_locked(tmp_path)
@@ -140,14 +138,14 @@ def test_a_look_at_a_folder_keeps_no_stack_from_it(
         pass
 
 
-def test_the_cache_can_be_named() -> None:
+def test_cache_folder_follows_variables() -> None:
     assert cache_dir({"MILLRACE_CACHE": "/c"}) == Path("/c")
     assert cache_dir({"XDG_CACHE_HOME": "/x"}) == Path("/x/millrace")
     assert cache_dir({}) == Path.home() / ".cache" / "millrace"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "tmp", "src"])
-def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+def test_unrelated_folder_is_refused_and_unchanged(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     tmp_path.chmod(0o755)
 
@@ -158,7 +156,7 @@ def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(tmp_path: Path, n
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_data_folder_comes_back_with_whatever_it_holds(tmp_path: Path) -> None:
+def test_data_folder_with_a_lock_file_is_reused(tmp_path: Path) -> None:
     with lock_data_folder(tmp_path):
         (tmp_path / "tmp").mkdir()
         (tmp_path / "cluster.tar").touch()
@@ -166,14 +164,14 @@ def test_a_data_folder_comes_back_with_whatever_it_holds(tmp_path: Path) -> None
         pass
 
 
-def test_a_data_folder_that_was_copied_without_its_lock_is_taken(tmp_path: Path) -> None:
+def test_copied_data_folder_without_lock_file_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "objects").symlink_to(tmp_path / "not-there-yet")
     (tmp_path / "webhook-key").touch()
     with lock_data_folder(tmp_path):
         pass
 
 
-def test_files_in_a_data_folder_are_private_and_a_given_folder_keeps_its_rights(
+def test_subfolders_are_private_and_the_data_folder_keeps_its_mode(
     tmp_path: Path,
 ) -> None:
     tmp_path.chmod(0o755)
@@ -188,7 +186,7 @@ def test_files_in_a_data_folder_are_private_and_a_given_folder_keeps_its_rights(
     "text",
     ["", "{", "[]", '{"broker": "x", "controller": 1}', '{"broker": 0, "controller": 99999}'],
 )
-def test_ports_are_chosen_anew_when_their_file_is_damaged(tmp_path: Path, text: str) -> None:
+def test_damaged_port_file_is_replaced(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ports.json"
     path.write_text(text)
 

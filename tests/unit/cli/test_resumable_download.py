@@ -1,4 +1,4 @@
-"""Goal: a download that breaks off goes on where it ended; one that cannot says how far it came."""
+"""Goal: an interrupted download is resumed, and a failed one reports the bytes it received."""
 
 import io
 
@@ -25,7 +25,7 @@ def copied(plan: Plan) -> bytes:
     return sink.getvalue()
 
 
-def test_a_download_goes_on_where_it_broke_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_download_is_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     with serving_file(Plan(CONTENT, cuts=[0, 100, 5_000, 1])) as plan:
         assert copied(plan) == CONTENT
 
@@ -42,17 +42,17 @@ def test_a_download_goes_on_where_it_broke_off(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_server_that_is_busy_or_restarts_is_asked_again(status: int) -> None:
+def test_transient_status_is_retried(status: int) -> None:
     with serving_file(Plan(CONTENT, statuses=[status] * 4)) as plan:
         assert copied(plan) == CONTENT
 
 
-def test_what_the_server_refuses_is_raised() -> None:
+def test_refused_download_raises() -> None:
     with serving_file(Plan(CONTENT, statuses=[404])) as plan, pytest.raises(openai.NotFoundError):
         copied(plan)
 
 
-def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_fails_after_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resumable_download, "UNAVAILABLE_S_MAX", -1.0)
     with (
         serving_file(Plan(CONTENT, cuts=[100])) as plan,
@@ -70,7 +70,7 @@ def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("is_ranged", "shift"), [(False, 0), (True, 256)], ids=["from the start", "another part"]
 )
-def test_what_is_not_the_rest_is_not_put_behind_what_came(is_ranged: bool, shift: int) -> None:
+def test_response_with_another_range_is_discarded(is_ranged: bool, shift: int) -> None:
     with (
         serving_file(Plan(CONTENT, cuts=[100], is_ranged=is_ranged, shift=shift)) as plan,
         pytest.raises(DownloadInterruptedError, match="100 of"),
@@ -78,7 +78,7 @@ def test_what_is_not_the_rest_is_not_put_behind_what_came(is_ranged: bool, shift
         copied(plan)
 
 
-def test_an_empty_file_is_not_asked_for() -> None:
+def test_empty_file_needs_no_content_request() -> None:
     with serving_file(Plan(b"")) as plan:
         assert copied(plan) == b""
 

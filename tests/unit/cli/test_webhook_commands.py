@@ -1,16 +1,16 @@
-"""Goal: the tables of webhooks say why nothing comes."""
+"""Goal: webhook tables show why an endpoint or a delivery failed."""
 
 from cli.admin.webhook_commands import last_try_text, state_text
 
 
-def test_an_endpoint_says_why_it_is_disabled() -> None:
+def test_state_has_the_reason_of_a_disabled_endpoint() -> None:
     assert state_text({"millrace": {"enabled": True, "disabled_reason": None}}) == "enabled"
     assert state_text({"millrace": {"enabled": False, "disabled_reason": "gone"}}) == (
         "disabled: gone"
     )
 
 
-def test_a_delivery_says_how_its_last_try_went() -> None:
+def test_last_try_is_a_status_or_an_error_code() -> None:
     silent = {"status_code": None, "error_code": "timed_out"}
     refused = {"status_code": 500, "error_code": "5xx"}
 

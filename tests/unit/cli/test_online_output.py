@@ -1,4 +1,4 @@
-"""Goal: measures and single requests are shown whole, and nothing that is empty."""
+"""Goal: measures and background jobs are shown completely, without empty fields."""
 
 from array import array
 from collections import Counter
@@ -15,7 +15,7 @@ def seen() -> LoadResult:
     )
 
 
-def test_percentiles_are_milliseconds_and_errors_are_counted_by_what_they_say() -> None:
+def test_measures_have_percentiles_and_error_counts() -> None:
     assert measures(seen(), stream=True) == {
         "seconds": 2.0,
         "calls": 100,
@@ -27,20 +27,20 @@ def test_percentiles_are_milliseconds_and_errors_are_counted_by_what_they_say() 
     }
 
 
-def test_a_measurement_without_an_answer_has_no_times() -> None:
+def test_measures_without_successful_calls_have_no_times() -> None:
     found = measures(LoadResult(seconds=1.0), stream=False)
     assert (found["calls"], found["latency_ms"]) == (0, {})
     assert "first_piece_ms" not in found
 
 
-def test_each_measure_has_a_row() -> None:
+def test_measure_rows_flatten_percentiles_and_errors() -> None:
     shown = dict(measure_rows(measures(seen(), stream=True)))
     assert shown["calls/s"] == "50.0"
     assert shown["latency, ms, p99"] == "99.0"
     assert shown["errors, timeout"] == "1"
 
 
-def test_a_request_is_shown_without_what_is_empty() -> None:
+def test_background_job_omits_empty_fields() -> None:
     job = {
         "id": "job_1",
         "status": "completed",
@@ -61,6 +61,6 @@ def test_a_request_is_shown_without_what_is_empty() -> None:
     assert shown.keys().isdisjoint({"cancelled", "error", "expires"})
 
 
-def test_a_request_that_failed_says_why() -> None:
+def test_failed_background_job_shows_its_error() -> None:
     shown = dict(job_fields({"id": "job_1", "error": {"code": "c", "message": "No."}}))
     assert shown == {"id": "job_1", "error": "No. (c)"}

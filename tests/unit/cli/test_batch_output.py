@@ -1,4 +1,4 @@
-"""Goal: events are read whole from any pieces; items and books read well in a table."""
+"""Goal: events, items, audits and rebuilds are parsed and shown completely."""
 
 import json
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ SAID = [
 
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_events_are_whole_however_they_arrive(cuts: list[int]) -> None:
+def test_parse_events_from_blocks_of_any_size(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(STREAM)]
     blocks = [STREAM[a:b] for a, b in pairwise(places)]
 
@@ -47,7 +47,7 @@ def test_events_are_whole_however_they_arrive(cuts: list[int]) -> None:
 
 
 @given(end=st.integers(0, len(STREAM) - 1))
-def test_a_broken_stream_gives_no_broken_event(end: int) -> None:
+def test_parse_events_drops_an_incomplete_event(end: int) -> None:
     found = list(parse_events([STREAM[:end]]))
 
     assert found == SAID[: len(found)]
@@ -68,14 +68,14 @@ ITEM = {
 }
 
 
-def test_an_item_that_has_not_ended_leaves_cells_empty() -> None:
+def test_pending_item_has_empty_cells() -> None:
     assert item_row(ITEM) == ("4", "", "retrying", "1", "", "", "")
     fields = dict(item_fields(ITEM))
     assert fields["failed"] == "attempt 1: http_500, 1970-01-01T00:00:00+00:00"
     assert "custom id" not in fields
 
 
-def test_an_item_that_has_ended_shows_its_code() -> None:
+def test_ended_item_shows_its_code() -> None:
     ended = {
         **ITEM,
         "custom_id": "a",
@@ -102,7 +102,7 @@ AUDIT = {
 }
 
 
-def test_books_are_rows_of_one_table() -> None:
+def test_audit_has_a_row_for_each_book() -> None:
     whole = ("1", "0", "0", "0", "1", "3", "5")
     assert audit_rows(AUDIT) == [
         ("rows", *whole),
@@ -120,7 +120,7 @@ def test_books_are_rows_of_one_table() -> None:
         (False, "log: begins after the job, so its items were not compared"),
     ],
 )
-def test_each_difference_is_a_line(holds: bool, line: str) -> None:
+def test_audit_has_a_line_for_each_difference(holds: bool, line: str) -> None:
     log = {
         "is_whole": False,
         "holds_first_record": holds,
@@ -143,7 +143,7 @@ def test_each_difference_is_a_line(holds: bool, line: str) -> None:
 
 
 @pytest.mark.parametrize("form", list(OutputFormat))
-def test_what_was_rebuilt_before_a_failure_is_shown(
+def test_rebuild_writes_the_jobs_before_a_failure(
     form: OutputFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.SWAPPED)
@@ -163,7 +163,7 @@ def test_what_was_rebuilt_before_a_failure_is_shown(
         assert shown == {"job": f"batch_{done.job_id.hex}", "verdict": "swapped"}
 
 
-def test_a_rebuilt_job_is_shown_with_what_differs() -> None:
+def test_rebuild_shows_the_differences_of_a_job() -> None:
     job_id = new_uuid()
     refused = Rebuilt(job_id, JobKind.REQUEST, Verdict.LOG_BEGINS_LATER)
     assert job_row(refused) == (f"job_{job_id.hex}", "log_begins_later", *[""] * 8)
@@ -185,9 +185,7 @@ def test_a_rebuilt_job_is_shown_with_what_differs() -> None:
         (2, 1, "the log holds 2 executions above it and 1 failures below it were final"),
     ],
 )
-def test_who_gave_another_limit_of_attempts_is_told_which(
-    above: int, below: int, told: str
-) -> None:
+def test_rebuild_explains_another_attempt_limit(above: int, below: int, told: str) -> None:
     found = Comparison("a", "b", 0, 0, 1, False, True, True, 10, 0, 0, above, below)
     refused = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.OTHER_LIMIT, found)
 
@@ -207,7 +205,7 @@ def test_who_gave_another_limit_of_attempts_is_told_which(
         ([Verdict.LOG_INCOMPLETE], False, False),
     ],
 )
-def test_a_batch_that_runs_is_no_difference_among_all(
+def test_rebuild_all_ignores_running_jobs(
     verdicts: list[Verdict], of_all: bool, of_one: bool
 ) -> None:
     assert is_consistent(verdicts, all_jobs=True) is of_all

@@ -1,4 +1,4 @@
-"""Goal: edits of a redrive say what was meant, and a dead letter is read at a glance."""
+"""Goal: redrive edits are merged and checked; dead letters are shown."""
 
 import pytest
 import typer
@@ -20,7 +20,7 @@ LETTER = {
 }
 
 
-def test_settings_win_over_the_file_and_reach_into_it() -> None:
+def test_set_options_override_the_edit_file() -> None:
     patch = b'{"max_tokens": 5, "options": {"a": 1}}'
     sets = ["max_tokens=64", "options.b.c=true", "user=me", "stop=null", "note=a=b"]
     assert merge_edits(patch, sets) == {
@@ -33,18 +33,18 @@ def test_settings_win_over_the_file_and_reach_into_it() -> None:
 
 
 @pytest.mark.parametrize("patch", [b"[]", b"{", b"\xff", b"3"])
-def test_a_file_that_is_no_object_is_refused(patch: bytes) -> None:
+def test_edit_file_must_be_an_object(patch: bytes) -> None:
     with pytest.raises(typer.BadParameter):
         merge_edits(patch, [])
 
 
 @pytest.mark.parametrize("text", ["a", "=1", "a..b=1", ".=1"])
-def test_a_setting_without_its_parts_is_refused(text: str) -> None:
+def test_set_option_needs_path_and_value(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         merge_edits(b"{}", [text])
 
 
-def test_a_letter_shows_what_is_known() -> None:
+def test_dead_letter_shows_its_fields() -> None:
     assert letter_row(LETTER)[:5] == ("dead_00_3", "a", "broken", "500", "2")
     shown = dict(letter_fields(LETTER))
     assert shown["index"] == "0"
@@ -62,6 +62,6 @@ def test_a_letter_shows_what_is_known() -> None:
     ],
     ids=str,
 )
-def test_a_number_that_json_does_not_know_is_refused(patch: bytes, sets: list[str]) -> None:
+def test_nan_and_infinity_are_refused(patch: bytes, sets: list[str]) -> None:
     with pytest.raises(typer.BadParameter, match="not valid JSON numbers"):
         merge_edits(patch, sets)

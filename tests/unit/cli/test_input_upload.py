@@ -1,4 +1,4 @@
-"""Goal: what is uploaded is what was there, whole, and what became of it is always known."""
+"""Goal: an upload is complete, and its file is deleted or named after a failure."""
 
 import io
 import os
@@ -30,7 +30,7 @@ def submit(server: Server, *arguments: str, stdin: bytes = b"") -> Result:
     return CliRunner().invoke(app, asked, env=env, input=stdin)
 
 
-def test_a_fifo_is_uploaded_whole(tmp_path: Path) -> None:
+def test_fifo_is_uploaded_completely(tmp_path: Path) -> None:
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
     writer = Thread(target=fifo.write_bytes, args=(LINE * 10_000,))
@@ -43,7 +43,7 @@ def test_a_fifo_is_uploaded_whole(tmp_path: Path) -> None:
     assert LINE * 10_000 in server.bodies[0]
 
 
-def test_a_name_of_any_bytes_is_sent(tmp_path: Path) -> None:
+def test_file_name_may_be_any_bytes(tmp_path: Path) -> None:
     path = os.fsdecode(bytes(tmp_path) + b"/\xff.jsonl")
     Path(path).write_bytes(LINE)
     with serving(FILE, BATCH) as server:
@@ -53,7 +53,7 @@ def test_a_name_of_any_bytes_is_sent(tmp_path: Path) -> None:
     assert 'filename="\N{REPLACEMENT CHARACTER}.jsonl"'.encode() in server.bodies[0]
 
 
-def test_bytes_that_are_not_utf_8_are_wrong_usage_before_anything_is_sent() -> None:
+def test_metadata_must_be_utf_8() -> None:
     with serving(FILE, BATCH) as server:
         done = submit(server, "-", "--metadata", os.fsdecode(b"a=\xff"), stdin=LINE)
 
@@ -62,7 +62,7 @@ def test_bytes_that_are_not_utf_8_are_wrong_usage_before_anything_is_sent() -> N
     assert server.seen == []
 
 
-def test_what_cannot_be_sent_leaves_no_file() -> None:
+def test_unencodable_request_deletes_the_file() -> None:
     with serving(FILE, Answer({"id": FILE_ID, "object": "file", "deleted": True})) as server:
         done = submit(server, "-", "--completion-window", os.fsdecode(b"\xff"), stdin=LINE)
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_sent_leaves_no_file() -> None:
     assert server.seen == ["POST /v1/files", f"DELETE /v1/files/{FILE_ID}"]
 
 
-def test_the_id_of_a_file_is_used_and_never_deleted() -> None:
+def test_file_id_is_used_and_not_deleted() -> None:
     with serving(BATCH) as server:
         done = submit(server, FILE_ID)
 
@@ -87,7 +87,7 @@ def test_the_id_of_a_file_is_used_and_never_deleted() -> None:
     assert server.seen == ["POST /v1/batches"]
 
 
-def test_a_file_of_that_name_goes_before_the_id(
+def test_existing_path_takes_precedence_over_a_file_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -99,7 +99,7 @@ def test_a_file_of_that_name_goes_before_the_id(
     assert server.seen == ["POST /v1/files", "POST /v1/batches"]
 
 
-def test_an_interrupt_names_the_file_whose_use_nobody_knows(
+def test_interrupt_names_the_uploaded_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.jsonl").write_bytes(LINE)
@@ -114,7 +114,7 @@ def test_an_interrupt_names_the_file_whose_use_nobody_knows(
     assert f"the uploaded file is {FILE_ID}" in capsys.readouterr().err
 
 
-def test_a_use_that_is_still_on_its_way_keeps_the_file(
+def test_request_in_flight_keeps_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.01)
@@ -140,7 +140,7 @@ class Growing:
         raise self._failure
 
 
-def test_a_file_that_grows_is_told_in_one_line(tmp_path: Path) -> None:
+def test_file_that_changes_during_the_upload_fails(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(LINE)
     cut: Any = Growing(source, RuntimeError("Too much data for declared Content-Length"))
@@ -156,7 +156,7 @@ def test_a_file_that_grows_is_told_in_one_line(tmp_path: Path) -> None:
         pass
 
 
-def test_an_upload_can_be_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_can_be_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.jsonl").write_bytes(LINE)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINE)))
 
@@ -167,7 +167,7 @@ def test_an_upload_can_be_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert (first, file.read()) == (LINE, LINE)
 
 
-def test_a_disk_too_full_for_stdin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_error_names_the_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: object) -> IO[bytes]:
         return Path("/dev/full").open("r+b")
 

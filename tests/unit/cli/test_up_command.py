@@ -1,4 +1,4 @@
-"""Goal: mistakes on the command line of `up` end it before anything starts, as usage."""
+"""Goal: invalid options of `up` fail as wrong usage before anything starts."""
 
 import threading
 from pathlib import Path
@@ -44,7 +44,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_a_mistake_is_wrong_usage(arguments: list[str], told: str, tmp_path: Path) -> None:
+def test_invalid_option_is_wrong_usage(arguments: list[str], told: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
 
     done = CliRunner().invoke(app, ["up", "--data", str(data), *arguments])
@@ -55,7 +55,7 @@ def test_a_mistake_is_wrong_usage(arguments: list[str], told: str, tmp_path: Pat
     assert not data.exists()
 
 
-def test_a_wrong_setting_of_the_log_is_wrong_usage(
+def test_invalid_kafka_setting_is_wrong_usage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_KAFKA_SESSION_TIMEOUT_S", "long")
@@ -67,7 +67,7 @@ def test_a_wrong_setting_of_the_log_is_wrong_usage(
     assert not (tmp_path / "data").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_one_line() -> None:
+def test_uncreatable_data_folder_is_one_error_line() -> None:
     done = CliRunner().invoke(app, ["up", "--data", "/proc/none"])
 
     assert done.exit_code == ExitCode.FAILED
@@ -85,7 +85,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line() -> None:
         ("MILLRACE_BATCHER_JOB_CLASS", "each class"),
     ],
 )
-def test_a_variable_that_would_not_count_is_refused(
+def test_reserved_variable_is_refused(
     name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "simulated" if name == "MILLRACE_ENGINE_KIND" else "1")
@@ -101,7 +101,7 @@ def test_a_variable_that_would_not_count_is_refused(
 @pytest.mark.parametrize(
     ("given", "wanted"), [([], "7"), (["--simulated-concurrency", "9"], "9")], ids=str
 )
-def test_the_environment_sets_an_engine_unless_an_option_does(
+def test_engine_options_override_variables(
     given: list[str], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[StackOptions] = []
@@ -126,7 +126,7 @@ OWN_FOLDER = {"MILLRACE_OBJECTS_KIND": "local"}
 @pytest.mark.parametrize(
     "named", [{}, OWN_FOLDER, KAFKA | DATABASE | S3, KAFKA | DATABASE | FOLDER], ids=list
 )
-def test_an_installation_is_used_as_a_whole(named: dict[str, str]) -> None:
+def test_complete_installation_is_accepted(named: dict[str, str]) -> None:
     refuse_reserved_variables(named)
 
 
@@ -143,7 +143,7 @@ def test_an_installation_is_used_as_a_whole(named: dict[str, str]) -> None:
     ],
     ids=str,
 )
-def test_a_part_of_an_installation_is_refused(
+def test_partial_installation_is_refused(
     named: dict[str, str], missing: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in named.items():
@@ -158,7 +158,7 @@ def test_a_part_of_an_installation_is_refused(
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_the_demo_takes_no_services_of_others(
+def test_demo_refuses_external_services(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, OUTSIDE[name])
@@ -171,7 +171,7 @@ def test_the_demo_takes_no_services_of_others(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_object_store_of_the_environment_is_used(tmp_path: Path) -> None:
+def test_external_object_store_is_used(tmp_path: Path) -> None:
     def objects(env: dict[str, str]) -> str | None:
         return shared_env("k", "d", tmp_path, env).get("MILLRACE_OBJECTS_ROOT")
 

@@ -1,4 +1,4 @@
-"""Goal: a stream of results outlives a server that is restarted, and says what is refused."""
+"""Goal: a result stream survives server restarts and reports refusals."""
 
 import openai
 import pytest
@@ -28,7 +28,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-def test_a_server_that_is_busy_or_comes_back_is_asked_again(status: int) -> None:
+def test_transient_error_reconnects_after_the_last_event(status: int) -> None:
     with serving(FIRST, *[refusal(status)] * 4, REST) as server:
         found = list(follow_results(connect(server.url, "sk-1"), "batch_1", 0))
 
@@ -37,14 +37,14 @@ def test_a_server_that_is_busy_or_comes_back_is_asked_again(status: int) -> None
     assert [asked["last-event-id"] for asked in server.headers] == ["0", *["1"] * 5]
 
 
-def test_a_refusal_is_raised() -> None:
+def test_refused_stream_raises() -> None:
     with serving(FIRST, refusal(404)) as server, pytest.raises(openai.NotFoundError):
         list(follow_results(connect(server.url, "sk-1"), "batch_1", 0))
 
     assert server.seen == [PATH] * 2
 
 
-def test_what_the_server_said_last_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_error_is_raised_after_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_events, "_TRIES_MAX", 3)
     with (
         serving(refusal(500)) as server,
@@ -55,7 +55,7 @@ def test_what_the_server_said_last_is_raised(monkeypatch: pytest.MonkeyPatch) ->
     assert server.seen == [PATH] * 3
 
 
-def test_nothing_lies_behind_the_end() -> None:
+def test_no_content_ends_the_stream() -> None:
     with serving(Answer(b"", status=204, kind="")) as server:
         assert list(follow_results(connect(server.url, "sk-1"), "batch_1", 99)) == []
 

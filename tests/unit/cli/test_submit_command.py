@@ -1,4 +1,4 @@
-"""Goal: a job that is refused leaves no file behind, and its reason is told, quiet or not."""
+"""Goal: a rejected job leaves no file, and its reason is printed."""
 
 import json
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def submit(url: str, folder: Path, *options: str) -> Result:
     return CliRunner().invoke(app, asked, env={"MILLRACE_URL": url, "MILLRACE_KEY": "sk-1"})
 
 
-def test_the_file_of_a_refused_job_is_deleted(url: str, tmp_path: Path) -> None:
+def test_rejected_job_deletes_its_file(url: str, tmp_path: Path) -> None:
     Server.created = (400, REFUSED)
 
     done = submit(url, tmp_path)
@@ -79,7 +79,7 @@ def test_the_file_of_a_refused_job_is_deleted(url: str, tmp_path: Path) -> None:
     assert Server.seen == ["POST /v1/files", "POST /v1/batches", "DELETE /v1/files/file-1"]
 
 
-def test_a_file_whose_job_may_exist_is_named(
+def test_unknown_outcome_names_the_file(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.01)
@@ -92,7 +92,7 @@ def test_a_file_whose_job_may_exist_is_named(
     assert not any(call.startswith("DELETE") for call in Server.seen)
 
 
-def test_the_file_of_a_refused_append_is_deleted(url: str, tmp_path: Path) -> None:
+def test_rejected_append_deletes_its_file(url: str, tmp_path: Path) -> None:
     Server.created = (400, REFUSED)
     source = tmp_path / "in.jsonl"
     source.write_bytes(b"{}\n")
@@ -111,7 +111,7 @@ def test_the_file_of_a_refused_append_is_deleted(url: str, tmp_path: Path) -> No
     ]
 
 
-def test_a_quiet_wait_tells_why_the_input_was_refused(url: str, tmp_path: Path) -> None:
+def test_quiet_wait_prints_validation_errors(url: str, tmp_path: Path) -> None:
     Server.created = (200, FAILED)
 
     done = submit(url, tmp_path, "--wait", "--quiet")

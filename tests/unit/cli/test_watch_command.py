@@ -1,4 +1,4 @@
-"""Goal: a server that accepts and never answers does not hold a command beyond its time."""
+"""Goal: a server that accepts and never answers does not exceed the timeout."""
 
 import socket
 import time
@@ -14,7 +14,7 @@ from cli.main import app
 @pytest.mark.parametrize(
     "asked", [("watch", "batch_1"), ("submit", "in.jsonl", "--endpoint", "/v1/embeddings")]
 )
-def test_a_silent_server_does_not_outlast_the_timeout(
+def test_watch_times_out_when_the_server_does_not_answer(
     asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
