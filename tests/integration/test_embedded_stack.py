@@ -75,13 +75,24 @@ def running_stack(folder: Path) -> Iterator[Stack]:
         supervisor.stop()
 
 
+@contextmanager
+def running_server(server: EmbeddedPostgres, logs: Path) -> Iterator[Supervisor]:
+    supervisor = Supervisor(logs)
+    supervisor.start([server.child()])
+    try:
+        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
 def write_marks(stack: Stack, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": stack.broker.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(timeout=15)
     producer = Producer({"bootstrap.servers": stack.broker.bootstrap_servers, "acks": "all"})
-    producer.produce(topic, b"kept")
+    producer.produce(topic, b"mark")
     assert producer.flush(15) == 0
-    sql(stack, "CREATE TABLE marks AS SELECT 'kept' AS mark")
+    sql(stack, "CREATE TABLE marks AS SELECT 'mark' AS mark")
 
 
 def sql(stack: Stack, statement: str) -> None:
@@ -98,27 +109,27 @@ def assert_marks(stack: Stack, topic: str) -> None:
     consumer.close()
     assert record is not None
     assert record.error() is None
-    assert record.value() == b"kept"
+    assert record.value() == b"mark"
     engine = sa.create_engine(stack.server.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
-        assert connection.execute(sa.text("SELECT mark FROM marks")).scalar_one() == "kept"
+        assert connection.execute(sa.text("SELECT mark FROM marks")).scalar_one() == "mark"
 
 
 def poll_until(true: Callable[[], bool], *, timeout_s: float, step: Callable[[], None]) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not true():
-        assert time.monotonic() < deadline_s, "too late"
+        assert time.monotonic() < deadline_s, "timed out"
         step()
         time.sleep(0.02)
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Living processes that name `folder` in their command line or work in it."""
+    """Return running processes with `folder` in their command line or working directory."""
     found = []
     for process in psutil.process_iter(["cmdline", "cwd", "status"]):
-        places = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
+        paths = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
         alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if alive and any(str(folder) in place for place in places):
+        if alive and any(str(folder) in path for path in paths):
             found.append(process)
     return found
 
@@ -127,7 +138,7 @@ def test_data_survives_a_restart_on_other_ports(tmp_path: Path) -> None:
     with running_stack(tmp_path) as stack:
         write_marks(stack, "marks")
         first = stack.broker.bootstrap_servers
-    (tmp_path / "kafka" / "ports.json").unlink()  # as when another program took one of them
+    (tmp_path / "kafka" / "ports.json").unlink()  # as if another program used one of them
 
     with running_stack(tmp_path) as stack:
         assert stack.broker.bootstrap_servers != first
@@ -156,42 +167,24 @@ def test_killed_services_restart_with_their_data(tmp_path: Path) -> None:
         assert all(count >= 1 for count in stack.supervisor.restart_counts().values())
 
 
-def test_two_stacks_run_concurrently(tmp_path: Path) -> None:
-    with running_stack(tmp_path / "a") as one, running_stack(tmp_path / "b") as other:
-        assert one.broker.bootstrap_servers != other.broker.bootstrap_servers
-        assert one.server.url != other.server.url
-        sql(one, "CREATE TABLE only_here (x int)")
-        sql(other, "CREATE TABLE only_here (x int)")
-
-
 def test_stale_lock_with_a_reused_pid_is_removed(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path)
     server.prepare()
     stale = f"{os.getpid()}\n{tmp_path}\n1700000000\n5432\n{tmp_path}\n\n"
     (tmp_path / "postgres" / "cluster" / "postmaster.pid").write_text(stale)
-    supervisor = Supervisor(tmp_path / "logs")
-    supervisor.start([server.child()])
-    try:
-        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+    with running_server(server, tmp_path / "logs") as supervisor:
         assert supervisor.restart_counts() == {"postgres": 0}
-    finally:
-        supervisor.stop()
 
 
-@pytest.mark.parametrize("name", ["d" * 100, "a+b%41&c=d #e"], ids=["deep", "signs of URLs"])
+@pytest.mark.parametrize("name", ["d" * 100, "a+b%41&c=d #e"], ids=["deep", "URL syntax"])
 def test_data_folder_name_with_special_characters(tmp_path: Path, name: str) -> None:
     server = EmbeddedPostgres(tmp_path / name)
     server.prepare()
-    supervisor = Supervisor(tmp_path / "logs")
-    supervisor.start([server.child()])
-    try:
-        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+    with running_server(server, tmp_path / "logs"):
         upgrade(server.url)
         settings = DatabaseSettings.model_validate({"url": server.url})
         with Notifications(settings, "anything") as notifications:
             assert notifications.wait(READY_S_MAX)
-    finally:
-        supervisor.stop()
 
 
 def test_kafka_log_is_in_the_data_folder_of_any_name(
@@ -223,12 +216,12 @@ def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
         program.kill()
         program.communicate()
 
-    def all_gone() -> bool:
+    def all_ended() -> bool:
         return not any(
             child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
         )
 
-    poll_until(all_gone, timeout_s=30, step=lambda: None)
+    poll_until(all_ended, timeout_s=30, step=lambda: None)
     poll_until(lambda: processes_of(tmp_path) == [], timeout_s=30, step=lambda: None)
 
 

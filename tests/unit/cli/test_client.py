@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from cli.client import READ_TIMEOUT_S, api_base, checked_key, connect, with_time_limit
 from cli.exits import ExitCode, KeyMissingError
 from cli.main import app
+from tests.unit.cli.commands import millrace
 from tests.unit.cli.scripted_server import Answer, serving
 
 
@@ -59,8 +60,7 @@ def test_invalid_key_is_wrong_usage(key: str) -> None:
 )
 def test_response_of_another_server_names_it(kind: str, command: tuple[str, ...]) -> None:
     with serving(Answer(b"<html>Welcome!</html>", kind=kind)) as server:
-        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
-        done = CliRunner().invoke(app, list(command), env=env)
+        done = millrace(server.url, *command)
 
     assert done.exit_code == ExitCode.FAILED
     assert done.stderr.startswith(f"millrace: {server.url} is not a Millrace API.")
@@ -71,8 +71,7 @@ def test_response_of_another_server_names_it(kind: str, command: tuple[str, ...]
 @pytest.mark.parametrize("command", [("batch", "status", "batch_1"), ("batch", "list")])
 def test_json_of_another_server_is_one_error_line(body: object, command: tuple[str, ...]) -> None:
     with serving(Answer(body)) as server:
-        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
-        done = CliRunner().invoke(app, list(command), env=env)
+        done = millrace(server.url, *command)
 
     assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
     assert done.stderr.startswith(f"millrace: {server.url} is not a Millrace API.")
@@ -88,7 +87,7 @@ def test_read_timeout_is_a_minute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "retries", "silence_s"),
+    ("left_s", "retries", "timeout_s"),
     [
         (float("inf"), 2, READ_TIMEOUT_S),
         (3 * READ_TIMEOUT_S, 2, READ_TIMEOUT_S),
@@ -97,9 +96,9 @@ def test_read_timeout_is_a_minute() -> None:
         (-5, 2, 1),
     ],
 )
-def test_time_limit_bounds_all_attempts(left_s: float, retries: int, silence_s: float) -> None:
+def test_time_limit_bounds_all_attempts(left_s: float, retries: int, timeout_s: float) -> None:
     client = with_time_limit(connect("http://127.0.0.1:1", "sk-1"), left_s)
 
     assert client.max_retries == retries
     assert isinstance(client.timeout, openai.Timeout)
-    assert client.timeout.read == silence_s
+    assert client.timeout.read == timeout_s

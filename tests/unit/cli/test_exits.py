@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from cli.exits import (
     CommandError,
+    CommandFailure,
     CommandGroup,
     ExitCode,
     JobNotEndedError,
@@ -25,6 +26,12 @@ from tenancy.errors import TenantExistsError, TenantMissingError
 from topics.errors import LogUnavailableError
 
 REQUEST = httpx2.Request("GET", "http://127.0.0.1:9/v1/batches/batch_1")
+
+
+def described(error: Exception) -> CommandFailure:
+    failure = describe_failure(error)
+    assert failure is not None
+    return failure
 
 
 def refused(status: int, body: object, headers: dict[str, str] | None = None) -> openai.APIError:
@@ -49,10 +56,9 @@ def refused(status: int, body: object, headers: dict[str, str] | None = None) ->
     ],
 )
 def test_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
-    verdict = describe_failure(refused(status, None))
+    failure = described(refused(status, None))
 
-    assert verdict is not None
-    assert verdict.exit_code is code
+    assert failure.exit_code is code
 
 
 @pytest.mark.parametrize(
@@ -73,47 +79,43 @@ def test_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
 def test_error_code_takes_precedence_over_the_status(
     status: int, code: object, exit_code: ExitCode
 ) -> None:
-    verdict = describe_failure(refused(status, {"message": "No.", "code": code}))
+    failure = described(refused(status, {"message": "No.", "code": code}))
 
-    assert verdict is not None
-    assert verdict.exit_code is exit_code
-
-
-def test_message_has_the_request_id() -> None:
-    failure = refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"})
-
-    verdict = describe_failure(failure)
-
-    assert verdict is not None
-    assert verdict.message == "No such batch. (request req_7)"
-
-
-def test_message_names_the_parameter() -> None:
-    verdict = describe_failure(
-        refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"})
-    )
-
-    assert verdict is not None
-    assert verdict.message == "endpoint: Supported are /v1/x."
-
-
-def test_response_without_message_shows_its_status() -> None:
-    verdict = describe_failure(refused(502, "<html>"))
-
-    assert verdict is not None
-    assert verdict.message == "HTTP 502"
-
-
-def test_unreachable_server_is_named() -> None:
-    verdict = describe_failure(openai.APIConnectionError(request=REQUEST))
-
-    assert verdict is not None
-    assert verdict.exit_code is ExitCode.FAILED
-    assert "http://127.0.0.1:9" in verdict.message
+    assert failure.exit_code is exit_code
 
 
 @pytest.mark.parametrize(
-    ("failure", "code"),
+    ("error", "message"),
+    [
+        (
+            refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"}),
+            "No such batch. (request req_7)",
+        ),
+        (
+            refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"}),
+            "endpoint: Supported are /v1/x.",
+        ),
+        (refused(502, "<html>"), "HTTP 502"),
+        (
+            MillraceError("It failed.", topic="results", partition=3),
+            "It failed. (topic results, partition 3)",
+        ),
+    ],
+    ids=["request id", "parameter", "status", "facts"],
+)
+def test_message_has_the_details_of_the_error(error: Exception, message: str) -> None:
+    assert described(error).message == message
+
+
+def test_unreachable_server_is_named() -> None:
+    failure = described(openai.APIConnectionError(request=REQUEST))
+
+    assert failure.exit_code is ExitCode.FAILED
+    assert "http://127.0.0.1:9" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
     [
         (openai.APITimeoutError(request=REQUEST), ExitCode.TIMEOUT),
         (httpx2.RemoteProtocolError("cut", request=REQUEST), ExitCode.FAILED),
@@ -134,25 +136,17 @@ def test_unreachable_server_is_named() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode) -> None:
-    verdict = describe_failure(failure)
+def test_expected_failure_has_an_exit_code(error: Exception, code: ExitCode) -> None:
+    failure = described(error)
 
-    assert verdict is not None
-    assert verdict.exit_code is code
-    assert "\n" not in verdict.message
-
-
-def test_message_has_the_facts_of_an_error() -> None:
-    verdict = describe_failure(MillraceError("It failed.", topic="results", partition=3))
-
-    assert verdict is not None
-    assert verdict.message == "It failed. (topic results, partition 3)"
+    assert failure.exit_code is code
+    assert "\n" not in failure.message
 
 
-@pytest.mark.parametrize("failure", [ValueError("defect"), BrokenPipeError(), typer.Exit(6)])
-def test_defect_passes(failure: Exception) -> None:
-    with pytest.raises(type(failure)), exit_codes():
-        raise failure
+@pytest.mark.parametrize("error", [ValueError("defect"), BrokenPipeError(), typer.Exit(6)])
+def test_defect_passes(error: Exception) -> None:
+    with pytest.raises(type(error)), exit_codes():
+        raise error
 
 
 def test_interrupt_has_an_exit_code() -> None:
@@ -180,8 +174,8 @@ def test_command_group_writes_failures_to_stderr_only() -> None:
     assert result.stderr == "millrace: No such job.\n"
 
 
-class Refusal(Exception):  # noqa: N818  a driver's
-    """What a driver raises."""
+class DriverError(Exception):
+    """An error of the database driver."""
 
     def __init__(self, sqlstate: str | None) -> None:
         super().__init__("permission denied for table jobs\nmore")
@@ -189,43 +183,40 @@ class Refusal(Exception):  # noqa: N818  a driver's
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "told"),
+    ("sqlstate", "message"),
     [
         ("42P01", "run `python -P -m migrations`"),
         ("42703", "run `python -P -m migrations`"),
         ("42501", "Postgres refuses: permission denied for table jobs"),
     ],
 )
-def test_refused_statement_has_a_message(sqlstate: str, told: str) -> None:
-    verdict = describe_failure(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
+def test_refused_statement_has_a_message(sqlstate: str, message: str) -> None:
+    failure = described(sqlalchemy.exc.ProgrammingError("SELECT", None, DriverError(sqlstate)))
 
-    assert verdict is not None
-    assert told in verdict.message
-    assert "more" not in verdict.message
+    assert message in failure.message
+    assert "more" not in failure.message
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "told"),
+    ("sqlstate", "message"),
     [
-        (None, "Postgres does not answer: "),  # nobody listens there
-        ("57P03", "Postgres does not answer: "),  # it starts or stops
-        ("57014", "Postgres took too long: "),  # a statement
-        ("55P03", "Postgres took too long: "),  # a lock
-        ("53100", "Postgres refuses: "),  # its disk is full
+        (None, "Postgres does not answer: "),  # nothing listens there
+        ("57P03", "Postgres does not answer: "),  # starting or stopping
+        ("57014", "Postgres took too long: "),  # statement timeout
+        ("55P03", "Postgres took too long: "),  # lock timeout
+        ("53100", "Postgres refuses: "),  # disk full
     ],
 )
-def test_unavailable_slow_and_refusing_database_differ(sqlstate: str | None, told: str) -> None:
-    cause = Refusal(sqlstate)
+def test_unavailable_slow_and_refusing_database_differ(sqlstate: str | None, message: str) -> None:
+    error = sqlalchemy.exc.OperationalError("SELECT", None, DriverError(sqlstate))
+    failure = described(error)
 
-    verdict = describe_failure(sqlalchemy.exc.OperationalError("SELECT", None, cause))
-
-    assert verdict is not None
-    assert verdict.exit_code is ExitCode.FAILED
-    assert verdict.message == f"{told}permission denied for table jobs"
+    assert failure.exit_code is ExitCode.FAILED
+    assert failure.message == f"{message}permission denied for table jobs"
 
 
 def test_number_out_of_range_is_wrong_usage() -> None:
-    given = ["tenants", "create", "x", "--stored-bytes-max", "99999999999999999999"]
-    done = CliRunner().invoke(millrace, given)
+    arguments = ["tenants", "create", "x", "--stored-bytes-max", "99999999999999999999"]
+    done = CliRunner().invoke(millrace, arguments)
 
     assert done.exit_code == ExitCode.USAGE, done.output

@@ -10,24 +10,33 @@ from typing import IO, Any
 
 import openai
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from cli.batch.input_upload import FileChangedError, rereadable_input, uploaded_input
 from cli.client import connect
 from cli.exits import ExitCode
-from cli.main import app
+from tests.unit.cli.batches import batch
+from tests.unit.cli.commands import millrace
 from tests.unit.cli.scripted_server import Answer, Server, serving
 
 FILE_ID = f"file-{'0' * 32}"
 FILE = Answer({"id": FILE_ID, "object": "file"})
 BATCH = Answer({"id": "batch_1", "object": "batch", "status": "validating"})
+DELETED = Answer({"id": FILE_ID, "object": "file", "deleted": True})
 LINE = b'{"custom_id": "1"}\n'
+REFUSED = {"error": {"message": "Supported are /v1/x.", "param": "endpoint", "code": "no"}}
+INVALID = {"code": "invalid_json", "message": "This is no JSON.", "line": 3, "param": None}
+FAILED = batch("failed", errors={"object": "list", "data": [INVALID]}).to_dict(mode="json")
+
+
+@pytest.fixture
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.01)
 
 
 def submit(server: Server, *arguments: str, stdin: bytes = b"") -> Result:
-    env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
-    asked = ["batch", "submit", *arguments, "--endpoint", "/v1/embeddings"]
-    return CliRunner().invoke(app, asked, env=env, input=stdin)
+    options = ("--endpoint", "/v1/embeddings")
+    return millrace(server.url, "batch", "submit", *arguments, *options, stdin=stdin)
 
 
 def test_fifo_is_uploaded_completely(tmp_path: Path) -> None:
@@ -63,7 +72,7 @@ def test_metadata_must_be_utf_8() -> None:
 
 
 def test_unencodable_request_deletes_the_file() -> None:
-    with serving(FILE, Answer({"id": FILE_ID, "object": "file", "deleted": True})) as server:
+    with serving(FILE, DELETED) as server:
         done = submit(server, "-", "--completion-window", os.fsdecode(b"\xff"), stdin=LINE)
 
     assert done.exit_code == ExitCode.USAGE
@@ -114,21 +123,52 @@ def test_interrupt_names_the_uploaded_file(
     assert f"the uploaded file is {FILE_ID}" in capsys.readouterr().err
 
 
-def test_request_in_flight_keeps_the_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.01)
-    refusal = {"error": {"message": "Try again.", "code": "idempotency_key_in_flight"}}
-    with serving(FILE, Answer(refusal, status=409)) as server:
+@pytest.mark.usefixtures("fast_retries")
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (Answer({"error": {"code": "idempotency_key_in_flight"}}, status=409), ExitCode.CONFLICT),
+        (Answer({}, status=500), ExitCode.FAILED),
+    ],
+    ids=["in flight", "server error"],
+)
+def test_unknown_outcome_keeps_and_names_the_file(answer: Answer, code: ExitCode) -> None:
+    with serving(FILE, answer) as server:
         done = submit(server, "-", stdin=LINE)
 
-    assert done.exit_code == ExitCode.CONFLICT
-    assert f"the uploaded file is {FILE_ID}" in done.stderr
-    assert not any(call.startswith("DELETE") for call in server.seen)
+    assert done.exit_code == code
+    note = f"the uploaded file is {FILE_ID}: give this id as FILE to use it\n"
+    assert note in done.stderr
+    assert not any(request.startswith("DELETE") for request in server.seen)
 
 
-class Growing:
-    """What `uploaded_input` uses of a client; the file grows while it is sent."""
+def test_rejected_job_deletes_its_file() -> None:
+    with serving(FILE, Answer(REFUSED, status=400), DELETED) as server:
+        done = submit(server, "-", stdin=LINE)
+
+    assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
+    assert done.stderr == "millrace: endpoint: Supported are /v1/x.\n"
+    assert server.seen == ["POST /v1/files", "POST /v1/batches", f"DELETE /v1/files/{FILE_ID}"]
+
+
+def test_rejected_append_deletes_its_file() -> None:
+    with serving(FILE, Answer(REFUSED, status=400), DELETED) as server:
+        done = millrace(server.url, "batch", "append", "batch_1", "-", stdin=LINE)
+
+    assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
+    assert server.seen[1:] == ["POST /v1/batches/batch_1/append", f"DELETE /v1/files/{FILE_ID}"]
+
+
+def test_quiet_wait_prints_validation_errors() -> None:
+    with serving(FILE, Answer(FAILED)) as server:
+        done = submit(server, "-", "--wait", "--quiet", stdin=LINE)
+
+    assert done.exit_code == ExitCode.JOB_FAILED
+    assert done.stderr == "line 3: This is no JSON. (invalid_json)\n"
+
+
+class GrowingFileClient:
+    """A stand-in for the client during whose upload the file grows."""
 
     def __init__(self, path: Path, failure: Exception) -> None:
         self.files = SimpleNamespace(create=self._create)
@@ -143,16 +183,19 @@ class Growing:
 def test_file_that_changes_during_the_upload_fails(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(LINE)
-    cut: Any = Growing(source, RuntimeError("Too much data for declared Content-Length"))
+    client: Any = GrowingFileClient(source, RuntimeError("too much data"))
 
     with (
         pytest.raises(FileChangedError, match=r"in\.jsonl: it changed during"),
-        uploaded_input(cut, str(source)),
+        uploaded_input(client, str(source)),
     ):
         pass
 
-    away: Any = Growing(source, openai.OpenAIError("away"))
-    with pytest.raises(openai.OpenAIError, match="away"), uploaded_input(away, str(source)):
+    client = GrowingFileClient(source, openai.OpenAIError("unavailable"))
+    with (
+        pytest.raises(openai.OpenAIError, match="unavailable"),
+        uploaded_input(client, str(source)),
+    ):
         pass
 
 

@@ -1,7 +1,6 @@
 """Goal: a wait ends with the job or its timeout, and the end has an exit code."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import httpx2
 import openai
@@ -22,37 +21,28 @@ from cli.batch.job_progress import (
 )
 from cli.exits import ExitCode, WaitTimeoutError
 from core.states import TERMINAL_STATES, JobState
+from tests.support.clock import ManualClock
 from tests.unit.cli.batches import batch
 
 OWN = {"succeeded": 4, "failed": 1, "cancelled": 2, "expired": 3, "pending": 0}
 
 
-@dataclass
-class FakeTime:
-    now_s: float = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-def away() -> openai.APIConnectionError:
+def unavailable() -> openai.APIConnectionError:
     return openai.APIConnectionError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
 
-def wait(answers: Iterator[Batch | Exception], time: FakeTime, timeout_s: float | None) -> Batch:
-    def look(_timeout_s: float) -> Batch:
+def wait(
+    answers: Iterator[Batch | Exception], clock: ManualClock, timeout_s: float | None
+) -> Batch:
+    def poll(_timeout_s: float) -> Batch:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return wait_until_ended(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.sleep)
+    return wait_until_ended(
+        poll, lambda _: None, timeout_s=timeout_s, clock=clock, sleep=clock.advance
+    )
 
 
 def test_progress_uses_the_millrace_field() -> None:
@@ -80,64 +70,64 @@ def test_failed_items_have_an_exit_code() -> None:
 
 
 def test_wait_returns_the_ended_job() -> None:
-    time = FakeTime()
+    clock = ManualClock()
     answers = iter([batch("validating"), batch(), batch("finalizing"), batch("completed")])
 
-    assert wait(answers, time, None).status == "completed"
-    assert time.now_s == pytest.approx(3 * POLL_S_MIN)
+    assert wait(answers, clock, None).status == "completed"
+    assert clock.now_s == pytest.approx(3 * POLL_S_MIN)
 
 
 def test_wait_times_out() -> None:
-    time = FakeTime()
+    clock = ManualClock()
 
     with pytest.raises(WaitTimeoutError):
-        wait(iter([batch()] * 1000), time, 30.0)
+        wait(iter([batch()] * 1000), clock, 30.0)
 
-    assert 30.0 - POLL_S_MAX < time.now_s <= 30.0
+    assert 30.0 - POLL_S_MAX < clock.now_s <= 30.0
 
 
 def test_wait_survives_a_server_restart() -> None:
-    answers: list[Batch | Exception] = [batch(), away(), away(), batch("completed")]
+    answers: list[Batch | Exception] = [batch(), unavailable(), unavailable(), batch("completed")]
 
-    assert wait(iter(answers), FakeTime(), None).status == "completed"
+    assert wait(iter(answers), ManualClock(), None).status == "completed"
 
 
 def test_wait_fails_when_the_server_stays_unavailable() -> None:
-    time = FakeTime()
+    clock = ManualClock()
 
     with pytest.raises(openai.APIConnectionError):
-        wait(iter([away()] * 1000), time, None)
+        wait(iter([unavailable()] * 1000), clock, None)
 
-    assert UNAVAILABLE_S_MAX < time.now_s < UNAVAILABLE_S_MAX + 2 * POLL_S_MAX
+    assert UNAVAILABLE_S_MAX < clock.now_s < UNAVAILABLE_S_MAX + 2 * POLL_S_MAX
 
 
 def test_poll_timeouts_respect_the_wait_timeout() -> None:
-    time = FakeTime()
-    looks_s: list[float] = []
+    clock = ManualClock()
+    timeouts_s: list[float] = []
 
-    def look(timeout_s: float) -> Batch:
-        looks_s.append(timeout_s)
-        time.sleep(timeout_s)
+    def poll(timeout_s: float) -> Batch:
+        timeouts_s.append(timeout_s)
+        clock.advance(timeout_s)
         raise openai.APITimeoutError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
     with pytest.raises(WaitTimeoutError):
-        wait_until_ended(look, lambda _: None, timeout_s=25.0, clock=time, sleep=time.sleep)
+        wait_until_ended(poll, lambda _: None, timeout_s=25.0, clock=clock, sleep=clock.advance)
 
-    assert max(looks_s) == POLL_TIMEOUT_S_MAX
-    assert time.now_s <= 25.0 + POLL_TIMEOUT_S_MIN
+    assert max(timeouts_s) == POLL_TIMEOUT_S_MAX
+    assert clock.now_s <= 25.0 + POLL_TIMEOUT_S_MIN
 
 
 def test_poll_timeout_has_a_minimum() -> None:
-    looks_s: list[float] = []
+    timeouts_s: list[float] = []
 
-    def look(timeout_s: float) -> Batch:
-        looks_s.append(timeout_s)
+    def poll(timeout_s: float) -> Batch:
+        timeouts_s.append(timeout_s)
         return batch("completed")
 
-    time = FakeTime()
-    wait_until_ended(look, lambda _: None, timeout_s=0.0, clock=time, sleep=time.sleep)
+    clock = ManualClock()
+    wait_until_ended(poll, lambda _: None, timeout_s=0.0, clock=clock, sleep=clock.advance)
 
-    assert looks_s == [POLL_TIMEOUT_S_MIN]
+    assert timeouts_s == [POLL_TIMEOUT_S_MIN]
 
 
 def test_poll_pause_grows_within_bounds() -> None:

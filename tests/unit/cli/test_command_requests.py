@@ -1,12 +1,11 @@
-"""Goal: an id on the command line is one path segment and never another route."""
+"""Goal: commands send the request that their ids and options name."""
 
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from cli.exits import ExitCode
-from cli.main import app
+from tests.unit.cli.commands import millrace
 from tests.unit.cli.scripted_server import Answer, serving
 
 COMMANDS = [
@@ -23,15 +22,14 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("text", ["", ".", ".."])
 def test_invalid_id_is_wrong_usage(command: tuple[str, ...], text: str) -> None:
-    env = {"MILLRACE_URL": "http://127.0.0.1:1", "MILLRACE_KEY": "sk-1"}
-    done = CliRunner().invoke(app, [*command, text], env=env)
+    done = millrace("http://127.0.0.1:1", *command, text)
 
     assert done.exit_code == ExitCode.USAGE, done.output
     assert "this is not an id" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("verb", "asked"),
+    ("verb", "request_line"),
     [
         ("pause", "POST /v1/batches/..%2Ffiles%2Ffile-1%3Fx/pause"),
         ("delete", "DELETE /v1/batches/..%2Ffiles%2Ffile-1%3Fx"),
@@ -40,22 +38,28 @@ def test_invalid_id_is_wrong_usage(command: tuple[str, ...], text: str) -> None:
         ("cancel", "POST /v1/batches/..%2Ffiles%2Ffile-1%3Fx/cancel"),
     ],
 )
-def test_id_is_one_path_segment(verb: str, asked: str) -> None:
+def test_id_is_one_path_segment(verb: str, request_line: str) -> None:
     refusal = {"error": {"message": "No such batch.", "code": "batch_not_found", "param": None}}
     with serving(Answer(refusal, status=404)) as server:
-        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
-        done = CliRunner().invoke(app, ["batch", verb, "../files/file-1?x"], env=env)
+        done = millrace(server.url, "batch", verb, "../files/file-1?x")
 
     assert done.exit_code == ExitCode.NOT_FOUND
-    assert server.seen == [asked]
+    assert server.seen == [request_line]
 
 
 def test_event_types_are_stripped() -> None:
     made = {"id": "whe_1", "object": "webhook_endpoint", "signing_secret": "whsec_1"}
     with serving(Answer(made)) as server:
-        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
-        arguments = ["webhooks", "create", "https://example.com", "--events", "a, b"]
-        done = CliRunner().invoke(app, arguments, env=env)
+        done = millrace(server.url, "webhooks", "create", "https://example.com", "--events", "a, b")
 
     assert done.exit_code == ExitCode.OK, done.output
     assert json.loads(server.bodies[0])["event_types"] == ["a", "b"]
+
+
+def test_delete_sends_one_request_and_confirms() -> None:
+    deleted = {"id": "batch_1", "object": "batch", "deleted": True}
+    with serving(Answer(deleted)) as server:
+        done = millrace(server.url, "batch", "delete", "batch_1")
+
+    assert done.stdout == "deleted\n"
+    assert server.seen == ["DELETE /v1/batches/batch_1"]
