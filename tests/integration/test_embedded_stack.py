@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
 from storage.postgres.notifications import Notifications
 from storage.postgres.settings import DatabaseSettings
+from tests.support.until import until
 
 READY_S_MAX = 40.0
 
@@ -115,12 +115,20 @@ def assert_marks(stack: Stack, topic: str) -> None:
         assert connection.execute(sa.text("SELECT mark FROM marks")).scalar_one() == "mark"
 
 
-def poll_until(true: Callable[[], bool], *, timeout_s: float, step: Callable[[], None]) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline_s, "timed out"
-        step()
-        time.sleep(0.02)
+def supervise_until(
+    supervisor: Supervisor, condition: Callable[[], object], timeout_s: float = 30.0
+) -> None:
+    """Keep the children running until the condition is true."""
+
+    def is_met() -> object:
+        supervisor.run_once()
+        return condition()
+
+    until(is_met, timeout_s=timeout_s)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -157,12 +165,12 @@ def test_killed_services_restart_with_their_data(tmp_path: Path) -> None:
             killed = stack.supervisor.pid(name)
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
-            poll_until(
-                lambda name=name, killed=killed: stack.supervisor.pid(name) not in {None, killed},  # type: ignore[misc]
-                timeout_s=30,
-                step=stack.supervisor.run_once,
+            previous = {None, killed}
+            supervise_until(
+                stack.supervisor,
+                lambda name=name, previous=previous: stack.supervisor.pid(name) not in previous,  # type: ignore[misc]
             )
-            poll_until(is_ready, timeout_s=READY_S_MAX, step=stack.supervisor.run_once)
+            supervise_until(stack.supervisor, is_ready, READY_S_MAX)
         assert_marks(stack, "marks")
         assert all(count >= 1 for count in stack.supervisor.restart_counts().values())
 
@@ -216,13 +224,8 @@ def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
         program.kill()
         program.communicate()
 
-    def all_ended() -> bool:
-        return not any(
-            child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
-        )
-
-    poll_until(all_ended, timeout_s=30, step=lambda: None)
-    poll_until(lambda: processes_of(tmp_path) == [], timeout_s=30, step=lambda: None)
+    until(lambda: all(map(has_ended, children)), timeout_s=30)
+    until(lambda: processes_of(tmp_path) == [], timeout_s=30)
 
 
 @pytest.mark.parametrize("ending", ["stop", "death"])
@@ -233,22 +236,16 @@ def test_process_group_ends_with_the_child(tmp_path: Path, ending: str) -> None:
     supervisor.start([child])
     pid = supervisor.pid("parent")
     assert pid is not None
-    poll_until(
-        lambda: len(psutil.Process(pid).children()) == 1, timeout_s=30, step=supervisor.run_once
-    )
+    supervise_until(supervisor, lambda: len(psutil.Process(pid).children()) == 1)
     (grandchild,) = psutil.Process(pid).children()
 
     if ending == "death":
         os.kill(pid, signal.SIGKILL)
-        poll_until(lambda: supervisor.pid("parent") is None, timeout_s=30, step=supervisor.run_once)
+        supervise_until(supervisor, lambda: supervisor.pid("parent") is None)
         supervisor.run_once()
     supervisor.stop()
 
-    poll_until(
-        lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE,
-        timeout_s=30,
-        step=lambda: None,
-    )
+    until(lambda: has_ended(grandchild), timeout_s=30)
 
 
 def test_child_output_is_logged_and_a_large_log_is_truncated(tmp_path: Path) -> None:
@@ -257,7 +254,7 @@ def test_child_output_is_logged_and_a_large_log_is_truncated(tmp_path: Path) -> 
         file.truncate(11 * 1024 * 1024)
 
     process = spawn(Child(name="talker", argv=("echo", "hello")), tmp_path)
-    poll_until(process.has_ended, timeout_s=30, step=lambda: None)
+    until(process.has_ended, timeout_s=30)
 
     assert process.kill_and_reap() == 0
     assert log.read_bytes() == b"hello\n"

@@ -14,6 +14,7 @@ from cli.load.load_clients import (
     run_load,
 )
 from cli.load.load_connection import LoadTarget, TimedCall
+from tests.support.until import until_true
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 STREAM = HEAD + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -30,7 +31,7 @@ def chunk(data: bytes) -> bytes:
 
 @asynccontextmanager
 async def served(*parts: bytes) -> AsyncIterator[LoadTarget]:
-    """A server that answers every call with `parts`, each sent on its own; empty closes."""
+    """Serve every call with `parts`, each sent separately; an empty part closes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.readuntil(b"\r\n\r\n"):
@@ -66,25 +67,23 @@ async def one_call(*parts: bytes) -> TimedCall:
             connection.close()
 
 
-async def seen_until(
+async def calls_until(
     target: LoadTarget,
-    enough: Callable[[LoadResult], bool],
+    is_enough: Callable[[LoadResult], bool],
     *,
     clients: int = 1,
     timeout_s: float = 20,
 ) -> LoadResult:
-    """Let clients call until they saw enough, however long that takes on this machine."""
-    seen = LoadResult()
-    calling = [
-        asyncio.create_task(_repeat_calls(target, None, seen, timeout_s)) for _ in range(clients)
+    """Run clients until their results suffice, however slow this machine is."""
+    result = LoadResult()
+    tasks = [
+        asyncio.create_task(_repeat_calls(target, None, result, timeout_s)) for _ in range(clients)
     ]
-    async with asyncio.timeout(20):
-        while not enough(seen):  # noqa: ASYNC110 - what clients see tells nobody
-            await asyncio.sleep(0.01)
-    for client in calling:
-        client.cancel()
-    await asyncio.wait(calling)
-    return seen
+    await until_true(lambda: is_enough(result))
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    return result
 
 
 async def test_response_is_timed_to_its_first_and_last_byte() -> None:
@@ -99,7 +98,7 @@ async def test_events_are_counted_in_blocks_of_any_size(size: int) -> None:
     events = b': ping\n\ndata: {"a":1}\n\ndata: {"b":2}\r\n\r\ndata: [DONE]\n\n'
     pieces = [chunk(events[at : at + size]) for at in range(0, len(events), size)]
     call = await one_call(STREAM, *pieces, chunk(b""))
-    assert (call.error, call.event_count) == ("", 2)
+    assert (call.error, call.event_count, call.is_done, call.status) == ("", 2, True, 200)
     assert 0 < call.first_wait_s < call.latency_s
 
 
@@ -118,28 +117,31 @@ async def test_events_are_counted_in_blocks_of_any_size(size: int) -> None:
     ],
 )
 async def test_failed_call_has_an_error(parts: list[bytes], error: str) -> None:
-    assert (await one_call(*parts)).error == error
+    call = await one_call(*parts)
+    assert (call.error, call.is_done) == (error, False)
 
 
 async def test_clients_repeat_calls() -> None:
     async with served(whole(b"200 OK", b"{}")) as target:
-        seen = await seen_until(target, lambda seen: len(seen.latencies_s) > 3, clients=3)
-    assert seen.errors == {}
-    assert len(seen.latencies_s) == len(seen.first_waits_s)
+        result = await calls_until(target, lambda result: len(result.latencies_s) > 3, clients=3)
+    assert result.errors == {}
+    assert len(result.latencies_s) == len(result.first_waits_s)
 
 
 async def test_clients_stop_after_the_duration() -> None:
     async with served(whole(b"200 OK", b"{}")) as target, asyncio.timeout(20):
-        seen = await run_load(target, client_count=3, seconds=0.3, call_timeout_s=20)
-    assert seen.errors == {}
-    assert seen.seconds >= 0.3
-    assert seen.calls_per_s == len(seen.latencies_s) / seen.seconds
+        result = await run_load(target, client_count=3, seconds=0.3, call_timeout_s=20)
+    assert result.errors == {}
+    assert result.seconds >= 0.3
+    assert result.calls_per_s == len(result.latencies_s) / result.seconds
 
 
 async def test_client_continues_after_a_call_timeout() -> None:
     async with served(HEAD) as target:
-        seen = await seen_until(target, lambda seen: seen.errors["timeout"] >= 2, timeout_s=0.05)
-    assert len(seen.latencies_s) == 0
+        result = await calls_until(
+            target, lambda result: result.errors["timeout"] >= 2, timeout_s=0.05
+        )
+    assert len(result.latencies_s) == 0
 
 
 async def test_unreachable_server_fails_at_once() -> None:
