@@ -16,9 +16,9 @@ from cli.stack.state.data_folder import cache_dir
 def test_java_accepts_the_aot_cache(tmp_path: Path) -> None:
     cache = cache_dir(os.environ)
     rehearsal.ensure_aot_cache(cache)
-    strictly = ("-XX:AOTMode=on",)  # ends the program when the cache does not fit
+    require_cache = ("-XX:AOTMode=on",)  # ends the program when the cache does not fit
     command = java_command(
-        cached_jars(cache), tmp_path, "kafka.Kafka", "--version", options=strictly
+        cached_jars(cache), tmp_path, "kafka.Kafka", "--version", options=require_cache
     )
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split()[:1]) == (0, ["4.3.1"]), done.stderr

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)
-def acts(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
-    """Name this test's database as an operator does, and do something."""
+def recorded_operations(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    """Set the database by variable, as an operator does, and record some operations."""
     monkeypatch.setenv("MILLRACE_DATABASE_URL", database_url)
     for name in ("acme", "other"):
         assert millrace("tenants", "create", name).exit_code == ExitCode.OK
@@ -48,8 +48,8 @@ def test_entries_are_listed_and_verified() -> None:
     page = millrace("audit", "list", "--tenant", "acme", "--limit", "1")
     (after,) = re.findall(r"^more: --after (\S+)$", page.stderr, re.M)
     assert after == rows[0]["id"]
-    asked = ("audit", "list", "--tenant", "acme", "--after", after, "-o", "json")
-    assert json.loads(millrace(*asked).stdout) == rows[1:]
+    arguments = ("audit", "list", "--tenant", "acme", "--after", after, "-o", "json")
+    assert json.loads(millrace(*arguments).stdout) == rows[1:]
     for unknown in ("audit_0", "nothing", public_id(ENTRY, UUID(int=1))):
         other = millrace("audit", "list", "--tenant", "acme", "--after", unknown)
         assert other.exit_code == ExitCode.NOT_FOUND, other.output
@@ -57,7 +57,7 @@ def test_entries_are_listed_and_verified() -> None:
     found = millrace("audit", "verify", "-o", "json")
     assert found.exit_code == ExitCode.OK
     assert [one["rows_that_fit"] for one in json.loads(found.stdout)] == [2, 2]
-    assert millrace("audit", "verify", "--tenant", "nobody").exit_code == ExitCode.NOT_FOUND
+    assert millrace("audit", "verify", "--tenant", "unknown").exit_code == ExitCode.NOT_FOUND
 
 
 def test_verify_names_the_first_changed_row(database_url: str) -> None:
@@ -93,8 +93,8 @@ def test_all_anchors_are_checked_in_any_order(database_url: str, tmp_path: Path)
     assert millrace("audit", "verify", "--anchor", str(forged)).exit_code == ExitCode.OK
 
     for order in ((honest, forged), (forged, honest)):
-        given = [part for path in order for part in ("--anchor", str(path))]
-        found = millrace("audit", "verify", *given)
+        options = [part for path in order for part in ("--anchor", str(path))]
+        found = millrace("audit", "verify", *options)
         assert found.exit_code == ExitCode.FAILED
         assert "row 2: the anchor says otherwise" in found.stdout
 

@@ -41,9 +41,9 @@ def serving_file(plan: Plan) -> Iterator[Plan]:
             is_part = plan.is_ranged and requested[0] is not None and requested[1] == TAG
             begin = int(requested[0].removeprefix("bytes=").rstrip("-")) if is_part else 0
             begin += plan.shift if is_part else 0
-            self._answer(206 if is_part else 200, "binary/any", plan.content[begin:], cut=True)
+            self._answer(206 if is_part else 200, "binary/any", plan.content[begin:], may_cut=True)
 
-        def _answer(self, status: int, kind: str, body: bytes, *, cut: bool = False) -> None:
+        def _answer(self, status: int, kind: str, body: bytes, *, may_cut: bool = False) -> None:
             self.send_response(status)
             if status == 206:
                 size = len(plan.content)
@@ -52,7 +52,7 @@ def serving_file(plan: Plan) -> Iterator[Plan]:
             self.send_header("content-length", str(len(body)))
             self.send_header("etag", TAG)
             self.end_headers()
-            self.wfile.write(body[: plan.cuts.pop(0)] if cut and plan.cuts else body)
+            self.wfile.write(body[: plan.cuts.pop(0)] if may_cut and plan.cuts else body)
 
     with listening(Handler) as plan.url:
         yield plan

@@ -31,7 +31,7 @@ STREAM = (
     b': keep-alive\n\nid: 2\ndata: {"sequence":2}\n\n'
     b'event: batch.completed\nid: 3\ndata: {"status":"completed"}\n\n'
 )
-SAID = [
+EVENTS = [
     ResultEvent("", 1, b'{"custom_id":"a\xe2\x80\xa8b","sequence":1}'),
     ResultEvent("", 2, b'{"sequence":2}'),
     ResultEvent("batch.completed", 3, b'{"status":"completed"}'),
@@ -40,17 +40,17 @@ SAID = [
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_parse_events_from_blocks_of_any_size(cuts: list[int]) -> None:
-    places = [0, *sorted(cuts), len(STREAM)]
-    blocks = [STREAM[a:b] for a, b in pairwise(places)]
+    offsets = [0, *sorted(cuts), len(STREAM)]
+    blocks = [STREAM[a:b] for a, b in pairwise(offsets)]
 
-    assert list(parse_events(blocks)) == SAID
+    assert list(parse_events(blocks)) == EVENTS
 
 
 @given(end=st.integers(0, len(STREAM) - 1))
 def test_parse_events_drops_an_incomplete_event(end: int) -> None:
     found = list(parse_events([STREAM[:end]]))
 
-    assert found == SAID[: len(found)]
+    assert found == EVENTS[: len(found)]
 
 
 ITEM = {
@@ -103,10 +103,10 @@ AUDIT = {
 
 
 def test_audit_has_a_row_for_each_book() -> None:
-    whole = ("1", "0", "0", "0", "1", "3", "5")
+    counts = ("1", "0", "0", "0", "1", "3", "5")
     assert audit_rows(AUDIT) == [
-        ("rows", *whole),
-        ("counters", *whole),
+        ("rows", *counts),
+        ("counters", *counts),
         ("ledger", "", "", "", "", "", "3", "5"),
         ("input", "", "", "", "", "1", "", ""),
     ]
@@ -142,23 +142,23 @@ def test_audit_has_a_line_for_each_difference(holds: bool, line: str) -> None:
     assert audit_rows(found)[3][0] == "log"
 
 
-@pytest.mark.parametrize("form", list(OutputFormat))
+@pytest.mark.parametrize("output_format", list(OutputFormat))
 def test_rebuild_writes_the_jobs_before_a_failure(
-    form: OutputFormat, capsys: pytest.CaptureFixture[str]
+    output_format: OutputFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.SWAPPED)
     verdicts: list[Verdict] = []
 
     def rebuilt() -> Iterator[Rebuilt]:
         yield done
-        assert form is OutputFormat.JSON or done.job_id.hex in capsys.readouterr().out
+        assert output_format is OutputFormat.JSON or done.job_id.hex in capsys.readouterr().out
         raise LogUnavailableError
 
     with pytest.raises(LogUnavailableError):
-        write_jobs(rebuilt(), form, verdicts)
+        write_jobs(rebuilt(), output_format, verdicts)
 
     assert verdicts == [Verdict.SWAPPED]
-    if form is OutputFormat.JSON:
+    if output_format is OutputFormat.JSON:
         (shown,) = json.loads(capsys.readouterr().out)
         assert shown == {"job": f"batch_{done.job_id.hex}", "verdict": "swapped"}
 
@@ -178,21 +178,21 @@ def test_rebuild_shows_the_differences_of_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("above", "below", "told"),
+    ("above", "below", "reason"),
     [
         (2, 0, "the log holds 2 executions above it"),
         (0, 1, "1 failures below it were final"),
         (2, 1, "the log holds 2 executions above it and 1 failures below it were final"),
     ],
 )
-def test_rebuild_explains_another_attempt_limit(above: int, below: int, told: str) -> None:
+def test_rebuild_explains_another_attempt_limit(above: int, below: int, reason: str) -> None:
     found = Comparison("a", "b", 0, 0, 1, False, True, True, 10, 0, 0, above, below)
     refused = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.OTHER_LIMIT, found)
 
-    said = attempt_limit_message(refused, 1)
+    message = attempt_limit_message(refused, 1)
 
-    assert said.startswith(f"batch_{refused.job_id.hex}: MILLRACE_WRITER_ATTEMPTS_MAX is 1, but")
-    assert f" {told}: " in said
+    assert message.startswith(f"batch_{refused.job_id.hex}: MILLRACE_WRITER_ATTEMPTS_MAX is 1, but")
+    assert f" {reason}: " in message
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ USAGE = SimpleNamespace(usage=SimpleNamespace(completion_tokens=7), choices=[])
 
 
 class Stream:
-    """Pieces of an answer, and the failure that ends them."""
+    """Chunks of an answer, and the failure that interrupts them."""
 
     def __init__(self, pieces: Iterable[Any], failure: BaseException | None = None) -> None:
         self._pieces, self._failure = pieces, failure
@@ -50,32 +50,34 @@ class Stream:
 
 
 class Client:
-    """Answers in turn; a failure among the answers is raised by the call."""
+    """A client with scripted answers; an exception among them is raised by the call."""
 
     def __init__(self, *answers: Stream | Exception) -> None:
         self._answers = list(answers)
-        self.asked: list[list[dict[str, str]]] = []
+        self.requests: list[list[dict[str, str]]] = []
         self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))
 
     def _create(self, *, messages: list[dict[str, str]], **_: object) -> Stream:
-        self.asked.append(messages)
+        self.requests.append(messages)
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-def talk(*answers: Stream | Exception, questions: Iterable[str] = ("one", "two")) -> Client:
+def run_conversation(
+    *answers: Stream | Exception, prompts: Iterable[str] = ("one", "two")
+) -> Client:
     client = Client(*answers)
     conversation = Conversation(client, {"model": "m"}, system="be brief", quiet=False)  # type: ignore[arg-type]
-    converse(conversation, lambda: iter(questions))
+    converse(conversation, lambda: iter(prompts))
     return client
 
 
 def test_answers_are_streamed_and_added_to_the_conversation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    client = talk(
+    client = run_conversation(
         Stream([piece("He"), piece(None), piece("y"), END, USAGE]),
         Stream([piece("Bye", "length")]),
     )
@@ -83,7 +85,7 @@ def test_answers_are_streamed_and_added_to_the_conversation(
     captured = capsys.readouterr()
     assert captured.out == "Hey\nBye\n"
     assert captured.err.startswith("7 tokens in ")
-    assert [(m["role"], m["content"]) for m in client.asked[1]] == [
+    assert [(m["role"], m["content"]) for m in client.requests[1]] == [
         ("system", "be brief"),
         ("user", "one"),
         ("assistant", "Hey"),
@@ -104,9 +106,9 @@ def test_answers_are_streamed_and_added_to_the_conversation(
 def test_prompt_without_complete_answer_is_dropped(
     answer: Stream | Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = talk(answer, Stream([piece("Hey"), END]))
+    client = run_conversation(answer, Stream([piece("Hey"), END]))
 
-    assert [m["content"] for m in client.asked[1]] == ["be brief", "two"]
+    assert [m["content"] for m in client.requests[1]] == ["be brief", "two"]
     captured = capsys.readouterr()
     assert captured.out in {"Hey\n", "He\nHey\n"}
     assert "interrupted" in captured.err or "millrace: " in captured.err
@@ -131,7 +133,7 @@ def test_answer_without_finish_reason_fails(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("status", [401, 404])
 def test_recurring_failure_ends_the_conversation(status: int) -> None:
     with pytest.raises(openai.APIStatusError):
-        talk(refused(status))
+        run_conversation(refused(status))
 
 
 def test_default_model_is_the_first_that_serves_chat() -> None:
@@ -154,11 +156,11 @@ def test_default_model_is_the_first_that_serves_chat() -> None:
     [("deadline_exceeded", ExitCode.TIMEOUT), ("stream_interrupted", ExitCode.FAILED)],
 )
 def test_stream_error_has_an_exit_code(code: str, exit_code: ExitCode) -> None:
-    verdict = describe_failure(openai.APIError("It broke.", REQUEST, body={"code": code}))
+    failure = describe_failure(openai.APIError("It broke.", REQUEST, body={"code": code}))
 
-    assert verdict is not None
-    assert verdict.exit_code is exit_code
-    assert verdict.message == f"It broke. ({code})"
+    assert failure is not None
+    assert failure.exit_code is exit_code
+    assert failure.message == f"It broke. ({code})"
 
 
 def test_stdin_accepts_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

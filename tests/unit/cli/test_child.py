@@ -14,8 +14,8 @@ from cli.stack.processes.role_children import CONTROL_PLANE, MODULES, role_child
 
 
 def test_niceness_lowers_the_priority(tmp_path: Path) -> None:
-    waits = (sys.executable, "-c", "import time; time.sleep(60)")
-    process = spawn(Child(name="nice", argv=waits, niceness=7), tmp_path)
+    sleeps = (sys.executable, "-c", "import time; time.sleep(60)")
+    process = spawn(Child(name="nice", argv=sleeps, niceness=7), tmp_path)
     try:
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
         group = Path(f"/proc/{process.pid}/autogroup")
@@ -27,13 +27,13 @@ def test_niceness_lowers_the_priority(tmp_path: Path) -> None:
 
 def test_only_bulk_roles_have_a_lower_priority() -> None:
     children = [role_child(name, role, {}) for name, (role, _, _) in CONTROL_PLANE.items()]
-    ahead = {child.name for child in children if child.niceness == 0}
-    assert ahead == {"api", "batcher-interactive"}
+    unchanged = {child.name for child in children if child.niceness == 0}
+    assert unchanged == {"api", "batcher-interactive"}
     assert role_child("gpu-consumer-1", "gpu-consumer", {}).niceness == 0
 
 
-def where_from(command: tuple[str, ...], module: str) -> tuple[str, ...]:
-    """Put in the place of a role what prints where its module would come from."""
+def import_path_command(command: tuple[str, ...], module: str) -> tuple[str, ...]:
+    """Return a command that prints the file from which a role would import its module."""
     top = module.partition(".")[0]
     return (*command[: command.index("-m")], "-c", f"import {top}; print({top}.__file__)")
 
@@ -43,7 +43,7 @@ def test_role_does_not_import_from_the_working_directory(role: str, tmp_path: Pa
     module = MODULES[role][0]
     (tmp_path / module.partition(".")[0]).with_suffix(".py").touch()
 
-    command = where_from(role_command(role), module)
+    command = import_path_command(role_command(role), module)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert not Path(done.stdout.strip()).is_relative_to(tmp_path)
@@ -52,14 +52,14 @@ def test_role_does_not_import_from_the_working_directory(role: str, tmp_path: Pa
 def test_subprocesses_of_a_role_do_not_import_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[dict[str, str]] = []
-    monkeypatch.setattr(os, "execve", lambda _, __, env: ran.append(env))
+    environments: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execve", lambda _, __, env: environments.append(env))
     run_command.run("api")
     child = role_child("api", "api", {})
     (tmp_path / "api.py").touch()
     command = (sys.executable, "-c", "import api; print(api.__file__)")
 
-    for env in (ran[0], {**os.environ, **child.env}):
+    for env in (environments[0], {**os.environ, **child.env}):
         done = subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
         )
@@ -69,13 +69,13 @@ def test_subprocesses_of_a_role_do_not_import_from_the_working_directory(
 def test_role_runs_in_the_working_directory_of_the_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a relative path that the stack has read means the same to the role."""
+    """Relative paths in variables then mean the same for the stack and the role."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    tells = (sys.executable, "-c", "import os; print(os.getcwd())")
+    prints_folder = (sys.executable, "-c", "import os; print(os.getcwd())")
 
-    process = spawn(replace(role_child("api", "api", {}), argv=tells), tmp_path)
+    process = spawn(replace(role_child("api", "api", {}), argv=prints_folder), tmp_path)
     assert process._popen.wait(20) == 0
     process.kill_and_reap()
 

@@ -48,8 +48,8 @@ def test_id_is_one_path_segment(verb: str, request_line: str) -> None:
 
 
 def test_event_types_are_stripped() -> None:
-    made = {"id": "whe_1", "object": "webhook_endpoint", "signing_secret": "whsec_1"}
-    with serving(Answer(made)) as server:
+    created = {"id": "whe_1", "object": "webhook_endpoint", "signing_secret": "whsec_1"}
+    with serving(Answer(created)) as server:
         done = millrace(server.url, "webhooks", "create", "https://example.com", "--events", "a, b")
 
     assert done.exit_code == ExitCode.OK, done.output

@@ -26,14 +26,14 @@ from tests.unit.cli.batches import batch
 
 
 def finished(
-    folder: Path, asked: list[str], answered: list[str], refused: list[str], **counts: int
+    folder: Path, requested: list[str], answered: list[str], failed: list[str], **counts: int
 ) -> FinishedJob:
     files = JobFiles.of(folder, "job")
-    write_requests(files.requests, "/v1/embeddings", ((name, {}) for name in asked))
-    for path, names in ((files.results, answered), (files.errors, refused)):
+    write_requests(files.requests, "/v1/embeddings", ((name, {}) for name in requested))
+    for path, names in ((files.results, answered), (files.errors, failed)):
         path.write_bytes(b"".join(msgspec.json.encode({"custom_id": n}) + b"\n" for n in names))
-    sums = {"succeeded": len(answered), "failed": len(refused), "cancelled": 0, "expired": 0}
-    progress = JobProgress(JobState.COMPLETED, len(asked), **(sums | counts))
+    sums = {"succeeded": len(answered), "failed": len(failed), "cancelled": 0, "expired": 0}
+    progress = JobProgress(JobState.COMPLETED, len(requested), **(sums | counts))
     return FinishedJob(progress, files, seconds=2.0, tokens=0, first_result_at_s=0.0)
 
 
@@ -45,7 +45,7 @@ def test_complete_job_has_no_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answered", "refused", "problem"),
+    ("answered", "failed", "problem"),
     [
         (["a", "c"], [], "1 requests are missing in both files"),
         (["a", "b", "b", "c"], [], "1 requests were answered more than once"),
@@ -56,9 +56,9 @@ def test_complete_job_has_no_problems(tmp_path: Path) -> None:
     ],
 )
 def test_each_violation_is_found(
-    tmp_path: Path, answered: list[str], refused: list[str], problem: str
+    tmp_path: Path, answered: list[str], failed: list[str], problem: str
 ) -> None:
-    assert problem in find_problems(finished(tmp_path, ["a", "b", "c"], answered, refused))
+    assert problem in find_problems(finished(tmp_path, ["a", "b", "c"], answered, failed))
 
 
 def test_counters_must_match_the_files(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def as_base64(vector: list[float]) -> str:
 
 
 class UnendingJob:
-    """Stands for the official client and a job that goes on for ever."""
+    """A stand-in for the client, with a job that never ends."""
 
     def __init__(self) -> None:
         self.files = SimpleNamespace(create=lambda **_: SimpleNamespace(id="file-1"))

@@ -14,22 +14,22 @@ from cli.stack.processes.child import Child
 
 @pytest.fixture(autouse=True)
 def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a process that ends at once stand for the stack."""
+    """Replace the stack by a process that ends at once."""
 
-    def stands_for(_models: Mapping[str, Path], _data: Path) -> Child:
+    def short_process(_models: Mapping[str, Path], _data: Path) -> Child:
         return Child(name="up", argv=(sys.executable, "-c", "print('ready')"))
 
-    monkeypatch.setattr(demo_stack, "_up", stands_for)
+    monkeypatch.setattr(demo_stack, "_up", short_process)
 
 
 @pytest.mark.parametrize("failure", [StackTimeoutError(), RuntimeError("a job failed")])
 def test_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
-    kept = tmp_path / "logs"
+    logs = tmp_path / "logs"
 
-    with pytest.raises(type(failure)), demo_stack.demo_stack({}, kept):
+    with pytest.raises(type(failure)), demo_stack.demo_stack({}, logs):
         raise failure
 
-    assert (kept / "up.log").is_file()
+    assert (logs / "up.log").is_file()
 
 
 def test_keep_logs_copies_the_logs_without_a_failure(tmp_path: Path) -> None:
@@ -47,18 +47,18 @@ def test_success_keeps_no_logs(tmp_path: Path) -> None:
 
 
 def test_folder_of_a_killed_demo_is_removed(tmp_path: Path) -> None:
-    left, kept = tmp_path / "millrace-demo-left", tmp_path / "millrace-demo-data"
+    stale, unlocked = tmp_path / "millrace-demo-stale", tmp_path / "millrace-demo-data"
     other = tmp_path / "else"
-    for folder in (left, kept, other):
+    for folder in (stale, unlocked, other):
         (folder / "data" / "logs").mkdir(parents=True)
-    (left / "demo.lock").touch()
+    (stale / "demo.lock").touch()
 
     demo_stack.remove_stale_folders(tmp_path, time.time())
-    assert left.exists(), "it may be of a demo that begins"
+    assert stale.exists(), "a starting demo may not have locked it yet"
     demo_stack.remove_stale_folders(tmp_path, time.time() + 120)
 
-    assert not left.exists()
-    assert kept.exists(), "a folder that somebody named so is no demo's"
+    assert not stale.exists()
+    assert unlocked.exists(), "a folder without a lock file is not of a demo"
     assert other.exists()
 
 

@@ -13,10 +13,10 @@ from cli.stack.services.embedded_postgres import EmbeddedPostgres, _create_owned
 
 
 def test_slow_pg_isready_means_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dawdle(command: tuple[str, ...], *, timeout: float, **_: object) -> None:
+    def time_out(command: tuple[str, ...], *, timeout: float, **_: object) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(subprocess, "run", dawdle)
+    monkeypatch.setattr(subprocess, "run", time_out)
     assert not EmbeddedPostgres(tmp_path).is_ready()
 
 
@@ -27,8 +27,8 @@ def test_socket_folder_of_another_user_is_refused(
     _create_owned_folder(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
 
-    stranger = os.geteuid() + 40_000
-    monkeypatch.setattr(os, "geteuid", lambda: stranger)
+    other_user = os.geteuid() + 40_000
+    monkeypatch.setattr(os, "geteuid", lambda: other_user)
     with pytest.raises(StackError, match="belongs to another user"):
         _create_owned_folder(folder)
 
@@ -39,7 +39,7 @@ def test_socket_folder_is_removed_when_empty(
     monkeypatch.setattr(EmbeddedPostgres, "_unprivileged_prefix", lambda _: ())
     data = tmp_path / ("d" * 100)
     (data / "postgres" / "cluster").mkdir(parents=True)
-    with tempfile.TemporaryDirectory(dir="/tmp") as shared:  # a short path, which pytest's is not
+    with tempfile.TemporaryDirectory(dir="/tmp") as shared:  # pytest's path is too long
         monkeypatch.setattr("tempfile.tempdir", shared)
         server = EmbeddedPostgres(data)
         server.prepare()
@@ -47,7 +47,7 @@ def test_socket_folder_is_removed_when_empty(
 
         (folder / "socket").touch()
         server.remove_socket_folder()
-        assert folder.exists(), "somebody may still use it"
+        assert folder.exists(), "a server may still use it"
         (folder / "socket").unlink()
         server.remove_socket_folder()
         server.remove_socket_folder()
@@ -75,7 +75,9 @@ def test_root_without_user_namespaces_is_refused(
 
 
 def test_url_escapes_the_socket_folder() -> None:
-    with tempfile.TemporaryDirectory(prefix="a+b%41&c=d #e?") as folder:  # a socket's path is short
+    with tempfile.TemporaryDirectory(
+        prefix="a+b%41&c=d #e?"
+    ) as folder:  # pytest's path is too long
         url = make_url(EmbeddedPostgres(Path(folder)).url)
 
     assert url.query["host"] == str(Path(folder) / "postgres" / "socket")

@@ -36,10 +36,10 @@ def test_status_omits_empty_fields() -> None:
 
 def test_status_shows_the_first_validation_errors() -> None:
     rows = status_rows(batch("failed", errors=INVALID))
-    told = [text for name, text in rows if name == "error"]
+    errors = [text for name, text in rows if name == "error"]
 
-    assert told[0] == "line 1: It is not JSON. (invalid_json_line)"
-    assert told[-1].startswith("and 2 more")
+    assert errors[0] == "line 1: It is not JSON. (invalid_json_line)"
+    assert errors[-1].startswith("and 2 more")
 
 
 def test_list_row_matches_the_headers() -> None:

@@ -21,7 +21,7 @@ STREAM = HEAD + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\
 Respond = Callable[[asyncio.StreamWriter], None]
 
 
-def whole(status: bytes, body: bytes) -> bytes:
+def response(status: bytes, body: bytes) -> bytes:
     return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
@@ -87,7 +87,7 @@ async def calls_until(
 
 
 async def test_response_is_timed_to_its_first_and_last_byte() -> None:
-    answer = whole(b"200 OK", b"x" * 100)
+    answer = response(b"200 OK", b"x" * 100)
     call = await one_call(answer[:60], answer[60:])
     assert call.error == ""
     assert 0 < call.first_wait_s <= call.latency_s
@@ -105,8 +105,8 @@ async def test_events_are_counted_in_blocks_of_any_size(size: int) -> None:
 @pytest.mark.parametrize(
     ("parts", "error"),
     [
-        ([whole(b"503 Away", b'{"error":{"code":"no_capacity"}}')], "503 no_capacity"),
-        ([whole(b"500 Oops", b"<html>")], "500"),
+        ([response(b"503 Unavailable", b'{"error":{"code":"no_capacity"}}')], "503 no_capacity"),
+        ([response(b"500 Oops", b"<html>")], "500"),
         ([STREAM, chunk(b'data: {"a":1}\n\n'), chunk(b"")], "broken stream"),
         (
             [STREAM, chunk(b'data: {"error":{"code":"stream_interrupted"}}\n\n'), chunk(b"")],
@@ -122,14 +122,14 @@ async def test_failed_call_has_an_error(parts: list[bytes], error: str) -> None:
 
 
 async def test_clients_repeat_calls() -> None:
-    async with served(whole(b"200 OK", b"{}")) as target:
+    async with served(response(b"200 OK", b"{}")) as target:
         result = await calls_until(target, lambda result: len(result.latencies_s) > 3, clients=3)
     assert result.errors == {}
     assert len(result.latencies_s) == len(result.first_waits_s)
 
 
 async def test_clients_stop_after_the_duration() -> None:
-    async with served(whole(b"200 OK", b"{}")) as target, asyncio.timeout(20):
+    async with served(response(b"200 OK", b"{}")) as target, asyncio.timeout(20):
         result = await run_load(target, client_count=3, seconds=0.3, call_timeout_s=20)
     assert result.errors == {}
     assert result.seconds >= 0.3

@@ -69,7 +69,7 @@ def test_new_file_follows_the_umask(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_link_remains_a_link(tmp_path: Path, exists: bool) -> None:
-    folder, link = tmp_path / "else", tmp_path / "out.jsonl"
+    folder, link = tmp_path / "folder", tmp_path / "out.jsonl"
     folder.mkdir()
     link.symlink_to(folder / "real.jsonl")
     if exists:

@@ -21,8 +21,8 @@ def refusal(status: int) -> Answer:
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait between tries."""
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry without a pause."""
     monkeypatch.setattr(result_events, "_PAUSE_S", 0.0)
     monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.0)
 
@@ -34,7 +34,7 @@ def test_transient_error_reconnects_after_the_last_event(status: int) -> None:
 
     assert [event.sequence for event in found] == [1, 2, 3]
     assert server.seen == [PATH] * 6
-    assert [asked["last-event-id"] for asked in server.headers] == ["0", *["1"] * 5]
+    assert [headers["last-event-id"] for headers in server.headers] == ["0", *["1"] * 5]
 
 
 def test_refused_stream_raises() -> None:

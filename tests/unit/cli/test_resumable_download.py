@@ -14,12 +14,12 @@ CONTENT = bytes(range(256)) * 40
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait between tries."""
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry without a pause."""
     monkeypatch.setattr(resumable_download, "_PAUSE_S", 0.0)
 
 
-def copied(plan: Plan) -> bytes:
+def downloaded(plan: Plan) -> bytes:
     sink = io.BytesIO()
     download_file(connect(plan.url, "sk-1"), "file-1", sink, "out.jsonl")
     return sink.getvalue()
@@ -27,11 +27,11 @@ def copied(plan: Plan) -> bytes:
 
 def test_interrupted_download_is_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     with serving_file(Plan(CONTENT, cuts=[0, 100, 5_000, 1])) as plan:
-        assert copied(plan) == CONTENT
+        assert downloaded(plan) == CONTENT
 
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1, "once, however often"
-    assert "The download was interrupted: received 0 of 10,240 bytes. Retrying for 60 s." in told
+    written = capsys.readouterr().err
+    assert written.count("\n") == 1, "one note for all interruptions"
+    assert "The download was interrupted: received 0 of 10,240 bytes. Retrying for 60 s." in written
     assert plan.ranges == [
         (None, None),
         (None, None),
@@ -44,12 +44,12 @@ def test_interrupted_download_is_resumed(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_transient_status_is_retried(status: int) -> None:
     with serving_file(Plan(CONTENT, statuses=[status] * 4)) as plan:
-        assert copied(plan) == CONTENT
+        assert downloaded(plan) == CONTENT
 
 
 def test_refused_download_raises() -> None:
     with serving_file(Plan(CONTENT, statuses=[404])) as plan, pytest.raises(openai.NotFoundError):
-        copied(plan)
+        downloaded(plan)
 
 
 def test_download_fails_after_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +58,13 @@ def test_download_fails_after_silence(monkeypatch: pytest.MonkeyPatch) -> None:
         serving_file(Plan(CONTENT, cuts=[100])) as plan,
         pytest.raises(DownloadInterruptedError, match=r"received 100 of 10,240 bytes"),
     ):
-        copied(plan)
+        downloaded(plan)
 
     with (
         serving_file(Plan(CONTENT, statuses=[503])) as plan,
         pytest.raises(openai.InternalServerError),
     ):
-        copied(plan)
+        downloaded(plan)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_response_with_another_range_is_discarded(is_ranged: bool, shift: int) -
         serving_file(Plan(CONTENT, cuts=[100], is_ranged=is_ranged, shift=shift)) as plan,
         pytest.raises(DownloadInterruptedError, match="100 of"),
     ):
-        copied(plan)
+        downloaded(plan)
 
 
 def test_empty_file_needs_no_content_request() -> None:
     with serving_file(Plan(b"")) as plan:
-        assert copied(plan) == b""
+        assert downloaded(plan) == b""
 
     assert plan.ranges == []

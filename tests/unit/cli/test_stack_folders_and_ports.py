@@ -51,16 +51,16 @@ def test_ports_change_when_one_is_taken(tmp_path: Path) -> None:
 
 
 def test_reserved_ports_are_not_chosen_by_another_process(tmp_path: Path) -> None:
-    ours = reserve_ports(tmp_path / "ours.json", NAMES, random.Random(5))
-    chooses = (
+    own = reserve_ports(tmp_path / "own.json", NAMES, random.Random(5))
+    program = (
         "import random, sys; from pathlib import Path; "
         "from cli.stack.processes.ports import reserve_ports; "
         "reserve_ports(Path(sys.argv[1]), ('broker', 'controller'), random.Random(5))"
     )
     path = tmp_path / "theirs.json"
-    subprocess.run([sys.executable, "-c", chooses, str(path)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, timeout=30)
 
-    assert not {*ours.values()} & {*json.loads(path.read_text()).values()}  # nobody listens yet
+    assert not {*own.values()} & {*json.loads(path.read_text()).values()}  # no server listens yet
 
 
 def test_socket_folder_is_in_a_short_data_folder() -> None:
@@ -107,11 +107,9 @@ def test_index_size_covers_a_segment() -> None:
     lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
     properties = dict(line.split("=", 1) for line in lines)
     entries = int(properties["log.segment.bytes"]) // 4096  # Kafka's log.index.interval.bytes
-    bytes_of_an_entry_of_the_time_index = 12
+    time_index_entry_bytes = 12
 
-    assert entries * bytes_of_an_entry_of_the_time_index < int(
-        properties["log.index.size.max.bytes"]
-    )
+    assert entries * time_index_entry_bytes < int(properties["log.index.size.max.bytes"])
 
 
 def test_data_folder_is_locked_for_one_stack(tmp_path: Path) -> None:
@@ -131,9 +129,9 @@ def test_is_locked_does_not_block_a_stack(tmp_path: Path, monkeypatch: pytest.Mo
         assert is_locked(tmp_path)
     assert not is_locked(tmp_path)
 
-    looking = os.open(tmp_path / "stack.lock", os.O_RDONLY)
-    fcntl.flock(looking, fcntl.LOCK_SH)
-    monkeypatch.setattr("time.sleep", lambda _: os.close(looking))
+    reader = os.open(tmp_path / "stack.lock", os.O_RDONLY)
+    fcntl.flock(reader, fcntl.LOCK_SH)
+    monkeypatch.setattr("time.sleep", lambda _: os.close(reader))
     with lock_data_folder(tmp_path):
         pass
 

@@ -17,7 +17,7 @@ MILLRACE = f"{sys.executable} -m cli.main"
 
 
 def shell(command: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a line of bash, in which $MILLRACE is the command."""
+    """Run a line of bash; $MILLRACE is the command."""
     return subprocess.run(
         ["bash", "-c", command],
         check=False,
@@ -27,9 +27,9 @@ def shell(command: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-@pytest.mark.parametrize("asked", ["topics list -o json", "topics list", "--help"])
-def test_full_stdout_fails_the_command(asked: str) -> None:
-    done = shell(f"$MILLRACE {asked} > /dev/full")
+@pytest.mark.parametrize("command", ["topics list -o json", "topics list", "--help"])
+def test_full_stdout_fails_the_command(command: str) -> None:
+    done = shell(f"$MILLRACE {command} > /dev/full")
 
     assert done.returncode == ExitCode.FAILED
     assert done.stderr.startswith(b"millrace: ")
@@ -37,10 +37,12 @@ def test_full_stdout_fails_the_command(asked: str) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("form", ["json", "table"])
-def test_closed_pipe_ends_the_command_quietly(form: str) -> None:
-    # The pipe has no reader any more before the command begins.
-    done = shell(f"exec 3> >(exec true); wait $!; $MILLRACE topics list -o {form} >&3; echo $? >&2")
+@pytest.mark.parametrize("output_format", ["json", "table"])
+def test_closed_pipe_ends_the_command_quietly(output_format: str) -> None:
+    # The reader of the pipe ends before the command starts.
+    done = shell(
+        f"exec 3> >(exec true); wait $!; $MILLRACE topics list -o {output_format} >&3; echo $? >&2"
+    )
 
     assert done.stderr == b"1\n"
 
@@ -58,10 +60,10 @@ def test_closed_streams_become_dev_null() -> None:
 
 
 def latin_1(monkeypatch: pytest.MonkeyPatch, name: str, content: bytes = b"") -> io.BytesIO:
-    """Put a strict stream of Latin-1 in the place of a standard one, and return its bytes."""
-    held = io.BytesIO(content)
-    monkeypatch.setattr(sys, name, io.TextIOWrapper(held, encoding="latin-1"))
-    return held
+    """Replace a standard stream by a strict Latin-1 stream; return its buffer."""
+    content_bytes = io.BytesIO(content)
+    monkeypatch.setattr(sys, name, io.TextIOWrapper(content_bytes, encoding="latin-1"))
+    return content_bytes
 
 
 def test_unencodable_output_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,26 +11,26 @@ from cli.main import app
 from cli.stack.embedded_stack import StackOptions
 from cli.stack.processes.role_children import refuse_reserved_variables, shared_env
 
-OUTSIDE = {
+EXTERNAL = {
     "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092",
     "MILLRACE_DATABASE_URL": "postgresql://elsewhere/millrace",
     "MILLRACE_OBJECTS_KIND": "s3",
     "MILLRACE_OBJECTS_ROOT": "/elsewhere",
 }
-"""What names services of somebody else."""
+"""Variables that name external services."""
 
 
 @pytest.fixture(autouse=True)
 def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave logs and signals of this process, which runs other tests too, as they are."""
+    """Do not change the logging and the signal handlers of the test process."""
     monkeypatch.setattr("cli.stack.up_command.configure_logs", lambda _: None)
     monkeypatch.setattr("cli.stack.up_command.stop_on_signals", threading.Event)
-    for name in OUTSIDE:  # which tests of services may have been given
+    for name in EXTERNAL:  # set where tests use external services
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--port", "99999"], "--port"),
         (["--port", "-1"], "--port"),
@@ -44,13 +44,13 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_invalid_option_is_wrong_usage(arguments: list[str], told: str, tmp_path: Path) -> None:
+def test_invalid_option_is_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
 
     done = CliRunner().invoke(app, ["up", "--data", str(data), *arguments])
 
     assert done.exit_code == ExitCode.USAGE, done.output
-    assert told in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert done.stdout == ""
     assert not data.exists()
 
@@ -75,7 +75,7 @@ def test_uncreatable_data_folder_is_one_error_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("MILLRACE_API_PORT", "give --port"),
         ("MILLRACE_API_HOST", "127.0.0.1 only"),
@@ -86,7 +86,7 @@ def test_uncreatable_data_folder_is_one_error_line() -> None:
     ],
 )
 def test_reserved_variable_is_refused(
-    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "simulated" if name == "MILLRACE_ENGINE_KIND" else "1")
 
@@ -94,26 +94,28 @@ def test_reserved_variable_is_refused(
 
     assert done.exit_code == ExitCode.USAGE, done.output
     assert name in done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"), [([], "7"), (["--simulated-concurrency", "9"], "9")], ids=str
+    ("options", "concurrency"), [([], "7"), (["--simulated-concurrency", "9"], "9")], ids=str
 )
 def test_engine_options_override_variables(
-    given: list[str], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], concurrency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[StackOptions] = []
+    started: list[StackOptions] = []
     monkeypatch.setenv("MILLRACE_ENGINE_CONCURRENCY", "7")
     monkeypatch.setenv("MILLRACE_ENGINE_SIMULATED_LATENCY_MS", "5")
-    monkeypatch.setattr("cli.stack.up_command._run", lambda options, _: asked.append(options))
+    monkeypatch.setattr(
+        "cli.stack.up_command._run", lambda stack_options, _: started.append(stack_options)
+    )
 
-    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data"), *given])
+    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data"), *options])
 
     assert done.exit_code == 0, done.output
-    assert asked[0].engine_env["MILLRACE_ENGINE_CONCURRENCY"] == wanted
-    assert asked[0].engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] == "5.0"
+    assert started[0].engine_env["MILLRACE_ENGINE_CONCURRENCY"] == concurrency
+    assert started[0].engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] == "5.0"
 
 
 KAFKA = {"MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092"}
@@ -152,17 +154,17 @@ def test_partial_installation_is_refused(
     done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
 
     assert done.exit_code == ExitCode.USAGE, done.output
-    _, told = done.stderr.split(": set ")
-    assert [name for name in missing if name not in told] == []
+    _, message = done.stderr.split(": set ")
+    assert [name for name in missing if name not in message] == []
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", EXTERNAL)
 def test_demo_refuses_external_services(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(name, OUTSIDE[name])
-    monkeypatch.setattr("cli.demo.demo_command._demo", lambda *_: pytest.fail("it began"))
+    monkeypatch.setenv(name, EXTERNAL[name])
+    monkeypatch.setattr("cli.demo.demo_command._demo", lambda *_: pytest.fail("it started"))
 
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "out")])
 

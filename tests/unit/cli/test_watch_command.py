@@ -12,10 +12,10 @@ from cli.main import app
 
 
 @pytest.mark.parametrize(
-    "asked", [("watch", "batch_1"), ("submit", "in.jsonl", "--endpoint", "/v1/embeddings")]
+    "arguments", [("watch", "batch_1"), ("submit", "in.jsonl", "--endpoint", "/v1/embeddings")]
 )
 def test_watch_times_out_when_the_server_does_not_answer(
-    asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("in.jsonl").write_bytes(b"{}\n")
@@ -23,7 +23,7 @@ def test_watch_times_out_when_the_server_does_not_answer(
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         env = {"MILLRACE_URL": url, "MILLRACE_KEY": "sk-none"}
         began_s = time.monotonic()
-        done = CliRunner().invoke(app, ["batch", *asked, "--timeout", "1"], env=env)
+        done = CliRunner().invoke(app, ["batch", *arguments, "--timeout", "1"], env=env)
 
     assert done.exit_code == ExitCode.TIMEOUT, done.output
     assert time.monotonic() - began_s < 10

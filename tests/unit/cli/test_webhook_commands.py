@@ -5,8 +5,8 @@ from cli.admin.webhook_commands import last_try_text, state_text
 
 def test_state_has_the_reason_of_a_disabled_endpoint() -> None:
     assert state_text({"millrace": {"enabled": True, "disabled_reason": None}}) == "enabled"
-    assert state_text({"millrace": {"enabled": False, "disabled_reason": "gone"}}) == (
-        "disabled: gone"
+    assert state_text({"millrace": {"enabled": False, "disabled_reason": "unreachable"}}) == (
+        "disabled: unreachable"
     )
 
 
