@@ -64,7 +64,7 @@ class KeyMissingError(CommandError):
     exit_code = ExitCode.AUTH
 
 
-class JobNotEndedError(CommandError):
+class JobStillRunningError(CommandError):
     """The job has not ended yet."""
 
     exit_code = ExitCode.CONFLICT

@@ -4,8 +4,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cli.batch.job_views import time_text
-from cli.client import (
+from cli.api_client import (
     DEFAULT_URL,
     KeyOption,
     UrlOption,
@@ -14,6 +13,7 @@ from cli.client import (
     path_segment,
     require_id,
 )
+from cli.batch.job_views import time_text
 from cli.exits import EXIT_CODES_HELP
 from cli.output_tables import FormatOption, OutputFormat, write_output
 

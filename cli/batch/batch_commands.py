@@ -4,13 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.batch.batch_options import ErrorsOption, IdArgument, OutputOption
-from cli.batch.job_progress import job_exit_code, progress_of
-from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_rows
-from cli.batch.output_targets import STDOUT, open_targets
-from cli.batch.submit_command import submit
-from cli.batch.watch_command import watch
-from cli.client import (
+from cli.api_client import (
     DEFAULT_URL,
     KeyOption,
     QuietOption,
@@ -19,7 +13,13 @@ from cli.client import (
     drop_none,
     path_segment,
 )
-from cli.exits import EXIT_CODES_HELP, ExitCode, JobNotEndedError
+from cli.batch.batch_options import ErrorsOption, IdArgument, OutputOption
+from cli.batch.job_progress import job_exit_code, progress_of
+from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_rows
+from cli.batch.output_targets import STDOUT, open_targets
+from cli.batch.submit_command import submit
+from cli.batch.watch_command import watch
+from cli.exits import EXIT_CODES_HELP, ExitCode, JobStillRunningError
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 
 app = typer.Typer(
@@ -62,7 +62,9 @@ def results(
     batch = client.batches.retrieve(job)
     progress = progress_of(batch)
     if not progress.has_ended:
-        raise JobNotEndedError(f"The job is {progress.state}; `millrace batch watch {job}` waits.")
+        raise JobStillRunningError(
+            f"The job is {progress.state}; `millrace batch watch {job}` waits."
+        )
     with open_targets(output or STDOUT, errors, quiet=quiet) as download_files:
         download_files(client, batch)
     code = job_exit_code(progress)

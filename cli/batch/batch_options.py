@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.client import require_id
+from cli.api_client import require_id
 from core.urgency import PRIORITY_MAX, PRIORITY_MIN
 
 IdArgument: TypeAlias = Annotated[

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.batch.batch_options import IdArgument, PriorityOption
-from cli.batch.input_upload import FILE_HELP, uploaded_input
-from cli.client import (
+from cli.api_client import (
     DEFAULT_URL,
     KeyOption,
     UrlOption,
@@ -16,6 +14,8 @@ from cli.client import (
     extension_fields,
     path_segment,
 )
+from cli.batch.batch_options import IdArgument, PriorityOption
+from cli.batch.input_upload import FILE_HELP, uploaded_input
 
 if TYPE_CHECKING:
     from openai.types import Batch

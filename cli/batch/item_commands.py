@@ -5,11 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.batch.batch_options import IdArgument
-from cli.batch.job_progress import job_exit_code, progress_of
-from cli.batch.job_views import time_text
-from cli.batch.result_events import follow_results
-from cli.client import (
+from cli.api_client import (
     DEFAULT_URL,
     KeyOption,
     UrlOption,
@@ -19,6 +15,10 @@ from cli.client import (
     path_segment,
     require_id,
 )
+from cli.batch.batch_options import IdArgument
+from cli.batch.job_progress import job_exit_code, progress_of
+from cli.batch.job_views import time_text
+from cli.batch.result_events import follow_results
 from cli.exits import ExitCode
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from cli.batch.job_progress import JobProgress, progress_of
+from cli.batch.job_progress import JobStatus, progress_of
 
 if TYPE_CHECKING:
     from openai.types import Batch
@@ -93,7 +93,7 @@ class _OutcomesColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """See `ProgressColumn`."""
-        job: JobProgress | None = task.fields.get("job")
+        job: JobStatus | None = task.fields.get("job")
         counts = {} if job is None else {name: getattr(job, name) for name in OUTCOME_STYLES}
         shown = [
             (f"{count} {name} ", OUTCOME_STYLES[name]) for name, count in counts.items() if count

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cli.client import transient_errors
+from cli.api_client import transient_errors
 from cli.exits import ExitCode, WaitTimeoutError
 from core.clock import Clock, SystemClock
 from core.states import TERMINAL_STATES, JobState
@@ -25,7 +25,7 @@ UNAVAILABLE_S_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class JobProgress:
+class JobStatus:
     """The state of a job and the number of its items by outcome."""
 
     state: JobState
@@ -46,7 +46,7 @@ class JobProgress:
         return self.state in TERMINAL_STATES
 
 
-def progress_of(batch: "Batch") -> JobProgress:
+def progress_of(batch: "Batch") -> JobStatus:
     """Return the progress of a batch object, by its `millrace` field if it has one."""
     counts = batch.request_counts
     total = counts.total if counts else 0
@@ -54,10 +54,10 @@ def progress_of(batch: "Batch") -> JobProgress:
     if not isinstance(outcomes, dict):
         outcomes = {"succeeded": counts.completed, "failed": counts.failed} if counts else {}
     names = ("succeeded", "failed", "cancelled", "expired")
-    return JobProgress(JobState(batch.status), total, *(int(outcomes.get(n, 0)) for n in names))
+    return JobStatus(JobState(batch.status), total, *(int(outcomes.get(n, 0)) for n in names))
 
 
-def job_exit_code(progress: JobProgress) -> ExitCode:
+def job_exit_code(progress: JobStatus) -> ExitCode:
     """Return the exit code for a job that has ended."""
     assert progress.has_ended, progress.state
     if progress.state is not JobState.COMPLETED:

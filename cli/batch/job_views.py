@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.api_client import extension_fields
 from cli.batch.job_progress import progress_of
-from cli.client import extension_fields
 
 if TYPE_CHECKING:
     from openai.types import Batch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from cli.client import path_segment, transient_errors, with_stream_timeout
+from cli.api_client import path_segment, transient_errors, with_stream_timeout
 from cli.exits import CommandError
 
 if TYPE_CHECKING:

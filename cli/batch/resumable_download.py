@@ -7,8 +7,8 @@ from typing import IO, TYPE_CHECKING, Final
 
 import typer
 
+from cli.api_client import transient_errors
 from cli.batch.job_progress import UNAVAILABLE_S_MAX
-from cli.client import transient_errors
 from cli.exits import CommandError
 from cli.os_errors import name_os_errors
 

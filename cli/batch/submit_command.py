@@ -6,6 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.api_client import (
+    DEFAULT_URL,
+    KeyOption,
+    QuietOption,
+    UrlOption,
+    connect,
+    drop_none,
+    with_time_limit,
+)
 from cli.batch.batch_options import (
     DeduplicateOption,
     ErrorsOption,
@@ -23,15 +32,6 @@ from cli.batch.job_progress import job_exit_code, progress_of
 from cli.batch.job_views import print_outcome, print_validation_errors
 from cli.batch.output_targets import STDOUT, open_targets
 from cli.batch.watch_command import watch_until_ended
-from cli.client import (
-    DEFAULT_URL,
-    KeyOption,
-    QuietOption,
-    UrlOption,
-    connect,
-    drop_none,
-    with_time_limit,
-)
 
 
 def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.api_client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from cli.batch.batch_options import IdArgument, TimeoutOption
 from cli.batch.job_display import JobDisplay
 from cli.batch.job_progress import job_exit_code, progress_of, wait_until_ended
 from cli.batch.job_views import print_outcome, print_validation_errors
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 
 if TYPE_CHECKING:
     import openai

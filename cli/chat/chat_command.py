@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.client import (
+from cli.api_client import (
     DEFAULT_URL,
     KeyOption,
     QuietOption,

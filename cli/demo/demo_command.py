@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cli.client import connect
-from cli.demo.demo_jobs import FinishedJob, JobFiles, find_problems, run_job
+from cli.api_client import connect
+from cli.demo.demo_jobs import DemoFiles, FinishedJob, find_problems, run_job
 from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from cli.demo.demo_report import print_report
 from cli.demo.demo_requests import CHATTER, EMBEDDER, JOBS, DemoJob, write_inputs
@@ -81,5 +81,5 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
 def _run_jobs(endpoint: StackEndpoint, out: Path) -> dict[DemoJob, FinishedJob]:
     client = connect(endpoint.url, endpoint.key)
     return {
-        job: run_job(client, job.name, job.endpoint, JobFiles.of(out, job.name)) for job in JOBS
+        job: run_job(client, job.name, job.endpoint, DemoFiles.of(out, job.name)) for job in JOBS
     }

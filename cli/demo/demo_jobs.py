@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cli.batch.job_display import JobDisplay
-from cli.batch.job_progress import JobProgress, progress_of, wait_until_ended
+from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
 from cli.batch.output_targets import download_to
 from cli.batch.watch_command import poll_job
 from cli.exits import WaitTimeoutError
@@ -29,7 +29,7 @@ class _Line(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class JobFiles:
+class DemoFiles:
     """The paths of a job's three files."""
 
     requests: Path
@@ -37,7 +37,7 @@ class JobFiles:
     errors: Path
 
     @classmethod
-    def of(cls, folder: Path, name: str) -> "JobFiles":
+    def of(cls, folder: Path, name: str) -> "DemoFiles":
         """Return the files of the job `name`."""
         return cls(*(folder / f"{name}.{part}.jsonl" for part in ("requests", "results", "errors")))
 
@@ -46,8 +46,8 @@ class JobFiles:
 class FinishedJob:
     """A job that has ended, its files, and the seconds from upload to its terminal state."""
 
-    progress: JobProgress
-    files: JobFiles
+    progress: JobStatus
+    files: DemoFiles
     seconds: float
     tokens: int
     first_result_at_s: float  # on the monotonic clock
@@ -68,7 +68,7 @@ def write_requests(
             file.write(msgspec.json.encode(line) + b"\n")
 
 
-def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: JobFiles) -> FinishedJob:
+def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: DemoFiles) -> FinishedJob:
     """Upload, create, watch and download a job with the official client.
 
     Raises StackTimeoutError, and the errors of the client.

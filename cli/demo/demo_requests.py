@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.demo.demo_jobs import JobFiles, write_requests
+from cli.demo.demo_jobs import DemoFiles, write_requests
 from cli.demo.demo_texts import DocumentedName
 
 EMBEDDER, CHATTER = "minilm", "tiny-llama"
@@ -38,7 +38,7 @@ def write_inputs(out: Path, documented: Sequence[DocumentedName], prompt_count: 
         CHAT_JOB: _chats([d.name for d in documented], prompt_count),
     }
     for job in JOBS:
-        write_requests(JobFiles.of(out, job.name).requests, job.endpoint, bodies[job])
+        write_requests(DemoFiles.of(out, job.name).requests, job.endpoint, bodies[job])
 
 
 def _embedding(text: str) -> Mapping[str, object]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from cli.client import (
+from cli.api_client import (
     DEFAULT_URL,
     KeyOption,
     UrlOption,
@@ -17,7 +17,7 @@ from cli.client import (
     first_chat_model,
 )
 from cli.exits import ExitCode
-from cli.load.load_clients import LoadResult, percentile, run_load
+from cli.load.load_clients import LoadMeasurement, percentile, run_load
 from cli.load.load_connection import LoadTarget
 from cli.output_tables import FormatOption, OutputFormat, write_output
 
@@ -65,7 +65,7 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
         raise typer.Exit(ExitCode.FAILED)
 
 
-def measures(result: LoadResult, *, stream: bool) -> dict[str, object]:
+def measures(result: LoadMeasurement, *, stream: bool) -> dict[str, object]:
     """Return the measures by name. Times are in milliseconds, empty without a successful call."""
     by_name: dict[str, object] = {
         "seconds": round(result.seconds, 3),

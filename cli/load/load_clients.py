@@ -21,7 +21,7 @@ class ServerUnavailableError(CommandError):
 
 
 @dataclass(slots=True)
-class LoadResult:
+class LoadMeasurement:
     """The calls of all clients that ended within the measured time."""
 
     seconds: float = 0.0
@@ -47,7 +47,7 @@ class LoadResult:
 
 async def run_load(
     target: LoadTarget, *, client_count: int, seconds: float, call_timeout_s: float
-) -> LoadResult:
+) -> LoadMeasurement:
     """Run clients for `seconds`; calls still open then are aborted and not counted.
 
     Raises ServerUnavailableError when the first connection fails.
@@ -57,7 +57,7 @@ async def run_load(
             first = await target.connect()
     except OSError as failure:  # includes TimeoutError
         raise ServerUnavailableError(unreachable_message(target.origin)) from failure
-    result = LoadResult()
+    result = LoadMeasurement()
     began_s = time.perf_counter()
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
@@ -71,7 +71,7 @@ async def run_load(
 async def _repeat_calls(
     target: LoadTarget,
     connection: LoadConnection | None,
-    result: LoadResult,
+    result: LoadMeasurement,
     call_timeout_s: float,
 ) -> None:
     """Send calls until cancelled; reconnect when the connection is closed."""

@@ -9,8 +9,8 @@ import httpx2
 import openai
 import pytest
 
+from cli.api_client import NoChatModelError, first_chat_model
 from cli.chat.chat_command import AnswerInterruptedError, Conversation, converse, read_stdin
-from cli.client import NoChatModelError, first_chat_model
 from cli.exits import ExitCode, describe_failure
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1:9/v1/chat/completions")

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from cli.batch.job_progress import JobProgress
+from cli.batch.job_progress import JobStatus
 from cli.demo.demo_jobs import (
+    DemoFiles,
     FinishedJob,
-    JobFiles,
     custom_ids,
     find_problems,
     run_job,
@@ -28,12 +28,12 @@ from tests.unit.cli.batches import batch
 def finished(
     folder: Path, requested: list[str], answered: list[str], failed: list[str], **counts: int
 ) -> FinishedJob:
-    files = JobFiles.of(folder, "job")
+    files = DemoFiles.of(folder, "job")
     write_requests(files.requests, "/v1/embeddings", ((name, {}) for name in requested))
     for path, names in ((files.results, answered), (files.errors, failed)):
         path.write_bytes(b"".join(msgspec.json.encode({"custom_id": n}) + b"\n" for n in names))
     sums = {"succeeded": len(answered), "failed": len(failed), "cancelled": 0, "expired": 0}
-    progress = JobProgress(JobState.COMPLETED, len(requested), **(sums | counts))
+    progress = JobStatus(JobState.COMPLETED, len(requested), **(sums | counts))
     return FinishedJob(progress, files, seconds=2.0, tokens=0, first_result_at_s=0.0)
 
 
@@ -72,7 +72,7 @@ def test_inputs_of_every_job_are_written(tmp_path: Path) -> None:
 
     write_inputs(tmp_path, documented, prompt_count=7)
 
-    counts = [len(set(custom_ids(JobFiles.of(tmp_path, job.name).requests))) for job in JOBS]
+    counts = [len(set(custom_ids(DemoFiles.of(tmp_path, job.name).requests))) for job in JOBS]
     assert counts == [5, len(QUERIES), 7]
 
 
@@ -110,7 +110,7 @@ class UnendingJob:
 
 def test_job_timeout_is_a_stack_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.demo.demo_jobs.JOB_S_MAX", 0.0)
-    files = JobFiles.of(tmp_path, "texts")
+    files = DemoFiles.of(tmp_path, "texts")
     write_requests(files.requests, "/v1/embeddings", [("a", {})])
 
     with pytest.raises(StackTimeoutError, match="The job texts did not end within 0 s"):

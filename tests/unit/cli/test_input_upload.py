@@ -12,8 +12,8 @@ import openai
 import pytest
 from typer.testing import Result
 
+from cli.api_client import connect
 from cli.batch.input_upload import FileChangedError, rereadable_input, uploaded_input
-from cli.client import connect
 from cli.exits import ExitCode
 from tests.unit.cli.batches import batch
 from tests.unit.cli.commands import millrace

@@ -13,7 +13,7 @@ from cli.batch.job_progress import (
     POLL_TIMEOUT_S_MAX,
     POLL_TIMEOUT_S_MIN,
     UNAVAILABLE_S_MAX,
-    JobProgress,
+    JobStatus,
     job_exit_code,
     poll_pause_s,
     progress_of,
@@ -48,12 +48,12 @@ def wait(
 def test_progress_uses_the_millrace_field() -> None:
     progress = progress_of(batch(millrace=OWN))
 
-    assert progress == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 2, 3)
+    assert progress == JobStatus(JobState.IN_PROGRESS, 10, 4, 1, 2, 3)
     assert progress.ended == 10
 
 
 def test_progress_falls_back_to_request_counts() -> None:
-    assert progress_of(batch()) == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 0, 0)
+    assert progress_of(batch()) == JobStatus(JobState.IN_PROGRESS, 10, 4, 1, 0, 0)
     assert progress_of(batch(request_counts=None)).ended == 0
 
 

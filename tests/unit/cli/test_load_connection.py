@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cli.load.load_clients import (
-    LoadResult,
+    LoadMeasurement,
     ServerUnavailableError,
     _repeat_calls,
     percentile,
@@ -69,13 +69,13 @@ async def one_call(*parts: bytes) -> TimedCall:
 
 async def calls_until(
     target: LoadTarget,
-    is_enough: Callable[[LoadResult], bool],
+    is_enough: Callable[[LoadMeasurement], bool],
     *,
     clients: int = 1,
     timeout_s: float = 20,
-) -> LoadResult:
+) -> LoadMeasurement:
     """Run clients until their results suffice, however slow this machine is."""
-    result = LoadResult()
+    result = LoadMeasurement()
     tasks = [
         asyncio.create_task(_repeat_calls(target, None, result, timeout_s)) for _ in range(clients)
     ]

@@ -5,12 +5,12 @@ from collections import Counter
 
 from cli.batch.background_job_commands import job_fields
 from cli.load.bench_online_command import measure_rows, measures
-from cli.load.load_clients import LoadResult
+from cli.load.load_clients import LoadMeasurement
 
 
-def seen() -> LoadResult:
+def seen() -> LoadMeasurement:
     latencies_s = array("d", [n / 1000 for n in range(1, 101)])
-    return LoadResult(
+    return LoadMeasurement(
         2.0, latencies_s, latencies_s, 400, Counter({"timeout": 1, "503 no_capacity": 2})
     )
 
@@ -28,7 +28,7 @@ def test_measures_have_percentiles_and_error_counts() -> None:
 
 
 def test_measures_without_successful_calls_have_no_times() -> None:
-    found = measures(LoadResult(seconds=1.0), stream=False)
+    found = measures(LoadMeasurement(seconds=1.0), stream=False)
     assert (found["calls"], found["latency_ms"]) == (0, {})
     assert "first_piece_ms" not in found
 

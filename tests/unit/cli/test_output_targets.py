@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.api_client import connect
 from cli.batch import resumable_download
 from cli.batch.output_targets import download_to, open_target
 from cli.batch.resumable_download import DownloadInterruptedError
-from cli.client import connect
 from cli.exits import ExitCode
 from tests.unit.cli.batches import batch
 from tests.unit.cli.commands import millrace

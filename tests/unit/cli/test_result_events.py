@@ -3,9 +3,9 @@
 import openai
 import pytest
 
+from cli.api_client import connect
 from cli.batch import result_events
 from cli.batch.result_events import follow_results
-from cli.client import connect
 from tests.unit.cli.scripted_server import Answer, serving
 
 FIRST = Answer(b'id: 1\ndata: {"sequence":1}\n\n', kind="text/event-stream")

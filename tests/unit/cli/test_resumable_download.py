@@ -5,9 +5,9 @@ import io
 import openai
 import pytest
 
+from cli.api_client import connect
 from cli.batch import resumable_download
 from cli.batch.resumable_download import DownloadInterruptedError, download_file
-from cli.client import connect
 from tests.unit.cli.ranged_server import TAG, Plan, serving_file
 
 CONTENT = bytes(range(256)) * 40

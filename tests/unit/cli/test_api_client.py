@@ -4,7 +4,7 @@ import openai
 import pytest
 from typer.testing import CliRunner
 
-from cli.client import READ_TIMEOUT_S, api_base, checked_key, connect, with_time_limit
+from cli.api_client import READ_TIMEOUT_S, api_base, checked_key, connect, with_time_limit
 from cli.exits import ExitCode, KeyMissingError
 from cli.main import app
 from tests.unit.cli.commands import millrace
