@@ -27,9 +27,9 @@ NAMES = (
     "sync_overhead",
     "online_rate",
     "first_token",
-    "beside_bulk",
+    "online_during_bulk",
 )
-"""Modules of this package, in the order in which they run."""
+"""Modules of `benchmarks.measurements`, in the order in which they run."""
 
 PAIRS, QUICK_PAIRS = 7, 1
 
@@ -62,7 +62,7 @@ def run(name: str, asked: argparse.Namespace, work: Path, note: Callable[[str], 
     """Run one benchmark. Raises VoidRunError."""
     pairs = asked.pairs or (QUICK_PAIRS if asked.quick else PAIRS)
     setup = Setup(work=work, pairs=pairs, items=asked.items, quick=asked.quick, note=note)
-    measure = cast("Benchmark", import_module(f"benchmarks.{name}").measure)
+    measure = cast("Benchmark", import_module(f"benchmarks.measurements.{name}").measure)
     return measure(setup)
 
 

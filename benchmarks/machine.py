@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.inputs import SEED
-from benchmarks.line_children import ROOT
+from benchmarks.children.line_child import ROOT
+from benchmarks.data.input_files import SEED
 
 _PACKAGES = (
     "aiokafka",

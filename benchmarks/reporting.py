@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.intervals import Interval
 from benchmarks.runs import Report, Row
+from benchmarks.statistics.intervals import Interval
 
 _HEAD = ("", "unit", "ours", "peer", "ratio or spread", "goal")
 

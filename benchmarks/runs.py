@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.intervals import Interval
+from benchmarks.statistics.intervals import Interval
 
 
 class VoidRunError(Exception):

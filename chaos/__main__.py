@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.machine import describe
-from chaos.asking import parse, wanted
-from chaos.interrupts import end_by_exceptions
-from chaos.leftovers import sweep
-from chaos.reporting import broken_lines, table
+from chaos.arguments import parse, wanted
+from chaos.installations.stale_folders import sweep
+from chaos.reports.report import broken_lines, table
 from chaos.runs import Run, run_scene
-from chaos.scenes import SCENES
+from chaos.signals import end_by_exceptions
+from chaos.suites import SCENES
 from cli.stack.services.outside_services import named_services
 from topics.settings import CLIENT_LOG
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chaos.failures import DrillError
-from chaos.measures import OTHERS, Measure
-from chaos.reporting import BROKEN_OFF
+from chaos.errors import DrillError
+from chaos.reports.measures import OTHERS, Measure
+from chaos.reports.report import BROKEN_OFF
 
 Judge = Callable[[], Iterable[Measure]]
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.work_folders import work_folder
-from chaos.asking import SEEDS, rerun, skew_s, trials_of
-from chaos.drills.lives import Lives
-from chaos.drills.setting import Setting
-from chaos.evidence import install_triggers
-from chaos.failures import DrillError
-from chaos.histories import Recorder
-from chaos.installation import Installation, installed
-from chaos.leftovers import claim
-from chaos.measures import Measure, summarise
-from chaos.reporting import write_json
+from chaos.arguments import SEEDS, rerun, skew_s, trials_of
+from chaos.clients.history import Recorder
+from chaos.drills.context import Setting
+from chaos.errors import DrillError
+from chaos.installations.installation import Installation, installed
+from chaos.installations.recording_upstream import RecordingUpstream, recording_upstream
+from chaos.installations.stale_folders import claim
+from chaos.observations.database import install_triggers
+from chaos.reports.measures import Measure, summarise
+from chaos.reports.report import write_json
 from chaos.rounds import Round, run_round, told
-from chaos.scenes import Part, Scene
-from chaos.upstream import RecordingUpstream, recording_upstream
+from chaos.suites import Part, Scene
+from chaos.verification.lifecycle import Lives
 
 FURTHER_TRIALS_S = 38 * 60.0
 """What is left of an hour then is enough for the first trials of all that has not been tried."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from chaos import brokers
-from chaos.brokers import Broker
+from chaos.installations import brokers
+from chaos.installations.brokers import Broker
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
 from cli.stack.processes.ports import HOST, accepts, kept_ports

@@ -4,8 +4,8 @@ import sys
 
 import msgspec
 
-from benchmarks.inputs import chat_answer
-from benchmarks.line_children import die_with_parent, say, wait_for_line
+from benchmarks.children.line_child import die_with_parent, say, wait_for_line
+from benchmarks.data.input_files import chat_answer
 from benchmarks.throwaway.wire import BATCHES, RESULTS, Output, Result, decode_items, subscribed
 
 _RECORDS = 20

@@ -4,7 +4,7 @@ import sys
 
 import msgspec
 
-from benchmarks.line_children import die_with_parent, say, wait_for_line
+from benchmarks.children.line_child import die_with_parent, say, wait_for_line
 from benchmarks.throwaway.wire import CHUNK_ITEMS, REQUESTS, Item, Output
 
 

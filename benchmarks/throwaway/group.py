@@ -9,7 +9,7 @@ from typing import Any
 import faust
 import uvloop
 
-from benchmarks.line_children import die_with_parent, say, wait_for_line
+from benchmarks.children.line_child import die_with_parent, say, wait_for_line
 from benchmarks.throwaway.wire import BATCHES, REQUESTS, Output, decode_items
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import psycopg
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.cpu import cpu_by_role, spent
-from benchmarks.inputs import InputFile
-from benchmarks.line_children import LineChild
+from benchmarks.children.line_child import LineChild
+from benchmarks.data.input_files import InputFile
 from benchmarks.runs import Run
-from benchmarks.services import Service, driver_url
+from benchmarks.stacks.services import Service, driver_url
+from benchmarks.stacks.verification import verify_output
+from benchmarks.statistics.cpu import cpu_by_role, spent
 from benchmarks.throwaway.store import TABLE
 from benchmarks.throwaway.wire import PARTITIONS, RECORD_BYTES_MAX, TOPICS
-from benchmarks.verification import verify_output
 
 READY_S_MAX = 60.0
 DONE_S_MAX = 600.0

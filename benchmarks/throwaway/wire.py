@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, Producer
 
-from benchmarks.line_children import say
+from benchmarks.children.line_child import say
 
 REQUESTS, BATCHES, RESULTS = "requests", "batches", "results"
 TOPICS = (REQUESTS, BATCHES, RESULTS)

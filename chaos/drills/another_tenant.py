@@ -2,8 +2,8 @@
 
 from uuid import uuid4
 
-from chaos.clients import Client
-from chaos.drills.setting import Setting
+from chaos.clients.client import Client
+from chaos.drills.context import Setting
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 

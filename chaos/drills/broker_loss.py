@@ -6,21 +6,21 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from chaos import evidence
-from chaos.clients import ENDPOINT, Client, input_lines
-from chaos.drills.acknowledged import judge_jobs
-from chaos.drills.books import Ended, judge_books
+from chaos.checkers import outages
+from chaos.checkers.end_states import CANCEL_ASKED
+from chaos.checkers.recovery import RATE_MIN, rate_before, seconds_to_goal
+from chaos.clients.client import ENDPOINT, Client, input_lines
+from chaos.clients.prober import Prober
+from chaos.drills.context import MODEL, Setting
 from chaos.drills.recovery import SETTLED_S, Sampler, note_samples
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
-from chaos.hosts import wait_until
-from chaos.judges import outages
-from chaos.judges.ends import CANCEL_ASKED
-from chaos.judges.recovery import RATE_MIN, rate_before, seconds_to_goal
-from chaos.measures import Measure
-from chaos.nemeses import services
-from chaos.nemeses.cure import struck
-from chaos.probing import Prober
+from chaos.errors import DrillError
+from chaos.faults import services
+from chaos.faults.healing import struck
+from chaos.installations.hosts import wait_until
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.acknowledged import judge_jobs
+from chaos.verification.reconciliation import Ended, judge_books
 
 ITEMS: Final = 40_000
 SHARE: Final = 0.9
@@ -66,8 +66,8 @@ def _lose(
     setting: Setting, client: Client, job: dict[str, Any], names: list[str], away_s: float
 ) -> list[Measure]:
     engine = setting.running.engine
-    began = evidence.settled(engine)
-    wait_until(lambda: evidence.settled(engine) > began + 500, PROGRESS_S_MAX, "progress")
+    began = database.settled(engine)
+    wait_until(lambda: database.settled(engine) > began + 500, PROGRESS_S_MAX, "progress")
     sampler = Sampler(setting.running)
     is_one = len(names) == 1
     limit_s = ONE_S_MAX if is_one else ALL_S_MAX
@@ -91,7 +91,7 @@ def _lose(
             _require_down(setting, names)
     note_samples(setting, " ".join(names), sampler.samples, lost_s)
     client.cancel(job["id"], time.monotonic() + 60)
-    ended = evidence.all_ended(engine, client, [job["id"]], time.monotonic() + 120)
+    ended = database.all_ended(engine, client, [job["id"]], time.monotonic() + 120)
     time.sleep(away_s if is_one else 0)  # until copies are in sync again
     what = "one broker lost" if is_one else "all brokers lost and back"
     setting.note(f"{' '.join(names)}: {before:.0f} items/s before, back after {took_s:.1f} s")

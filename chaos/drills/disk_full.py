@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import evidence
-from chaos.clients import ENDPOINT, input_lines
-from chaos.drills.acknowledged import judge_files, judge_jobs
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import NotServedError
-from chaos.judges import outages
-from chaos.measures import Measure
-from chaos.nemeses import disk
-from chaos.probing import Prober
+from chaos.checkers import outages
+from chaos.clients.client import ENDPOINT, input_lines
+from chaos.clients.prober import Prober
+from chaos.drills.context import MODEL, Setting
+from chaos.errors import NotServedError
+from chaos.faults import disk
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.acknowledged import judge_files, judge_jobs
 
 SIZE_MB: Final = 256
 HEALTHY_S_MAX: Final = 60.0
@@ -63,7 +63,7 @@ def run(setting: Setting) -> Iterator[Measure]:
     }
     for name, folder in FOLDERS.items():
         yield from _fill(setting, name, setting.running.shape.data / folder, asks)
-    for unhappy in evidence.stuck(setting.running.engine):
+    for unhappy in database.stuck(setting.running.engine):
         setting.note(f"not ended yet: {unhappy}")
     until_s = time.monotonic() + END_S_MAX
     yield judge_files(setting, "P12", CONTENT)
@@ -80,7 +80,7 @@ def _fill(
         full_s = time.time()
         _hold_full(folder, full_s + setting.size(60, 15))
         freed_s = time.time()
-        still = evidence.unended(setting.running.engine, full_s, freed_s - STILL_S)
+        still = database.unended(setting.running.engine, full_s, freed_s - STILL_S)
         took_s = _healthy_after(setting, freed_s)
     finally:
         prober.stop()

@@ -6,15 +6,15 @@ Most of it is vLLM's own start; `recovery` judges what is ours.
 import time
 from typing import Final
 
-from chaos import evidence
-from chaos.clients import input_lines
-from chaos.drills.books import Ended, judge_books
+from chaos.checkers.end_states import CANCEL_ASKED
+from chaos.clients.client import input_lines
+from chaos.drills.context import Setting
 from chaos.drills.recovery import LEAD_S, PROGRESS_S_MAX, watch_kill
-from chaos.drills.setting import Setting
-from chaos.hosts import wait_until
-from chaos.judges.ends import CANCEL_ASKED
-from chaos.measures import Measure
-from chaos.nemeses import processes
+from chaos.faults import processes
+from chaos.installations.hosts import wait_until
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.reconciliation import Ended, judge_books
 
 MODEL: Final = "tiny-llama"
 ITEMS: Final = 60_000
@@ -32,7 +32,7 @@ def run(setting: Setting) -> list[Measure]:
     job = client.create(
         key, client.upload(f"file-{key}", input_lines(ITEMS, MODEL), until_s), until_s
     )
-    wait_until(lambda: evidence.settled(running.engine) > 500, PROGRESS_S_MAX, "progress")
+    wait_until(lambda: database.settled(running.engine) > 500, PROGRESS_S_MAX, "progress")
     (host,) = running.hosts
     recovered = watch_kill(
         setting,
@@ -44,6 +44,6 @@ def run(setting: Setting) -> list[Measure]:
     )
     client.cancel(job["id"], time.monotonic() + 60)
     until_s = time.monotonic() + 180
-    ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
+    ended = database.all_ended(running.engine, client, [job["id"]], until_s)
     done = Ended(ended[job["id"]], ITEMS, CANCEL_ASKED, is_own=None)
     return [recovered, *judge_books(running.engine, client, [done])]

@@ -10,19 +10,19 @@ from typing import Final
 import httpx
 import sqlalchemy as sa
 
-from chaos.clients import ENDPOINT, PASSING, PAUSE_S, Client, input_lines
-from chaos.drills.another_tenant import another_tenant
-from chaos.drills.killed_commits import Killing, slow_commits
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
-from chaos.judges.acceptance import (
+from chaos.checkers.acceptance import (
     acknowledged,
     answers_that_disagree,
     broken_connections,
     lost_answers,
     replays_that_differ,
 )
-from chaos.measures import Measure
+from chaos.clients.client import ENDPOINT, PASSING, PAUSE_S, Client, input_lines
+from chaos.drills.another_tenant import another_tenant
+from chaos.drills.context import MODEL, Setting
+from chaos.drills.killed_commits import Killing, slow_commits
+from chaos.errors import DrillError
+from chaos.reports.measures import Measure
 
 TOLD_S_MAX: Final = 240.0
 THREADS: Final = 50

@@ -8,9 +8,9 @@ from typing import Final, Self
 
 import sqlalchemy as sa
 
-from chaos.drills.setting import Setting
-from chaos.nemeses.cure import missed
-from chaos.nemeses.processes import kill
+from chaos.drills.context import Setting
+from chaos.faults.healing import missed
+from chaos.faults.processes import kill
 
 KILLS: Final = 4
 _PAUSE_S: Final = 0.01

@@ -7,18 +7,18 @@ import random
 import time
 from typing import Final
 
-from chaos import evidence
-from chaos.clients import input_lines
-from chaos.counters import added, counted, refused
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.setting import MODEL, Setting
-from chaos.drills.stops import Stop, judge_stops, lost_in, with_enough_losses
-from chaos.hosts import wait_until
-from chaos.judges.ends import CANCEL_ASKED
-from chaos.measures import Measure
-from chaos.nemeses.cure import struck
-from chaos.nemeses.processes import pause
-from chaos.settings_of_drills import SESSION_S
+from chaos.checkers.end_states import CANCEL_ASKED
+from chaos.clients.client import input_lines
+from chaos.drills.context import MODEL, Setting
+from chaos.faults.healing import struck
+from chaos.faults.processes import pause
+from chaos.installations.hosts import wait_until
+from chaos.installations.settings import SESSION_S
+from chaos.observations import database
+from chaos.observations.role_counters import added, counted, refused
+from chaos.reports.measures import Measure
+from chaos.verification.lease_losses import Stop, judge_stops, lost_in, with_enough_losses
+from chaos.verification.reconciliation import Ended, judge_books
 
 ROLE: Final = "intake"
 STOPPED_S: Final = 3 * SESSION_S
@@ -49,11 +49,11 @@ def run(setting: Setting) -> list[Measure]:
     while lost < wanted and len(stops) < STOPS_MAX:
         time.sleep(chance.uniform(0, 1))
         stops.append(_stop(setting, len(job_ids) // 2))
-        lost += len(lost_in(evidence.lease_steps(engine), stops[-1]))
+        lost += len(lost_in(database.lease_steps(engine), stops[-1]))
     until_s = time.monotonic() + ENDED_S_MAX
     for job_id in job_ids:
         client.cancel(job_id, until_s)
-    ended = evidence.all_ended(engine, client, job_ids, until_s)
+    ended = database.all_ended(engine, client, job_ids, until_s)
     books = judge_books(engine, client, [Ended(job, ITEMS, CANCEL_ASKED) for job in ended.values()])
     tried = added(refused_before, counted(setting.running, refused(ROLE)))
     found = [*judge_stops(setting, stops, {ROLE: tried}), *books]
@@ -66,16 +66,16 @@ def _stop(setting: Setting, held_min: int) -> Stop:
 
     def holds_enough() -> bool:
         for host in held:
-            held[host] = evidence.leases_held(engine, ROLE, f"host_{host}")
+            held[host] = database.leases_held(engine, ROLE, f"host_{host}")
         return max(held.values()) >= held_min
 
     wait_until(holds_enough, HELD_S_MAX, f"an intake with {held_min} leases")
     host = max(held, key=lambda name: held[name])
-    began = evidence.last_lease_step(engine)
+    began = database.last_lease_step(engine)
     cure = struck(pause(setting.running, f"{host}/{ROLE}"), f"{host}/{ROLE}")
     try:
         time.sleep(STOPPED_S)
-        ended = evidence.last_lease_step(engine)
+        ended = database.last_lease_step(engine)
     finally:
         cure()
     return Stop(host, ROLE, began, ended)

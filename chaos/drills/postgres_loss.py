@@ -12,21 +12,21 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from chaos import evidence
-from chaos.clients import input_lines
-from chaos.drills.acknowledged import judge_accepted, judge_files
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.calls import chat
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import NotServedError
-from chaos.hosts import wait_until
-from chaos.installation import Installation
-from chaos.judges import outages
-from chaos.judges.outages import Probe
-from chaos.measures import Measure
-from chaos.nemeses import connections, network, services
-from chaos.nemeses.cure import Cure, struck
-from chaos.probing import Prober
+from chaos.checkers import outages
+from chaos.checkers.outages import Probe
+from chaos.clients.client import input_lines
+from chaos.clients.prober import Prober
+from chaos.drills.context import MODEL, Setting
+from chaos.errors import NotServedError
+from chaos.faults import connections, network, services
+from chaos.faults.healing import Cure, struck
+from chaos.installations.hosts import wait_until
+from chaos.installations.installation import Installation
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.acknowledged import judge_accepted, judge_files
+from chaos.verification.reconciliation import Ended, judge_books
+from chaos.workloads.durable_calls import chat
 
 ANSWER_S_MAX: Final = 10.0
 RETURN_S_MAX: Final = 5.0
@@ -191,7 +191,7 @@ def _small_job(setting: Setting, name: str) -> list[Measure]:
     except NotServedError as failure:
         setting.note(str(failure))
     else:
-        job = evidence.all_ended(engine, client, [job_id], until_s)[job_id]
+        job = database.all_ended(engine, client, [job_id], until_s)[job_id]
         if job["status"] == "completed":
             took_s = round(time.monotonic() - began_s, 2)
         books = judge_books(engine, client, [Ended(job, JOB_ITEMS)])

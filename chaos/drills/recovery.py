@@ -10,20 +10,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chaos import evidence
-from chaos.clients import input_lines
-from chaos.counters import DOUBLES, added, counted
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.setting import MODEL, Setting
-from chaos.hosts import wait_until
-from chaos.installation import Installation
-from chaos.judges.ends import CANCEL_ASKED
-from chaos.judges.recovery import RATE_MIN, Sample, rate_that_can_fall, seconds_to_goal
-from chaos.measures import Measure
-from chaos.nemeses import processes, services
-from chaos.nemeses.cure import Cure, struck
-from chaos.nemeses.redelivery import POOL, topics_of
-from chaos.settings_of_drills import SESSION_S
+from chaos.checkers.end_states import CANCEL_ASKED
+from chaos.checkers.recovery import RATE_MIN, Sample, rate_that_can_fall, seconds_to_goal
+from chaos.clients.client import input_lines
+from chaos.drills.context import MODEL, Setting
+from chaos.faults import processes, services
+from chaos.faults.healing import Cure, struck
+from chaos.faults.redelivery import POOL, topics_of
+from chaos.installations.hosts import wait_until
+from chaos.installations.installation import Installation
+from chaos.installations.settings import SESSION_S
+from chaos.observations import database
+from chaos.observations.role_counters import DOUBLES, added, counted
+from chaos.reports.measures import Measure
+from chaos.verification.reconciliation import Ended, judge_books
 from topics.clients.admin import LogAdmin
 from topics.clients.groups import GroupOffsets
 from topics.errors import LogUnavailableError
@@ -67,7 +67,7 @@ def run(setting: Setting) -> Iterator[Measure]:
         )
         client.cancel(job["id"], time.monotonic() + 60)
         until_s = time.monotonic() + 180
-        ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
+        ended = database.all_ended(running.engine, client, [job["id"]], until_s)
         done = Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)
         yield from judge_books(running.engine, client, [done])
 
@@ -124,8 +124,8 @@ def _in_thread(work: Callable[[], float]) -> Future[float]:
 def _one(setting: Setting, name: str, kill: Callable[[], Cure]) -> list[Measure]:
     running = setting.running
     wait_until(lambda: _is_whole(running), PROGRESS_S_MAX, "every member of every group")
-    began = evidence.settled(running.engine)
-    wait_until(lambda: evidence.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
+    began = database.settled(running.engine)
+    wait_until(lambda: database.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
     serving: Future[float] | None = None
 
     def kill_it() -> Cure:
@@ -237,7 +237,7 @@ class Sampler:
     def _sample(self) -> None:
         while not self._stop.wait(0.1):
             try:
-                count = evidence.settled(self._running.engine)
+                count = database.settled(self._running.engine)
             except Exception:  # noqa: BLE001  Postgres is what was killed
                 count = self.samples[-1].total if self.samples else 0
             self.samples.append(Sample(time.monotonic(), count))

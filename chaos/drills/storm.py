@@ -13,19 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from chaos import evidence
-from chaos.clients import TERMINAL, Client, Watchers, input_lines
-from chaos.drills.acknowledged import judge_contents
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.calls import Calls, judge_calls
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
-from chaos.judges.acceptance import acknowledged, answers_that_disagree, broken_promises
-from chaos.judges.ends import CANCEL_ASKED, CANCELLED, WHOLE, Ends
-from chaos.measures import Measure
-from chaos.nemeses.conductor import Conductor, kinds
-from chaos.planning import plan
-from chaos.settings_of_drills import FINALISER_LEASE_S
+from chaos.checkers.acceptance import acknowledged, answers_that_disagree, broken_promises
+from chaos.checkers.end_states import CANCEL_ASKED, CANCELLED, WHOLE, Ends
+from chaos.clients.client import TERMINAL, Client, Watchers, input_lines
+from chaos.drills.context import MODEL, Setting
+from chaos.errors import DrillError
+from chaos.faults.injector import Conductor, kinds
+from chaos.faults.plan import plan
+from chaos.installations.settings import FINALISER_LEASE_S
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.acknowledged import judge_contents
+from chaos.verification.reconciliation import Ended, judge_books
+from chaos.workloads.durable_calls import Calls, judge_calls
 
 HEALED_S_MAX: Final = 600.0
 CANCELLED_SHARE: Final = 0.15
@@ -56,12 +56,12 @@ def run(setting: Setting) -> Iterator[Measure]:
         healed_s = conductor.healed_s  # clients may have insisted for long since then
         accepted = set(acknowledged(setting.recorder.so_far()).values()) | jobs.sizes.keys()
         end = setting.client("end")
-        ended = evidence.all_ended(
+        ended = database.all_ended(
             running.engine, end, accepted, healed_s + HEALED_S_MAX, note=setting.note
         )
         is_over = all(job["status"] in TERMINAL for job in ended.values())
         took_s = time.monotonic() - healed_s if is_over else float("inf")
-    for unhappy in evidence.stuck(running.engine):
+    for unhappy in database.stuck(running.engine):
         setting.note(f"stuck: {unhappy}")
     yield from judge_faults(planned, conductor.hits, conductor.failures, conductor.unhealed)
     yield from _judge_acceptance(setting, jobs, calls, took_s)
@@ -198,7 +198,7 @@ class Jobs:
 def _judge_acceptance(setting: Setting, jobs: Jobs, calls: Calls, took_s: float) -> list[Measure]:
     history = list(setting.recorder.so_far())
     accepted = acknowledged(history)
-    broken = broken_promises(accepted.values(), evidence.states(setting.running.engine), TERMINAL)
+    broken = broken_promises(accepted.values(), database.states(setting.running.engine), TERMINAL)
     files = dict.fromkeys(acknowledged(history, "upload").values(), b"") | jobs.sent
     disagree: dict[str, set[str]] = {}
     for op in CREATIONS:

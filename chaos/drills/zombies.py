@@ -11,18 +11,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from chaos import evidence
-from chaos.clients import PAUSE_S, input_lines
-from chaos.counters import added, counted, refused
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.setting import MODEL, Setting
-from chaos.drills.stops import Stop, judge_stops, with_enough_losses
-from chaos.hosts import wait_until
-from chaos.installation import Installation
-from chaos.measures import Measure
-from chaos.nemeses.cure import Cure, struck
-from chaos.nemeses.processes import pause
-from chaos.settings_of_drills import FINALISER_LEASE_S, SESSION_S
+from chaos.clients.client import PAUSE_S, input_lines
+from chaos.drills.context import MODEL, Setting
+from chaos.faults.healing import Cure, struck
+from chaos.faults.processes import pause
+from chaos.installations.hosts import wait_until
+from chaos.installations.installation import Installation
+from chaos.installations.settings import FINALISER_LEASE_S, SESSION_S
+from chaos.observations import database
+from chaos.observations.role_counters import added, counted, refused
+from chaos.reports.measures import Measure
+from chaos.verification.lease_losses import Stop, judge_stops, with_enough_losses
+from chaos.verification.reconciliation import Ended, judge_books
 
 LEASED: Final = ("intake", "finaliser")
 """Roles that hold leases, by the names that the leases have."""
@@ -56,12 +56,12 @@ def run(setting: Setting) -> list[Measure]:
     client = setting.client("zombies")
     until_s = time.monotonic() + JOB_S_MAX
     sizes = {}
-    before = evidence.settled(running.engine)
+    before = database.settled(running.engine)
     large = client.upload(f"large-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
     small = client.upload(f"small-{setting.seed}", input_lines(SMALL_ITEMS, MODEL), until_s)
     sizes[client.create(f"zombie-{setting.seed}", large, until_s)["id"]] = ITEMS
     goal = before + chance.randrange(100, PROGRESS_MAX)
-    wait_until(lambda: evidence.settled(running.engine) >= goal, JOB_S_MAX, "progress")
+    wait_until(lambda: database.settled(running.engine) >= goal, JOB_S_MAX, "progress")
     host = _busier(running, chance)
     before_refused = {role: counted(running, refused(role)) for role in LEASED}
     cures: list[Cure] = []
@@ -70,7 +70,7 @@ def run(setting: Setting) -> list[Measure]:
         creating = pool.submit(_create_small, setting, small, until_s, are_stopped)
         try:
             time.sleep(SMALL_JOBS // 4 * PAUSE_S)
-            began = evidence.last_lease_step(running.engine)
+            began = database.last_lease_step(running.engine)
             from_s = time.monotonic()
             for role in roles:
                 cures.append(_stop(running, host, role))
@@ -79,13 +79,13 @@ def run(setting: Setting) -> list[Measure]:
             are_stopped.set()
             sizes |= dict.fromkeys(creating.result(), SMALL_ITEMS)
             time.sleep(max(0.0, stopped_s + STOPPED_S - time.monotonic()))
-            over = evidence.last_lease_step(running.engine)
+            over = database.last_lease_step(running.engine)
         finally:  # or the drills that follow would meet them
             are_stopped.set()
             for cure in cures:
                 cure()
                 time.sleep(chance.uniform(0, PAUSE_S))
-    ended = evidence.all_ended(running.engine, client, sizes, until_s)
+    ended = database.all_ended(running.engine, client, sizes, until_s)
     books = judge_books(
         running.engine, client, [Ended(job, sizes[key]) for key, job in ended.items()]
     )
@@ -113,7 +113,7 @@ def _create_small(
 def _busier(running: Installation, chance: random.Random) -> str:
     """Return the host whose intake holds more leases; the seed chooses between equals."""
     hosts = chance.sample(sorted(running.hosts), len(running.hosts))
-    return max(hosts, key=lambda h: evidence.leases_held(running.engine, LEASED[0], f"host_{h}"))
+    return max(hosts, key=lambda h: database.leases_held(running.engine, LEASED[0], f"host_{h}"))
 
 
 def _stop(running: Installation, host: str, role: str) -> Cure:
@@ -130,7 +130,7 @@ def _stop(running: Installation, host: str, role: str) -> Cure:
             if role not in LEASED or time.monotonic() > until_s:
                 return cure
             time.sleep(_LOOK_S)
-            if evidence.leases_to_lose(running.engine, role, f"host_{host}"):
+            if database.leases_to_lose(running.engine, role, f"host_{host}"):
                 return cure
         except BaseException:
             cure()

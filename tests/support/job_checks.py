@@ -8,7 +8,7 @@ from typing import Any, Literal
 from openai import OpenAI
 from openai.types import Batch
 
-from chaos.judges.answers import bodies_of, is_simulated, others_answers
+from chaos.checkers.answers import bodies_of, is_simulated, others_answers
 
 TERMINAL = {"completed", "failed", "expired", "cancelled"}
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"

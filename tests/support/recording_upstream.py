@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from chaos.upstream import served
+from chaos.installations.recording_upstream import served
 
 TOKENS = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
 

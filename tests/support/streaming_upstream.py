@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from chaos.upstream import served
+from chaos.installations.recording_upstream import served
 
 
 class StreamingUpstream:

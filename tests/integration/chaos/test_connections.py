@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from chaos.nemeses.connections import take_all
+from chaos.faults.connections import take_all
 from cli.stack.services import postgres
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.settings import DatabaseSettings

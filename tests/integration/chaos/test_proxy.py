@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos import proxy as proxies
-from chaos.proxy import Proxy
+from chaos.installations import proxy as proxies
+from chaos.installations.proxy import Proxy
 from cli.stack.processes.ports import HOST
 
 WAIT_S = 10.0

@@ -7,17 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import inputs
-from benchmarks.beside_bulk import places_for
-from benchmarks.cpu import TICK_S, Process, cpu_by_role, parse_memory, parse_stat, spent, trees
-from benchmarks.floor import convert
+from benchmarks.children.floor import convert
+from benchmarks.children.upstream import call_bytes
+from benchmarks.data import input_files
+from benchmarks.data.result_records import ORDERS, grouped, records
 from benchmarks.machine import settings_of_roles
+from benchmarks.measurements.online_during_bulk import places_for
 from benchmarks.reporting import number
 from benchmarks.runs import VoidRunError
-from benchmarks.sink_data import ORDERS, grouped, records
-from benchmarks.stack import parse_ready, role_of
-from benchmarks.upstream import call_bytes
-from benchmarks.verification import verify_output
+from benchmarks.stacks.stack import parse_ready, role_of
+from benchmarks.stacks.verification import verify_output
+from benchmarks.statistics.cpu import (
+    TICK_S,
+    Process,
+    cpu_by_role,
+    parse_memory,
+    parse_stat,
+    spent,
+    trees,
+)
 from tests.unit.docs.settings_classes import settings_classes
 
 
@@ -53,24 +61,24 @@ def test_memory_of_a_kernel_thread_is_nothing() -> None:
 
 
 def test_input_lines_are_whole_equal_and_of_one_size(tmp_path: Path) -> None:
-    lines = list(inputs.chat_lines(50, model="m"))
+    lines = list(input_files.chat_lines(50, model="m"))
 
-    assert {len(line) for line in lines} == {inputs.LINE_BYTES}
-    assert lines == list(inputs.chat_lines(50, model="m"))
+    assert {len(line) for line in lines} == {input_files.LINE_BYTES}
+    assert lines == list(input_files.chat_lines(50, model="m"))
     assert [json.loads(line)["custom_id"] for line in lines] == list(
-        map(inputs.custom_id, range(50))
+        map(input_files.custom_id, range(50))
     )
-    assert inputs.chat_file(tmp_path / "x", 50, model="m").path.read_bytes() == b"".join(lines)
+    assert input_files.chat_file(tmp_path / "x", 50, model="m").path.read_bytes() == b"".join(lines)
 
 
 def test_an_answer_is_json() -> None:
-    answer = json.loads(inputs.chat_answer(7))
+    answer = json.loads(input_files.chat_answer(7))
 
-    assert len(answer["choices"][0]["message"]["content"]) == 4 * inputs.OUTPUT_TOKENS
+    assert len(answer["choices"][0]["message"]["content"]) == 4 * input_files.OUTPUT_TOKENS
 
 
 def test_the_floor_makes_an_output_that_passes(tmp_path: Path) -> None:
-    source = inputs.chat_file(tmp_path / "in", 250, model="m").path
+    source = input_files.chat_file(tmp_path / "in", 250, model="m").path
     target = tmp_path / "out"
     with source.open("rb") as reading, target.open("wb") as writing:
         convert(reading, writing)

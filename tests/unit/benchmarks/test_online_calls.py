@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.calls import Call, connected, post
-from benchmarks.online_calls import load
-from benchmarks.online_load import Task, is_whole
+from benchmarks.children.online_load import Task, is_whole
+from benchmarks.load.calls import Call, connected, post
+from benchmarks.load.load_runs import load
 from benchmarks.runs import VoidRunError
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

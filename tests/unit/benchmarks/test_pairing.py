@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.intervals import interval, ratios
-from benchmarks.pairing import (
+from benchmarks.measurements.sync_overhead import added_rows, in_turn
+from benchmarks.reporting import table
+from benchmarks.runs import Report, Run, Setup, VoidRunError
+from benchmarks.statistics.intervals import interval, ratios
+from benchmarks.statistics.pairing import (
     VOIDS_MAX,
     lone_row,
     paired_row,
@@ -17,9 +20,6 @@ from benchmarks.pairing import (
     run_alone,
     run_pairs,
 )
-from benchmarks.reporting import table
-from benchmarks.runs import Report, Run, Setup, VoidRunError
-from benchmarks.sync_overhead import added_rows, in_turn
 
 
 def setup_of(pairs: int) -> Setup:

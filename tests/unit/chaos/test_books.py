@@ -10,16 +10,16 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from chaos.clients import Client, input_lines
-from chaos.drills import books
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.setting import MODEL
-from chaos.evidence import Files
-from chaos.histories import Recorder
-from chaos.judges.answers import bodies_of, is_echoed, is_simulated, others_answers
-from chaos.judges.ends import CANCEL_ASKED, CANCELLED, EXPIRING, WHOLE, wrong_ends
-from chaos.judges.results import Tally, Usage
-from chaos.upstream import recording_upstream
+from chaos.checkers.answers import bodies_of, is_echoed, is_simulated, others_answers
+from chaos.checkers.end_states import CANCEL_ASKED, CANCELLED, EXPIRING, WHOLE, wrong_ends
+from chaos.checkers.results import Tally, Usage
+from chaos.clients.client import Client, input_lines
+from chaos.clients.history import Recorder
+from chaos.drills.context import MODEL
+from chaos.installations.recording_upstream import recording_upstream
+from chaos.observations.database import Files
+from chaos.verification import reconciliation
+from chaos.verification.reconciliation import Ended, judge_books
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 
 ITEMS = 5
@@ -132,8 +132,8 @@ def judged(
             job: dict[str, Any] = {"output_file_id": "output", "error_file_id": "errors"}
             found = Files(client, job)
             usage, tally = found.usage(), found.tally()
-            monkeypatch.setattr(books, "ledger", lambda *_: usage)
-            monkeypatch.setattr(books, "counters", lambda *_: tally)
+            monkeypatch.setattr(reconciliation, "ledger", lambda *_: usage)
+            monkeypatch.setattr(reconciliation, "counters", lambda *_: tally)
             job |= {"id": "batch_1", "status": "completed", **shown(tally, usage)}
             measures = judge_books(engine, client, [Ended(job, ITEMS)])  # type: ignore[arg-type]
             assert all(measure.size == ITEMS for measure in measures)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.bounds import chance_of_at_most, failure_rate_bound
+from chaos.reports.confidence_bounds import chance_of_at_most, failure_rate_bound
 
 
 @pytest.mark.parametrize("trials", [1, 5, 20, 200, 5000])

@@ -10,11 +10,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from chaos.clients import Client
-from chaos.drills import calls
-from chaos.drills.calls import chat, judge_calls
-from chaos.histories import Recorder
-from chaos.judges.results import Usage
+from chaos.checkers.results import Usage
+from chaos.clients.client import Client
+from chaos.clients.history import Recorder
+from chaos.workloads import durable_calls
+from chaos.workloads.durable_calls import chat, judge_calls
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 
 BODY, OTHER = chat("call 1", 2), chat("call 2", 3)
@@ -31,7 +31,7 @@ def job(body: bytes, **changed: object) -> dict[str, Any]:
 @pytest.fixture
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
     """Return what is broken of one accepted call, as it is shown and as the ledger has it."""
-    monkeypatch.setattr("chaos.drills.calls.PAUSE_S", 0.0)
+    monkeypatch.setattr("chaos.workloads.durable_calls.PAUSE_S", 0.0)
     engine = sa.create_mock_engine("postgresql://", lambda *_: None)
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
 
@@ -42,7 +42,7 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
                 name: times_billed * count for name, count in (shown or {}).get("usage", {}).items()
             }
             ledger = Usage(items=times_billed, **billed)
-            monkeypatch.setattr(calls, "ledger", lambda *_: ledger)
+            monkeypatch.setattr(durable_calls, "ledger", lambda *_: ledger)
             client = Client("c", ["http://host"], "key", recorder, http)
             found = judge_calls(engine, client, "P1", {"job_1": BODY}, 0.0)  # type: ignore[arg-type]
             assert all(measure.size == 1 for measure in found)

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from chaos.clients import LAST_LOOKS, Client, Watchers
-from chaos.failures import DrillError
-from chaos.histories import Recorder
-from chaos.judges.acceptance import acknowledged
+from chaos.checkers.acceptance import acknowledged
+from chaos.clients.client import LAST_LOOKS, Client, Watchers
+from chaos.clients.history import Recorder
+from chaos.errors import DrillError
 
 JOB = {"id": "batch_1", "status": "in_progress", "created_at": 1}
 

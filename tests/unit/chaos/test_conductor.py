@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaException
 
-from chaos.failures import DrillError
-from chaos.histories import Recorder
-from chaos.installation import Installation
-from chaos.nemeses import conductor, processes, redelivery, services
-from chaos.nemeses.conductor import Conductor
-from chaos.nemeses.cure import Cure, missed, nothing, struck
-from chaos.planning import Fault
+from chaos.clients.history import Recorder
+from chaos.errors import DrillError
+from chaos.faults import injector, processes, redelivery, services
+from chaos.faults.healing import Cure, missed, nothing, struck
+from chaos.faults.injector import Conductor
+from chaos.faults.plan import Fault
+from chaos.installations.installation import Installation
 from topics.errors import DeliveryError
 
 NOWHERE = cast("Installation", None)
@@ -34,7 +34,7 @@ def conduct(
 ) -> tuple[Conductor, list[tuple[str, str]]]:
     """Apply faults at once, and heal all of them at the same time."""
     kinds = {str(number): lambda _, __, apply=apply: apply() for number, apply in enumerate(faults)}
-    monkeypatch.setattr(conductor, "FAULTS", kinds)
+    monkeypatch.setattr(injector, "FAULTS", kinds)
     plan = [fault(kind, 0.0, 0.01) for kind in kinds]
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
         conducting = Conductor(NOWHERE, plan, recorder)
@@ -85,7 +85,7 @@ def test_a_fault_lasts_as_planned_behind_one_that_took_long(
         return nothing
 
     kinds = {"slow": lambda *_: dawdle(), "pause": lambda *_: begin()}
-    monkeypatch.setattr(conductor, "FAULTS", kinds)
+    monkeypatch.setattr(injector, "FAULTS", kinds)
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
         plan = [fault("slow", 0.0, 0.0), fault("pause", 0.05, 0.1)]
         conducting = Conductor(NOWHERE, plan, recorder)

@@ -3,18 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from chaos.counters import DOUBLES, added, refused, value_in
-from chaos.drills.lives import GRAPH
-from chaos.drills.stops import Stop, judge_losses, lost_in, with_enough_losses
-from chaos.failures import DrillError
-from chaos.histories import Operation, Phase
-from chaos.judges import acceptance, executions, fencing, poison, refused_lines, results, states
-from chaos.judges.executions import Answer, Start
-from chaos.judges.fencing import CursorStep, LeaseStep, Loss
-from chaos.judges.results import Usage
-from chaos.judges.states import Transition
-from chaos.measures import Measure
-from chaos.reporting import lost_by
+from chaos.checkers import acceptance, executions, fencing, poison, refused_lines, results, states
+from chaos.checkers.executions import Answer, Start
+from chaos.checkers.fencing import CursorStep, LeaseStep, Loss
+from chaos.checkers.results import Usage
+from chaos.checkers.states import Transition
+from chaos.clients.history import Operation, Phase
+from chaos.errors import DrillError
+from chaos.observations.role_counters import DOUBLES, added, refused, value_in
+from chaos.reports.measures import Measure
+from chaos.reports.report import lost_by
+from chaos.verification.lease_losses import Stop, judge_losses, lost_in, with_enough_losses
+from chaos.verification.lifecycle import GRAPH
 
 
 def step(op: str, key: str, phase: Phase, t: float = 0.0, **detail: object) -> Operation:

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chaos import leftovers
-from chaos.failures import DrillError
-from chaos.interrupts import ENDING, cleaned_up, end_by_exceptions
-from chaos.leftovers import Owner, claim, sweep
-from chaos.nemeses.disk import unmount
+from chaos.errors import DrillError
+from chaos.faults.disk import unmount
+from chaos.installations import stale_folders
+from chaos.installations.stale_folders import Owner, claim, sweep
+from chaos.signals import ENDING, cleaned_up, end_by_exceptions
 
 
 def folder(parent: Path, name: str, owner: Owner | None) -> Path:
@@ -47,7 +47,7 @@ def test_a_folder_whose_disk_stays_mounted_is_left(
         raise DrillError(f"{found} stays mounted")
 
     monkeypatch.setattr("psutil.disk_partitions", lambda **_: [Disk()])
-    monkeypatch.setattr(leftovers, "unmount", refuse)
+    monkeypatch.setattr(stale_folders, "unmount", refuse)
     said: list[str] = []
     sweep(tmp_path, said.append)
     assert dead.exists()

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 from pydantic import TypeAdapter
 
-from chaos.clients import ENDPOINT, input_lines
-from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
-from chaos.drills.poisoned import is_own
-from chaos.drills.setting import MODEL
-from chaos.judges.answers import bodies_of
-from chaos.settings_of_drills import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
+from chaos.checkers.answers import bodies_of
+from chaos.clients.client import ENDPOINT, input_lines
+from chaos.drills.context import MODEL
+from chaos.drills.poison_items import is_own
+from chaos.installations.settings import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
+from chaos.workloads.edge_cases import BAD_LINES, ODDITIES, bad_file
 from gpu_consumers.engines.simulated.drill_engine import _NOT_A_NUMBER
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault, fault_of

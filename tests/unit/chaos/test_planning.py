@@ -2,8 +2,8 @@
 
 import pytest
 
-from chaos.nemeses.conductor import FAULTS, kinds
-from chaos.planning import Fault, plan
+from chaos.faults.injector import FAULTS, kinds
+from chaos.faults.plan import Fault, plan
 
 KINDS = kinds(("a", "b"), 2.0)
 

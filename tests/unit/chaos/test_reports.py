@@ -4,11 +4,11 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.bounds import failure_rate_bound
-from chaos.drills.bystander import added_s
-from chaos.histories import Recorder, read
-from chaos.measures import OTHERS, Measure, Relation, summarise
-from chaos.reporting import broken_lines, number, table, write_json
+from chaos.clients.history import Recorder, read
+from chaos.reports.confidence_bounds import failure_rate_bound
+from chaos.reports.measures import OTHERS, Measure, Relation, summarise
+from chaos.reports.report import broken_lines, number, table, write_json
+from chaos.workloads.neighbor_tenant import added_s
 
 
 def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:

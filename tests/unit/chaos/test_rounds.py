@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chaos.asking import parse
-from chaos.drills.lives import Unseen
+from chaos.arguments import parse
+from chaos.checkers.states import Transition
 from chaos.drills.storm import judge_faults
-from chaos.failures import DrillError
-from chaos.judges.states import Transition
-from chaos.measures import OTHERS, Measure
-from chaos.reporting import BROKEN_OFF
+from chaos.errors import DrillError
+from chaos.reports.measures import OTHERS, Measure
+from chaos.reports.report import BROKEN_OFF
 from chaos.rounds import Round, run_round
 from chaos.runs import Run
+from chaos.verification.lifecycle import Unseen
 
 ONE = Round("storm", frozenset({"P1"}), 7, "python -m chaos --part storm --seed 7")
 

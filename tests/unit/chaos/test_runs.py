@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from chaos import runs
-from chaos.asking import parse
-from chaos.failures import DrillError
-from chaos.installation import Installation, Shape
-from chaos.measures import Measure
+from chaos.arguments import parse
+from chaos.errors import DrillError
+from chaos.installations.installation import Installation, Shape
+from chaos.reports.measures import Measure
 from chaos.runs import Run, run_scene
-from chaos.scenes import Part, Scene
+from chaos.suites import Part, Scene
 
 
 def run_in(tmp_path: Path) -> Run:

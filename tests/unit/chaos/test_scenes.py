@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from chaos.__main__ import main
-from chaos.asking import parse, rerun, skew_s, trials_of, wanted
-from chaos.brokers import Broker, properties
-from chaos.scenes import SCENES
+from chaos.arguments import parse, rerun, skew_s, trials_of, wanted
+from chaos.installations.brokers import Broker, properties
+from chaos.suites import SCENES
 
 PARTS = [part for scene in SCENES for part in scene.parts]
 PAGE = (Path(__file__).parents[3] / "docs/chaos.md").read_text()

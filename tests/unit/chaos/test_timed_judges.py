@@ -2,11 +2,11 @@
 
 import pytest
 
+from chaos.checkers import outages, recovery
+from chaos.checkers.outages import Probe
+from chaos.checkers.recovery import Sample
+from chaos.clients.history import Operation
 from chaos.drills.postgres_loss import judge_readiness
-from chaos.histories import Operation
-from chaos.judges import outages, recovery
-from chaos.judges.outages import Probe
-from chaos.judges.recovery import Sample
 
 
 def samples(*rates: float) -> list[Sample]:

@@ -9,21 +9,21 @@ from typing import cast
 import httpx
 import pytest
 
-from chaos.clients import Client
-from chaos.drills.acknowledged import files_measure
-from chaos.drills.setting import Setting
+from chaos.checkers.end_states import CANCEL_ASKED, CANCELLED, WHOLE, Ends
+from chaos.clients.client import Client
+from chaos.clients.history import Recorder
+from chaos.drills.context import Setting
 from chaos.drills.storm import Jobs
-from chaos.evidence import Files
-from chaos.failures import NotServedError
-from chaos.histories import Recorder
-from chaos.judges.ends import CANCEL_ASKED, CANCELLED, WHOLE, Ends
+from chaos.errors import NotServedError
+from chaos.observations.database import Files
+from chaos.verification.acknowledged import files_measure
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], Client]]:
-    monkeypatch.setattr("chaos.clients.PAUSE_S", 0.0)
+    monkeypatch.setattr("chaos.clients.client.PAUSE_S", 0.0)
     recorder = Recorder(tmp_path / "h.jsonl")
 
     def made(answer: Answer) -> Client:

@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from chaos import evidence
 from chaos.drills import zombies
-from chaos.failures import DrillError
-from chaos.installation import Installation
-from chaos.nemeses.cure import Cure, missed
+from chaos.errors import DrillError
+from chaos.faults.healing import Cure, missed
+from chaos.installations.installation import Installation
+from chaos.observations import database
 
 RUNNING = cast("Installation", SimpleNamespace(engine=None))
 
@@ -31,7 +31,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def holds(monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
     looks: Iterator[int] = iter(counts)
-    monkeypatch.setattr(evidence, "leases_to_lose", lambda *_: next(looks))
+    monkeypatch.setattr(database, "leases_to_lose", lambda *_: next(looks))
 
 
 def test_a_role_stays_stopped_only_with_a_lease_to_lose(

@@ -1,0 +1,84 @@
+"""Chunks through the batcher's own Faust app: `… .faust_reader SERVERS PREFIX ITEMS`."""
+
+import asyncio
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from batcher.faust_app.app import RequestStream, build_app
+from batcher.faust_app.ordered_acks import OrderedAcks
+from batcher.settings import BatcherSettings
+from benchmarks.children.line_child import die_with_parent, wait_for_line
+from benchmarks.data.chunk_topic import JOB_CLASS, Tally
+from topics.clients.offsets import Partition
+from topics.records.received import Received
+from topics.settings import KafkaSettings
+
+ASSIGNED_S_MAX = 60.0
+
+
+class Reader:
+    """Takes every record, decodes it and acknowledges it at once, in order."""
+
+    def __init__(self, items: int) -> None:
+        """Expect `items` in all."""
+        self._tally = Tally(items)
+        self._acks = OrderedAcks(RequestStream.acknowledge)
+        self.done = asyncio.Event()
+
+    def take(self, record: Received, event: Any) -> None:
+        """See `batcher.faust_app.app.StreamOwner`."""
+        place = (record.topic, record.partition)
+        ticket = self._acks.delivered(place, event, item_count=1, now_s=0.0)
+        finished = self._tally.take(record.value)
+        self._acks.settle(ticket, 1)
+        if finished and not self.done.is_set():
+            self._tally.say()
+            self.done.set()
+
+    async def room(self) -> None:
+        """See `StreamOwner`; there is always room."""
+
+    def assigned(self, end_offsets: Mapping[Partition, int]) -> None:
+        """See `StreamOwner`."""
+
+    def revoked(self, partitions: list[Partition]) -> None:
+        """See `StreamOwner`."""
+        self._acks.drop(partitions)
+
+    def failed(self, failure: BaseException) -> None:
+        """See `StreamOwner`."""
+        sys.stderr.write(f"{failure!r}\n")
+        os._exit(1)
+
+
+async def read(servers: str, prefix: str, items: int, folder: Path) -> None:
+    """Read everything under a group of this run alone."""
+    group = KafkaSettings(bootstrap_servers=servers, topic_prefix=f"{uuid.uuid4().hex}.")
+    app = build_app(group, BatcherSettings(job_class="bulk"), folder)
+    reader = Reader(items)
+    log = KafkaSettings(bootstrap_servers=servers, topic_prefix=prefix)
+    RequestStream(app, log, JOB_CLASS, reader)
+    async with asyncio.timeout(ASSIGNED_S_MAX):
+        await app.start()
+    await reader.done.wait()
+    await asyncio.to_thread(wait_for_line)
+    os._exit(0)  # its shutdown is not what is measured
+
+
+def main(servers: str, prefix: str, items: str) -> None:
+    """Read until every item was seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+        asyncio.run(read(servers, prefix, int(items), Path(folder)))
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main(*sys.argv[1:])

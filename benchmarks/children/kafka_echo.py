@@ -1,0 +1,63 @@
+"""Hops through the log: `python -m benchmarks.children.kafka_echo SERVERS COUNT HOPS`.
+
+A record of 1 KB is produced without linger and consumed by the same process; one at a time, since
+an idle log is what a single call meets. Says `@result` with COUNT times from the first send to the
+last receipt of HOPS hops, one after the other: their p99 is not that of one hop, HOPS times.
+"""
+
+import json
+import os
+import sys
+import time
+
+from benchmarks.children.line_child import die_with_parent, say
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import Topic
+from topics.records.records import CallerNews
+from topics.settings import KafkaSettings
+from topics.tail_readers.topic_tail import TopicTail
+
+TOPIC = Topic(
+    name="echo",
+    records=(CallerNews,),
+    key="none",
+    partition_count=1,
+    ordering="none",
+    written_by=("benchmark",),
+    read_by=("benchmark",),
+    retention_days=1,
+)
+BODY = bytes(1_000)
+WARM_UP = 50
+_RECEIVE_S_MAX = 5.0
+_START_S_MAX = 30.0
+
+
+def main(servers: str, count: str, hops: str) -> None:
+    """Measure `count` times `hops` hops."""
+    settings = KafkaSettings(bootstrap_servers=servers)
+    LogAdmin(settings).create([TOPIC])
+    tail = TopicTail(settings, TOPIC, client_id=f"echo-{os.getpid()}")
+    tail.skip_to_end(_START_S_MAX)
+    producer = LogProducer(settings, client_id="echo", linger_ms=0)
+    ways = [
+        sum(_hop(producer, tail) for _ in range(int(hops))) for _ in range(WARM_UP + int(count))
+    ]
+    say("result", json.dumps(ways[WARM_UP:]))
+    producer.close()
+    tail.close()
+
+
+def _hop(producer: LogProducer, tail: TopicTail) -> float:
+    began_s = time.perf_counter()
+    producer.send(TOPIC.name, BODY, partition=0)
+    while not any(record.value for record in tail.poll(_RECEIVE_S_MAX)):
+        if time.perf_counter() - began_s > _RECEIVE_S_MAX:
+            raise TimeoutError
+    return time.perf_counter() - began_s
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main(*sys.argv[1:])

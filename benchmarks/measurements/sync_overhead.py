@@ -1,0 +1,161 @@
+"""A3: what a synchronous call pays for travelling through the log.
+
+What: (latency through the facade − latency of the same call straight to the engine) over three
+hops through the same broker, at p50 and at p99, with 1 and 8 clients that call one after the other.
+The engine is an upstream of 5 ms behind `openai_http`; three hops are what a call makes: requests,
+batches, replies, and one sample of them is all three in a row.
+How: the broker is warm. Each round asks straight, through the facade, and the echo, every other
+round the other way round; the first is dropped. The clients are sockets in a process of their own,
+the same for both sides. Nothing else runs.
+Goal: at most 1.1 at p50 and 1.5 at p99; added latency about 5 ms at p50 and 20 ms at p99.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from benchmarks.children.line_child import LineChild
+from benchmarks.children.online_load import Task
+from benchmarks.load.load_runs import chat_body, load, percentile, warm_up
+from benchmarks.runs import Report, Row, Run, Setup
+from benchmarks.stacks.stack import RunningStack, running_stack
+from benchmarks.statistics.cpu import cpu_by_role, spent
+from benchmarks.statistics.intervals import interval
+from benchmarks.statistics.pairing import peer_first, role_rows, run_alone
+from cli.stack.state.stack_state import read_state
+
+LATENCY_MS = 5
+CLIENTS = (1, 8)
+CALLS, QUICK_CALLS = 1_500, 60
+HOPS = 3
+MODEL = "upstream"
+PATH = "/v1/chat/completions"
+READY_S_MAX = 30.0
+GOALS = {50: 1.1, 99: 1.5}
+ADDED_GOALS_MS = {50: 5, 99: 20}
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Where calls go."""
+
+    stack: RunningStack
+    upstream: str
+    servers: str
+
+
+def measure(setup: Setup) -> Report:
+    """Run the benchmark. Raises VoidRunError."""
+    upstream = LineChild(
+        "upstream", "benchmarks.children.upstream", [MODEL, str(LATENCY_MS)], setup.work / "logs"
+    )
+    rows: list[Row] = []
+    runs: list[Run] = []
+    voids: list[str] = []
+    try:
+        url = f"http://127.0.0.1:{upstream.expect('ready', READY_S_MAX)}"
+        data = setup.work / "stack"
+        options = ("--engine", "openai_http", "--upstream", url, "--model", MODEL)
+        with running_stack(data, *options) as stack:
+            state = read_state(data)
+            assert state is not None
+            sides = Sides(stack, url, state.kafka_bootstrap_servers)
+            warm_up(setup, stack.url, stack.key, PATH, chat_body(MODEL, stream=False))
+            for clients in CLIENTS:
+                rounds = itertools.count()
+                found, void = run_alone(
+                    lambda n=clients, rounds=rounds: _round(setup, sides, n, next(rounds)),  # type: ignore[misc]
+                    setup,
+                )
+                rows += added_rows(clients, found)
+                runs += found
+                voids += void
+    finally:
+        upstream.stop()
+    return Report(name="sync_overhead", rows=rows, runs=runs, voids=voids)
+
+
+def in_turn(round_number: int, parts: Sequence[Callable[[], None]]) -> None:
+    """Run all parts, every other round from the last to the first, as pairs do."""
+    for part in parts[::-1] if peer_first(round_number) else parts:
+        part()
+
+
+def _round(setup: Setup, sides: Sides, clients: int, round_number: int) -> Run:
+    calls = setup.count(CALLS, QUICK_CALLS)
+    body = chat_body(MODEL, stream=False)
+    stack = sides.stack
+
+    def task(url: str, key: str) -> Task:
+        return Task(url=url, key=key, path=PATH, body=body, clients=clients, calls=calls)
+
+    samples: dict[str, list[float]] = {}
+    runs: list[Run] = []
+
+    def direct() -> None:
+        samples["direct"] = load(task(sides.upstream, "none"), setup.work).latencies_s
+
+    def facade() -> None:
+        roles = stack.roles()
+        before = cpu_by_role(roles)
+        ours = load(task(stack.url, stack.key), setup.work)
+        used = spent(before, cpu_by_role(roles))
+        samples["facade"] = ours.latencies_s
+        runs.append(Run(items=calls, seconds=ours.seconds, cpu_s=used))
+
+    def hops() -> None:
+        samples["hops"] = _echo(setup, sides.servers, calls)
+
+    in_turn(round_number, (direct, facade, hops))
+    facts = {
+        f"{name}_p{percent}_ms": percentile(found, percent) * 1000
+        for name, found in samples.items()
+        for percent in GOALS
+    }
+    return replace(runs[0], facts=facts)
+
+
+def _echo(setup: Setup, servers: str, count: int) -> list[float]:
+    arguments = [servers, str(count), str(HOPS)]
+    child = LineChild("echo", "benchmarks.children.kafka_echo", arguments, setup.work / "logs")
+    try:
+        hops: list[float] = json.loads(child.expect("result", READY_S_MAX + count * HOPS * 0.1))
+    finally:
+        child.stop()
+    return hops
+
+
+def added_rows(clients: int, runs: list[Run]) -> list[Row]:
+    """Return what the facade adds beside three hops, at each percentile, and the CPU by role."""
+    rows = []
+    for percent, goal in GOALS.items():
+        name = f"{clients} clients, p{percent}"
+        added, hops = _added(percent), _fact(f"hops_p{percent}_ms")
+        ratio = interval([added(run) / hops(run) for run in runs])
+        rows += [
+            Row(
+                metric=f"{name}: added by the facade, beside three hops",
+                unit="ms",
+                ours=median(map(added, runs)),
+                peer=median(map(hops, runs)),
+                ratio=ratio,
+                goal=f"ratio ≤ {goal}; ≤ {ADDED_GOALS_MS[percent]} ms",
+            ),
+            Row(
+                metric=f"{name}: through the facade, beside straight",
+                unit="ms",
+                ours=median(map(_fact(f"facade_p{percent}_ms"), runs)),
+                peer=median(map(_fact(f"direct_p{percent}_ms"), runs)),
+            ),
+        ]
+    return rows + role_rows(runs, f"{clients} clients")
+
+
+def _fact(name: str) -> Callable[[Run], float]:
+    return lambda run: run.facts[name]
+
+
+def _added(percent: int) -> Callable[[Run], float]:
+    return lambda run: run.facts[f"facade_p{percent}_ms"] - run.facts[f"direct_p{percent}_ms"]

@@ -1,0 +1,114 @@
+"""P3: what a kill -9 of a replica or a batcher makes run again, counted where it runs."""
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import Final
+
+from chaos.checkers.answers import is_echoed
+from chaos.checkers.end_states import CANCEL_ASKED
+from chaos.checkers.executions import Start, repeated_after
+from chaos.clients.client import input_lines
+from chaos.drills.context import Setting
+from chaos.errors import DrillError
+from chaos.faults.healing import struck
+from chaos.faults.processes import kill
+from chaos.installations.hosts import wait_until
+from chaos.installations.settings import SESSION_S
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.reports.report import MEDIAN
+from chaos.verification.reconciliation import Ended, judge_books
+
+BATCH_ITEMS: Final = 100
+IN_FLIGHT_MAX: Final = {"gpu-consumer": 3 * BATCH_ITEMS, "batcher": 4 * BATCH_ITEMS}
+"""Executions that one death may repeat: two granted batches and what the engine runs; of a batcher
+also what is dispatched within a commit interval, here less than a batch."""
+
+GAP: Final = (2.0, 2.5)
+"""Times so many begin from when a role works again until its next death: more than may be repeated,
+or too much could not show."""
+
+ITEMS_A_KILL: Final = {"gpu-consumer": 900, "batcher": 2000}
+"""The replica goes on while its batcher is away, and nothing goes on without the replica."""
+
+JOIN_S: Final = {"gpu-consumer": 0.0, "batcher": SESSION_S}
+"""From a process' start until it certainly works; of a replica, its progress tells that."""
+
+JOB_S_MAX: Final = 400.0
+MODEL: Final = "small"
+
+
+def run(setting: Setting) -> list[Measure]:
+    """Kill one role again and again in the middle of a job; count executions after each kill."""
+    chance = random.Random(setting.seed)
+    role = ("gpu-consumer", "batcher")[setting.seed % 2]
+    name = f"rework-{setting.seed}"
+    client = setting.client(name)
+    until_s = time.monotonic() + JOB_S_MAX
+    kills = setting.size(10, 3)
+    items = (kills + 1) * ITEMS_A_KILL[role]
+    texts = {number: f"{name} {number}" for number in range(items)}
+    content = input_lines(items, MODEL, texts)
+    file_id = client.upload(f"file-{name}", content, until_s)
+    job = client.create(name, file_id, until_s)
+    seen = setting.starts(name)
+    killed_s: list[float] = []
+    for _ in range(kills):
+        gap = round(IN_FLIGHT_MAX[role] * chance.uniform(*GAP))
+        _await_work(setting, role, seen, gap, items)
+        if begun(seen()) == items:
+            setting.note(f"only {len(killed_s)} kills: the work is done")
+            break
+        killed_s.append(time.time())
+        struck(kill(setting.running, f"a/{role}"), f"a/{role}")
+    _await_work(setting, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
+    client.cancel(job["id"], until_s)  # what a kill repeats has come; the rest tells nothing
+    ended = database.all_ended(setting.running.engine, client, [job["id"]], until_s)
+    if not killed_s:
+        raise DrillError("the work was done before the first kill")
+    again = repeated_after(seen(), killed_s)
+    setting.note(f"executed again after each kill of the {role}: {again}")
+    each = [
+        Measure(
+            promise="P3",
+            what=f"items executed again after a kill of the {role}",
+            value=count,
+            limit=IN_FLIGHT_MAX[role],
+            size=items // len(again),
+        )
+        for count in again
+    ]
+    middle = Measure(
+        promise="P3",
+        what=f"{MEDIAN} of them in one job: {role}",
+        value=median(again),
+        limit=BATCH_ITEMS,
+        size=len(again),
+        evidence=str(again),
+    )
+    done = Ended(ended[job["id"]], items, CANCEL_ASKED, content, is_echoed)
+    books = judge_books(setting.running.engine, client, [done])
+    return [*each, middle, *books]
+
+
+def begun(starts: Iterable[Start]) -> int:
+    """Return how many items have begun, however often."""
+    return len({start.item for start in starts})
+
+
+def _await_work(
+    setting: Setting, role: str, seen: Callable[[], list[Start]], count: int, items: int
+) -> None:
+    """Wait until a role works and `count` executions more have begun, or all items have."""
+    before = len(seen())
+    setting.running.hosts["a"].pid(role, JOB_S_MAX)
+    from_s = time.monotonic() + JOIN_S[role]
+
+    def is_time() -> bool:
+        found = seen()
+        has_worked = time.monotonic() >= from_s and len(found) >= before + count
+        return has_worked or begun(found) == items
+
+    wait_until(is_time, JOB_S_MAX, "progress")

@@ -1,0 +1,61 @@
+"""A full disk: a small tmpfs below a service's folder, filled to the last byte."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from chaos.errors import DrillError
+from chaos.faults.healing import Cure
+
+_COMMAND_S_MAX = 20.0
+_FILLER = "filler"
+_PIECE = 1024 * 1024
+
+
+def mount(folder: Path, size_mb: int) -> Cure:
+    """Put a tmpfs on `folder`. Raises DrillError where that is not permitted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = ("-t", "tmpfs", "-o", f"size={size_mb}m,mode=0755", "tmpfs", str(folder))
+    found = subprocess.run(
+        ("mount", *options), capture_output=True, text=True, timeout=_COMMAND_S_MAX, check=False
+    )
+    if found.returncode:
+        raise DrillError(f"mount is not permitted here: {found.stderr.strip()}")
+
+    return lambda: unmount(folder)
+
+
+def unmount(folder: Path) -> None:
+    """Take a disk away again, whoever still has files of it open. Raises DrillError."""
+    found = subprocess.run(
+        ("umount", "-l", str(folder)),
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_S_MAX,
+        check=False,
+    )
+    if found.returncode:
+        raise DrillError(f"{folder} stays mounted, unmount it by hand: {found.stderr.strip()}")
+
+
+def fill(folder: Path) -> Cure:
+    """Take all space that is left, also what was freed since it was last taken.
+
+    The cure gives all of it back.
+    """
+    filler = folder / _FILLER
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    piece = _PIECE
+    try:
+        while piece:
+            try:
+                os.write(descriptor, b"\0" * piece)
+            except OSError:
+                piece //= 2
+    finally:
+        os.close(descriptor)
+
+    def free() -> None:
+        filler.unlink(missing_ok=True)
+
+    return free

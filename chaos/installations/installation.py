@@ -1,0 +1,165 @@
+"""A whole installation for a drill: services, proxies, and one or two hosts; gone at its end."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import psutil
+import sqlalchemy as sa
+
+from chaos.errors import DrillError
+from chaos.faults import disk
+from chaos.installations.hosts import ROOT, Host, await_ready, start_host, wait_until
+from chaos.installations.proxy import Proxy
+from chaos.installations.settings import ROLES, SESSION_S
+from chaos.services import Addresses, hold_file
+from chaos.signals import cleaned_up
+from cli.stack.processes.child import Child, ChildProcess, spawn
+from cli.stack.processes.ports import HOST
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
+from topics.settings import KafkaSettings
+
+SERVICES_S_MAX = 120.0
+STOP_S_MAX = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What an installation is made of."""
+
+    data: Path
+    options: tuple[str, ...]  # of `millrace up`
+    env: Mapping[str, str] = field(default_factory=lambda: ROLES)
+    host_names: tuple[str, ...] = ("a",)
+    broker_count: int = 1
+    env_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by host, on top
+    mounts: Mapping[str, int] = field(default_factory=dict)  # folder to the MB of its own disk
+
+
+@dataclass(slots=True)
+class Installation:
+    """A running one."""
+
+    shape: Shape
+    addresses: Addresses
+    services: ChildProcess
+    proxy: Proxy
+    engine: sa.Engine  # direct, past the proxies
+    hosts: dict[str, Host] = field(default_factory=dict)
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """The brokers, past the proxies."""
+        return KafkaSettings(bootstrap_servers=self.addresses.kafka)
+
+    def service(self, name: str) -> int | None:
+        """Return the process of `postgres` or `kafka-N`; None while it is down."""
+        for child in psutil.Process(self.services.pid).children():
+            try:
+                command = child.cmdline()
+            except psutil.Error:
+                continue
+            if any(f"/{name}/" in part for part in command) and child.is_running():
+                return child.pid
+        return None
+
+    def hold_down(self, name: str) -> None:
+        """Keep a service from starting again."""
+        hold_file(self.shape.data / "services", name).touch()
+
+    def let_up(self, name: str) -> None:
+        """Let a service start again."""
+        hold_file(self.shape.data / "services", name).unlink(missing_ok=True)
+
+
+@contextmanager
+def installed(shape: Shape) -> Iterator[Installation]:
+    """Run an installation for a block, from the main thread. Raises DrillError."""
+    with cleaned_up() as closing:
+        for folder, size_mb in shape.mounts.items():
+            closing.callback(disk.mount(shape.data / folder, size_mb))
+        services = _start_services(shape)
+        closing.callback(_stop, services)
+        addresses = _addresses(shape, services)
+        proxy = Proxy()
+        closing.callback(proxy.close)
+        settings = DatabaseSettings.model_validate({"url": addresses.database_url})
+        engine = create_engine(settings, application_name="chaos")
+        closing.callback(engine.dispose)
+        running = Installation(shape, addresses, services, proxy, engine)
+        for name in shape.host_names:
+            beside = next(iter(running.hosts.values()), None)
+            data = shape.data / f"host-{name}"
+            objects = (beside.data if beside else data).absolute() / "objects"
+            env = {**_paths(running, name), "MILLRACE_OBJECTS_ROOT": str(objects)}
+            own = {**shape.env, **env, **shape.env_of.get(name, {})}
+            host = start_host(name, data, shape.options, own, beside=beside)
+            closing.callback(host.stop)
+            running.hosts[name] = await_ready(host)
+        yield running
+
+
+def _paths(running: Installation, name: str) -> dict[str, str]:
+    """Put proxies between a host and the services, and return where it finds them."""
+    with running.engine.begin() as connection:
+        connection.execute(sa.text(f"CREATE ROLE host_{name} SUPERUSER LOGIN"))
+    nodes = running.addresses.paths[name]
+    for bound, told in nodes:
+        running.proxy.add(f"kafka-{name}", told, bound)
+    port = _free_port()
+    running.proxy.add(f"postgres-{name}", port, running.addresses.postgres_socket)
+    return {
+        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": ",".join(f"{HOST}:{told}" for _, told in nodes),
+        "MILLRACE_DATABASE_URL": f"postgresql://host_{name}@{HOST}:{port}/millrace",
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _start_services(shape: Shape) -> ChildProcess:
+    data = shape.data / "services"
+    argv = (
+        *(sys.executable, "-m", "chaos.services", "--data", str(data)),
+        *("--brokers", str(shape.broker_count), "--session", str(SESSION_S)),
+        *("--hosts", *shape.host_names),
+    )
+    child = Child(name="services", argv=argv, cwd=str(ROOT), dies_by=signal.SIGTERM)
+    return spawn(child, shape.data / "logs")
+
+
+def _addresses(shape: Shape, services: ChildProcess) -> Addresses:
+    log = shape.data / "logs" / "services.log"
+
+    def told() -> bool:
+        if services.has_ended():
+            raise DrillError(f"the services ended: {log.read_text()[-800:]}")
+        return any(line.startswith('{"postgres') for line in log.read_text().splitlines())
+
+    wait_until(told, SERVICES_S_MAX, "the services")
+    line = next(x for x in log.read_text().splitlines() if x.startswith('{"postgres'))
+    return msgspec.json.decode(line, type=Addresses)
+
+
+def _stop(process: ChildProcess) -> None:
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            os.kill(child.pid, signal.SIGCONT)
+    process.send(signal.SIGTERM)
+    deadline_s = time.monotonic() + STOP_S_MAX
+    while not process.has_ended() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    process.bury()

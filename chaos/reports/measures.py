@@ -1,0 +1,107 @@
+"""One number of one trial against its pass number, and what many trials come to."""
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from chaos.reports.confidence_bounds import failure_rate_bound
+
+Relation = Literal["<=", ">=", "goal", "report"]
+"""`goal` is an upper bound that we aim at and do not promise; `report` has none."""
+
+
+OTHERS: Final = "other drills"
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """What one trial found."""
+
+    promise: str  # as docs/chaos.md numbers them: P1, or A12 for recovery
+    what: str
+    value: float  # infinite, null in JSON: it never happened
+    limit: float = 0.0
+    relation: Relation = "<="
+    unit: str = ""
+    size: int = 1  # how many things were looked at: items, observations, requests
+    evidence: str = ""  # what a reader needs to look into a failure
+    part: str = ""  # the drill that found it, `OTHERS` when that drill is not for this promise
+    seed: int = 0  # of its round
+    rerun: str = ""  # the command that runs its round alone; tells rounds apart, too
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether it says anything: 0 violations in nothing prove nothing; a broken number does."""
+        return self.relation == "report" or self.size > 0 or not self.passed
+
+    @property
+    def passed(self) -> bool:
+        """Whether the number keeps the promise; a number that is only reported always does."""
+        if self.relation == "report":
+            return True
+        return self.value >= self.limit if self.relation == ">=" else self.value <= self.limit
+
+    @property
+    def breaks_a_promise(self) -> bool:
+        """Whether a number misses what is promised, not just aimed at."""
+        return not self.passed and self.relation != "goal"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The trials of one measure."""
+
+    promise: str
+    what: str
+    unit: str
+    relation: Relation
+    limit: float
+    worst: float
+    median: float
+    part: str  # the drill whose trials these are
+    trials: int
+    failures: int
+    rounds: int  # runs of the drill; the trials of one share its faults and its moment
+    size: int
+    bound: float  # of the rate of failing trials, 95 %, as if each were independent
+    round_bound: float  # of the rate of rounds with a failing trial, 95 %
+    evidence: list[str]
+
+
+def summarise(measures: Iterable[Measure]) -> list[Summary]:
+    """Return one summary for each promise, measure and drill, in the order of the promises."""
+    groups: dict[tuple[str, str, str], list[Measure]] = {}
+    for measure in measures:
+        groups.setdefault((measure.promise, measure.what, measure.part), []).append(measure)
+    ordered = sorted(groups.items(), key=lambda entry: promise_order(entry[0][0]))
+    return [_summary(group) for _, group in ordered]
+
+
+def promise_order(name: str) -> tuple[str, int]:
+    """Sort P2 before P10, and A12 behind all promises."""
+    letter, digits = name[:1], name[1:]
+    return ("" if letter == "P" else letter, int(digits) if digits.isdigit() else 0)
+
+
+def _summary(group: list[Measure]) -> Summary:
+    first = group[0]
+    values = sorted(measure.value for measure in group)
+    failures = sum(not measure.passed for measure in group)
+    rounds = {measure.rerun for measure in group}
+    failed_rounds = {measure.rerun for measure in group if not measure.passed}
+    return Summary(
+        promise=first.promise,
+        what=first.what,
+        unit=first.unit,
+        relation=first.relation,
+        limit=first.limit,
+        worst=values[0] if first.relation == ">=" else values[-1],
+        median=values[len(values) // 2],
+        part=first.part,
+        trials=len(group),
+        failures=failures,
+        rounds=len(rounds),
+        size=sum(measure.size for measure in group),
+        bound=failure_rate_bound(failures, len(group)),
+        round_bound=failure_rate_bound(len(failed_rounds), len(rounds)),
+        evidence=[measure.evidence for measure in group if measure.evidence][:20],
+    )

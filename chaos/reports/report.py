@@ -1,0 +1,119 @@
+"""The report: every number as JSON, and a table for readers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from chaos.reports.measures import OTHERS, Measure, Summary, summarise
+
+PER_ROUND = {"P1": (20, "storms"), "P2": (20, "storms"), "P4": (20, "storms")}
+PER_ITEM = {"P3": (100, "kills"), "P7": (200, "cancelled jobs"), "P8": (100, "expired jobs")}
+"""Trials that a promise asks for in all, where it asks for a number, and what one is; a run may
+have fewer. Of those of `PER_ITEM` one round has many; their other lines have one a round."""
+
+LOST = "writes accepted under a lease lost while its holder was stopped"
+LOST_WANTED = {"intake": (500, "lost leases")}
+"""Of P9 only the lines of this, one a role, count lost leases; its others count rounds."""
+
+MEDIAN = "median"
+BROKEN_OFF = "rounds that broke off before they were judged"
+"""Lines that begin so count rounds, not what is tried in them."""
+
+_HEAD = (
+    "promise",
+    "measured",
+    "in",
+    "worst",
+    "pass",
+    "trials",
+    "failed",
+    "95 % bound",
+    "looked at",
+)
+
+
+def write_json(path: Path, facts: Mapping[str, object], measures: Sequence[Measure]) -> None:
+    """Write the machine, every measure and the summaries."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {**facts, "summaries": summarise(measures), "measures": list(measures)}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def table(measures: Sequence[Measure]) -> str:
+    """Return the summaries as a table of Markdown."""
+    lines = [_line(_HEAD), _line(["---"] * len(_HEAD))]
+    lines += [_line(_cells(summary)) for summary in summarise(measures)]
+    return "\n".join(lines)
+
+
+def broken_lines(measures: Sequence[Measure]) -> list[str]:
+    """Return what broke a promise, and how to run its round again."""
+    return [
+        f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}\n"
+        f"{'':10}  seed {measure.seed}, alone: {measure.rerun}"
+        for measure in measures
+        if measure.breaks_a_promise
+    ]
+
+
+def lost_by(role: str) -> str:
+    """Return the line of P9 that counts the leases of one role."""
+    return f"{LOST}: {role}"
+
+
+def number(value: float) -> str:
+    """Return a figure without digits that mean nothing; without an end it never happened."""
+    if not math.isfinite(value):
+        return "never"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.2f}"
+
+
+def _cells(summary: Summary) -> list[str]:
+    unit = f" {summary.unit}" if summary.unit else ""
+    relation = {"<=": "≤", ">=": "≥", "goal": "goal ≤", "report": ""}[summary.relation]
+    goal = "reported" if summary.relation == "report" else f"{relation} {number(summary.limit)}"
+    return [
+        summary.promise,
+        summary.what,
+        summary.part,
+        number(summary.worst) + unit,
+        goal,
+        _trials(summary),
+        str(summary.failures),
+        _bound(summary),
+        f"{summary.size:,}",
+    ]
+
+
+def _trials(summary: Summary) -> str:
+    told = str(summary.trials)
+    if wanted := _wanted(summary):
+        told += f" of {wanted[0]} {wanted[1]}"
+    if summary.rounds == summary.trials:
+        return told
+    return f"{told}, {summary.rounds} round{'s' * (summary.rounds > 1)}"
+
+
+def _wanted(summary: Summary) -> tuple[int, str] | None:
+    """Return how many trials are wanted, and what one is; None where no number is."""
+    if summary.what.startswith(LOST):
+        return next((n for role, n in LOST_WANTED.items() if summary.what == lost_by(role)), None)
+    is_other = summary.relation == "report" or summary.part == OTHERS
+    if is_other or summary.what.startswith((MEDIAN, BROKEN_OFF)):
+        return None
+    if summary.promise in PER_ITEM and summary.trials > summary.rounds:
+        return PER_ITEM[summary.promise]
+    return PER_ROUND.get(summary.promise)
+
+
+def _bound(summary: Summary) -> str:
+    if summary.relation == "report":
+        return ""
+    by_round = f" ({100 * summary.round_bound:.1f} % by round)"
+    return f"{100 * summary.bound:.1f} %" + by_round * (summary.rounds < summary.trials)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

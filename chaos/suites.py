@@ -1,0 +1,225 @@
+"""Installations that drills share, and which drills run on each."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chaos.drills import (
+    broker_loss,
+    cancel_expire,
+    disk_full,
+    engine_recovery,
+    idempotency,
+    lost_leases,
+    poison_items,
+    postgres_loss,
+    recovery,
+    reexecution,
+    storm,
+    zombies,
+)
+from chaos.drills.context import Drill
+from chaos.faults import clocks
+from chaos.installations.installation import Shape
+from chaos.installations.settings import CLUSTER_ROLES, POISONED_ROLES
+from cli.demo.demo_models import ensure_tiny_llama
+from cli.stack.state.data_folder import cache_dir
+
+_SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", "32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A drill, what it proves, and how often it runs."""
+
+    name: str
+    drill: Drill
+    promises: frozenset[str]
+    trials: int  # of `make chaos`
+    trials_long: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """An installation and the drills that run on it, in their order."""
+
+    name: str
+    shape: Callable[[Path, str, float], Shape]
+    """Of its data folder, the upstream's URL, and how wrong the clock of a second host is."""
+
+    parts: tuple[Part, ...]
+    records: bool = False  # items run on an upstream that notes executions
+
+
+def _pair(data: Path, _url: str, skew_s: float) -> Shape:
+    """Two hosts on one broker, with a simulated engine; the clock of the second is wrong."""
+    return Shape(
+        data=data,
+        options=_SIMULATED,
+        host_names=("a", "b"),
+        env_of={"b": clocks.skewed(skew_s)},
+    )
+
+
+def _poisoned(data: Path, _url: str, _skew_s: float) -> Shape:
+    """Two hosts whose engines meet faults, with the usual bound on executions."""
+    options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
+    return Shape(data=data, options=options, env=POISONED_ROLES, host_names=("a", "b"))
+
+
+def _recorded(data: Path, url: str, _skew_s: float) -> Shape:
+    """One host before an upstream that notes executions."""
+    engine = ("--engine", "openai_http", "--upstream", url, "--model", cancel_expire.MODEL)
+    return Shape(data=data, options=(*engine, "--concurrency", "16"))
+
+
+def _engine(data: Path, _url: str, _skew_s: float) -> Shape:
+    """One host with vLLM and a small model of random weights."""
+    model = ensure_tiny_llama(cache_dir(os.environ) / "models" / engine_recovery.MODEL)
+    options = ("--engine", "vllm", "--model", f"{engine_recovery.MODEL}={model}")
+    return Shape(data=data, options=options)
+
+
+def _cluster(data: Path, _url: str, _skew_s: float) -> Shape:
+    """One host on three brokers."""
+    return Shape(data=data, options=_SIMULATED, env=CLUSTER_ROLES, broker_count=3)
+
+
+def _small_disks(data: Path, _url: str, _skew_s: float) -> Shape:
+    """One host; database, log and object store each on a small disk of its own."""
+    mounts = dict.fromkeys(disk_full.FOLDERS.values(), disk_full.SIZE_MB)
+    return Shape(data=data, options=_SIMULATED, mounts=mounts)
+
+
+SCENES: Final = (
+    Scene(
+        name="recorded",
+        shape=_recorded,
+        records=True,
+        parts=(
+            Part(
+                name="cancel",
+                drill=cancel_expire.cancel,
+                promises=frozenset({"P7"}),
+                trials=1,
+                trials_long=5,
+            ),
+            Part(
+                name="expire",
+                drill=cancel_expire.expire,
+                promises=frozenset({"P8"}),
+                trials=1,
+                trials_long=4,
+            ),
+            Part(
+                name="rework",
+                drill=reexecution.run,
+                promises=frozenset({"P3"}),
+                trials=2,
+                trials_long=10,
+            ),
+        ),
+    ),
+    Scene(
+        name="pair",
+        shape=_pair,
+        parts=(
+            Part(
+                name="zombies",
+                drill=zombies.run,
+                promises=frozenset({"P9"}),
+                trials=1,
+                trials_long=8,
+            ),
+            Part(
+                name="leases",
+                drill=lost_leases.run,
+                promises=frozenset({"P9"}),
+                trials=0,
+                trials_long=1,
+            ),
+            Part(
+                name="keys",
+                drill=idempotency.run,
+                promises=frozenset({"P5"}),
+                trials=1,
+                trials_long=3,
+            ),
+            Part(
+                name="recovery",
+                drill=recovery.run,
+                promises=frozenset({"A12"}),
+                trials=1,
+                trials_long=2,
+            ),
+            Part(
+                name="postgres",
+                drill=postgres_loss.run,
+                promises=frozenset({"P11"}),
+                trials=1,
+                trials_long=2,
+            ),
+            Part(
+                name="storm",
+                drill=storm.run,
+                promises=frozenset({"P1", "P2", "P4", "P5", "P6", "P9"}),
+                trials=1,
+                trials_long=4,
+            ),
+        ),
+    ),
+    Scene(
+        name="poisoned",
+        shape=_poisoned,
+        parts=(
+            Part(
+                name="poison",
+                drill=poison_items.run,
+                promises=frozenset({"P13"}),
+                trials=1,
+                trials_long=2,
+            ),
+        ),
+    ),
+    Scene(
+        name="engine",
+        shape=_engine,
+        parts=(
+            Part(
+                name="vllm",
+                drill=engine_recovery.run,
+                promises=frozenset({"A12"}),
+                trials=0,
+                trials_long=1,
+            ),
+        ),
+    ),
+    Scene(
+        name="cluster",
+        shape=_cluster,
+        parts=(
+            Part(
+                name="brokers",
+                drill=broker_loss.run,
+                promises=frozenset({"P10"}),
+                trials=0,
+                trials_long=1,
+            ),
+        ),
+    ),
+    Scene(
+        name="disks",
+        shape=_small_disks,
+        parts=(
+            Part(
+                name="disks",
+                drill=disk_full.run,
+                promises=frozenset({"P12"}),
+                trials=0,
+                trials_long=1,
+            ),
+        ),
+    ),
+)

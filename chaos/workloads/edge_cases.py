@@ -1,0 +1,40 @@
+"""Items that are poison or only look like it, and lines that no file may hold."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.clients.client import input_lines
+from chaos.installations.settings import NAN, POISON
+
+_MB: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Oddity:
+    """What an item says, and the code that it fails with; None: it must succeed."""
+
+    text: str
+    code: str | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)  # of its body, beside the text
+
+
+ODDITIES: Final[Mapping[str, Oddity]] = {
+    **{fault: Oddity(f"POISON-{fault}", code) for fault, code in POISON.items()},
+    NAN: Oddity(f"POISON-{NAN}"),
+    "NUL in the prompt": Oddity("before\0after"),
+    "stop string of 1 MB": Oddity("hello", fields={"stop": "s" * _MB}),
+}
+
+BAD_LINES: Final[Mapping[int, str]] = {2: "invalid_json_line", 4: "line_too_long"}
+"""Line of `bad_file` to the code of its refusal."""
+
+_LINES: Final = 5
+
+
+def bad_file(model: str) -> bytes:
+    """Return a file with half of a surrogate pair in one line, and a prompt of 10 MB in another."""
+    content = input_lines(_LINES, model, {1: "half of a pair: \ud800", 3: "p" * 10 * _MB})
+    assert json.dumps("\ud800").encode()[1:-1] in content, "an escape: alone it is no UTF-8"
+    return content
