@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchmarks.machine import describe
 from chaos.arguments import parse, wanted
-from chaos.installations.stale_folders import sweep
-from chaos.reports.report import broken_lines, table
-from chaos.runs import Run, run_scene
-from chaos.signals import end_by_exceptions
-from chaos.suites import SCENES
+from chaos.installations.stale_folders import remove_stale_folders
+from chaos.reports.report import table, violation_lines
+from chaos.runs import Run, run_suite
+from chaos.signals import raise_on_signals
+from chaos.suites import SUITES
 from cli.stack.services.outside_services import named_services
 from topics.settings import CLIENT_LOG
 
@@ -26,26 +26,26 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"unset {named}: drills need services that they may break\n")
         return 2
     chosen = [
-        (scene, parts)
-        for scene in SCENES
-        if (parts := [part for part in scene.parts if wanted(part, asked)])
+        (suite, parts)
+        for suite in SUITES
+        if (parts := [part for part in suite.parts if wanted(part, asked)])
     ]
     if not chosen:
         sys.stderr.write("no drill named by --part tries what --promise names; see --help\n")
         return 2
-    end_by_exceptions()
+    raise_on_signals()
     CLIENT_LOG.setLevel(logging.CRITICAL)  # brokers die here all the time
     note = notes(time.monotonic())
-    sweep(asked.work or Path(tempfile.gettempdir()), note)
+    remove_stale_folders(asked.work or Path(tempfile.gettempdir()), note)
     note(f"seed {asked.seed}: repeat the plans with --seed {asked.seed}")
     facts = describe() | {"seed": asked.seed, "command": " ".join(["python -m chaos", *arguments])}
     run = Run(asked, note, facts=facts)
-    for scene, parts in chosen:
-        run_scene(run, scene, parts)
+    for suite, parts in chosen:
+        run_suite(run, suite, parts)
     sys.stdout.write(table(run.measures) + "\n")
     for reason in run.untried:
         sys.stdout.write(f"\nnot tried: {reason}\n")
-    broken = broken_lines(run.measures)
+    broken = violation_lines(run.measures)
     for line in broken:
         note(line)
     note(f"all numbers are in {asked.json}")

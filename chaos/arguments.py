@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chaos.faults import clocks
-from chaos.suites import SCENES, Part
+from chaos.suites import SUITES, DrillSpec
 
 SEEDS = 2**31
 SKEWS = {"ahead": clocks.SKEW_S, "behind": -clocks.SKEW_S}
@@ -15,7 +15,7 @@ DESCRIPTION = "Break a running installation on purpose, and judge what it promis
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return what the command line asks for."""
-    known = sorted({name for scene in SCENES for part in scene.parts for name in part.promises})
+    known = sorted({name for suite in SUITES for part in suite.parts for name in part.promises})
     parser = argparse.ArgumentParser(prog="python -m chaos", description=DESCRIPTION)
     parser.add_argument(
         "--seed",
@@ -24,7 +24,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="of an earlier run: the same plans",
     )
     parser.add_argument("--promise", action="append", choices=known, help="only what proves it")
-    parts = [part.name for scene in SCENES for part in scene.parts]
+    parts = [part.name for suite in SUITES for part in suite.parts]
     parser.add_argument("--part", action="append", choices=parts, help="only this drill")
     parser.add_argument("--trials", type=_count, help="of each part, in place of its own number")
     parser.add_argument(
@@ -37,13 +37,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def trials_of(part: Part, asked: argparse.Namespace) -> int:
+def trials_of(part: DrillSpec, asked: argparse.Namespace) -> int:
     """Return how many trials of a part were asked for."""
     trials: int = asked.trials or (part.trials_long if asked.long else part.trials)
     return max(trials, 1) if asked.promise or asked.part else trials
 
 
-def wanted(part: Part, asked: argparse.Namespace) -> bool:
+def wanted(part: DrillSpec, asked: argparse.Namespace) -> bool:
     """Whether a part proves anything that was asked for."""
     names = set(asked.promise or part.promises)
     named = not asked.part or part.name in asked.part
@@ -55,7 +55,7 @@ def skew_s(asked: argparse.Namespace) -> float:
     return SKEWS[asked.clock or ("ahead" if asked.seed % 2 else "behind")]
 
 
-def rerun(part: Part, seed: int, asked: argparse.Namespace) -> str:
+def rerun(part: DrillSpec, seed: int, asked: argparse.Namespace) -> str:
     """Return the command that runs one round of a run by itself."""
     clock = next(name for name, seconds in SKEWS.items() if seconds == skew_s(asked))
     words = f"python -m chaos --part {part.name} --trials 1 --seed {seed} --clock {clock}"

@@ -15,7 +15,7 @@ import msgspec
 
 from chaos.errors import DrillError
 from chaos.reports.measures import OTHERS, Measure
-from chaos.reports.report import BROKEN_OFF
+from chaos.reports.report import ABORTED_ROUNDS
 
 Judge = Callable[[], Iterable[Measure]]
 
@@ -37,13 +37,15 @@ def run_round(one: Round, drill: Judge, lives: Judge) -> list[Measure]:
         found = _tried(drill, reasons)
         also = _tried(lives, reasons)
     # What happens to pass by in a drill for other promises is judged, and need not happen.
-    found += [measure for measure in also if measure.was_tried or measure.promise in one.promises]
+    found += [
+        measure for measure in also if measure.has_evidence or measure.promise in one.promises
+    ]
     for promise in sorted(one.promises - {measure.promise for measure in found}):
         reasons.append(f"nothing was measured of {promise}")
     broken = [
         Measure(
             promise=promise,
-            what=BROKEN_OFF,
+            what=ABORTED_ROUNDS,
             value=int(bool(reasons)),
             evidence="; ".join(reasons[:5]),
         )

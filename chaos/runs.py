@@ -11,17 +11,17 @@ from pathlib import Path
 from benchmarks.work_folders import work_folder
 from chaos.arguments import SEEDS, rerun, skew_s, trials_of
 from chaos.clients.history import Recorder
-from chaos.drills.context import Setting
+from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
-from chaos.installations.installation import Installation, installed
+from chaos.installations.installation import Installation, run_installation
 from chaos.installations.recording_upstream import RecordingUpstream, recording_upstream
 from chaos.installations.stale_folders import claim
 from chaos.observations.database import install_triggers
 from chaos.reports.measures import Measure, summarise
 from chaos.reports.report import write_json
 from chaos.rounds import Round, run_round, told
-from chaos.suites import Part, Scene
-from chaos.verification.lifecycle import Lives
+from chaos.suites import DrillSpec, Suite
+from chaos.verification.lifecycle import LifecycleChecker
 
 FURTHER_TRIALS_S = 38 * 60.0
 """What is left of an hour then is enough for the first trials of all that has not been tried."""
@@ -38,7 +38,7 @@ class Run:
     facts: Mapping[str, object] = field(default_factory=dict)  # of the machine and the command
     began_s: float = field(default_factory=time.monotonic)
 
-    def trials(self, part: Part) -> int:
+    def trials(self, part: DrillSpec) -> int:
         """Return how often a part runs."""
         return trials_of(part, self.asked)
 
@@ -46,7 +46,7 @@ class Run:
         """Whether no part may begin a second trial any more; each has its first in any case."""
         return time.monotonic() - self.began_s > FURTHER_TRIALS_S
 
-    def give_up(self, what: str, reason: object) -> None:
+    def record_untried(self, what: str, reason: object) -> None:
         """Remember what could not be tried."""
         self.untried.append(f"{what}: {reason}")
         self.note(f"NOT TRIED {self.untried[-1]}")
@@ -54,10 +54,10 @@ class Run:
     def add(self, found: Sequence[Measure]) -> None:
         """Add what a round found; what looked at nothing was not tried."""
         for measure in found:
-            if not measure.was_tried:
+            if not measure.has_evidence:
                 what = f"{measure.promise} {measure.what} in {measure.part}, seed {measure.seed}"
-                self.give_up(what, f"there was nothing to look at; {measure.rerun}")
-        tried = [measure for measure in found if measure.was_tried]
+                self.record_untried(what, f"there was nothing to look at; {measure.rerun}")
+        tried = [measure for measure in found if measure.has_evidence]
         self.measures.extend(tried)
         _show(tried, self.note)
 
@@ -71,57 +71,57 @@ class Run:
         write_json(self.asked.json, facts, self.measures)
 
 
-def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
+def run_suite(run: Run, suite: Suite, parts: Sequence[DrillSpec]) -> None:
     """Run the trials of a scene on one installation; what it finds is added as it is found.
 
     Whatever breaks it off is told as not tried, and the scenes that follow are still run.
     """
-    name, asked = f"chaos-{scene.name}", run.asked
+    name, asked = f"chaos-{suite.name}", run.asked
     with work_folder(name, parent=asked.work, keep=asked.keep, note=run.note) as work:
         if not asked.keep:
             claim(work)
         try:
-            _run_parts(run, scene, parts, work)
+            _run_parts(run, suite, parts, work)
         except DrillError as failure:
-            run.give_up(scene.name, failure)
+            run.record_untried(suite.name, failure)
         except Exception as failure:  # noqa: BLE001  the other scenes can still tell something
-            run.give_up(scene.name, told(failure))
+            run.record_untried(suite.name, told(failure))
         finally:
-            _keep_histories(work, asked.json.parent / "chaos" / scene.name)
+            _keep_histories(work, asked.json.parent / "chaos" / suite.name)
             run.write()
 
 
-def _run_parts(run: Run, scene: Scene, parts: Sequence[Part], work: Path) -> None:
+def _run_parts(run: Run, suite: Suite, parts: Sequence[DrillSpec], work: Path) -> None:
     with contextlib.ExitStack() as stack:
-        upstream = stack.enter_context(recording_upstream()) if scene.records else None
-        shape = scene.shape(work, upstream.url if upstream else "", skew_s(run.asked))
-        running = stack.enter_context(installed(shape))
-        run.note(f"{scene.name}: ready")
-        install_triggers(running.engine)
-        lives = Lives(running.engine)
+        upstream = stack.enter_context(recording_upstream()) if suite.records else None
+        spec = suite.spec(work, upstream.url if upstream else "", skew_s(run.asked))
+        installation = stack.enter_context(run_installation(spec))
+        run.note(f"{suite.name}: ready")
+        install_triggers(installation.engine)
+        lives = LifecycleChecker(installation.engine)
         for part in parts:
             for trial in range(run.trials(part)):
                 if trial and run.is_late():
                     run.note(f"{part.name}: no further trial, the time is up")
                     break
-                run.note(f"{scene.name} {part.name} {trial + 1} of {run.trials(part)}")
-                _run_trial(run, running, upstream, part, trial, lives)
+                run.note(f"{suite.name} {part.name} {trial + 1} of {run.trials(part)}")
+                _run_trial(run, installation, upstream, part, trial, lives)
 
 
 def _run_trial(
     run: Run,
-    running: Installation,
+    installation: Installation,
     upstream: RecordingUpstream | None,
-    part: Part,
+    part: DrillSpec,
     trial: int,
-    lives: Lives,
+    lives: LifecycleChecker,
 ) -> None:
     """Run one trial, whose seed follows from the run's."""
-    work = running.shape.data
+    work = installation.spec.data
     seed = (run.asked.seed + trial) % SEEDS
     recorder = Recorder(work / "histories" / f"{part.name}-{trial}.jsonl")
-    setting = Setting(
-        running=running,
+    context = DrillContext(
+        installation=installation,
         recorder=recorder,
         seed=seed,
         long=run.asked.long,
@@ -131,7 +131,9 @@ def _run_trial(
     )
     one = Round(part.name, part.promises, seed, rerun(part, seed, run.asked))
     try:
-        run.add(run_round(one, lambda: part.drill(setting), lambda: lives.judge(recorder.so_far())))
+        run.add(
+            run_round(one, lambda: part.drill(context), lambda: lives.judge(recorder.operations()))
+        )
         run.write()
     finally:
         recorder.close()
@@ -139,8 +141,8 @@ def _run_trial(
 
 def _show(measures: Sequence[Measure], note: Callable[[str], None]) -> None:
     for found in summarise(measures):
-        missed = "missed" if found.relation == "goal" else "BROKEN"
-        mark = missed if found.failures else "ok    "
+        no_target = "missed" if found.relation == "goal" else "BROKEN"
+        mark = no_target if found.failures else "ok    "
         note(f"  {mark} {found.promise} {found.what}: {found.worst:g}, looked at {found.size}")
 
 

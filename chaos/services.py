@@ -36,7 +36,7 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     paths: dict[str, list[tuple[int, int]]]  # host to (listening, advertised) ports, by broker
 
 
-def hold_file(data: Path, name: str) -> Path:
+def down_marker(data: Path, name: str) -> Path:
     """Return the file that keeps a service down."""
     return data / f"{name}.down"
 
@@ -129,7 +129,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _held(child: Child, data: Path) -> Child:
     """Return `child`, which cannot start while its hold file is there, and comes back soon."""
     before = child.before_start
-    file = hold_file(data, child.name)
+    file = down_marker(data, child.name)
 
     def refuse_or_start() -> None:
         if file.exists():

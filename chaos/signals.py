@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+EXIT_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def end_by_exceptions() -> None:
+def raise_on_signals() -> None:
     """Turn the signals that end a process into exceptions, so that children are stopped."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -22,7 +22,7 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def cleaned_up() -> Iterator[contextlib.ExitStack]:
+def cleanup_on_exit() -> Iterator[contextlib.ExitStack]:
     """Yield a stack that is closed at the end; a second Ctrl-C meanwhile is ignored.
 
     Else it would leave disks mounted and processes behind. Call it from the main thread.
@@ -31,7 +31,7 @@ def cleaned_up() -> Iterator[contextlib.ExitStack]:
     try:
         yield closing
     finally:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in EXIT_SIGNALS}
         try:
             closing.close()
         finally:

@@ -22,7 +22,7 @@ from chaos.drills import (
 )
 from chaos.drills.context import Drill
 from chaos.faults import clocks
-from chaos.installations.installation import Shape
+from chaos.installations.installation import InstallationSpec
 from chaos.installations.settings import CLUSTER_ROLES, POISONED_ROLES
 from cli.demo.demo_models import ensure_tiny_llama
 from cli.stack.state.data_folder import cache_dir
@@ -31,7 +31,7 @@ _SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DrillSpec:
     """A drill, what it proves, and how often it runs."""
 
     name: str
@@ -42,78 +42,78 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Suite:
     """An installation and the drills that run on it, in their order."""
 
     name: str
-    shape: Callable[[Path, str, float], Shape]
+    spec: Callable[[Path, str, float], InstallationSpec]
     """Of its data folder, the upstream's URL, and how wrong the clock of a second host is."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[DrillSpec, ...]
     records: bool = False  # items run on an upstream that notes executions
 
 
-def _pair(data: Path, _url: str, skew_s: float) -> Shape:
+def _pair(data: Path, _url: str, skew_s: float) -> InstallationSpec:
     """Two hosts on one broker, with a simulated engine; the clock of the second is wrong."""
-    return Shape(
+    return InstallationSpec(
         data=data,
         options=_SIMULATED,
         host_names=("a", "b"),
-        env_of={"b": clocks.skewed(skew_s)},
+        env_by_host={"b": clocks.skewed(skew_s)},
     )
 
 
-def _poisoned(data: Path, _url: str, _skew_s: float) -> Shape:
+def _poisoned(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     """Two hosts whose engines meet faults, with the usual bound on executions."""
     options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
-    return Shape(data=data, options=options, env=POISONED_ROLES, host_names=("a", "b"))
+    return InstallationSpec(data=data, options=options, env=POISONED_ROLES, host_names=("a", "b"))
 
 
-def _recorded(data: Path, url: str, _skew_s: float) -> Shape:
+def _recorded(data: Path, url: str, _skew_s: float) -> InstallationSpec:
     """One host before an upstream that notes executions."""
     engine = ("--engine", "openai_http", "--upstream", url, "--model", cancel_expire.MODEL)
-    return Shape(data=data, options=(*engine, "--concurrency", "16"))
+    return InstallationSpec(data=data, options=(*engine, "--concurrency", "16"))
 
 
-def _engine(data: Path, _url: str, _skew_s: float) -> Shape:
+def _engine(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     """One host with vLLM and a small model of random weights."""
     model = ensure_tiny_llama(cache_dir(os.environ) / "models" / engine_recovery.MODEL)
     options = ("--engine", "vllm", "--model", f"{engine_recovery.MODEL}={model}")
-    return Shape(data=data, options=options)
+    return InstallationSpec(data=data, options=options)
 
 
-def _cluster(data: Path, _url: str, _skew_s: float) -> Shape:
+def _cluster(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     """One host on three brokers."""
-    return Shape(data=data, options=_SIMULATED, env=CLUSTER_ROLES, broker_count=3)
+    return InstallationSpec(data=data, options=_SIMULATED, env=CLUSTER_ROLES, broker_count=3)
 
 
-def _small_disks(data: Path, _url: str, _skew_s: float) -> Shape:
+def _small_disks(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     """One host; database, log and object store each on a small disk of its own."""
     mounts = dict.fromkeys(disk_full.FOLDERS.values(), disk_full.SIZE_MB)
-    return Shape(data=data, options=_SIMULATED, mounts=mounts)
+    return InstallationSpec(data=data, options=_SIMULATED, mounts=mounts)
 
 
-SCENES: Final = (
-    Scene(
+SUITES: Final = (
+    Suite(
         name="recorded",
-        shape=_recorded,
+        spec=_recorded,
         records=True,
         parts=(
-            Part(
+            DrillSpec(
                 name="cancel",
                 drill=cancel_expire.cancel,
                 promises=frozenset({"P7"}),
                 trials=1,
                 trials_long=5,
             ),
-            Part(
+            DrillSpec(
                 name="expire",
                 drill=cancel_expire.expire,
                 promises=frozenset({"P8"}),
                 trials=1,
                 trials_long=4,
             ),
-            Part(
+            DrillSpec(
                 name="rework",
                 drill=reexecution.run,
                 promises=frozenset({"P3"}),
@@ -122,46 +122,46 @@ SCENES: Final = (
             ),
         ),
     ),
-    Scene(
+    Suite(
         name="pair",
-        shape=_pair,
+        spec=_pair,
         parts=(
-            Part(
+            DrillSpec(
                 name="zombies",
                 drill=zombies.run,
                 promises=frozenset({"P9"}),
                 trials=1,
                 trials_long=8,
             ),
-            Part(
+            DrillSpec(
                 name="leases",
                 drill=lost_leases.run,
                 promises=frozenset({"P9"}),
                 trials=0,
                 trials_long=1,
             ),
-            Part(
+            DrillSpec(
                 name="keys",
                 drill=idempotency.run,
                 promises=frozenset({"P5"}),
                 trials=1,
                 trials_long=3,
             ),
-            Part(
+            DrillSpec(
                 name="recovery",
                 drill=recovery.run,
                 promises=frozenset({"A12"}),
                 trials=1,
                 trials_long=2,
             ),
-            Part(
+            DrillSpec(
                 name="postgres",
                 drill=postgres_loss.run,
                 promises=frozenset({"P11"}),
                 trials=1,
                 trials_long=2,
             ),
-            Part(
+            DrillSpec(
                 name="storm",
                 drill=storm.run,
                 promises=frozenset({"P1", "P2", "P4", "P5", "P6", "P9"}),
@@ -170,11 +170,11 @@ SCENES: Final = (
             ),
         ),
     ),
-    Scene(
+    Suite(
         name="poisoned",
-        shape=_poisoned,
+        spec=_poisoned,
         parts=(
-            Part(
+            DrillSpec(
                 name="poison",
                 drill=poison_items.run,
                 promises=frozenset({"P13"}),
@@ -183,11 +183,11 @@ SCENES: Final = (
             ),
         ),
     ),
-    Scene(
+    Suite(
         name="engine",
-        shape=_engine,
+        spec=_engine,
         parts=(
-            Part(
+            DrillSpec(
                 name="vllm",
                 drill=engine_recovery.run,
                 promises=frozenset({"A12"}),
@@ -196,11 +196,11 @@ SCENES: Final = (
             ),
         ),
     ),
-    Scene(
+    Suite(
         name="cluster",
-        shape=_cluster,
+        spec=_cluster,
         parts=(
-            Part(
+            DrillSpec(
                 name="brokers",
                 drill=broker_loss.run,
                 promises=frozenset({"P10"}),
@@ -209,11 +209,11 @@ SCENES: Final = (
             ),
         ),
     ),
-    Scene(
+    Suite(
         name="disks",
-        shape=_small_disks,
+        spec=_small_disks,
         parts=(
-            Part(
+            DrillSpec(
                 name="disks",
                 drill=disk_full.run,
                 promises=frozenset({"P12"}),

@@ -6,7 +6,7 @@ from typing import Any
 from chaos.clients.history import Operation
 
 
-def acknowledged(history: Iterable[Operation], op: str = "create") -> dict[str, str]:
+def acknowledged_ids(history: Iterable[Operation], op: str = "create") -> dict[str, str]:
     """Return idempotency key to id of each operation that was answered `ok`."""
     return {
         step.key: str(step.detail["id"]) for step in history if step.op == op and step.phase == "ok"
@@ -22,7 +22,7 @@ def probed_ids(history: Iterable[Operation]) -> set[str]:
     }
 
 
-def broken_promises(
+def missing_or_unfinished(
     accepted: Iterable[str], states: Mapping[str, str], terminal: Iterable[str]
 ) -> dict[str, str]:
     """Return each accepted id that is not there, or that has not ended, with what it is."""
@@ -31,7 +31,7 @@ def broken_promises(
     return {job: state for job, state in found.items() if state not in ends}
 
 
-def answers_that_disagree(history: Iterable[Operation], op: str = "create") -> dict[str, set[str]]:
+def conflicting_ids(history: Iterable[Operation], op: str = "create") -> dict[str, set[str]]:
     """Return keys for which different ids were answered (P5)."""
     ids: dict[str, set[str]] = {}
     for step in history:
@@ -40,7 +40,7 @@ def answers_that_disagree(history: Iterable[Operation], op: str = "create") -> d
     return {key: answered for key, answered in ids.items() if len(answered) > 1}
 
 
-def replays_that_differ(history: Iterable[Operation], op: str = "create") -> dict[str, str]:
+def inconsistent_replays(history: Iterable[Operation], op: str = "create") -> dict[str, str]:
     """Return keys whose answers are not one answer and its replays (P5), with what is wrong.
 
     The answer itself may be missing: it was lost on its way, and its client asked again.
@@ -55,7 +55,7 @@ def replays_that_differ(history: Iterable[Operation], op: str = "create") -> dic
     return wrong
 
 
-def lost_answers(history: Iterable[Operation], op: str = "create") -> list[str]:
+def lost_responses(history: Iterable[Operation], op: str = "create") -> list[str]:
     """Return keys whose own answer no client ever had: all that came were replays of it."""
     return [
         key

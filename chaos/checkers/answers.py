@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-IsOwn = Callable[[bytes, object], bool]
+AnswerCheck = Callable[[bytes, object], bool]
 """Whether the body of an answer is the one to the body of an item."""
 
 BYTES_PER_TOKEN: Final = 4
@@ -48,13 +48,13 @@ _LINE: Final = msgspec.json.Decoder(_Line)
 _BODY: Final = msgspec.json.Decoder(_Body)
 
 
-def bodies_of(content: bytes) -> dict[str, bytes]:
+def input_bodies(content: bytes) -> dict[str, bytes]:
     """Return custom id to body, to the byte, of each line of an input file."""
     lines = (_LINE.decode(line) for line in content.splitlines())
     return {line.custom_id: bytes(line.body) for line in lines}
 
 
-def is_simulated(body: bytes, answer: object) -> bool:
+def is_simulated_answer(body: bytes, answer: object) -> bool:
     """Whether the simulated engine answers so: it states the checksum of the body."""
     asked, (text, given, granted) = _BODY.decode(body), _told(answer)
     return (
@@ -64,26 +64,26 @@ def is_simulated(body: bytes, answer: object) -> bool:
     )
 
 
-def is_of_nan(answer: object) -> bool:
+def is_nan_answer(answer: object) -> bool:
     """Whether the simulated engine answers so where logits are no numbers: always one token."""
     return _told(answer) == ("!", 1, 1)
 
 
-def is_echoed(body: bytes, answer: object) -> bool:
+def is_echo_answer(body: bytes, answer: object) -> bool:
     """Whether the upstream that notes executions answers so: it says the text again."""
     asked = _BODY.decode(body)
     text = asked.messages[0].content
     return _told(answer) == (text, len(text), asked.max_tokens)
 
 
-def others_answers(
-    bodies: Mapping[str, bytes], output: Iterable[Mapping[str, Any]], is_own: IsOwn
+def foreign_answers(
+    bodies: Mapping[str, bytes], output: Iterable[Mapping[str, Any]], is_own_answer: AnswerCheck
 ) -> list[str]:
     """Return the custom ids of lines of an output file whose answer is not their item's own."""
     wrong = []
     for line in output:
         name = line["custom_id"]
-        if name not in bodies or not is_own(bodies[name], line["response"]["body"]):
+        if name not in bodies or not is_own_answer(bodies[name], line["response"]["body"]):
             wrong.append(name)
     return wrong
 

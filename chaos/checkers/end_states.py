@@ -3,20 +3,20 @@
 from collections.abc import Mapping
 from typing import Final
 
-Ends = Mapping[str, frozenset[str]]
+EndStates = Mapping[str, frozenset[str]]
 """Each status that a job may end with, to the codes that its items may then fail with."""
 
-WHOLE: Final[Ends] = {"completed": frozenset()}
+ALL_SUCCEED: Final[EndStates] = {"completed": frozenset()}
 """Of a job that nobody stops and that holds no poison: every item succeeds."""
 
-CANCELLED: Final[Ends] = {"cancelled": frozenset({"batch_cancelled"})}
-CANCEL_ASKED: Final[Ends] = {**WHOLE, **CANCELLED}
+CANCELLED: Final[EndStates] = {"cancelled": frozenset({"batch_cancelled"})}
+MAY_BE_CANCELLED: Final[EndStates] = {**ALL_SUCCEED, **CANCELLED}
 """The cancel may have come too late, and then it changed nothing."""
 
-EXPIRING: Final[Ends] = {**WHOLE, "expired": frozenset({"batch_expired"})}
+MAY_EXPIRE: Final[EndStates] = {**ALL_SUCCEED, "expired": frozenset({"batch_expired"})}
 
 
-def wrong_ends(status: str, codes: Mapping[str, str], ends: Ends) -> list[str]:
+def unexpected_ends(status: str, codes: Mapping[str, str], ends: EndStates) -> list[str]:
     """Return what ended otherwise than it had to: the job itself, and items that failed.
 
     `codes` maps the custom id of an item that did not succeed to its code.

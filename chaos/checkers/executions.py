@@ -19,7 +19,7 @@ class Answer(NamedTuple):
     item: str
 
 
-def repeated_after(starts: Iterable[Start], moments_s: Sequence[float]) -> list[int]:
+def reexecutions_after(starts: Iterable[Start], moments_s: Sequence[float]) -> list[int]:
     """Return how many executions were not the first of their item, by the moment they came after.
 
     The moments are in order; each answers for what began until the next one.
@@ -34,12 +34,12 @@ def repeated_after(starts: Iterable[Start], moments_s: Sequence[float]) -> list[
     return counts
 
 
-def began_after(starts: Iterable[Start], moment_s: float) -> list[Start]:
+def started_after(starts: Iterable[Start], moment_s: float) -> list[Start]:
     """Return what began later than a moment at which nothing may begin any more."""
     return [start for start in starts if start.at_s > moment_s]
 
 
-def latest_s(starts: Sequence[Start], since_s: float) -> float:
+def seconds_to_last_start(starts: Sequence[Start], since_s: float) -> float:
     """Return seconds from a moment to the last beginning; negative when all lie before it."""
     return max((start.at_s - since_s for start in starts), default=0.0)
 
@@ -59,7 +59,7 @@ def finished_before(
     }
 
 
-def wrongly_kept(finished: Set[str], answered: Set[str], output: Set[str]) -> dict[str, str]:
+def output_mismatches(finished: Set[str], answered: Set[str], output: Set[str]) -> dict[str, str]:
     """Return items that an output file lacks though they had finished, or has though none ran."""
     lacking = dict.fromkeys(sorted(finished - output), "finished, and not in the output")
     return lacking | dict.fromkeys(sorted(output - answered), "in the output, and never answered")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A claim of a lease, or a write that only its holder may do, in the database's order."""
 
     sequence: int
@@ -18,14 +18,14 @@ class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
     named_epoch: int | None = None  # under which it was prepared, where the write tells
 
 
-def zombie_writes(steps: Iterable[LeaseStep]) -> list[LeaseStep]:
+def zombie_writes(steps: Iterable[LeaseEvent]) -> list[LeaseEvent]:
     """Return writes that were accepted and must not have been.
 
     That is a write by a host that did not hold the lease then, without a look at the lease, or
     under another epoch than the holder's. A claim whose epoch is not above all before it holds
     nothing.
     """
-    last: dict[tuple[str, str], LeaseStep] = {}
+    last: dict[tuple[str, str], LeaseEvent] = {}
     wrong = []
     for step in sorted(steps, key=lambda step: step.sequence):
         claim = last.get((step.job, step.role))
@@ -37,12 +37,12 @@ def zombie_writes(steps: Iterable[LeaseStep]) -> list[LeaseStep]:
     return wrong
 
 
-def _is_by_holder(write: LeaseStep, claim: LeaseStep) -> bool:
+def _is_by_holder(write: LeaseEvent, claim: LeaseEvent) -> bool:
     named = write.epoch if write.named_epoch is None else write.named_epoch
     return write.is_fenced and write.user == claim.user and write.epoch == named == claim.epoch
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class LostLease(msgspec.Struct, frozen=True, kw_only=True):
     """A lease that one host took from another."""
 
     job: str
@@ -52,7 +52,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     was_used: bool = False  # who had it had written under it
 
 
-def losses(steps: Iterable[LeaseStep], role: str) -> list[Loss]:
+def lost_leases(steps: Iterable[LeaseEvent], role: str) -> list[LostLease]:
     """Return every lease of a role that changed hands."""
     ordered = sorted((step for step in steps if step.role == role), key=lambda step: step.sequence)
     late = zombie_writes(ordered)
@@ -70,7 +70,7 @@ def losses(steps: Iterable[LeaseStep], role: str) -> list[Loss]:
                 for write in late
             )
             found.append(
-                Loss(
+                LostLease(
                     job=step.job,
                     user=before,
                     sequence=step.sequence,
@@ -83,7 +83,7 @@ def losses(steps: Iterable[LeaseStep], role: str) -> list[Loss]:
     return found
 
 
-class CursorStep(msgspec.Struct, frozen=True, kw_only=True):
+class CursorMove(msgspec.Struct, frozen=True, kw_only=True):
     """A move of a job's cursor."""
 
     job: str
@@ -92,6 +92,6 @@ class CursorStep(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0  # in the order of the database
 
 
-def cursors_that_went_back(steps: Iterable[CursorStep]) -> list[CursorStep]:
+def backward_moves(steps: Iterable[CursorMove]) -> list[CursorMove]:
     """Return the moves of a cursor towards the beginning of its file."""
     return [step for step in steps if step.new < step.old]

@@ -37,12 +37,12 @@ def probes(history: Iterable[Operation], path: str) -> list[Probe]:
     ]
 
 
-def longest_s(seen: Sequence[Probe]) -> float:
+def longest_response_s(seen: Sequence[Probe]) -> float:
     """Return the longest time that a request took."""
     return max((probe.took_s for probe in seen), default=0.0)
 
 
-def improper(seen: Sequence[Probe], proper: Collection[int] = (503,)) -> list[Probe]:
+def improper_refusals(seen: Sequence[Probe], proper: Collection[int] = (503,)) -> list[Probe]:
     """Return refusals that are not `proper` with Retry-After in the right envelope."""
     return [
         probe
@@ -52,7 +52,7 @@ def improper(seen: Sequence[Probe], proper: Collection[int] = (503,)) -> list[Pr
     ]
 
 
-def seconds_until(seen: Sequence[Probe], since_s: float, *, good: bool) -> float | None:
+def seconds_to_response(seen: Sequence[Probe], since_s: float, *, good: bool) -> float | None:
     """Return the time from `since_s` to the first answer that is good (or is not); None: never.
 
     A good answer counts when it was asked for after that; a bad one when it came after it.
@@ -66,7 +66,7 @@ def seconds_until(seen: Sequence[Probe], since_s: float, *, good: bool) -> float
     return min(times, default=None)
 
 
-def was_good(seen: Sequence[Probe], at_s: float) -> bool:
+def was_available(seen: Sequence[Probe], at_s: float) -> bool:
     """Whether the last answer before a moment was good; False when there was none."""
     before = [probe for probe in seen if probe.answered_s < at_s]
     return bool(before) and 200 <= max(before, key=lambda p: p.answered_s).status < 300

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 
-def wrongly_failed(wanted: Mapping[str, str], failed: Mapping[str, str]) -> dict[str, str]:
+def unexpected_failures(wanted: Mapping[str, str], failed: Mapping[str, str]) -> dict[str, str]:
     """Return items whose end is not the one they had to have, with what happened.
 
     Both map a custom id to the code of its failure; items in neither must succeed.

@@ -19,7 +19,7 @@ def rate_before(samples: Sequence[Sample], until_s: float, *, over_s: float) -> 
     return rate(samples, until_s - over_s, until_s)
 
 
-def rate_that_can_fall(samples: Sequence[Sample], until_s: float, *, over_s: float) -> float | None:
+def steady_rate(samples: Sequence[Sample], until_s: float, *, over_s: float) -> float | None:
     """Return counts a second over the `over_s` before `until_s`; None when it stood still there.
 
     It did when one half of that time has less than `RATE_MIN`.
@@ -37,7 +37,7 @@ def rate(samples: Sequence[Sample], since_s: float, until_s: float) -> float:
     return (inside[-1].total - inside[0].total) / (inside[-1].at_s - inside[0].at_s)
 
 
-def seconds_to_goal(
+def seconds_to_recovery(
     samples: Sequence[Sample], since_s: float, goal: float, *, over_s: float, settled_s: float = 0.0
 ) -> float | None:
     """Return seconds from a moment until the rate is `goal` again, in a window of `over_s`.

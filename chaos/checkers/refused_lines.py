@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def wrongly_told(wanted: Mapping[int, str], job: Mapping[str, Any]) -> list[str]:
+def line_error_mismatches(wanted: Mapping[int, str], job: Mapping[str, Any]) -> list[str]:
     """Return how a job differs from one that failed by exactly these lines, with these codes."""
     wrong = []
     if job["status"] != "failed":

@@ -23,7 +23,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Miscount(msgspec.Struct, frozen=True, kw_only=True):
+class IdMismatch(msgspec.Struct, frozen=True, kw_only=True):
     """How two multisets of custom ids differ."""
 
     missing: list[str]
@@ -36,10 +36,10 @@ class Miscount(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.missing) + len(self.doubled) + len(self.foreign)
 
 
-def compare_ids(wanted: Iterable[str], found: Iterable[str]) -> Miscount:
+def compare_ids(wanted: Iterable[str], found: Iterable[str]) -> IdMismatch:
     """Compare the custom ids of an input with those of its output and error file."""
     want, have = Counter(wanted), Counter(found)
-    return Miscount(
+    return IdMismatch(
         missing=sorted((want - have).elements()),
         doubled=sorted(key for key in (have - want).elements() if key in want),
         foreign=sorted(key for key in (have - want).elements() if key not in want),
@@ -62,7 +62,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         return self.succeeded + self.failed + self.cancelled + self.expired
 
 
-def tally_of(lines: Usage, output_count: int, error_codes: Iterable[str]) -> Tally:
+def tally_from_files(lines: Usage, output_count: int, error_codes: Iterable[str]) -> Tally:
     """Return what files say, by the number of lines of one and the codes in the other."""
     codes = Counter(error_codes)
     cancelled, expired = codes.pop("batch_cancelled", 0), codes.pop("batch_expired", 0)
@@ -76,7 +76,7 @@ def tally_of(lines: Usage, output_count: int, error_codes: Iterable[str]) -> Tal
     )
 
 
-def tally_shown(job: Mapping[str, Any]) -> Tally:
+def tally_from_job(job: Mapping[str, Any]) -> Tally:
     """Return what a job shows of itself; -1 for what it does not show, or shows in two ways."""
     counts, usage = job.get("request_counts") or {}, job.get("usage") or {}
     outcomes = job.get("millrace") or {}
@@ -89,7 +89,7 @@ def tally_shown(job: Mapping[str, Any]) -> Tally:
     return Tally(**numbers)
 
 
-def miscounted(items: int, told: Mapping[str, Tally], totals: Mapping[str, int]) -> list[str]:
+def tally_mismatches(items: int, told: Mapping[str, Tally], totals: Mapping[str, int]) -> list[str]:
     """Return how tallies of one job differ from each other, or from the number of its items.
 
     Both map who says it to what it says; the first tally is what the others are held against.

@@ -30,7 +30,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0  # in the order of the database
 
 
-def illegal(transitions: Iterable[Transition], graph: Graph) -> list[Transition]:
+def illegal_transitions(transitions: Iterable[Transition], graph: Graph) -> list[Transition]:
     """Return the moves that the graph does not have, and changes of what was set."""
     return [
         move
@@ -52,11 +52,11 @@ def reachable(graph: Graph) -> dict[str, set[str]]:
     return found
 
 
-def went_back(history: Iterable[Operation], graph: Graph) -> list[str]:
+def contradictory_observations(history: Iterable[Operation], graph: Graph) -> list[str]:
     """Return what observers saw that no legal life shows: a state or a timestamp taken back.
 
     Only answers in order count: one whose question was asked after the other had been answered.
-    Steps are those of op `watch`; `detail` holds `asked_s`, `status` and the timestamps.
+    Steps are those of op `poll_job`; `detail` holds `asked_s`, `status` and the timestamps.
     """
     later = reachable(graph)
     wrong = []

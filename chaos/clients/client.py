@@ -22,7 +22,7 @@ PAUSE_S: Final = 0.2
 READ_TRIES: Final = 20
 _LINE: Final = msgspec.json.Decoder(dict[str, Any])
 TERMINAL: Final = frozenset({"completed", "failed", "expired", "cancelled"})
-PASSING: Final = frozenset({409, 429, 500, 502, 503, 504, 507})
+RETRYABLE_STATUSES: Final = frozenset({409, 429, 500, 502, 503, 504, 507})
 """Answers after which the same call may succeed; a 500 among them is counted by the judges."""
 
 
@@ -47,7 +47,7 @@ def input_lines(
     return ("\n".join(lines) + "\n").encode()
 
 
-class CancelAnswer(NamedTuple):
+class CancelResponse(NamedTuple):
     """What a cancel came to."""
 
     at_s: float  # when it was answered, seconds since the epoch
@@ -83,7 +83,7 @@ class Client:
             self.failure = type(failure).__name__
             return None
 
-    def insist(
+    def retry_until_success(
         self, op: str, key: str, ask: Callable[[], httpx.Response | None], until_s: float
     ) -> httpx.Response:
         """Repeat a call under one idempotency key until it succeeds or is refused for good.
@@ -92,19 +92,19 @@ class Client:
         nothing: it acknowledged what nobody can ask for.
         """
         while True:
-            self.recorder.note(self.name, op, key, "invoke")
+            self.recorder.record(self.name, op, key, "invoke")
             answer = ask()
             if answer is None:
-                self.recorder.note(self.name, op, key, "info", failure=self.failure)
+                self.recorder.record(self.name, op, key, "info", failure=self.failure)
             elif answer.is_success:
                 made = acknowledged_id(answer)
-                self.recorder.note(self.name, op, key, "ok", id=made, **told(answer))
+                self.recorder.record(self.name, op, key, "ok", id=made, **told(answer))
                 if made is None:
                     raise NotServedError(f"{op} {key}: {answer.status_code} without an id")
                 return answer
             else:
-                self.recorder.note(self.name, op, key, "fail", status=answer.status_code)
-                if answer.status_code not in PASSING:
+                self.recorder.record(self.name, op, key, "fail", status=answer.status_code)
+                if answer.status_code not in RETRYABLE_STATUSES:
                     raise NotServedError(f"{op}: {answer.status_code} {answer.text[:300]}")
             if time.monotonic() > until_s:
                 raise NotServedError(f"{op} {key}: no success in time")
@@ -112,7 +112,7 @@ class Client:
 
     def upload(self, key: str, content: bytes, until_s: float) -> str:
         """Upload an input file and return its id. Raises DrillError."""
-        answer = self.insist(
+        answer = self.retry_until_success(
             "upload",
             key,
             lambda: self.call(
@@ -134,7 +134,7 @@ class Client:
             "completion_window": "24h",
             **fields,
         }
-        answer = self.insist(
+        answer = self.retry_until_success(
             "create",
             key,
             lambda: self.call("POST", "/v1/batches", {"idempotency-key": key}, json=body),
@@ -145,46 +145,46 @@ class Client:
 
     def cancel(self, job_id: str, until_s: float) -> float | None:
         """Cancel a job and return when that was answered; None for a job that had ended."""
-        answer = self.ask_cancel(job_id, until_s)
+        answer = self.request_cancel(job_id, until_s)
         return None if answer.refused else answer.at_s
 
-    def ask_cancel(self, job_id: str, until_s: float) -> CancelAnswer:
+    def request_cancel(self, job_id: str, until_s: float) -> CancelResponse:
         """Ask until a cancel is accepted, or refused for good. Raises DrillError."""
         while time.monotonic() < until_s:
-            self.recorder.note(self.name, "cancel", job_id, "invoke")
+            self.recorder.record(self.name, "cancel", job_id, "invoke")
             answer = self.call("POST", f"/v1/batches/{job_id}/cancel")
             if answer is not None and (
                 answer.is_success or answer.status_code == HTTPStatus.BAD_REQUEST
             ):
-                self.recorder.note(self.name, "cancel", job_id, "ok", status=answer.status_code)
-                return CancelAnswer(time.time(), not answer.is_success)
-            self.recorder.note(self.name, "cancel", job_id, "info")
+                self.recorder.record(self.name, "cancel", job_id, "ok", status=answer.status_code)
+                return CancelResponse(time.time(), not answer.is_success)
+            self.recorder.record(self.name, "cancel", job_id, "info")
             time.sleep(PAUSE_S)
         raise NotServedError(f"cancel {job_id}: no answer in time")
 
-    def watch(self, job_id: str) -> dict[str, Any] | None:
+    def poll_job(self, job_id: str) -> dict[str, Any] | None:
         """Look at a job once and write down its state; None when there was no answer."""
         asked_s = time.time()
         answer = self.call("GET", f"/v1/batches/{job_id}")
         if answer is None or not answer.is_success:
             status = 0 if answer is None else answer.status_code
-            self.recorder.note(self.name, "watch", job_id, "info", status=status)
+            self.recorder.record(self.name, "watch", job_id, "info", status=status)
             return None
         job: dict[str, Any] = answer.json()
         stamps = {name: job.get(name) for name in ("created_at", *TIMESTAMPS) if job.get(name)}
-        self.recorder.note(
+        self.recorder.record(
             self.name, "watch", job_id, "ok", asked_s=asked_s, status=job["status"], **stamps
         )
         return job
 
-    def await_ends(self, job_ids: Iterable[str], until_s: float) -> dict[str, dict[str, Any]]:
+    def await_terminal(self, job_ids: Iterable[str], until_s: float) -> dict[str, dict[str, Any]]:
         """Poll jobs until all have ended or time is up; return those that have."""
         waiting, ended = list(job_ids), {}
         is_last = False  # each is looked at once, however late it is
         while waiting and not is_last:
             is_last = time.monotonic() >= until_s
             for job_id in list(waiting):
-                job = self.watch(job_id)
+                job = self.poll_job(job_id)
                 if job is not None and job["status"] in TERMINAL:
                     ended[job_id] = job
                     waiting.remove(job_id)
@@ -195,9 +195,9 @@ class Client:
         """Return the lines of an output or error file. Raises NotServedError."""
         if file_id is None:
             return []
-        return self.json_lines(_content(file_id))
+        return self.read_json_lines(_content(file_id))
 
-    def json_lines(self, path: str) -> list[dict[str, Any]]:
+    def read_json_lines(self, path: str) -> list[dict[str, Any]]:
         """Return lines of JSON, strictly read: NaN is none. Raises NotServedError."""
         found = self._read(path)
         if found is None:
@@ -242,7 +242,7 @@ def told(answer: httpx.Response) -> dict[str, object]:
     }
 
 
-LAST_LOOKS: Final = 3
+POLLS_AFTER_END: Final = 3
 """At a job that has ended: enough to see it change when it must not."""
 
 
@@ -288,9 +288,9 @@ class Watchers:
         looks: dict[str, int] = {}  # at jobs that had ended
         while not self._stop.is_set():
             for job_id in list(self._jobs):
-                if looks.get(job_id, 0) >= LAST_LOOKS:
+                if looks.get(job_id, 0) >= POLLS_AFTER_END:
                     continue
-                job = client.watch(job_id)
+                job = client.poll_job(job_id)
                 if job is not None and job["status"] in TERMINAL:
                     looks[job_id] = looks.get(job_id, 0) + 1
                 if self._stop.wait(0.02):

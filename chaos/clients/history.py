@@ -37,7 +37,7 @@ class Recorder:
         self._now_s = now_s
         self._lock = threading.Lock()
 
-    def note(self, client: str, op: str, key: str, phase: Phase, **detail: object) -> None:
+    def record(self, client: str, op: str, key: str, phase: Phase, **detail: object) -> None:
         """Append one step."""
         with self._lock:
             step = Operation(
@@ -45,7 +45,7 @@ class Recorder:
             )
             self._file.write(msgspec.json.encode(step) + b"\n")
 
-    def so_far(self) -> list[Operation]:
+    def operations(self) -> list[Operation]:
         """Return the history as the file holds it."""
         with self._lock:
             self._file.flush()

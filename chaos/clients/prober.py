@@ -49,9 +49,9 @@ class Prober:
                 try:
                     answer = client.request(**content)
                 except httpx.HTTPError:
-                    self._recorder.note(name, "probe", name, "info", asked_s=asked_s, status=0)
+                    self._recorder.record(name, "probe", name, "info", asked_s=asked_s, status=0)
                     continue
-                self._recorder.note(
+                self._recorder.record(
                     name,
                     "probe",
                     name,

@@ -16,10 +16,10 @@ MODEL = "simulated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class DrillContext:
     """One trial: where it runs, from which seed, and how large it is."""
 
-    running: Installation
+    installation: Installation
     recorder: Recorder
     seed: int
     long: bool
@@ -40,7 +40,7 @@ class Setting:
 
     def client(self, name: str, *, host: str | None = None) -> Client:
         """Return a client of one host, or of all in turn."""
-        hosts = self.running.hosts
+        hosts = self.installation.hosts
         urls = [hosts[host].url] if host else [found.url for found in hosts.values()]
         return Client(name, urls, next(iter(hosts.values())).key, self.recorder)
 
@@ -49,5 +49,5 @@ class Setting:
         return full if self.long else quick
 
 
-Drill = Callable[[Setting], Iterable[Measure]]
+Drill = Callable[[DrillContext], Iterable[Measure]]
 """Yields what it finds when it finds it, so that nothing of it is lost when it breaks off."""

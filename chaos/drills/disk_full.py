@@ -8,12 +8,12 @@ from typing import Any, Final
 from chaos.checkers import outages
 from chaos.clients.client import ENDPOINT, input_lines
 from chaos.clients.prober import Prober
-from chaos.drills.context import MODEL, Setting
+from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
 from chaos.faults import disk
 from chaos.observations import database
 from chaos.reports.measures import Measure
-from chaos.verification.acknowledged import judge_files, judge_jobs
+from chaos.verification.acknowledged import check_files, check_jobs
 
 SIZE_MB: Final = 256
 HEALTHY_S_MAX: Final = 60.0
@@ -38,11 +38,11 @@ CONTENT: Final = b"{}\n" * 2000
 ITEMS: Final = 20
 
 
-def run(setting: Setting) -> Iterator[Measure]:
+def run(context: DrillContext) -> Iterator[Measure]:
     """Fill each disk in turn, hold it full, give the space back."""
-    client = setting.client("disk")
+    client = context.client("disk")
     file_id = client.upload(
-        f"disk-{setting.seed}", input_lines(ITEMS, MODEL), time.monotonic() + 60
+        f"disk-{context.seed}", input_lines(ITEMS, MODEL), time.monotonic() + 60
     )
     asks: dict[str, Mapping[str, Any]] = {
         UPLOAD: {
@@ -62,46 +62,46 @@ def run(setting: Setting) -> Iterator[Measure]:
         },
     }
     for name, folder in FOLDERS.items():
-        yield from _fill(setting, name, setting.running.shape.data / folder, asks)
-    for unhappy in database.stuck(setting.running.engine):
-        setting.note(f"not ended yet: {unhappy}")
+        yield from _fill(context, name, context.installation.spec.data / folder, asks)
+    for unhappy in database.unfinished_jobs(context.installation.engine):
+        context.note(f"not ended yet: {unhappy}")
     until_s = time.monotonic() + END_S_MAX
-    yield judge_files(setting, "P12", CONTENT)
-    yield from judge_jobs(setting, "P12", items=ITEMS, until_s=until_s)
+    yield check_files(context, "P12", CONTENT)
+    yield from check_jobs(context, "P12", items=ITEMS, until_s=until_s)
 
 
 def _fill(
-    setting: Setting, name: str, folder: Path, asks: Mapping[str, Mapping[str, Any]]
+    context: DrillContext, name: str, folder: Path, asks: Mapping[str, Mapping[str, Any]]
 ) -> list[Measure]:
-    host = setting.running.hosts["a"]
-    prober = Prober(setting.recorder, host.url, host.key, asks)
+    host = context.installation.hosts["a"]
+    prober = Prober(context.recorder, host.url, host.key, asks)
     try:
         time.sleep(BEFORE_S)
         full_s = time.time()
-        _hold_full(folder, full_s + setting.size(60, 15))
+        _hold_full(folder, full_s + context.size(60, 15))
         freed_s = time.time()
-        still = database.unended(setting.running.engine, full_s, freed_s - STILL_S)
-        took_s = _healthy_after(setting, freed_s)
+        still = database.unfinished_count(context.installation.engine, full_s, freed_s - STILL_S)
+        took_s = _healthy_after(context, freed_s)
     finally:
         prober.stop()
-    history = setting.recorder.so_far()
+    history = context.recorder.operations()
     seen = [p for path in asks for p in outages.probes(history, path) if p.asked_s >= full_s]
-    improper = outages.improper(seen, proper=(503, 507))
+    improper_refusals = outages.improper_refusals(seen, proper=(503, 507))
     refused = sum(not 200 <= probe.status < 300 and probe.answered_s <= freed_s for probe in seen)
-    setting.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
+    context.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
     return [
         Measure(
             promise="P12",
             what=f"{name} full: answers that are neither good nor 503 or 507",
-            value=len(improper),
+            value=len(improper_refusals),
             size=len(seen),
-            evidence=outages.told(improper),
+            evidence=outages.told(improper_refusals),
         ),
         Measure(
             promise="P12",
             what=f"{name} full: longest answer",
             unit="s",
-            value=round(outages.longest_s(seen), 2),
+            value=round(outages.longest_response_s(seen), 2),
             limit=ANSWER_S_MAX,
             size=len(seen),
         ),
@@ -142,18 +142,18 @@ def _hold_full(folder: Path, until_s: float) -> None:
         free()
 
 
-def _healthy_after(setting: Setting, freed_s: float) -> float:
+def _healthy_after(context: DrillContext, freed_s: float) -> float:
     """Return seconds from the moment of space until a job that was then created completed."""
-    client = setting.client("healthy")
+    client = context.client("healthy")
     until_s = time.monotonic() + 2 * HEALTHY_S_MAX
     key = f"healthy-{freed_s}"
     try:
         file_id = client.upload(f"file-{key}", input_lines(ITEMS, MODEL), until_s)
         job = client.create(key, file_id, until_s)
     except NotServedError as failure:
-        setting.note(str(failure))
+        context.note(str(failure))
         return float("inf")
-    ended = client.await_ends([job["id"]], until_s).get(job["id"])
+    ended = client.await_terminal([job["id"]], until_s).get(job["id"])
     if ended is None or ended["status"] != "completed":
         return float("inf")
     return time.time() - freed_s

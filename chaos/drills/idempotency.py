@@ -11,16 +11,16 @@ import httpx
 import sqlalchemy as sa
 
 from chaos.checkers.acceptance import (
-    acknowledged,
-    answers_that_disagree,
+    acknowledged_ids,
     broken_connections,
-    lost_answers,
-    replays_that_differ,
+    conflicting_ids,
+    inconsistent_replays,
+    lost_responses,
 )
-from chaos.clients.client import ENDPOINT, PASSING, PAUSE_S, Client, input_lines
+from chaos.clients.client import ENDPOINT, PAUSE_S, RETRYABLE_STATUSES, Client, input_lines
 from chaos.drills.another_tenant import another_tenant
-from chaos.drills.context import MODEL, Setting
-from chaos.drills.killed_commits import Killing, slow_commits
+from chaos.drills.context import MODEL, DrillContext
+from chaos.drills.killed_commits import CommitKiller, slow_commits
 from chaos.errors import DrillError
 from chaos.reports.measures import Measure
 
@@ -29,30 +29,30 @@ THREADS: Final = 50
 TOGETHER: Final = 8
 
 
-def run(setting: Setting) -> Iterator[Measure]:
+def run(context: DrillContext) -> Iterator[Measure]:
     """Create jobs under shared keys and judge what exists afterwards."""
-    keys = setting.size(200, 40)
+    keys = context.size(200, 40)
     until_s = time.monotonic() + TOLD_S_MAX
-    mark = f"p5-{setting.seed}"
-    client = setting.client("p5")
+    mark = f"p5-{context.seed}"
+    client = context.client("p5")
     file_id = client.upload(f"file-{mark}", input_lines(1, MODEL), until_s)
     answered: list[str] = []
     with (
-        slow_commits(setting.running.engine),
-        Killing(setting, answered, THREADS * keys) as killing,
+        slow_commits(context.installation.engine),
+        CommitKiller(context, answered, THREADS * keys) as killing,
         ThreadPoolExecutor(THREADS) as pool,
     ):
         walks = [
-            pool.submit(_walk, setting, number, mark, keys, file_id, answered)
+            pool.submit(_walk, context, number, mark, keys, file_id, answered)
             for number in range(THREADS)
         ]
         for walk in walks:
             walk.result()
-    history = setting.recorder.so_far()
-    broken, lost = broken_connections(history), len(lost_answers(history))
-    setting.note(f"{killing.count} kills, {broken} connections broken, {lost} first answers lost")
-    replays = replays_that_differ(history)
-    made, ids = _count(setting, mark), acknowledged(history)
+    history = context.recorder.operations()
+    broken, lost = broken_connections(history), len(lost_responses(history))
+    context.note(f"{killing.count} kills, {broken} connections broken, {lost} first answers lost")
+    replays = inconsistent_replays(history)
+    made, ids = _count(context, mark), acknowledged_ids(history)
     found = [
         _measure("jobs beyond or short of one a key", abs(made - keys), keys),
         Measure(
@@ -69,10 +69,10 @@ def run(setting: Setting) -> Iterator[Measure]:
             relation="report",
             size=broken,
         ),
-        _measure("keys answered with different ids", len(answers_that_disagree(history)), len(ids)),
+        _measure("keys answered with different ids", len(conflicting_ids(history)), len(ids)),
     ]
     is_tried = killing.count and broken and lost
-    if not is_tried and not any(measure.breaks_a_promise for measure in found):
+    if not is_tried and not any(measure.is_violation for measure in found):
         raise DrillError("no kill fell between a commit and its answer")
     yield from found
     reused = _misuse(client, mark, keys, file_id)
@@ -80,25 +80,25 @@ def run(setting: Setting) -> Iterator[Measure]:
     failures = sum(
         step.detail.get("status", 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
         and step.detail["status"] != HTTPStatus.SERVICE_UNAVAILABLE
-        for step in setting.recorder.so_far()
+        for step in context.recorder.operations()
     )
     yield _measure("answers 5xx other than 503", failures, len(ids))
-    others, forms = _others(setting, mark), _wrong_forms(client, mark, file_id)
+    others, forms = _others(context, mark), _wrong_forms(client, mark, file_id)
     yield _measure("jobs of another tenant's same keys that were not new", others, 3)
     yield _measure("keys of a wrong form that were let in", forms, 3)
 
 
 def _walk(
-    setting: Setting, number: int, mark: str, keys: int, file_id: str, answered: list[str]
+    context: DrillContext, number: int, mark: str, keys: int, file_id: str, answered: list[str]
 ) -> None:
     """Ask with every key, a few at a time in an order of its own; add each that was answered.
 
     All threads come to a key at about the same time, so that keys are new until the end.
     """
-    chance = random.Random(f"{setting.seed}-{number}")
+    chance = random.Random(f"{context.seed}-{number}")
     few = [range(first, min(first + TOGETHER, keys)) for first in range(0, keys, TOGETHER)]
     order = [key for some in few for key in chance.sample(some, len(some))]
-    client = setting.client(f"p5-{number}")
+    client = context.client(f"p5-{number}")
     until_s = time.monotonic() + TOLD_S_MAX
     for key in order:
         answered.append(
@@ -113,10 +113,10 @@ def _misuse(client: Client, mark: str, keys: int, file_id: str) -> int:
     return sum(answer.status_code != HTTPStatus.UNPROCESSABLE_ENTITY for answer in answers)
 
 
-def _others(setting: Setting, mark: str) -> int:
+def _others(context: DrillContext, mark: str) -> int:
     """Return how many keys of another tenant met a job of ours."""
-    other = another_tenant(setting, "p5-other")
-    ours = set(acknowledged(setting.recorder.so_far()).values())
+    other = another_tenant(context, "p5-other")
+    ours = set(acknowledged_ids(context.recorder.operations()).values())
     content = input_lines(1, MODEL)
     file_id = other.upload(f"other-file-{mark}", content, time.monotonic() + TOLD_S_MAX)
     wrong = 0
@@ -145,15 +145,15 @@ def _told(client: Client, key: str, file_id: str, metadata: dict[str, str]) -> h
     while time.monotonic() < until_s:
         answer = client.call("POST", "/v1/batches", {"idempotency-key": key}, json=body)
         if answer is not None:
-            if answer.status_code not in PASSING:
+            if answer.status_code not in RETRYABLE_STATUSES:
                 return answer
-            client.recorder.note(client.name, "create", key, "fail", status=answer.status_code)
+            client.recorder.record(client.name, "create", key, "fail", status=answer.status_code)
         time.sleep(PAUSE_S)
     raise DrillError("a creation under a used or odd key: no answer in time")
 
 
-def _count(setting: Setting, mark: str) -> int:
-    with setting.running.engine.connect() as connection:
+def _count(context: DrillContext, mark: str) -> int:
+    with context.installation.engine.connect() as connection:
         query = sa.text("SELECT count(*) FROM jobs WHERE metadata ->> 'drill' = :mark")
         return int(connection.execute(query, {"mark": mark}).scalar_one())
 

@@ -8,8 +8,8 @@ from typing import Final, Self
 
 import sqlalchemy as sa
 
-from chaos.drills.context import Setting
-from chaos.faults.healing import missed
+from chaos.drills.context import DrillContext
+from chaos.faults.healing import no_target
 from chaos.faults.processes import kill
 
 KILLS: Final = 4
@@ -29,16 +29,16 @@ _COMMITTING: Final = sa.text(
 )
 
 
-class Killing:
+class CommitKiller:
     """Kills APIs in the middle of a commit for a block, each when so many answers are there.
 
     The commit goes on without the API; its answer is lost.
     """
 
-    def __init__(self, setting: Setting, answered: Sized, wanted: int) -> None:
+    def __init__(self, context: DrillContext, answered: Sized, wanted: int) -> None:
         """Nothing is killed yet."""
         self.count = 0
-        self._setting, self._answered, self._wanted = setting, answered, wanted
+        self._setting, self._answered, self._wanted = context, answered, wanted
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._kill, daemon=True)
 
@@ -62,11 +62,11 @@ class Killing:
                     return
                 if len(self._answered) >= goal:
                     host = self._committing()
-            self.count += kill(self._setting.running, f"{host}/api") is not missed
+            self.count += kill(self._setting.installation, f"{host}/api") is not no_target
 
     def _committing(self) -> str | None:
         """Return a host whose API waits for the end of a commit."""
-        with self._setting.running.engine.connect() as connection:
+        with self._setting.installation.engine.connect() as connection:
             user = connection.execute(_COMMITTING).scalar_one_or_none()
         return None if user is None else str(user).removeprefix("host_")
 

@@ -7,18 +7,23 @@ import random
 import time
 from typing import Final
 
-from chaos.checkers.end_states import CANCEL_ASKED
+from chaos.checkers.end_states import MAY_BE_CANCELLED
 from chaos.clients.client import input_lines
-from chaos.drills.context import MODEL, Setting
-from chaos.faults.healing import struck
+from chaos.drills.context import MODEL, DrillContext
+from chaos.faults.healing import require_target
 from chaos.faults.processes import pause
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
-from chaos.observations.role_counters import added, counted, refused
+from chaos.observations.role_counters import read_counters, refused, total_increase
 from chaos.reports.measures import Measure
-from chaos.verification.lease_losses import Stop, judge_stops, lost_in, with_enough_losses
-from chaos.verification.reconciliation import Ended, judge_books
+from chaos.verification.lease_losses import (
+    PausedRole,
+    check_paused_roles,
+    leases_lost_during,
+    require_losses,
+)
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 ROLE: Final = "intake"
 STOPPED_S: Final = 3 * SESSION_S
@@ -33,49 +38,51 @@ CREATED_S_MAX: Final = 120.0
 ENDED_S_MAX: Final = 300.0
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(context: DrillContext) -> list[Measure]:
     """Stop intakes until enough leases were lost; cancel the jobs and judge what they came to."""
-    chance, engine = random.Random(setting.seed), setting.running.engine
-    client, until_s = setting.client("leases"), time.monotonic() + CREATED_S_MAX
-    wanted, lost = setting.size(*WANTED), 0
-    name = f"leases-{setting.seed}"
+    chance, engine = random.Random(context.seed), context.installation.engine
+    client, until_s = context.client("leases"), time.monotonic() + CREATED_S_MAX
+    wanted, lost = context.size(*WANTED), 0
+    name = f"leases-{context.seed}"
     file_id = client.upload(f"file-{name}", input_lines(ITEMS, MODEL), until_s)
     job_ids = [
         client.create(f"{name}-{number}", file_id, until_s)["id"]
-        for number in range(setting.size(*JOBS))
+        for number in range(context.size(*JOBS))
     ]
-    stops: list[Stop] = []
-    refused_before = counted(setting.running, refused(ROLE))
+    stops: list[PausedRole] = []
+    refused_before = read_counters(context.installation, refused(ROLE))
     while lost < wanted and len(stops) < STOPS_MAX:
         time.sleep(chance.uniform(0, 1))
-        stops.append(_stop(setting, len(job_ids) // 2))
-        lost += len(lost_in(database.lease_steps(engine), stops[-1]))
+        stops.append(_stop(context, len(job_ids) // 2))
+        lost += len(leases_lost_during(database.lease_events(engine), stops[-1]))
     until_s = time.monotonic() + ENDED_S_MAX
     for job_id in job_ids:
         client.cancel(job_id, until_s)
-    ended = database.all_ended(engine, client, job_ids, until_s)
-    books = judge_books(engine, client, [Ended(job, ITEMS, CANCEL_ASKED) for job in ended.values()])
-    tried = added(refused_before, counted(setting.running, refused(ROLE)))
-    found = [*judge_stops(setting, stops, {ROLE: tried}), *books]
-    return with_enough_losses(found, {ROLE: wanted})
+    ended = database.await_jobs(engine, client, job_ids, until_s)
+    books = reconcile_jobs(
+        engine, client, [EndedJob(job, ITEMS, MAY_BE_CANCELLED) for job in ended.values()]
+    )
+    tried = total_increase(refused_before, read_counters(context.installation, refused(ROLE)))
+    found = [*check_paused_roles(context, stops, {ROLE: tried}), *books]
+    return require_losses(found, {ROLE: wanted})
 
 
-def _stop(setting: Setting, held_min: int) -> Stop:
+def _stop(context: DrillContext, held_min: int) -> PausedRole:
     """Stop the intake that holds most leases, `held_min` at least. Raises DrillError."""
-    engine, held = setting.running.engine, dict.fromkeys(setting.running.hosts, 0)
+    engine, held = context.installation.engine, dict.fromkeys(context.installation.hosts, 0)
 
     def holds_enough() -> bool:
         for host in held:
-            held[host] = database.leases_held(engine, ROLE, f"host_{host}")
+            held[host] = database.held_lease_count(engine, ROLE, f"host_{host}")
         return max(held.values()) >= held_min
 
     wait_until(holds_enough, HELD_S_MAX, f"an intake with {held_min} leases")
     host = max(held, key=lambda name: held[name])
-    began = database.last_lease_step(engine)
-    cure = struck(pause(setting.running, f"{host}/{ROLE}"), f"{host}/{ROLE}")
+    began = database.last_lease_event(engine)
+    heal = require_target(pause(context.installation, f"{host}/{ROLE}"), f"{host}/{ROLE}")
     try:
         time.sleep(STOPPED_S)
-        ended = database.last_lease_step(engine)
+        ended = database.last_lease_event(engine)
     finally:
-        cure()
-    return Stop(host, ROLE, began, ended)
+        heal()
+    return PausedRole(host, ROLE, began, ended)

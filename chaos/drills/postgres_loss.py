@@ -16,17 +16,17 @@ from chaos.checkers import outages
 from chaos.checkers.outages import Probe
 from chaos.clients.client import input_lines
 from chaos.clients.prober import Prober
-from chaos.drills.context import MODEL, Setting
+from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
 from chaos.faults import connections, network, services
-from chaos.faults.healing import Cure, struck
+from chaos.faults.healing import Heal, require_target
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
 from chaos.observations import database
 from chaos.reports.measures import Measure
-from chaos.verification.acknowledged import judge_accepted, judge_files
-from chaos.verification.reconciliation import Ended, judge_books
-from chaos.workloads.durable_calls import chat
+from chaos.verification.acknowledged import check_accepted_calls, check_files
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from chaos.workloads.durable_calls import chat_body
 
 ANSWER_S_MAX: Final = 10.0
 RETURN_S_MAX: Final = 5.0
@@ -50,7 +50,7 @@ CREATE: Final = "upload a file"
 CHAT: Final = "complete a chat"
 DURABLE: Final = "complete a chat that outlives its connection"
 CALLS: Final = (LIST, CREATE, CHAT, DURABLE)
-CHAT_BODY: Final = chat("hello", 8)
+CHAT_BODY: Final = chat_body("hello", 8)
 _JSON: Final = {"content-type": "application/json"}
 _ONE_CHAT: Final = {
     "method": "POST",
@@ -74,33 +74,36 @@ ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def run(setting: Setting) -> Iterator[Measure]:
+def run(context: DrillContext) -> Iterator[Measure]:
     """Take Postgres away in each way, and probe meanwhile."""
-    _call_each_once(setting)
-    away_s = setting.size(30, 11)
-    for name, (take_away, lasts_s) in _ways(setting.running, away_s).items():
-        yield from _lose(setting, name, take_away, lasts_s)
-    yield judge_files(setting, "P11", CONTENT)
+    _call_each_once(context)
+    away_s = context.size(30, 11)
+    for name, (take_away, lasts_s) in _ways(context.installation, away_s).items():
+        yield from _lose(context, name, take_away, lasts_s)
+    yield check_files(context, "P11", CONTENT)
     until_s = time.monotonic() + CALLS_S_MAX
-    yield from judge_accepted(setting, "P11", body=CHAT_BODY, until_s=until_s)
+    yield from check_accepted_calls(context, "P11", body=CHAT_BODY, until_s=until_s)
 
 
-def _ways(running: Installation, away_s: float) -> dict[str, tuple[Callable[[], Cure], float]]:
+def _ways(installation: Installation, away_s: float) -> dict[str, tuple[Callable[[], Heal], float]]:
     return {
-        "immediate restart": (lambda: services.restart_at_once(running, "postgres"), 0.0),
-        "stopped": (lambda: services.pause(running, "postgres"), away_s),
-        "black hole": (lambda: network.misbehave(running, "postgres-a:blackhole"), away_s),
-        "refused": (lambda: network.misbehave(running, "postgres-a:refuse"), away_s / 2),
+        "immediate restart": (lambda: services.restart_immediately(installation, "postgres"), 0.0),
+        "stopped": (lambda: services.pause(installation, "postgres"), away_s),
+        "black hole": (
+            lambda: network.set_proxy_mode(installation, "postgres-a:blackhole"),
+            away_s,
+        ),
+        "refused": (lambda: network.set_proxy_mode(installation, "postgres-a:refuse"), away_s / 2),
         "connections taken": (
-            lambda: connections.take_all(running.addresses.database_url),
+            lambda: connections.exhaust_connections(installation.addresses.database_url),
             away_s,
         ),
     }
 
 
-def _call_each_once(setting: Setting) -> None:
+def _call_each_once(context: DrillContext) -> None:
     """A first call opens connections that later ones keep; that is not what is timed here."""
-    client = setting.client("first calls", host="a")
+    client = context.client("first calls", host="a")
 
     def is_answered(ask: Mapping[str, Any]) -> bool:
         content = {name: ask[name] for name in ask.keys() - {"method", "url"}}
@@ -112,21 +115,21 @@ def _call_each_once(setting: Setting) -> None:
 
 
 def _lose(
-    setting: Setting, name: str, take_away: Callable[[], Cure], lasts_s: float
+    context: DrillContext, name: str, take_away: Callable[[], Heal], lasts_s: float
 ) -> list[Measure]:
-    host, restarts = setting.running.hosts["a"], not lasts_s
-    lives = _lives(setting.running)
-    started_before = _started_s(setting.running.engine)
-    prober = Prober(setting.recorder, host.url, host.key, ASKS)
+    host, restarts = context.installation.hosts["a"], not lasts_s
+    lives = _lives(context.installation)
+    started_before = _started_s(context.installation.engine)
+    prober = Prober(context.recorder, host.url, host.key, ASKS)
 
     def is_back() -> bool:
-        started_s = _started_s(setting.running.engine)
+        started_s = _started_s(context.installation.engine)
         return started_s is not None and (started_s != started_before or not restarts)
 
     try:
         time.sleep(BEFORE_S)
         began_s = time.time()
-        give_back = struck(take_away(), name)
+        give_back = require_target(take_away(), name)
         try:
             time.sleep(lasts_s)
         finally:
@@ -137,18 +140,18 @@ def _lose(
         time.sleep(AFTER_S)
     finally:
         prober.stop()
-    ended = sorted(lives - _lives(setting.running))
+    ended = sorted(lives - _lives(context.installation))
     seen = {
         path: [
             p
-            for p in outages.probes(setting.recorder.so_far(), path)
+            for p in outages.probes(context.recorder.operations(), path)
             if p.asked_s > began_s - BEFORE_S
         ]
         for path in ASKS
     }
     return [
         *_judge(name, seen, healed_s),
-        *judge_readiness(name, seen[READY], began_s, healed_s, must_flip=not restarts),
+        *check_readiness(name, seen[READY], began_s, healed_s, must_flip=not restarts),
         Measure(
             promise="P11",
             what=f"{name}: roles that ended",
@@ -156,7 +159,7 @@ def _lose(
             size=len(lives),
             evidence=", ".join(role for role, _ in ended),
         ),
-        *_small_job(setting, name),
+        *_small_job(context, name),
     ]
 
 
@@ -170,18 +173,18 @@ def _started_s(engine: sa.Engine) -> float | None:
         return None
 
 
-def _lives(running: Installation) -> set[tuple[str, int]]:
+def _lives(installation: Installation) -> set[tuple[str, int]]:
     """Return every role of every host with its process."""
     return {
         (f"{host.name}/{role}", pid)
-        for host in running.hosts.values()
+        for host in installation.hosts.values()
         for role, pid in host.roles().items()
     }
 
 
-def _small_job(setting: Setting, name: str) -> list[Measure]:
-    client, engine = setting.client(f"after {name}"), setting.running.engine
-    key = f"{name.replace(' ', '-')}-{setting.seed}"
+def _small_job(context: DrillContext, name: str) -> list[Measure]:
+    client, engine = context.client(f"after {name}"), context.installation.engine
+    key = f"{name.replace(' ', '-')}-{context.seed}"
     began_s = time.monotonic()
     until_s = began_s + JOB_S_MAX
     books, took_s = [], float("inf")
@@ -189,12 +192,12 @@ def _small_job(setting: Setting, name: str) -> list[Measure]:
         file_id = client.upload(f"file-{key}", input_lines(JOB_ITEMS, MODEL), until_s)
         job_id = client.create(key, file_id, until_s)["id"]
     except NotServedError as failure:
-        setting.note(str(failure))
+        context.note(str(failure))
     else:
-        job = database.all_ended(engine, client, [job_id], until_s)[job_id]
+        job = database.await_jobs(engine, client, [job_id], until_s)[job_id]
         if job["status"] == "completed":
             took_s = round(time.monotonic() - began_s, 2)
-        books = judge_books(engine, client, [Ended(job, JOB_ITEMS)])
+        books = reconcile_jobs(engine, client, [EndedJob(job, JOB_ITEMS)])
     return [
         Measure(
             promise="P11",
@@ -210,21 +213,23 @@ def _small_job(setting: Setting, name: str) -> list[Measure]:
 
 def _judge(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Measure]:
     calls = [probe for path in CALLS for probe in seen[path]]
-    improper = outages.improper(calls)
-    back_s = max(_never(outages.seconds_until(seen[path], healed_s, good=True)) for path in CALLS)
+    improper_refusals = outages.improper_refusals(calls)
+    back_s = max(
+        _never(outages.seconds_to_response(seen[path], healed_s, good=True)) for path in CALLS
+    )
     return [
         Measure(
             promise="P11",
             what=f"{name}: answers that are neither good nor a proper 503",
-            value=len(improper),
+            value=len(improper_refusals),
             size=len(calls),
-            evidence=outages.told(improper),
+            evidence=outages.told(improper_refusals),
         ),
         Measure(
             promise="P11",
             what=f"{name}: longest answer",
             unit="s",
-            value=round(outages.longest_s(calls), 2),
+            value=round(outages.longest_response_s(calls), 2),
             limit=ANSWER_S_MAX,
             size=len(calls),
         ),
@@ -244,14 +249,14 @@ def _judge(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Mea
     ]
 
 
-def judge_readiness(
+def check_readiness(
     name: str, seen: Sequence[Probe], began_s: float, healed_s: float, *, must_flip: bool
 ) -> list[Measure]:
     """Judge one loss, which was beginning at `began_s`: good before it, bad in it, good after it.
 
     A restart may be over before anybody asks, so `must_flip` is False there.
     """
-    flip_s = outages.seconds_until(seen, began_s, good=False)
+    flip_s = outages.seconds_to_response(seen, began_s, good=False)
     flip = Measure(
         promise="P11",
         what=f"{name}: until readiness says so",
@@ -260,12 +265,12 @@ def judge_readiness(
         limit=FLIP_S_MAX,
         size=len(seen),
     )
-    back_s = outages.seconds_until(seen, healed_s, good=True)
+    back_s = outages.seconds_to_response(seen, healed_s, good=True)
     return [
         Measure(
             promise="P11",
             what=f"{name}: losses before which readiness was bad",
-            value=int(not outages.was_good(seen, began_s)),
+            value=int(not outages.was_available(seen, began_s)),
             size=len(seen),
         ),
         *([flip] if must_flip else []),

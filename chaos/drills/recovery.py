@@ -10,20 +10,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chaos.checkers.end_states import CANCEL_ASKED
-from chaos.checkers.recovery import RATE_MIN, Sample, rate_that_can_fall, seconds_to_goal
+from chaos.checkers.end_states import MAY_BE_CANCELLED
+from chaos.checkers.recovery import RATE_MIN, Sample, seconds_to_recovery, steady_rate
 from chaos.clients.client import input_lines
-from chaos.drills.context import MODEL, Setting
+from chaos.drills.context import MODEL, DrillContext
 from chaos.faults import processes, services
-from chaos.faults.healing import Cure, struck
+from chaos.faults.healing import Heal, require_target
 from chaos.faults.redelivery import POOL, topics_of
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
-from chaos.observations.role_counters import DOUBLES, added, counted
+from chaos.observations.role_counters import DUPLICATES, read_counters, total_increase
 from chaos.reports.measures import Measure
-from chaos.verification.reconciliation import Ended, judge_books
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from topics.clients.admin import LogAdmin
 from topics.clients.groups import GroupOffsets
 from topics.errors import LogUnavailableError
@@ -44,21 +44,21 @@ JUDGED: Final = ("intake", "batcher", "gpu-consumer", "results-writer")
 BROKER: Final = "broker"
 
 
-def run(setting: Setting) -> Iterator[Measure]:
+def run(context: DrillContext) -> Iterator[Measure]:
     """Kill each in turn in the middle of one long job, and sample how many items have ended.
 
     Whether a role's death is felt depends on what its host owns just then. So each is killed on
     every host in a long run, and on one that the seed chooses otherwise.
     """
-    running = setting.running
-    client = setting.client("recovery")
+    installation = context.installation
+    client = context.client("recovery")
     until_s = time.monotonic() + 600
-    file_id = client.upload(f"file-recovery-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
-    for number, (name, kill) in enumerate(_kills(setting)):
-        job = client.create(f"recovery-{setting.seed}-{number}", file_id, until_s)
-        before = counted(running, DOUBLES)
-        yield from _one(setting, name, kill)
-        twice = added(before, counted(running, DOUBLES))
+    file_id = client.upload(f"file-recovery-{context.seed}", input_lines(ITEMS, MODEL), until_s)
+    for number, (name, kill) in enumerate(_kills(context)):
+        job = client.create(f"recovery-{context.seed}-{number}", file_id, until_s)
+        before = read_counters(installation, DUPLICATES)
+        yield from _one(context, name, kill)
+        twice = total_increase(before, read_counters(installation, DUPLICATES))
         yield Measure(
             promise="A12",
             what=f"outcomes that came twice, and were seen once: {name}",
@@ -67,31 +67,35 @@ def run(setting: Setting) -> Iterator[Measure]:
         )
         client.cancel(job["id"], time.monotonic() + 60)
         until_s = time.monotonic() + 180
-        ended = database.all_ended(running.engine, client, [job["id"]], until_s)
-        done = Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)
-        yield from judge_books(running.engine, client, [done])
+        ended = database.await_jobs(installation.engine, client, [job["id"]], until_s)
+        done = EndedJob(ended[job["id"]], ITEMS, MAY_BE_CANCELLED)
+        yield from reconcile_jobs(installation.engine, client, [done])
 
 
-def _kills(setting: Setting) -> list[tuple[str, Callable[[], Cure]]]:
-    running = setting.running
-    names = sorted(running.hosts)
-    hosts = names if setting.long else [names[setting.seed % len(names)]]
-    roles = (*JUDGED, *(("finaliser", "api") if setting.long else ()))
+def _kills(context: DrillContext) -> list[tuple[str, Callable[[], Heal]]]:
+    installation = context.installation
+    names = sorted(installation.hosts)
+    hosts = names if context.long else [names[context.seed % len(names)]]
+    roles = (*JUDGED, *(("finaliser", "api") if context.long else ()))
     return [
-        *((role, partial(processes.kill, running, f"{h}/{role}")) for role in roles for h in hosts),
-        ("postgres", lambda: services.restart_at_once(running, "postgres")),
-        (BROKER, lambda: _kill_broker(running)),
+        *(
+            (role, partial(processes.kill, installation, f"{h}/{role}"))
+            for role in roles
+            for h in hosts
+        ),
+        ("postgres", lambda: services.restart_immediately(installation, "postgres")),
+        (BROKER, lambda: _kill_broker(installation)),
     ]
 
 
-def _kill_broker(running: Installation) -> Cure:
+def _kill_broker(installation: Installation) -> Heal:
     """Kill it and let it come back at once."""
-    let_up = services.kill(running, "kafka-1")
-    let_up()
-    return let_up
+    allow_start = services.kill(installation, "kafka-1")
+    allow_start()
+    return allow_start
 
 
-def _seconds_to_serve(running: Installation) -> float:
+def _seconds_to_serve(installation: Installation) -> float:
     """Return seconds until a broker leads partitions and knows offsets of groups; infinite if late.
 
     What is left of a recovery then is ours.
@@ -99,19 +103,19 @@ def _seconds_to_serve(running: Installation) -> float:
     began_s = time.monotonic()
     while time.monotonic() < began_s + WATCHED_S:
         with contextlib.suppress(LogUnavailableError):
-            LogAdmin(running.kafka).lag("batcher-bulk", REQUESTS_BULK)
+            LogAdmin(installation.kafka).lag("batcher-bulk", REQUESTS_BULK)
             return time.monotonic() - began_s
     return float("inf")
 
 
-def _is_whole(running: Installation) -> bool:
+def _is_whole(installation: Installation) -> bool:
     """Whether every host has joined every group: who comes later would be taken for recovery."""
     groups = [group for _, group, _ in topics_of(POOL).values()]
     try:
-        counts = [GroupOffsets(running.kafka, group).member_count() for group in groups]
+        counts = [GroupOffsets(installation.kafka, group).member_count() for group in groups]
     except LogUnavailableError:
         return False
-    return min(counts) >= len(running.hosts)
+    return min(counts) >= len(installation.hosts)
 
 
 def _in_thread(work: Callable[[], float]) -> Future[float]:
@@ -121,34 +125,38 @@ def _in_thread(work: Callable[[], float]) -> Future[float]:
     return found
 
 
-def _one(setting: Setting, name: str, kill: Callable[[], Cure]) -> list[Measure]:
-    running = setting.running
-    wait_until(lambda: _is_whole(running), PROGRESS_S_MAX, "every member of every group")
-    began = database.settled(running.engine)
-    wait_until(lambda: database.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
+def _one(context: DrillContext, name: str, kill: Callable[[], Heal]) -> list[Measure]:
+    installation = context.installation
+    wait_until(lambda: _is_whole(installation), PROGRESS_S_MAX, "every member of every group")
+    began = database.succeeded_count(installation.engine)
+    wait_until(
+        lambda: database.succeeded_count(installation.engine) > began + 200,
+        PROGRESS_S_MAX,
+        "progress",
+    )
     serving: Future[float] | None = None
 
-    def kill_it() -> Cure:
+    def kill_it() -> Heal:
         nonlocal serving
-        cure = kill()
+        heal = kill()
         if name == BROKER:
-            serving = _in_thread(partial(_seconds_to_serve, running))
-        return cure
+            serving = _in_thread(partial(_seconds_to_serve, installation))
+        return heal
 
-    recovered = watch_kill(setting, name, kill_it)
+    recovered = measure_kill(context, name, kill_it)
     if name in JUDGED:
         recovered = replace(recovered, limit=GOAL_S, relation="goal")
     if serving is None:
         return [recovered]
     served_s = round(serving.result(), 2)
-    setting.note(f"{name} served after {served_s} s")
+    context.note(f"{name} served after {served_s} s")
     return [recovered, replace(recovered, what=f"of it until the {name} served", value=served_s)]
 
 
-def watch_kill(
-    setting: Setting,
+def measure_kill(
+    context: DrillContext,
     name: str,
-    kill: Callable[[], Cure],
+    kill: Callable[[], Heal],
     *,
     lead_s: float = LEAD_S,
     over_s: float = OVER_S,
@@ -159,18 +167,18 @@ def watch_kill(
     The rate is that of the half of `lead_s` before; windows of `over_s` are compared with it. The
     kill waits for a rate that can fall. Raises DrillError when none comes, or nobody was there.
     """
-    sampler = Sampler(setting.running)
+    sampler = RateSampler(context.installation)
     try:
         time.sleep(lead_s)
         killed_s, rate = sampler.await_rate(lead_s / 2, name)
-        struck(kill(), name)
+        require_target(kill(), name)
     except BaseException:
         sampler.stop()
         raise
-    samples = sampler.until_recovered(killed_s, SHARE * rate, over_s=over_s, watched_s=watched_s)
-    note_samples(setting, name, samples, killed_s)
-    took_s = seconds_to_goal(samples, killed_s, SHARE * rate, over_s=over_s)
-    setting.note(f"{name} at {rate:.0f} items/s: {took_s} s")
+    samples = sampler.await_recovery(killed_s, SHARE * rate, over_s=over_s, watched_s=watched_s)
+    note_samples(context, name, samples, killed_s)
+    took_s = seconds_to_recovery(samples, killed_s, SHARE * rate, over_s=over_s)
+    context.note(f"{name} at {rate:.0f} items/s: {took_s} s")
     return Measure(
         promise="A12",
         what=f"from kill -9 to 90 % of the rate: {name}",
@@ -182,19 +190,21 @@ def watch_kill(
     )
 
 
-def note_samples(setting: Setting, name: str, samples: Sequence[Sample], killed_s: float) -> None:
+def note_samples(
+    context: DrillContext, name: str, samples: Sequence[Sample], killed_s: float
+) -> None:
     """Write the curve of one kill into the history, for whoever wants to draw it."""
     curve = [(round(sample.at_s - killed_s, 2), sample.total) for sample in samples]
-    setting.recorder.note("sampler", "samples", name, "ok", seconds_and_items=curve)
+    context.recorder.record("sampler", "samples", name, "ok", seconds_and_items=curve)
 
 
-class Sampler:
+class RateSampler:
     """Counts what has ended, ten times a second, for as long as Postgres answers."""
 
-    def __init__(self, running: Installation) -> None:
+    def __init__(self, installation: Installation) -> None:
         """Begin."""
         self.samples: list[Sample] = []
-        self._running = running
+        self._installation = installation
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
@@ -208,7 +218,7 @@ class Sampler:
 
         def is_told() -> bool:
             now_s = time.monotonic()
-            rate = rate_that_can_fall(list(self.samples), now_s, over_s=over_s)
+            rate = steady_rate(list(self.samples), now_s, over_s=over_s)
             if rate is not None:
                 found.append((now_s, rate))
             return bool(found)
@@ -216,14 +226,14 @@ class Sampler:
         wait_until(is_told, PROGRESS_S_MAX, f"{RATE_MIN:g} items/s before the kill of {name}")
         return found[0]
 
-    def until_recovered(
+    def await_recovery(
         self, killed_s: float, goal: float, *, over_s: float, watched_s: float
     ) -> list[Sample]:
         """Count until the rate has been `goal` for a while, `watched_s` at most; then as `stop`."""
         while time.monotonic() < killed_s + watched_s:
             time.sleep(over_s)
             seen = list(self.samples)
-            took_s = seconds_to_goal(seen, killed_s, goal, over_s=over_s)
+            took_s = seconds_to_recovery(seen, killed_s, goal, over_s=over_s)
             if took_s is not None and seen[-1].at_s > killed_s + took_s + SETTLED_S:
                 break
         return self.stop()
@@ -237,7 +247,7 @@ class Sampler:
     def _sample(self) -> None:
         while not self._stop.wait(0.1):
             try:
-                count = database.settled(self._running.engine)
+                count = database.succeeded_count(self._installation.engine)
             except Exception:  # noqa: BLE001  Postgres is what was killed
                 count = self.samples[-1].total if self.samples else 0
             self.samples.append(Sample(time.monotonic(), count))

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Final
 
-from chaos.checkers.answers import is_echoed
-from chaos.checkers.end_states import CANCEL_ASKED
-from chaos.checkers.executions import Start, repeated_after
+from chaos.checkers.answers import is_echo_answer
+from chaos.checkers.end_states import MAY_BE_CANCELLED
+from chaos.checkers.executions import Start, reexecutions_after
 from chaos.clients.client import input_lines
-from chaos.drills.context import Setting
+from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
-from chaos.faults.healing import struck
+from chaos.faults.healing import require_target
 from chaos.faults.processes import kill
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
 from chaos.reports.measures import Measure
 from chaos.reports.report import MEDIAN
-from chaos.verification.reconciliation import Ended, judge_books
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 BATCH_ITEMS: Final = 100
 IN_FLIGHT_MAX: Final = {"gpu-consumer": 3 * BATCH_ITEMS, "batcher": 4 * BATCH_ITEMS}
@@ -40,36 +40,36 @@ JOB_S_MAX: Final = 400.0
 MODEL: Final = "small"
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(context: DrillContext) -> list[Measure]:
     """Kill one role again and again in the middle of a job; count executions after each kill."""
-    chance = random.Random(setting.seed)
-    role = ("gpu-consumer", "batcher")[setting.seed % 2]
-    name = f"rework-{setting.seed}"
-    client = setting.client(name)
+    chance = random.Random(context.seed)
+    role = ("gpu-consumer", "batcher")[context.seed % 2]
+    name = f"rework-{context.seed}"
+    client = context.client(name)
     until_s = time.monotonic() + JOB_S_MAX
-    kills = setting.size(10, 3)
+    kills = context.size(10, 3)
     items = (kills + 1) * ITEMS_A_KILL[role]
     texts = {number: f"{name} {number}" for number in range(items)}
     content = input_lines(items, MODEL, texts)
     file_id = client.upload(f"file-{name}", content, until_s)
     job = client.create(name, file_id, until_s)
-    seen = setting.starts(name)
+    seen = context.starts(name)
     killed_s: list[float] = []
     for _ in range(kills):
         gap = round(IN_FLIGHT_MAX[role] * chance.uniform(*GAP))
-        _await_work(setting, role, seen, gap, items)
+        _await_work(context, role, seen, gap, items)
         if begun(seen()) == items:
-            setting.note(f"only {len(killed_s)} kills: the work is done")
+            context.note(f"only {len(killed_s)} kills: the work is done")
             break
         killed_s.append(time.time())
-        struck(kill(setting.running, f"a/{role}"), f"a/{role}")
-    _await_work(setting, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
+        require_target(kill(context.installation, f"a/{role}"), f"a/{role}")
+    _await_work(context, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
     client.cancel(job["id"], until_s)  # what a kill repeats has come; the rest tells nothing
-    ended = database.all_ended(setting.running.engine, client, [job["id"]], until_s)
+    ended = database.await_jobs(context.installation.engine, client, [job["id"]], until_s)
     if not killed_s:
         raise DrillError("the work was done before the first kill")
-    again = repeated_after(seen(), killed_s)
-    setting.note(f"executed again after each kill of the {role}: {again}")
+    again = reexecutions_after(seen(), killed_s)
+    context.note(f"executed again after each kill of the {role}: {again}")
     each = [
         Measure(
             promise="P3",
@@ -88,8 +88,8 @@ def run(setting: Setting) -> list[Measure]:
         size=len(again),
         evidence=str(again),
     )
-    done = Ended(ended[job["id"]], items, CANCEL_ASKED, content, is_echoed)
-    books = judge_books(setting.running.engine, client, [done])
+    done = EndedJob(ended[job["id"]], items, MAY_BE_CANCELLED, content, is_echo_answer)
+    books = reconcile_jobs(context.installation.engine, client, [done])
     return [*each, middle, *books]
 
 
@@ -99,11 +99,11 @@ def begun(starts: Iterable[Start]) -> int:
 
 
 def _await_work(
-    setting: Setting, role: str, seen: Callable[[], list[Start]], count: int, items: int
+    context: DrillContext, role: str, seen: Callable[[], list[Start]], count: int, items: int
 ) -> None:
     """Wait until a role works and `count` executions more have begun, or all items have."""
     before = len(seen())
-    setting.running.hosts["a"].pid(role, JOB_S_MAX)
+    context.installation.hosts["a"].pid(role, JOB_S_MAX)
     from_s = time.monotonic() + JOIN_S[role]
 
     def is_time() -> bool:

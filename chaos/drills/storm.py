@@ -13,19 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from chaos.checkers.acceptance import acknowledged, answers_that_disagree, broken_promises
-from chaos.checkers.end_states import CANCEL_ASKED, CANCELLED, WHOLE, Ends
+from chaos.checkers.acceptance import acknowledged_ids, conflicting_ids, missing_or_unfinished
+from chaos.checkers.end_states import ALL_SUCCEED, CANCELLED, MAY_BE_CANCELLED, EndStates
 from chaos.clients.client import TERMINAL, Client, Watchers, input_lines
-from chaos.drills.context import MODEL, Setting
+from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
-from chaos.faults.injector import Conductor, kinds
+from chaos.faults.injector import FaultInjector, kinds
 from chaos.faults.plan import plan
 from chaos.installations.settings import FINALISER_LEASE_S
 from chaos.observations import database
 from chaos.reports.measures import Measure
-from chaos.verification.acknowledged import judge_contents
-from chaos.verification.reconciliation import Ended, judge_books
-from chaos.workloads.durable_calls import Calls, judge_calls
+from chaos.verification.acknowledged import check_contents
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from chaos.workloads.durable_calls import DurableCalls, check_calls
 
 HEALED_S_MAX: Final = 600.0
 CANCELLED_SHARE: Final = 0.15
@@ -34,55 +34,55 @@ APPLIED_SHARE: Final = 0.8
 """Of the faults of a plan; a few meet a process that another has just killed."""
 
 
-def run(setting: Setting) -> Iterator[Measure]:
+def run(context: DrillContext) -> Iterator[Measure]:
     """Run one storm."""
-    duration_s = setting.size(120, 60)
-    running = setting.running
+    duration_s = context.size(120, 60)
+    installation = context.installation
     faults = plan(
-        setting.seed,
-        kinds(tuple(running.hosts), FINALISER_LEASE_S),
+        context.seed,
+        kinds(tuple(installation.hosts), FINALISER_LEASE_S),
         duration_s=duration_s,
-        gap_s=(1, 5) if setting.long else (1, 4),
+        gap_s=(1, 5) if context.long else (1, 4),
     )
-    jobs = Jobs(setting, duration_s)
-    lookers = [setting.client(f"watcher-{name}", host=name) for name in running.hosts]
-    conductor = Conductor(running, faults, setting.recorder)
-    calls = Calls(setting)
+    jobs = JobCreator(context, duration_s)
+    lookers = [context.client(f"watcher-{name}", host=name) for name in installation.hosts]
+    injector = FaultInjector(installation, faults, context.recorder)
+    calls = DurableCalls(context)
     with Watchers(lookers) as watchers:
-        with _conducted(conductor), calls:
+        with _injecting(injector), calls:
             jobs.run(watchers)
         planned = Counter(fault.kind for fault in faults)
-        setting.note(f"healed; {len(jobs.sizes)} jobs; faults: {told(planned, conductor.hits)}")
-        healed_s = conductor.healed_s  # clients may have insisted for long since then
-        accepted = set(acknowledged(setting.recorder.so_far()).values()) | jobs.sizes.keys()
-        end = setting.client("end")
-        ended = database.all_ended(
-            running.engine, end, accepted, healed_s + HEALED_S_MAX, note=setting.note
+        context.note(f"healed; {len(jobs.sizes)} jobs; faults: {told(planned, injector.hits)}")
+        healed_s = injector.healed_s  # clients may have insisted for long since then
+        accepted = set(acknowledged_ids(context.recorder.operations()).values()) | jobs.sizes.keys()
+        end = context.client("end")
+        ended = database.await_jobs(
+            installation.engine, end, accepted, healed_s + HEALED_S_MAX, note=context.note
         )
         is_over = all(job["status"] in TERMINAL for job in ended.values())
         took_s = time.monotonic() - healed_s if is_over else float("inf")
-    for unhappy in database.stuck(running.engine):
-        setting.note(f"stuck: {unhappy}")
-    yield from judge_faults(planned, conductor.hits, conductor.failures, conductor.unhealed)
-    yield from _judge_acceptance(setting, jobs, calls, took_s)
-    reader = setting.client("reader")
-    yield from judge_books(running.engine, reader, jobs.ended(ended))
-    yield from judge_calls(running.engine, reader, "P1", calls.bodies, healed_s + HEALED_S_MAX)
+    for unhappy in database.unfinished_jobs(installation.engine):
+        context.note(f"stuck: {unhappy}")
+    yield from check_faults(planned, injector.hits, injector.failures, injector.unhealed)
+    yield from _judge_acceptance(context, jobs, calls, took_s)
+    reader = context.client("reader")
+    yield from reconcile_jobs(installation.engine, reader, jobs.ended(ended))
+    yield from check_calls(installation.engine, reader, "P1", calls.bodies, healed_s + HEALED_S_MAX)
 
 
 @contextmanager
-def _conducted(conductor: Conductor) -> Iterator[None]:
+def _injecting(injector: FaultInjector) -> Iterator[None]:
     """Run a plan during a block, to the last cure even if the block breaks off.
 
     An interrupt does not wait for it: it ends the whole installation.
     """
-    conductor.start()
+    injector.start()
     try:
         yield
     except Exception:
-        conductor.join()
+        injector.join()
         raise
-    conductor.join()
+    injector.join()
 
 
 def told(planned: Mapping[str, int], hits: Mapping[str, int]) -> str:
@@ -90,10 +90,10 @@ def told(planned: Mapping[str, int], hits: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {hits.get(kind, 0)} of {planned[kind]}" for kind in sorted(planned))
 
 
-def judge_faults(
+def check_faults(
     planned: Mapping[str, int],
     hits: Mapping[str, int],
-    missed: Sequence[str],
+    no_target: Sequence[str],
     unhealed: Sequence[str],
 ) -> list[Measure]:
     """Say how much of a plan came true: a storm that hit nobody proves nothing.
@@ -113,11 +113,11 @@ def judge_faults(
         Measure(
             promise="P1",
             what="share of the faults that hit somebody",
-            value=1 - len(missed) / max(count, 1),
+            value=1 - len(no_target) / max(count, 1),
             limit=APPLIED_SHARE,
             relation=">=",
             size=count,
-            evidence="; ".join(missed),
+            evidence="; ".join(no_target),
         ),
         Measure(
             promise="P1",
@@ -129,21 +129,21 @@ def judge_faults(
     ]
 
 
-class Jobs:
+class JobCreator:
     """Clients that create jobs through a storm."""
 
-    def __init__(self, setting: Setting, duration_s: float) -> None:
+    def __init__(self, context: DrillContext, duration_s: float) -> None:
         """Nothing is created yet."""
-        self._setting, self._duration_s = setting, duration_s
+        self._setting, self._duration_s = context, duration_s
         self.sizes: dict[str, int] = {}  # job to its items
         self.sent: dict[str, bytes] = {}  # file to its content
         self.failures: list[str] = []
-        self._ends: dict[str, Ends] = {}  # of jobs that were cancelled, or may have been
+        self._ends: dict[str, EndStates] = {}  # of jobs that were cancelled, or may have been
 
-    def ended(self, found: Mapping[str, Mapping[str, Any]]) -> list[Ended]:
+    def ended(self, found: Mapping[str, Mapping[str, Any]]) -> list[EndedJob]:
         """Return each job that a client knows, as it was found, and how it had to end."""
         return [
-            Ended(found[job_id], size, self._ends.get(job_id, WHOLE))
+            EndedJob(found[job_id], size, self._ends.get(job_id, ALL_SUCCEED))
             for job_id, size in self.sizes.items()
         ]
 
@@ -159,18 +159,18 @@ class Jobs:
             thread.join()
 
     def _create(self, number: int, watchers: Watchers) -> None:
-        setting = self._setting
-        chance = random.Random(f"{setting.seed}-{number}")
-        client = setting.client(f"client-{number}")
+        context = self._setting
+        chance = random.Random(f"{context.seed}-{number}")
+        client = context.client(f"client-{number}")
         began_s = time.monotonic()
         until_s = began_s + self._duration_s + HEALED_S_MAX
-        for turn in range(setting.size(60, 20)):
+        for turn in range(context.size(60, 20)):
             wait_s = chance.uniform(0.5, 4.0)
             size = chance.choice((1, 20, 100, 300, 800))
             if time.monotonic() + wait_s > began_s + self._duration_s:
                 return
             time.sleep(wait_s)
-            key = f"{setting.seed}-{number}-{turn}"
+            key = f"{context.seed}-{number}-{turn}"
             try:
                 job = self._one(client, key, size, until_s)
                 watchers.add(job["id"])
@@ -190,21 +190,25 @@ class Jobs:
 
     def cancel(self, client: Client, job_id: str, until_s: float) -> None:
         """Cancel a job, and remember what that may make of it, whatever is answered."""
-        self._ends[job_id] = CANCEL_ASKED
+        self._ends[job_id] = MAY_BE_CANCELLED
         if client.cancel(job_id, until_s) is not None:
             self._ends[job_id] = CANCELLED
 
 
-def _judge_acceptance(setting: Setting, jobs: Jobs, calls: Calls, took_s: float) -> list[Measure]:
-    history = list(setting.recorder.so_far())
-    accepted = acknowledged(history)
-    broken = broken_promises(accepted.values(), database.states(setting.running.engine), TERMINAL)
-    files = dict.fromkeys(acknowledged(history, "upload").values(), b"") | jobs.sent
+def _judge_acceptance(
+    context: DrillContext, jobs: JobCreator, calls: DurableCalls, took_s: float
+) -> list[Measure]:
+    history = list(context.recorder.operations())
+    accepted = acknowledged_ids(history)
+    broken = missing_or_unfinished(
+        accepted.values(), database.job_states(context.installation.engine), TERMINAL
+    )
+    files = dict.fromkeys(acknowledged_ids(history, "upload").values(), b"") | jobs.sent
     disagree: dict[str, set[str]] = {}
     for op in CREATIONS:
-        disagree |= answers_that_disagree(history, op)
+        disagree |= conflicting_ids(history, op)
     errors = [step for step in history if step.op in CREATIONS and step.detail.get("status") == 500]
-    keys = sum(len(acknowledged(history, op)) for op in CREATIONS)
+    keys = sum(len(acknowledged_ids(history, op)) for op in CREATIONS)
     failures = jobs.failures + calls.failures
     return [
         Measure(
@@ -214,7 +218,7 @@ def _judge_acceptance(setting: Setting, jobs: Jobs, calls: Calls, took_s: float)
             size=len(accepted),
             evidence="; ".join(f"{job}: {state}" for job, state in list(broken.items())[:5]),
         ),
-        judge_contents(setting, "P1", files),
+        check_contents(context, "P1", files),
         Measure(
             promise="P1",
             what="from heal until all were terminal",

@@ -12,17 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from chaos.clients.client import PAUSE_S, input_lines
-from chaos.drills.context import MODEL, Setting
-from chaos.faults.healing import Cure, struck
+from chaos.drills.context import MODEL, DrillContext
+from chaos.faults.healing import Heal, require_target
 from chaos.faults.processes import pause
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
 from chaos.installations.settings import FINALISER_LEASE_S, SESSION_S
 from chaos.observations import database
-from chaos.observations.role_counters import added, counted, refused
+from chaos.observations.role_counters import read_counters, refused, total_increase
 from chaos.reports.measures import Measure
-from chaos.verification.lease_losses import Stop, judge_stops, with_enough_losses
-from chaos.verification.reconciliation import Ended, judge_books
+from chaos.verification.lease_losses import PausedRole, check_paused_roles, require_losses
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 LEASED: Final = ("intake", "finaliser")
 """Roles that hold leases, by the names that the leases have."""
@@ -48,75 +48,77 @@ JOB_S_MAX: Final = 180.0
 STOPPED_S: Final = 3 * max(SESSION_S, FINALISER_LEASE_S)
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(context: DrillContext) -> list[Measure]:
     """Stop roles of one host in the middle of jobs, and judge what the jobs came to."""
-    chance = random.Random(setting.seed)
-    running = setting.running
-    roles = [*LEASED, *(OTHERS if setting.long else [chance.choice(OTHERS)])]
-    client = setting.client("zombies")
+    chance = random.Random(context.seed)
+    installation = context.installation
+    roles = [*LEASED, *(OTHERS if context.long else [chance.choice(OTHERS)])]
+    client = context.client("zombies")
     until_s = time.monotonic() + JOB_S_MAX
     sizes = {}
-    before = database.settled(running.engine)
-    large = client.upload(f"large-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
-    small = client.upload(f"small-{setting.seed}", input_lines(SMALL_ITEMS, MODEL), until_s)
-    sizes[client.create(f"zombie-{setting.seed}", large, until_s)["id"]] = ITEMS
+    before = database.succeeded_count(installation.engine)
+    large = client.upload(f"large-{context.seed}", input_lines(ITEMS, MODEL), until_s)
+    small = client.upload(f"small-{context.seed}", input_lines(SMALL_ITEMS, MODEL), until_s)
+    sizes[client.create(f"zombie-{context.seed}", large, until_s)["id"]] = ITEMS
     goal = before + chance.randrange(100, PROGRESS_MAX)
-    wait_until(lambda: database.settled(running.engine) >= goal, JOB_S_MAX, "progress")
-    host = _busier(running, chance)
-    before_refused = {role: counted(running, refused(role)) for role in LEASED}
-    cures: list[Cure] = []
+    wait_until(lambda: database.succeeded_count(installation.engine) >= goal, JOB_S_MAX, "progress")
+    host = _busier(installation, chance)
+    before_refused = {role: read_counters(installation, refused(role)) for role in LEASED}
+    heals: list[Heal] = []
     are_stopped = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        creating = pool.submit(_create_small, setting, small, until_s, are_stopped)
+        creating = pool.submit(_create_small, context, small, until_s, are_stopped)
         try:
             time.sleep(SMALL_JOBS // 4 * PAUSE_S)
-            began = database.last_lease_step(running.engine)
+            began = database.last_lease_event(installation.engine)
             from_s = time.monotonic()
             for role in roles:
-                cures.append(_stop(running, host, role))
+                heals.append(_stop(installation, host, role))
             stopped_s = time.monotonic()
-            setting.note(f"roles of {host} were stopped within {stopped_s - from_s:.1f} s")
+            context.note(f"roles of {host} were stopped within {stopped_s - from_s:.1f} s")
             are_stopped.set()
             sizes |= dict.fromkeys(creating.result(), SMALL_ITEMS)
             time.sleep(max(0.0, stopped_s + STOPPED_S - time.monotonic()))
-            over = database.last_lease_step(running.engine)
+            over = database.last_lease_event(installation.engine)
         finally:  # or the drills that follow would meet them
             are_stopped.set()
-            for cure in cures:
-                cure()
+            for heal in heals:
+                heal()
                 time.sleep(chance.uniform(0, PAUSE_S))
-    ended = database.all_ended(running.engine, client, sizes, until_s)
-    books = judge_books(
-        running.engine, client, [Ended(job, sizes[key]) for key, job in ended.items()]
+    ended = database.await_jobs(installation.engine, client, sizes, until_s)
+    books = reconcile_jobs(
+        installation.engine, client, [EndedJob(job, sizes[key]) for key, job in ended.items()]
     )
-    stops = [Stop(host, role, began, over) for role in LEASED]
+    stops = [PausedRole(host, role, began, over) for role in LEASED]
     tried = {
-        role: added(before, counted(running, refused(role)))
+        role: total_increase(before, read_counters(installation, refused(role)))
         for role, before in before_refused.items()
     }
-    found = [*judge_stops(setting, stops, tried), *books]
-    return with_enough_losses(found, LOST_MIN)
+    found = [*check_paused_roles(context, stops, tried), *books]
+    return require_losses(found, LOST_MIN)
 
 
 def _create_small(
-    setting: Setting, file_id: str, until_s: float, are_stopped: threading.Event
+    context: DrillContext, file_id: str, until_s: float, are_stopped: threading.Event
 ) -> list[str]:
     """Create jobs at a steady pace until all roles are stopped; return them. Raises DrillError."""
-    client, job_ids = setting.client("zombies-small"), list[str]()
+    client, job_ids = context.client("zombies-small"), list[str]()
     while len(job_ids) < SMALL_JOBS or not (are_stopped.is_set() or len(job_ids) == SMALL_JOBS_MAX):
-        key = f"zombie-{setting.seed}-{len(job_ids)}"
+        key = f"zombie-{context.seed}-{len(job_ids)}"
         job_ids.append(client.create(key, file_id, until_s)["id"])
         time.sleep(PAUSE_S)
     return job_ids
 
 
-def _busier(running: Installation, chance: random.Random) -> str:
+def _busier(installation: Installation, chance: random.Random) -> str:
     """Return the host whose intake holds more leases; the seed chooses between equals."""
-    hosts = chance.sample(sorted(running.hosts), len(running.hosts))
-    return max(hosts, key=lambda h: database.leases_held(running.engine, LEASED[0], f"host_{h}"))
+    hosts = chance.sample(sorted(installation.hosts), len(installation.hosts))
+    return max(
+        hosts, key=lambda h: database.held_lease_count(installation.engine, LEASED[0], f"host_{h}")
+    )
 
 
-def _stop(running: Installation, host: str, role: str) -> Cure:
+def _stop(installation: Installation, host: str, role: str) -> Heal:
     """Stop a role, one that has leases while it has one to lose if that happens soon.
 
     It is looked at when it stands still and what it had asked of Postgres is done, since a lease
@@ -125,15 +127,15 @@ def _stop(running: Installation, host: str, role: str) -> Cure:
     target = f"{host}/{role}"
     until_s = time.monotonic() + HELD_S_MAX
     while True:
-        cure = struck(pause(running, target), target)
+        heal = require_target(pause(installation, target), target)
         try:
             if role not in LEASED or time.monotonic() > until_s:
-                return cure
+                return heal
             time.sleep(_LOOK_S)
-            if database.leases_to_lose(running.engine, role, f"host_{host}"):
-                return cure
+            if database.losable_lease_count(installation.engine, role, f"host_{host}"):
+                return heal
         except BaseException:
-            cure()
+            heal()
             raise
-        cure()
+        heal()
         time.sleep(_LOOK_S)

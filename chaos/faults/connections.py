@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from chaos.errors import DrillError
-from chaos.faults.healing import Cure
+from chaos.faults.healing import Heal
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.settings import DatabaseSettings
 
@@ -23,7 +23,7 @@ _END_OTHERS: Final = sa.text(
 )
 
 
-def take_all(database_url: str) -> Cure:
+def exhaust_connections(database_url: str) -> Heal:
     """Take every connection, those that are kept for superusers too, and hold them.
 
     A pool would go on with the connections that it has, so these are ended: what they leave is

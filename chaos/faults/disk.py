@@ -5,14 +5,14 @@ import subprocess
 from pathlib import Path
 
 from chaos.errors import DrillError
-from chaos.faults.healing import Cure
+from chaos.faults.healing import Heal
 
 _COMMAND_S_MAX = 20.0
 _FILLER = "filler"
 _PIECE = 1024 * 1024
 
 
-def mount(folder: Path, size_mb: int) -> Cure:
+def mount(folder: Path, size_mb: int) -> Heal:
     """Put a tmpfs on `folder`. Raises DrillError where that is not permitted."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ("-t", "tmpfs", "-o", f"size={size_mb}m,mode=0755", "tmpfs", str(folder))
@@ -38,7 +38,7 @@ def unmount(folder: Path) -> None:
         raise DrillError(f"{folder} stays mounted, unmount it by hand: {found.stderr.strip()}")
 
 
-def fill(folder: Path) -> Cure:
+def fill(folder: Path) -> Heal:
     """Take all space that is left, also what was freed since it was last taken.
 
     The cure gives all of it back.

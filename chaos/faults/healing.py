@@ -4,19 +4,19 @@ from collections.abc import Callable
 
 from chaos.errors import DrillError
 
-Cure = Callable[[], None]
+Heal = Callable[[], None]
 
 
-def nothing() -> None:
+def already_healed() -> None:
     """The fault was over as it happened."""
 
 
-def missed() -> None:
+def no_target() -> None:
     """The fault met nobody, as a kill of a process that was dead: nothing was tried."""
 
 
-def struck(cure: Cure, target: str) -> Cure:
-    """Return the cure of a fault that a drill is about. Raises DrillError when it was `missed`."""
-    if cure is missed:
+def require_target(heal: Heal, target: str) -> Heal:
+    """Return the cure of a fault that a drill is about. Raises DrillError when it was `no_target`."""
+    if heal is no_target:
         raise DrillError(f"{target} was not there to be struck")
-    return cure
+    return heal

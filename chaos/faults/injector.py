@@ -13,23 +13,23 @@ from confluent_kafka import KafkaException
 from chaos.clients.history import Recorder
 from chaos.errors import DrillError
 from chaos.faults import network, processes, redelivery, services
-from chaos.faults.healing import Cure, missed
-from chaos.faults.plan import Fault, Kind
+from chaos.faults.healing import Heal, no_target
+from chaos.faults.plan import Fault, FaultKind
 from chaos.installations.installation import Installation
 from core.errors import MillraceError
 
-Apply = Callable[[Installation, str], Cure]
+Apply = Callable[[Installation, str], Heal]
 
 FAULTS: Final[Mapping[str, Apply]] = {
     "kill": processes.kill,
     "pause": processes.pause,
-    "network": network.misbehave,
-    "postgres-restart": services.restart_at_once,
+    "network": network.set_proxy_mode,
+    "postgres-restart": services.restart_immediately,
     "postgres-pause": services.pause,
     "broker-kill": services.kill,
-    "publish-again": redelivery.publish_again,
-    "rewind": redelivery.rewind,
-    "lose-records": redelivery.lose,
+    "publish-again": redelivery.republish_records,
+    "rewind": redelivery.rewind_offsets,
+    "lose-records": redelivery.delete_records,
 }
 
 _EXPECTED: Final = (DrillError, KafkaException, MillraceError, OSError, psutil.Error)
@@ -47,7 +47,7 @@ _FATAL_ROLES: Final = (
 )
 
 
-def kinds(hosts: Sequence[str], lease_s: float) -> list[Kind]:
+def kinds(hosts: Sequence[str], lease_s: float) -> list[FaultKind]:
     """Return what a storm may draw on an installation of these hosts."""
 
     def members(topic: str) -> list[str]:
@@ -64,15 +64,19 @@ def kinds(hosts: Sequence[str], lease_s: float) -> list[Kind]:
         for mode in modes
     )
     return [
-        Kind(name="kill", targets=roles, weight=5),
-        Kind(name="pause", targets=roles, lasts_s=(lease_s, 3 * lease_s), weight=4),
-        Kind(name="network", targets=routes, places=_route, lasts_s=(1, 6), weight=4),
-        Kind(name="postgres-restart", targets=("postgres",), weight=1, times_max=3),
-        Kind(name="postgres-pause", targets=("postgres",), lasts_s=(1, 5), weight=0.7, times_max=2),
-        Kind(name="broker-kill", targets=("kafka-1",), lasts_s=(0.1, 5), weight=1, times_max=2),
-        Kind(name="publish-again", targets=_TOPICS, weight=1),
-        Kind(name="rewind", targets=_TOPICS, places=members, weight=0.7, times_max=1),
-        Kind(name="lose-records", targets=_TOPICS, weight=0.7, times_max=1),
+        FaultKind(name="kill", targets=roles, weight=5),
+        FaultKind(name="pause", targets=roles, lasts_s=(lease_s, 3 * lease_s), weight=4),
+        FaultKind(name="network", targets=routes, places=_route, lasts_s=(1, 6), weight=4),
+        FaultKind(name="postgres-restart", targets=("postgres",), weight=1, times_max=3),
+        FaultKind(
+            name="postgres-pause", targets=("postgres",), lasts_s=(1, 5), weight=0.7, times_max=2
+        ),
+        FaultKind(
+            name="broker-kill", targets=("kafka-1",), lasts_s=(0.1, 5), weight=1, times_max=2
+        ),
+        FaultKind(name="publish-again", targets=_TOPICS, weight=1),
+        FaultKind(name="rewind", targets=_TOPICS, places=members, weight=0.7, times_max=1),
+        FaultKind(name="lose-records", targets=_TOPICS, weight=0.7, times_max=1),
     ]
 
 
@@ -80,12 +84,14 @@ def _route(target: str) -> tuple[str]:
     return (target.partition(":")[0],)
 
 
-class Conductor:
+class FaultInjector:
     """Runs one plan in a thread of its own."""
 
-    def __init__(self, running: Installation, faults: Sequence[Fault], recorder: Recorder) -> None:
+    def __init__(
+        self, installation: Installation, faults: Sequence[Fault], recorder: Recorder
+    ) -> None:
         """Nothing happens yet."""
-        self._running, self._faults, self._recorder = running, faults, recorder
+        self._installation, self._faults, self._recorder = installation, faults, recorder
         self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
         self.hits: Counter[str] = Counter()  # by kind
         self.failures: list[str] = []  # faults that hit nobody, and why
@@ -102,49 +108,51 @@ class Conductor:
 
     def _run(self) -> None:
         began_s = time.monotonic()
-        cures: list[tuple[float, int, str, Cure]] = []
+        heals: list[tuple[float, int, str, Heal]] = []
         try:
             for number, fault in enumerate(self._faults):
-                self._heal(cures, began_s, fault.at_s)
+                self._heal(heals, began_s, fault.at_s)
                 time.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
                 name = f"{fault.kind} {fault.target}"
-                cure = self._apply(fault, name)
-                if cure is not None:
+                heal = self._apply(fault, name)
+                if heal is not None:
                     self.hits[fault.kind] += 1
-                    heapq.heappush(cures, (fault.ends_s, number, name, cure))
+                    heapq.heappush(heals, (fault.ends_s, number, name, heal))
                 # One that takes long to apply puts off the rest, which would else end as it begins.
                 began_s = max(began_s, time.monotonic() - fault.at_s)
         finally:  # or what is stopped would stay so, and be taken for what it is not
-            self._heal(cures, began_s, float("inf"))
+            self._heal(heals, began_s, float("inf"))
             self.healed_s = time.monotonic()
 
-    def _apply(self, fault: Fault, name: str) -> Cure | None:
-        self._recorder.note("nemesis", "fault", name, "invoke", lasts_s=fault.lasts_s)
+    def _apply(self, fault: Fault, name: str) -> Heal | None:
+        self._recorder.record("nemesis", "fault", name, "invoke", lasts_s=fault.lasts_s)
         try:
-            cure = FAULTS[fault.kind](self._running, fault.target)
+            heal = FAULTS[fault.kind](self._installation, fault.target)
         except _EXPECTED as failure:
             self._fail(name, type(failure).__name__)
             return None
-        if cure is missed:
+        if heal is no_target:
             self._fail(name, "nobody there")
             return None
-        self._recorder.note("nemesis", "fault", name, "ok")
-        return cure
+        self._recorder.record("nemesis", "fault", name, "ok")
+        return heal
 
     def _fail(self, name: str, reason: str) -> None:
-        self._recorder.note("nemesis", "fault", name, "fail", reason=reason)
+        self._recorder.record("nemesis", "fault", name, "fail", reason=reason)
         self.failures.append(f"{name}: {reason}")
 
     def _heal(
-        self, cures: list[tuple[float, int, str, Cure]], began_s: float, until_s: float
+        self, heals: list[tuple[float, int, str, Heal]], began_s: float, until_s: float
     ) -> None:
-        while cures and cures[0][0] <= until_s:
-            ends_s, _, name, cure = heapq.heappop(cures)
+        while heals and heals[0][0] <= until_s:
+            ends_s, _, name, heal = heapq.heappop(heals)
             time.sleep(max(0.0, began_s + ends_s - time.monotonic()))
             try:
-                cure()
+                heal()
             except Exception as failure:  # noqa: BLE001  the others still have to be healed
-                self._recorder.note("nemesis", "heal", name, "fail", reason=type(failure).__name__)
+                self._recorder.record(
+                    "nemesis", "heal", name, "fail", reason=type(failure).__name__
+                )
                 self.unhealed.append(f"{name}: {failure!r}")
             else:
-                self._recorder.note("nemesis", "heal", name, "ok")
+                self._recorder.record("nemesis", "heal", name, "ok")

@@ -2,20 +2,20 @@
 
 from typing import cast
 
-from chaos.faults.healing import Cure, nothing
+from chaos.faults.healing import Heal, already_healed
 from chaos.installations.installation import Installation
 from chaos.installations.proxy import Mode
 
 
-def misbehave(running: Installation, target: str) -> Cure:
+def set_proxy_mode(installation: Installation, target: str) -> Heal:
     """Put a route into a mode of the proxy, or cut its connections off once (`reset`)."""
     route, _, mode = target.partition(":")
     if mode == "reset":
-        running.proxy.reset(route)
-        return nothing
-    running.proxy.set_mode(route, cast("Mode", mode))
+        installation.proxy.reset(route)
+        return already_healed
+    installation.proxy.set_mode(route, cast("Mode", mode))
 
     def heal() -> None:
-        running.proxy.set_mode(route, "pass")
+        installation.proxy.set_mode(route, "pass")
 
     return heal

@@ -10,7 +10,7 @@ _DRAWS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FaultKind:
     """A kind of fault that a plan may draw."""
 
     name: str
@@ -40,7 +40,7 @@ class Fault:
 
 
 def plan(
-    seed: int, kinds: Sequence[Kind], *, duration_s: float, gap_s: tuple[float, float]
+    seed: int, kinds: Sequence[FaultKind], *, duration_s: float, gap_s: tuple[float, float]
 ) -> list[Fault]:
     """Return faults in the order of their time, all healed before `duration_s`.
 
@@ -76,7 +76,7 @@ def _moments(chance: random.Random, gap_s: tuple[float, float], duration_s: floa
     return moments
 
 
-def _draw(chance: random.Random, kind: Kind, at_s: float) -> Fault:
+def _draw(chance: random.Random, kind: FaultKind, at_s: float) -> Fault:
     target = chance.choice(kind.targets)
     return Fault(
         at_s=at_s,
@@ -87,7 +87,7 @@ def _draw(chance: random.Random, kind: Kind, at_s: float) -> Fault:
     )
 
 
-def _fits(fault: Fault, kind: Kind, others: Sequence[Fault]) -> bool:
+def _fits(fault: Fault, kind: FaultKind, others: Sequence[Fault]) -> bool:
     if sum(other.kind == fault.kind for other in others) >= kind.times_max:
         return False
     return all(

@@ -3,20 +3,22 @@
 import os
 import signal
 
-from chaos.faults.healing import Cure, missed, nothing
+from chaos.faults.healing import Heal, already_healed, no_target
 from chaos.installations.installation import Installation
 
 
-def kill(running: Installation, target: str) -> Cure:
-    """Kill a role; its supervisor starts it again. A role that is dead already is `missed`."""
-    return missed if signal_role(running, target, signal.SIGKILL) is None else nothing
+def kill(installation: Installation, target: str) -> Heal:
+    """Kill a role; its supervisor starts it again. A role that is dead already is `no_target`."""
+    return (
+        no_target if signal_role(installation, target, signal.SIGKILL) is None else already_healed
+    )
 
 
-def pause(running: Installation, target: str) -> Cure:
+def pause(installation: Installation, target: str) -> Heal:
     """Stop a role in the middle of whatever it does, and let it go on."""
-    pid = signal_role(running, target, signal.SIGSTOP)
+    pid = signal_role(installation, target, signal.SIGSTOP)
     if pid is None:
-        return missed
+        return no_target
 
     def resume() -> None:
         send(pid, signal.SIGCONT)
@@ -24,10 +26,10 @@ def pause(running: Installation, target: str) -> Cure:
     return resume
 
 
-def signal_role(running: Installation, target: str, number: signal.Signals) -> int | None:
+def signal_role(installation: Installation, target: str, number: signal.Signals) -> int | None:
     """Signal a role and return its process; None when it does not live."""
     host, _, role = target.partition("/")
-    pid = running.hosts[host].roles().get(role)
+    pid = installation.hosts[host].roles().get(role)
     return pid if pid is not None and send(pid, number) else None
 
 

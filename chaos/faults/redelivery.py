@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from chaos.faults.healing import Cure, missed, nothing
+from chaos.faults.healing import Heal, already_healed, no_target
 from chaos.faults.processes import send
 from chaos.installations.installation import Installation
 from chaos.installations.settings import SESSION_S
@@ -42,19 +42,19 @@ def topics_of(pool: str) -> Mapping[str, tuple[Topic, str, str]]:
     }
 
 
-def publish_again(running: Installation, target: str, pool: str = POOL) -> Cure:
+def republish_records(installation: Installation, target: str, pool: str = POOL) -> Heal:
     """Publish a tenth of a topic's records once more, as they are; one at least.
 
     Raises DeliveryError when one of them is not acknowledged.
     """
     topic, _, _ = topics_of(pool)[target]
-    tail = TopicTail(running.kafka, topic, client_id="chaos-again")
+    tail = TopicTail(installation.kafka, topic, client_id="chaos-again")
     records = tail.read_to_end(_READ_S_MAX)
     tail.close()
     if not records:
-        return missed
+        return no_target
     count = min(RECORDS_MAX, math.ceil(len(records) * SHARE))
-    producer = LogProducer(running.kafka, client_id="chaos-again")
+    producer = LogProducer(installation.kafka, client_id="chaos-again")
     try:
         for record in random.Random(len(records)).sample(records, count):
             producer.send(
@@ -67,10 +67,10 @@ def publish_again(running: Installation, target: str, pool: str = POOL) -> Cure:
         producer.flush(_SEND_S_MAX)
     finally:
         producer.close(_CLOSE_S)
-    return nothing
+    return already_healed
 
 
-def rewind(running: Installation, target: str, pool: str = POOL) -> Cure:
+def rewind_offsets(installation: Installation, target: str, pool: str = POOL) -> Heal:
     """Take the group of a topic back: to its first record, or by `BATCHES_BACK` each of batches.
 
     1. Stop its members, so that their sessions end. 2. Commit. 3. Let them go on: they join anew
@@ -78,36 +78,36 @@ def rewind(running: Installation, target: str, pool: str = POOL) -> Cure:
     batches again would take longer than the storm.
     """
     topic, group, role = topics_of(pool)[target]
-    pids = [host.roles().get(role) for host in running.hosts.values()]
+    pids = [host.roles().get(role) for host in installation.hosts.values()]
     members = [pid for pid in pids if pid is not None and send(pid, signal.SIGSTOP)]
     try:
-        _commit(running, topic, group, BATCHES_BACK if target == "batches" else None)
+        _commit(installation, topic, group, BATCHES_BACK if target == "batches" else None)
     finally:
         for pid in members:
             send(pid, signal.SIGCONT)
-    return nothing if members else missed
+    return already_healed if members else no_target
 
 
-def lose(running: Installation, target: str, pool: str = POOL) -> Cure:
+def delete_records(installation: Installation, target: str, pool: str = POOL) -> Heal:
     """Delete every record of a topic that is there now, read or not: repair has to find them.
 
     Raises KafkaException when no broker serves for a while.
     """
     topic, _, _ = topics_of(pool)[target]
-    admin = AdminClient(running.kafka.client_options(), logger=CLIENT_LOG)
+    admin = AdminClient(installation.kafka.client_options(), logger=CLIENT_LOG)
     ends = [
         TopicPartition(topic.name, number, OFFSET_END) for number in range(topic.partition_count)
     ]
     kept_from = _when_served(
         lambda: [found.result(_READ_S_MAX) for found in admin.delete_records(ends).values()]
     )
-    return nothing if any(place.low_watermark > 0 for place in kept_from) else missed
+    return already_healed if any(place.low_watermark > 0 for place in kept_from) else no_target
 
 
-def _commit(running: Installation, topic: Topic, group: str, back: int | None) -> None:
+def _commit(installation: Installation, topic: Topic, group: str, back: int | None) -> None:
     """Commit offsets `back` records before those of now; 0 when None. Raises KafkaException."""
     reader = Consumer(
-        running.kafka.client_options() | {"group.id": group, "enable.auto.commit": False},
+        installation.kafka.client_options() | {"group.id": group, "enable.auto.commit": False},
         logger=CLIENT_LOG,
     )
     try:  # until its members are out

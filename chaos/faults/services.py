@@ -5,7 +5,7 @@ from typing import Final
 
 import psutil
 
-from chaos.faults.healing import Cure, missed, nothing
+from chaos.faults.healing import Heal, already_healed, no_target
 from chaos.faults.processes import send
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
@@ -13,37 +13,37 @@ from chaos.installations.installation import Installation
 GONE_S_MAX: Final = 10.0
 
 
-def restart_at_once(running: Installation, target: str) -> Cure:
+def restart_immediately(installation: Installation, target: str) -> Heal:
     """End Postgres as `pg_ctl restart -m immediate` does: by SIGQUIT, without a checkpoint."""
-    return nothing if _send(running, target, signal.SIGQUIT) else missed
+    return already_healed if _send(installation, target, signal.SIGQUIT) else no_target
 
 
-def kill(running: Installation, target: str) -> Cure:
+def kill(installation: Installation, target: str) -> Heal:
     """Kill a service, wait until it is gone, and keep it down until it is healed.
 
-    One that is down already is `missed`. Raises DrillError when it does not go.
+    One that is down already is `no_target`. Raises DrillError when it does not go.
     """
-    running.hold_down(target)
+    installation.keep_down(target)
 
-    def let_up() -> None:
-        running.let_up(target)
+    def allow_start() -> None:
+        installation.allow_start(target)
 
     try:
-        if not _send(running, target, signal.SIGKILL):
-            let_up()
-            return missed
-        wait_until(lambda: running.service(target) is None, GONE_S_MAX, f"the end of {target}")
+        if not _send(installation, target, signal.SIGKILL):
+            allow_start()
+            return no_target
+        wait_until(lambda: installation.service(target) is None, GONE_S_MAX, f"the end of {target}")
     except BaseException:
-        let_up()
+        allow_start()
         raise
-    return let_up
+    return allow_start
 
 
-def pause(running: Installation, target: str) -> Cure:
+def pause(installation: Installation, target: str) -> Heal:
     """Stop a service and all its children: connections stay open, nothing answers."""
-    pid = running.service(target)
+    pid = installation.service(target)
     if pid is None:
-        return missed
+        return no_target
     stopped = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     for process in stopped:
         send(process, signal.SIGSTOP)
@@ -55,6 +55,6 @@ def pause(running: Installation, target: str) -> Cure:
     return resume
 
 
-def _send(running: Installation, target: str, number: signal.Signals) -> bool:
-    pid = running.service(target)
+def _send(installation: Installation, target: str, number: signal.Signals) -> bool:
+    pid = installation.service(target)
     return pid is not None and send(pid, number)

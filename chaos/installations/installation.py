@@ -20,8 +20,8 @@ from chaos.faults import disk
 from chaos.installations.hosts import ROOT, Host, await_ready, start_host, wait_until
 from chaos.installations.proxy import Proxy
 from chaos.installations.settings import ROLES, SESSION_S
-from chaos.services import Addresses, hold_file
-from chaos.signals import cleaned_up
+from chaos.services import Addresses, down_marker
+from chaos.signals import cleanup_on_exit
 from cli.stack.processes.child import Child, ChildProcess, spawn
 from cli.stack.processes.ports import HOST
 from storage.postgres.engines import create_engine
@@ -33,7 +33,7 @@ STOP_S_MAX = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class InstallationSpec:
     """What an installation is made of."""
 
     data: Path
@@ -41,7 +41,7 @@ class Shape:
     env: Mapping[str, str] = field(default_factory=lambda: ROLES)
     host_names: tuple[str, ...] = ("a",)
     broker_count: int = 1
-    env_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by host, on top
+    env_by_host: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by host, on top
     mounts: Mapping[str, int] = field(default_factory=dict)  # folder to the MB of its own disk
 
 
@@ -49,7 +49,7 @@ class Shape:
 class Installation:
     """A running one."""
 
-    shape: Shape
+    spec: InstallationSpec
     addresses: Addresses
     services: ChildProcess
     proxy: Proxy
@@ -72,51 +72,51 @@ class Installation:
                 return child.pid
         return None
 
-    def hold_down(self, name: str) -> None:
+    def keep_down(self, name: str) -> None:
         """Keep a service from starting again."""
-        hold_file(self.shape.data / "services", name).touch()
+        down_marker(self.spec.data / "services", name).touch()
 
-    def let_up(self, name: str) -> None:
+    def allow_start(self, name: str) -> None:
         """Let a service start again."""
-        hold_file(self.shape.data / "services", name).unlink(missing_ok=True)
+        down_marker(self.spec.data / "services", name).unlink(missing_ok=True)
 
 
 @contextmanager
-def installed(shape: Shape) -> Iterator[Installation]:
+def run_installation(spec: InstallationSpec) -> Iterator[Installation]:
     """Run an installation for a block, from the main thread. Raises DrillError."""
-    with cleaned_up() as closing:
-        for folder, size_mb in shape.mounts.items():
-            closing.callback(disk.mount(shape.data / folder, size_mb))
-        services = _start_services(shape)
+    with cleanup_on_exit() as closing:
+        for folder, size_mb in spec.mounts.items():
+            closing.callback(disk.mount(spec.data / folder, size_mb))
+        services = _start_services(spec)
         closing.callback(_stop, services)
-        addresses = _addresses(shape, services)
+        addresses = _addresses(spec, services)
         proxy = Proxy()
         closing.callback(proxy.close)
         settings = DatabaseSettings.model_validate({"url": addresses.database_url})
         engine = create_engine(settings, application_name="chaos")
         closing.callback(engine.dispose)
-        running = Installation(shape, addresses, services, proxy, engine)
-        for name in shape.host_names:
-            beside = next(iter(running.hosts.values()), None)
-            data = shape.data / f"host-{name}"
+        installation = Installation(spec, addresses, services, proxy, engine)
+        for name in spec.host_names:
+            beside = next(iter(installation.hosts.values()), None)
+            data = spec.data / f"host-{name}"
             objects = (beside.data if beside else data).absolute() / "objects"
-            env = {**_paths(running, name), "MILLRACE_OBJECTS_ROOT": str(objects)}
-            own = {**shape.env, **env, **shape.env_of.get(name, {})}
-            host = start_host(name, data, shape.options, own, beside=beside)
+            env = {**_paths(installation, name), "MILLRACE_OBJECTS_ROOT": str(objects)}
+            own = {**spec.env, **env, **spec.env_by_host.get(name, {})}
+            host = start_host(name, data, spec.options, own, beside=beside)
             closing.callback(host.stop)
-            running.hosts[name] = await_ready(host)
-        yield running
+            installation.hosts[name] = await_ready(host)
+        yield installation
 
 
-def _paths(running: Installation, name: str) -> dict[str, str]:
+def _paths(installation: Installation, name: str) -> dict[str, str]:
     """Put proxies between a host and the services, and return where it finds them."""
-    with running.engine.begin() as connection:
+    with installation.engine.begin() as connection:
         connection.execute(sa.text(f"CREATE ROLE host_{name} SUPERUSER LOGIN"))
-    nodes = running.addresses.paths[name]
+    nodes = installation.addresses.paths[name]
     for bound, told in nodes:
-        running.proxy.add(f"kafka-{name}", told, bound)
+        installation.proxy.add(f"kafka-{name}", told, bound)
     port = _free_port()
-    running.proxy.add(f"postgres-{name}", port, running.addresses.postgres_socket)
+    installation.proxy.add(f"postgres-{name}", port, installation.addresses.postgres_socket)
     return {
         "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": ",".join(f"{HOST}:{told}" for _, told in nodes),
         "MILLRACE_DATABASE_URL": f"postgresql://host_{name}@{HOST}:{port}/millrace",
@@ -130,19 +130,19 @@ def _free_port() -> int:
         return port
 
 
-def _start_services(shape: Shape) -> ChildProcess:
-    data = shape.data / "services"
+def _start_services(spec: InstallationSpec) -> ChildProcess:
+    data = spec.data / "services"
     argv = (
         *(sys.executable, "-m", "chaos.services", "--data", str(data)),
-        *("--brokers", str(shape.broker_count), "--session", str(SESSION_S)),
-        *("--hosts", *shape.host_names),
+        *("--brokers", str(spec.broker_count), "--session", str(SESSION_S)),
+        *("--hosts", *spec.host_names),
     )
     child = Child(name="services", argv=argv, cwd=str(ROOT), dies_by=signal.SIGTERM)
-    return spawn(child, shape.data / "logs")
+    return spawn(child, spec.data / "logs")
 
 
-def _addresses(shape: Shape, services: ChildProcess) -> Addresses:
-    log = shape.data / "logs" / "services.log"
+def _addresses(spec: InstallationSpec, services: ChildProcess) -> Addresses:
+    log = spec.data / "logs" / "services.log"
 
     def told() -> bool:
         if services.has_ended():

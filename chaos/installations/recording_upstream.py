@@ -74,12 +74,14 @@ class RecordingUpstream:
 def recording_upstream() -> Iterator[RecordingUpstream]:
     """Serve in a thread for a block."""
     upstream = RecordingUpstream()
-    with served(upstream.handle) as upstream.url:
+    with serve_in_thread(upstream.handle) as upstream.url:
         yield upstream
 
 
 @contextmanager
-def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Iterator[str]:
+def serve_in_thread(
+    handle: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> Iterator[str]:
     """Answer every call by `handle`, on an event loop of its own; yield the base URL.
 
     A caller that leaves cancels its call. Raises TimeoutError.

@@ -37,7 +37,7 @@ def claim(folder: Path) -> None:
     (folder / _OWNER).write_bytes(msgspec.json.encode(Owner(me.pid, me.create_time())))
 
 
-def sweep(parent: Path, note: Callable[[str], None]) -> None:
+def remove_stale_folders(parent: Path, note: Callable[[str], None]) -> None:
     """Unmount and remove folders whose owner is dead; one that nobody claimed was kept."""
     for folder in sorted(parent.glob(PATTERN)):
         try:

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from chaos.checkers.fencing import CursorStep, LeaseStep
-from chaos.checkers.results import Tally, Usage, tally_of
+from chaos.checkers.fencing import CursorMove, LeaseEvent
+from chaos.checkers.results import Tally, Usage, tally_from_files
 from chaos.checkers.states import TIMESTAMPS, Transition
 from chaos.clients.client import TERMINAL, Client
 from chaos.errors import NotServedError
@@ -92,7 +92,7 @@ def install_triggers(engine: sa.Engine) -> None:
         connection.exec_driver_sql(_INSTALL)
 
 
-def states(engine: sa.Engine) -> dict[str, str]:
+def job_states(engine: sa.Engine) -> dict[str, str]:
     """Return every batch and its state."""
     with engine.connect() as connection:
         rows = connection.execute(sa.text("SELECT id, state FROM jobs WHERE kind = 'batch'"))
@@ -115,7 +115,7 @@ def transitions(engine: sa.Engine) -> list[Transition]:
         ]
 
 
-def lease_steps(engine: sa.Engine) -> list[LeaseStep]:
+def lease_events(engine: sa.Engine) -> list[LeaseEvent]:
     """Return claims of leases and what was written under them."""
     with engine.connect() as connection:
         query = sa.text(
@@ -123,7 +123,7 @@ def lease_steps(engine: sa.Engine) -> list[LeaseStep]:
             "coalesce(fenced, true) AS fenced, named_epoch FROM chaos.leases ORDER BY sequence"
         )
         return [
-            LeaseStep(
+            LeaseEvent(
                 sequence=row.sequence,
                 job=row.job_id.hex,
                 role=row.role,
@@ -137,17 +137,17 @@ def lease_steps(engine: sa.Engine) -> list[LeaseStep]:
         ]
 
 
-def cursor_steps(engine: sa.Engine) -> list[CursorStep]:
+def cursor_moves(engine: sa.Engine) -> list[CursorMove]:
     """Return every move of a cursor."""
     with engine.connect() as connection:
         query = sa.text("SELECT * FROM chaos.cursors ORDER BY sequence")
         return [
-            CursorStep(sequence=row.sequence, job=row.job_id.hex, old=row.old, new=row.new)
+            CursorMove(sequence=row.sequence, job=row.job_id.hex, old=row.old, new=row.new)
             for row in connection.execute(query)
         ]
 
 
-def ledger(engine: sa.Engine, job: str) -> Usage:
+def billed_usage(engine: sa.Engine, job: str) -> Usage:
     """Return what the owner of a job, or of a call that has become one, is billed."""
     return _usage(
         engine,
@@ -157,7 +157,7 @@ def ledger(engine: sa.Engine, job: str) -> Usage:
     )
 
 
-def counters(engine: sa.Engine, job: str) -> Tally:
+def counter_tally(engine: sa.Engine, job: str) -> Tally:
     """Return what a job's counters say; nothing of a job that has none any more."""
     query = sa.text(
         "SELECT succeeded, failed, cancelled, expired, input_tokens, output_tokens "
@@ -169,14 +169,14 @@ def counters(engine: sa.Engine, job: str) -> Tally:
         return Tally(**{str(name): int(count) for name, count in (found or {}).items()})
 
 
-def settled(engine: sa.Engine) -> int:
+def succeeded_count(engine: sa.Engine) -> int:
     """Return how many items have succeeded, over all jobs: what fails at once is no work."""
     with engine.connect() as connection:
         query = sa.text("SELECT coalesce(sum(succeeded), 0) FROM job_counters")
         return int(connection.execute(query).scalar_one())
 
 
-def unended(engine: sa.Engine, since_s: float, until_s: float) -> int:
+def unfinished_count(engine: sa.Engine, since_s: float, until_s: float) -> int:
     """Return how many jobs of that time, seconds since the epoch, have not ended."""
     query = sa.text(
         "SELECT count(*) FROM jobs WHERE kind = 'batch' AND state <> ALL(:ends) "
@@ -187,14 +187,14 @@ def unended(engine: sa.Engine, since_s: float, until_s: float) -> int:
         return int(connection.execute(query, bound).scalar_one())
 
 
-class Life(NamedTuple):
+class JobTiming(NamedTuple):
     """When a job was created, seconds since the epoch, and how long it took to complete."""
 
     created_s: float
     took_s: float  # infinite: it did not
 
 
-def lives(engine: sa.Engine, jobs: Collection[str]) -> dict[str, Life]:
+def job_timings(engine: sa.Engine, jobs: Collection[str]) -> dict[str, JobTiming]:
     """Return what the database's clock says of jobs."""
     query = sa.text(
         "SELECT id, extract(epoch FROM created_at) AS created_s, "
@@ -203,7 +203,7 @@ def lives(engine: sa.Engine, jobs: Collection[str]) -> dict[str, Life]:
     ids = [parse_public_id(JOB, job) for job in jobs]
     with engine.connect() as connection:
         return {
-            public_id(JOB, row.id): Life(
+            public_id(JOB, row.id): JobTiming(
                 float(row.created_s), float("inf") if row.took_s is None else float(row.took_s)
             )
             for row in connection.execute(query, {"ids": ids})
@@ -225,7 +225,7 @@ def ended_s(engine: sa.Engine, job: str, status: str | None = None) -> float:
         return float("inf") if found is None else float(found)
 
 
-def leases_held(engine: sa.Engine, role: str, user: str) -> int:
+def held_lease_count(engine: sa.Engine, role: str, user: str) -> int:
     """Return how many leases of a role the host of a database user holds."""
     query = sa.text(
         "SELECT count(*) FROM job_leases l WHERE l.role = :role AND l.expires_at > now() "
@@ -236,7 +236,7 @@ def leases_held(engine: sa.Engine, role: str, user: str) -> int:
         return int(connection.execute(query, {"role": role, "user": user}).scalar_one())
 
 
-def leases_to_lose(engine: sa.Engine, role: str, user: str) -> int:
+def losable_lease_count(engine: sa.Engine, role: str, user: str) -> int:
     """Return how many of the leases that a host holds another takes if the holder stands still.
 
     Those are of jobs that have not ended, and that no transaction has locked.
@@ -253,14 +253,14 @@ def leases_to_lose(engine: sa.Engine, role: str, user: str) -> int:
         return len(connection.execute(query, {"role": role, "user": user}).all())
 
 
-def last_lease_step(engine: sa.Engine) -> int:
+def last_lease_event(engine: sa.Engine) -> int:
     """Return the sequence of the newest lease step; 0 before there is one."""
     query = sa.text("SELECT coalesce(max(sequence), 0) FROM chaos.leases")
     with engine.connect() as connection:
         return int(connection.execute(query).scalar_one())
 
 
-def all_ended(
+def await_jobs(
     engine: sa.Engine,
     client: Client,
     job_ids: Collection[str],
@@ -269,10 +269,12 @@ def all_ended(
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, Any]]:
     """Return jobs as they ended, or as they are when time is up: judges see what they lack."""
-    ended = client.await_ends(job_ids, until_s)
-    late = {job_id: client.watch(job_id) for job_id in job_ids if job_id not in ended}
+    ended = client.await_terminal(job_ids, until_s)
+    late = {job_id: client.poll_job(job_id) for job_id in job_ids if job_id not in ended}
     if late:
-        client.recorder.note(client.name, "stuck", " ".join(late), "fail", jobs=stuck(engine))
+        client.recorder.record(
+            client.name, "stuck", " ".join(late), "fail", jobs=unfinished_jobs(engine)
+        )
         note(f"not terminal: {' '.join(late)}")
     unknown = {"status": "unknown"}
     return ended | {
@@ -280,7 +282,7 @@ def all_ended(
     }
 
 
-def stuck(engine: sa.Engine) -> list[dict[str, Any]]:
+def unfinished_jobs(engine: sa.Engine) -> list[dict[str, Any]]:
     """Return what is known of the jobs that have not ended, for whoever looks into it."""
     query = sa.text(
         "SELECT j.id, j.state, j.total_count, u.item_index AS cursor, c.succeeded, c.failed, "
@@ -296,7 +298,7 @@ def stuck(engine: sa.Engine) -> list[dict[str, Any]]:
         ]
 
 
-class Files:
+class JobFiles:
     """Output and error file of a job that has ended."""
 
     def __init__(self, client: Client, job: Mapping[str, Any]) -> None:
@@ -331,7 +333,7 @@ class Files:
 
     def tally(self) -> Tally:
         """Return how many lines tell of each outcome, and their tokens."""
-        return tally_of(self.usage(), len(self.output), map(_code, self.errors))
+        return tally_from_files(self.usage(), len(self.output), map(_code, self.errors))
 
 
 def _code(line: Mapping[str, Any]) -> str:

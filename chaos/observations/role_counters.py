@@ -21,7 +21,7 @@ class Counter(NamedTuple):
     sample: str
 
 
-DOUBLES: Final = Counter("results-writer", "millrace_results_duplicates_total")
+DUPLICATES: Final = Counter("results-writer", "millrace_results_duplicates_total")
 """Outcomes that came twice."""
 
 
@@ -30,18 +30,18 @@ def refused(role: str) -> Counter:
     return Counter(role, f'millrace_lease_writes_refused_total{{role="{role}"}}')
 
 
-def counted(running: Installation, counter: Counter) -> dict[str, float]:
+def read_counters(installation: Installation, counter: Counter) -> dict[str, float]:
     """Return what the role of each host has counted since its start. Raises DrillError."""
     found: dict[str, float] = {}
 
     def all_told() -> bool:
-        for name, host in running.hosts.items():
+        for name, host in installation.hosts.items():
             state = read_state(host.data)
             if state is None:
                 raise DrillError(f"host {name} has not said where it listens")
             try:
                 url = f"http://127.0.0.1:{state.metrics_ports[counter.role]}/metrics"
-                found[name] = value_in(httpx.get(url, timeout=ANSWER_S_MAX).text, counter)
+                found[name] = parse_sample(httpx.get(url, timeout=ANSWER_S_MAX).text, counter)
             except httpx.HTTPError:
                 return False  # it starts again
         return True
@@ -50,13 +50,13 @@ def counted(running: Installation, counter: Counter) -> dict[str, float]:
     return found
 
 
-def value_in(text: str, counter: Counter) -> float:
+def parse_sample(text: str, counter: Counter) -> float:
     """Return the counter's value in Prometheus' text; 0 before it was counted under its labels."""
     samples = (line.rpartition(" ") for line in text.splitlines())
     return next((float(value) for name, _, value in samples if name == counter.sample), 0.0)
 
 
-def added(before: Mapping[str, float], now: Mapping[str, float]) -> int:
+def total_increase(before: Mapping[str, float], now: Mapping[str, float]) -> int:
     """Return the sum of what was added; a counter below its earlier value began again at 0."""
     return round(
         sum(count - before[name] if count >= before[name] else count for name, count in now.items())

@@ -30,7 +30,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     rerun: str = ""  # the command that runs its round alone; tells rounds apart, too
 
     @property
-    def was_tried(self) -> bool:
+    def has_evidence(self) -> bool:
         """Whether it says anything: 0 violations in nothing prove nothing; a broken number does."""
         return self.relation == "report" or self.size > 0 or not self.passed
 
@@ -42,7 +42,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
         return self.value >= self.limit if self.relation == ">=" else self.value <= self.limit
 
     @property
-    def breaks_a_promise(self) -> bool:
+    def is_violation(self) -> bool:
         """Whether a number misses what is promised, not just aimed at."""
         return not self.passed and self.relation != "goal"
 

@@ -8,17 +8,21 @@ import msgspec
 
 from chaos.reports.measures import OTHERS, Measure, Summary, summarise
 
-PER_ROUND = {"P1": (20, "storms"), "P2": (20, "storms"), "P4": (20, "storms")}
-PER_ITEM = {"P3": (100, "kills"), "P7": (200, "cancelled jobs"), "P8": (100, "expired jobs")}
+REQUIRED_ROUNDS = {"P1": (20, "storms"), "P2": (20, "storms"), "P4": (20, "storms")}
+REQUIRED_ITEM_TRIALS = {
+    "P3": (100, "kills"),
+    "P7": (200, "cancelled jobs"),
+    "P8": (100, "expired jobs"),
+}
 """Trials that a promise asks for in all, where it asks for a number, and what one is; a run may
-have fewer. Of those of `PER_ITEM` one round has many; their other lines have one a round."""
+have fewer. Of those of `REQUIRED_ITEM_TRIALS` one round has many; their other lines have one a round."""
 
 LOST = "writes accepted under a lease lost while its holder was stopped"
-LOST_WANTED = {"intake": (500, "lost leases")}
+REQUIRED_LEASE_LOSSES = {"intake": (500, "lost leases")}
 """Of P9 only the lines of this, one a role, count lost leases; its others count rounds."""
 
 MEDIAN = "median"
-BROKEN_OFF = "rounds that broke off before they were judged"
+ABORTED_ROUNDS = "rounds that broke off before they were judged"
 """Lines that begin so count rounds, not what is tried in them."""
 
 _HEAD = (
@@ -48,17 +52,17 @@ def table(measures: Sequence[Measure]) -> str:
     return "\n".join(lines)
 
 
-def broken_lines(measures: Sequence[Measure]) -> list[str]:
+def violation_lines(measures: Sequence[Measure]) -> list[str]:
     """Return what broke a promise, and how to run its round again."""
     return [
         f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}\n"
         f"{'':10}  seed {measure.seed}, alone: {measure.rerun}"
         for measure in measures
-        if measure.breaks_a_promise
+        if measure.is_violation
     ]
 
 
-def lost_by(role: str) -> str:
+def lease_loss_measure(role: str) -> str:
     """Return the line of P9 that counts the leases of one role."""
     return f"{LOST}: {role}"
 
@@ -99,13 +103,20 @@ def _trials(summary: Summary) -> str:
 def _wanted(summary: Summary) -> tuple[int, str] | None:
     """Return how many trials are wanted, and what one is; None where no number is."""
     if summary.what.startswith(LOST):
-        return next((n for role, n in LOST_WANTED.items() if summary.what == lost_by(role)), None)
+        return next(
+            (
+                n
+                for role, n in REQUIRED_LEASE_LOSSES.items()
+                if summary.what == lease_loss_measure(role)
+            ),
+            None,
+        )
     is_other = summary.relation == "report" or summary.part == OTHERS
-    if is_other or summary.what.startswith((MEDIAN, BROKEN_OFF)):
+    if is_other or summary.what.startswith((MEDIAN, ABORTED_ROUNDS)):
         return None
-    if summary.promise in PER_ITEM and summary.trials > summary.rounds:
-        return PER_ITEM[summary.promise]
-    return PER_ROUND.get(summary.promise)
+    if summary.promise in REQUIRED_ITEM_TRIALS and summary.trials > summary.rounds:
+        return REQUIRED_ITEM_TRIALS[summary.promise]
+    return REQUIRED_ROUNDS.get(summary.promise)
 
 
 def _bound(summary: Summary) -> str:

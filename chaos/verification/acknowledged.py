@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from chaos.checkers.acceptance import broken_promises, probed_ids
-from chaos.checkers.results import tally_shown
-from chaos.drills.context import Setting
+from chaos.checkers.acceptance import missing_or_unfinished, probed_ids
+from chaos.checkers.results import tally_from_job
+from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
 from chaos.observations import database
 from chaos.reports.measures import Measure
-from chaos.verification.reconciliation import Ended, judge_books
-from chaos.workloads.durable_calls import judge_calls
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from chaos.workloads.durable_calls import check_calls
 
 JOBS: Final = "batch_"
 FILES: Final = "file-"
@@ -19,20 +19,20 @@ CALLS: Final = "job_"
 READ_AT_ONCE: Final = 8
 
 
-def judge_jobs(setting: Setting, promise: str, *, items: int, until_s: float) -> list[Measure]:
+def check_jobs(context: DrillContext, promise: str, *, items: int, until_s: float) -> list[Measure]:
     """Return whether every job of the probes, each of `items`, completed whole.
 
     They are of a day's window and nobody cancels them, so any other end is a loss.
     """
-    engine, client = setting.running.engine, setting.client("end")
-    ids = _acknowledged(setting, JOBS)
-    ended = database.all_ended(engine, client, ids, until_s, note=setting.note)
-    found = database.states(engine) | {
+    engine, client = context.installation.engine, context.client("end")
+    ids = _acknowledged(context, JOBS)
+    ended = database.await_jobs(engine, client, ids, until_s, note=context.note)
+    found = database.job_states(engine) | {
         job_id: f"completed, {succeeded} of {items} items succeeded"
         for job_id, job in ended.items()
-        if job["status"] == "completed" and (succeeded := tally_shown(job).succeeded) != items
+        if job["status"] == "completed" and (succeeded := tally_from_job(job).succeeded) != items
     }
-    broken = broken_promises(ids, found, {"completed"})
+    broken = missing_or_unfinished(ids, found, {"completed"})
     return [
         Measure(
             promise=promise,
@@ -41,19 +41,21 @@ def judge_jobs(setting: Setting, promise: str, *, items: int, until_s: float) ->
             size=len(ids),
             evidence="; ".join(f"{job}: {state}" for job, state in list(broken.items())[:5]),
         ),
-        *judge_books(engine, client, [Ended(job, items) for job in ended.values()]),
+        *reconcile_jobs(engine, client, [EndedJob(job, items) for job in ended.values()]),
     ]
 
 
-def judge_files(setting: Setting, promise: str, content: bytes) -> Measure:
+def check_files(context: DrillContext, promise: str, content: bytes) -> Measure:
     """Return whether every file of the probes is there, to the byte."""
-    ids = _acknowledged(setting, FILES)
-    return judge_contents(setting, promise, dict.fromkeys(ids, content))
+    ids = _acknowledged(context, FILES)
+    return check_contents(context, promise, dict.fromkeys(ids, content))
 
 
-def judge_accepted(setting: Setting, promise: str, *, body: bytes, until_s: float) -> list[Measure]:
+def check_accepted_calls(
+    context: DrillContext, promise: str, *, body: bytes, until_s: float
+) -> list[Measure]:
     """Follow the calls of probes that were told 202; nothing has to be told that."""
-    found = probed_ids(setting.recorder.so_far())
+    found = probed_ids(context.recorder.operations())
     calls = {one: body for one in found if one.startswith(CALLS)}
     count = Measure(
         promise=promise,
@@ -63,14 +65,14 @@ def judge_accepted(setting: Setting, promise: str, *, body: bytes, until_s: floa
     )
     if not calls:
         return [count]
-    client = setting.client("follower")
-    judged = judge_calls(setting.running.engine, client, promise, calls, until_s)
+    client = context.client("follower")
+    judged = check_calls(context.installation.engine, client, promise, calls, until_s)
     return [count, *judged]
 
 
-def judge_contents(setting: Setting, promise: str, sent: Mapping[str, bytes]) -> Measure:
+def check_contents(context: DrillContext, promise: str, sent: Mapping[str, bytes]) -> Measure:
     """Return whether files are there, to the byte; `sent` maps each to what was uploaded."""
-    client = setting.client("reader")
+    client = context.client("reader")
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:
         found = dict(zip(sent, pool.map(client.content, sent), strict=True))
     return files_measure(promise, found, sent)
@@ -94,9 +96,9 @@ def files_measure(
     )
 
 
-def _acknowledged(setting: Setting, prefix: str) -> Collection[str]:
+def _acknowledged(context: DrillContext, prefix: str) -> Collection[str]:
     """Return what probes created of a kind. Raises DrillError when there is nothing to judge."""
-    found = probed_ids(setting.recorder.so_far())
+    found = probed_ids(context.recorder.operations())
     if not (known := sorted(one for one in found if one.startswith(prefix))):
         raise DrillError(f"no {prefix} was acknowledged")
     return known

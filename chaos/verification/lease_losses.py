@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from chaos.checkers.fencing import LeaseStep, Loss, losses
-from chaos.drills.context import Setting
+from chaos.checkers.fencing import LeaseEvent, LostLease, lost_leases
+from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
 from chaos.observations import database
 from chaos.reports.measures import Measure
-from chaos.reports.report import lost_by
+from chaos.reports.report import lease_loss_measure
 
 
-class Stop(NamedTuple):
+class PausedRole(NamedTuple):
     """A process that stood still between two steps of the database."""
 
     host: str
@@ -20,36 +20,36 @@ class Stop(NamedTuple):
     to_sequence: int
 
 
-def lost_in(steps: Iterable[LeaseStep], stop: Stop) -> list[Loss]:
+def leases_lost_during(steps: Iterable[LeaseEvent], stop: PausedRole) -> list[LostLease]:
     """Return the leases that others took meanwhile."""
     return [
         loss
-        for loss in losses(steps, stop.role)
+        for loss in lost_leases(steps, stop.role)
         if loss.user == f"host_{stop.host}"
         and stop.from_sequence < loss.sequence <= stop.to_sequence
     ]
 
 
-def judge_stops(
-    setting: Setting, stops: Sequence[Stop], refused: Mapping[str, int]
+def check_paused_roles(
+    context: DrillContext, stops: Sequence[PausedRole], refused: Mapping[str, int]
 ) -> list[Measure]:
     """Return a trial for each lease that a stopped process lost, and what of them was in use.
 
     `refused` is, by role, how many writes of the stopped processes came to nothing since then.
     """
-    steps = database.lease_steps(setting.running.engine)
+    steps = database.lease_events(context.installation.engine)
     found: list[Measure] = []
     for role, count in refused.items():
-        lost = [(stop, lost_in(steps, stop)) for stop in stops if stop.role == role]
+        lost = [(stop, leases_lost_during(steps, stop)) for stop in stops if stop.role == role]
         for stop, losses_of in lost:
-            setting.note(f"{role} of {stop.host}, stopped, lost {len(losses_of)} leases")
-        found += judge_losses(role, lost, count)
-        setting.note(f"{role}: {count} writes under a lost lease were tried, and refused")
+            context.note(f"{role} of {stop.host}, stopped, lost {len(losses_of)} leases")
+        found += check_lost_leases(role, lost, count)
+        context.note(f"{role}: {count} writes under a lost lease were tried, and refused")
     return found
 
 
-def judge_losses(
-    role: str, lost: Iterable[tuple[Stop, Iterable[Loss]]], refused: int
+def check_lost_leases(
+    role: str, lost: Iterable[tuple[PausedRole, Iterable[LostLease]]], refused: int
 ) -> list[Measure]:
     """Judge what processes of one role lost.
 
@@ -62,7 +62,12 @@ def judge_losses(
             used += loss.was_used
             told = f"stopped: {role} of {stop.host}; {loss.job}" if loss.late_writes else ""
             trials.append(
-                Measure(promise="P9", what=lost_by(role), value=loss.late_writes, evidence=told)
+                Measure(
+                    promise="P9",
+                    what=lease_loss_measure(role),
+                    value=loss.late_writes,
+                    evidence=told,
+                )
             )
     return [
         *trials,
@@ -84,15 +89,15 @@ def judge_losses(
     ]
 
 
-def with_enough_losses(measures: list[Measure], wanted: Mapping[str, int]) -> list[Measure]:
+def require_losses(measures: list[Measure], wanted: Mapping[str, int]) -> list[Measure]:
     """Return `measures`; `wanted` is the least number of losses by role.
 
     Raises DrillError when they show nothing broken, and a role lost too few.
     """
-    if any(measure.breaks_a_promise for measure in measures):
+    if any(measure.is_violation for measure in measures):
         return measures
     for role, count in wanted.items():
-        lost = sum(measure.what == lost_by(role) for measure in measures)
+        lost = sum(measure.what == lease_loss_measure(role) for measure in measures)
         if lost < count:
             raise DrillError(f"stopped processes lost {lost} leases of {role} of {count} wanted")
     return measures

@@ -5,8 +5,8 @@ from typing import Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from chaos.checkers.fencing import cursors_that_went_back, zombie_writes
-from chaos.checkers.states import illegal, went_back
+from chaos.checkers.fencing import backward_moves, zombie_writes
+from chaos.checkers.states import contradictory_observations, illegal_transitions
 from chaos.clients.history import Operation
 from chaos.observations import database
 from chaos.reports.measures import Measure
@@ -25,7 +25,7 @@ class _Row(Protocol):
 R = TypeVar("R", bound=_Row)
 
 
-class Unseen:
+class UnseenRows:
     """Rows of a table in the order of their sequence; each is new once."""
 
     def __init__(self) -> None:
@@ -39,26 +39,26 @@ class Unseen:
         return fresh
 
 
-class Lives:
+class LifecycleChecker:
     """The rows that the triggers of one installation write, each of them judged once."""
 
     def __init__(self, engine: sa.Engine) -> None:
         """Nothing is judged yet."""
         self._engine = engine
-        self._moves, self._writes, self._cursors = Unseen(), Unseen(), Unseen()
+        self._moves, self._writes, self._cursors = UnseenRows(), UnseenRows(), UnseenRows()
 
     def judge(self, history: Iterable[Operation]) -> list[Measure]:
         """Return the measures of P6 and P9 over what came since the last call."""
         moves = self._moves.of(database.transitions(self._engine))
-        wrong = illegal(moves, GRAPH)
+        wrong = illegal_transitions(moves, GRAPH)
         seen = [step for step in history if step.op == "watch" and step.phase == "ok"]
-        back = went_back(seen, GRAPH)
-        steps = database.lease_steps(self._engine)
+        back = contradictory_observations(seen, GRAPH)
+        steps = database.lease_events(self._engine)
         writes = self._writes.of(step for step in steps if not step.claims)
         fresh = {step.sequence for step in writes}
         # Who holds a lease may have claimed it in an earlier round.
         zombies = [step for step in zombie_writes(steps) if step.sequence in fresh]
-        cursors = self._cursors.of(database.cursor_steps(self._engine))
+        cursors = self._cursors.of(database.cursor_moves(self._engine))
         return [
             Measure(
                 promise="P6",
@@ -86,7 +86,7 @@ class Lives:
             Measure(
                 promise="P9",
                 what="cursors that went back",
-                value=len(cursors_that_went_back(cursors)),
+                value=len(backward_moves(cursors)),
                 size=len(cursors),
             ),
         ]

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from chaos.checkers.executions import Answer, Start, finished_before, wrongly_kept
-from chaos.drills.context import Setting
+from chaos.checkers.executions import Answer, Start, finished_before, output_mismatches
+from chaos.drills.context import DrillContext
 from chaos.reports.measures import Measure
 
 COMMIT_S_MAX: Final = 2.0
@@ -16,8 +16,8 @@ whose answer is younger when its job ends may count as unfinished."""
 Event = TypeVar("Event", Start, Answer)
 
 
-def judge_kept(
-    setting: Setting,
+def check_partial_results(
+    context: DrillContext,
     promise: str,
     group: str,
     closed_s: Mapping[int, float],
@@ -25,7 +25,7 @@ def judge_kept(
     deaths_s: Sequence[float] = (),
 ) -> Measure:
     """What the upstream answered in time is in the output file, and nothing else is."""
-    by_job = by_number(setting.recording().answers(group))
+    by_job = group_by_job(context.recording().answers(group))
     looked_at = 0
     wrong: list[tuple[str, str]] = []
     for number, moment_s in closed_s.items():
@@ -33,9 +33,9 @@ def judge_kept(
         finished = finished_before(answers, moment_s, deaths_s, commit_s=COMMIT_S_MAX)
         output = {f"{group} {number} {line['custom_id'][5:]}" for line in outputs[number]}
         looked_at += len(finished)
-        wrong += wrongly_kept(finished, {answer.item for answer in answers}, output).items()
+        wrong += output_mismatches(finished, {answer.item for answer in answers}, output).items()
     if not looked_at and not wrong:
-        setting.note(f"no item was answered {COMMIT_S_MAX:g} s before its job's end")
+        context.note(f"no item was answered {COMMIT_S_MAX:g} s before its job's end")
     return Measure(
         promise=promise,
         what="finished items that are not in the output file, or others that are",
@@ -45,7 +45,7 @@ def judge_kept(
     )
 
 
-def by_number(events: Iterable[Event]) -> defaultdict[int, list[Event]]:
+def group_by_job(events: Iterable[Event]) -> defaultdict[int, list[Event]]:
     """Return what happened to each job of a group, by the number in the texts of its items."""
     found: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events:

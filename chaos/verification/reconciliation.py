@@ -5,26 +5,28 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from chaos.checkers.answers import IsOwn, bodies_of, is_simulated, others_answers
-from chaos.checkers.end_states import WHOLE, Ends, wrong_ends
-from chaos.checkers.results import compare_ids, miscounted, tally_shown
+from chaos.checkers.answers import AnswerCheck, foreign_answers, input_bodies, is_simulated_answer
+from chaos.checkers.end_states import ALL_SUCCEED, EndStates, unexpected_ends
+from chaos.checkers.results import compare_ids, tally_from_job, tally_mismatches
 from chaos.clients.client import Client, input_lines
 from chaos.drills.context import MODEL
-from chaos.observations.database import Files, counters, ledger
+from chaos.observations.database import JobFiles, billed_usage, counter_tally
 from chaos.reports.measures import Measure
 
 
-class Ended(NamedTuple):
+class EndedJob(NamedTuple):
     """A job that has ended, how many items went in, and what had to become of them."""
 
     job: Mapping[str, Any]
     items: int
-    ends: Ends = WHOLE
+    ends: EndStates = ALL_SUCCEED
     content: bytes | None = None  # its input file; None: `input_lines` of so many items, no more
-    is_own: IsOwn | None = is_simulated  # None: of a model, whose answers nobody can tell
+    is_own_answer: AnswerCheck | None = (
+        is_simulated_answer  # None: of a model, whose answers nobody can tell
+    )
 
 
-class Books(NamedTuple):
+class Reconciliation(NamedTuple):
     """What is wrong with one job; each has what a reader needs to look into it."""
 
     ids: int  # custom ids missing, doubled or foreign in the files
@@ -35,7 +37,7 @@ class Books(NamedTuple):
     told: str
 
 
-def judge_books(engine: sa.Engine, client: Client, jobs: Iterable[Ended]) -> list[Measure]:
+def reconcile_jobs(engine: sa.Engine, client: Client, jobs: Iterable[EndedJob]) -> list[Measure]:
     """Return the measures of P2 and P4 over all of `jobs`, as one trial."""
     size, found = 0, []
     for one in jobs:
@@ -74,39 +76,39 @@ def judge_books(engine: sa.Engine, client: Client, jobs: Iterable[Ended]) -> lis
     ]
 
 
-def _books(engine: sa.Engine, client: Client, one: Ended) -> Books:
-    job, files = one.job, Files(client, one.job)
+def _books(engine: sa.Engine, client: Client, one: EndedJob) -> Reconciliation:
+    job, files = one.job, JobFiles(client, one.job)
     miscount = compare_ids((f"item-{n}" for n in range(one.items)), files.custom_ids())
-    ends = wrong_ends(job["status"], files.error_codes(), one.ends)
+    ends = unexpected_ends(job["status"], files.error_codes(), one.ends)
     answers = _others_answers(one, files)
-    difference = files.usage().difference(ledger(engine, job["id"]))
-    counted = _miscounted(engine, job, files, one.items)
+    difference = files.usage().difference(billed_usage(engine, job["id"]))
+    read_counters = _miscounted(engine, job, files, one.items)
     told = ""
-    if miscount.total or ends or answers or difference or counted:
+    if miscount.total or ends or answers or difference or read_counters:
         told = (
             f"{job['id']}, {job['status']}: {len(miscount.missing)} missing, "
             f"{len(miscount.doubled)} doubled, {len(miscount.foreign)} foreign, "
             f"{len(ends)} ended wrongly {ends[:3]}, "
             f"{len(answers)} with an answer of others {answers[:3]}, "
-            f"bill differs by {difference} {counted}"
+            f"bill differs by {difference} {read_counters}"
             + "".join(f", {reason}" for reason in files.unreadable)
         )
-    return Books(miscount.total, ends, answers, difference, counted, told)
+    return Reconciliation(miscount.total, ends, answers, difference, read_counters, told)
 
 
-def _others_answers(one: Ended, files: Files) -> list[str]:
-    if one.is_own is None:
+def _others_answers(one: EndedJob, files: JobFiles) -> list[str]:
+    if one.is_own_answer is None:
         return []
     content = input_lines(one.items, MODEL) if one.content is None else one.content
-    return others_answers(bodies_of(content), files.output, one.is_own)
+    return foreign_answers(input_bodies(content), files.output, one.is_own_answer)
 
 
-def _miscounted(engine: sa.Engine, job: Mapping[str, Any], files: Files, size: int) -> list[str]:
+def _miscounted(engine: sa.Engine, job: Mapping[str, Any], files: JobFiles, size: int) -> list[str]:
     """Hold the counters, in the database and as the job shows them, against the files."""
     tallies = {
         "files": files.tally(),
-        "counters": counters(engine, job["id"]),
-        "job": tally_shown(job),
+        "counters": counter_tally(engine, job["id"]),
+        "job": tally_from_job(job),
     }
     shown = (job.get("request_counts") or {}).get("total", -1)
-    return miscounted(size, tallies, {"request_counts": shown})
+    return tally_mismatches(size, tallies, {"request_counts": shown})

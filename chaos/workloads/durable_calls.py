@@ -8,32 +8,32 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from chaos.checkers.answers import is_simulated
+from chaos.checkers.answers import is_simulated_answer
 from chaos.checkers.results import Usage
 from chaos.clients.client import ENDPOINT, PAUSE_S, TERMINAL, Client
-from chaos.drills.context import MODEL, Setting
+from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
-from chaos.observations.database import ledger
+from chaos.observations.database import billed_usage
 from chaos.reports.measures import Measure
 
 INTERVAL_S: Final = 0.3
 TOLD_S_MAX: Final = 600.0
 
 
-def chat(text: str, tokens: int) -> bytes:
+def chat_body(text: str, tokens: int) -> bytes:
     """Return the body of a chat as its engine reads it, which fields of ours do not reach."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": tokens}
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-class Calls:
+class DurableCalls:
     """A client that calls in the background, each time under a key, during a block."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: DrillContext) -> None:
         """Nothing is called yet."""
         self.bodies: dict[str, bytes] = {}  # job of a call to what its engine reads
         self.failures: list[str] = []
-        self._setting = setting
+        self._setting = context
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._call_on, name="calls", daemon=True)
 
@@ -50,7 +50,7 @@ class Calls:
     def _call_on(self) -> None:
         seed, client, number = self._setting.seed, self._setting.client("calls"), 0
         while not self._stop.wait(INTERVAL_S):
-            body = chat(f"call {seed} {number}", 1 + number % 8)
+            body = chat_body(f"call {seed} {number}", 1 + number % 8)
             try:
                 self.bodies[_accepted(client, f"call-{seed}-{number}", body)] = body
             except DrillError as failure:
@@ -62,7 +62,7 @@ def _accepted(client: Client, key: str, body: bytes) -> str:
     """Call in the background until that is accepted; return the job's id. Raises DrillError."""
     content = body[:-1] + b',"background":true}'
     headers = {"idempotency-key": key, "content-type": "application/json"}
-    answer = client.insist(
+    answer = client.retry_until_success(
         "call",
         key,
         lambda: client.call("POST", ENDPOINT, headers, content=content),
@@ -71,7 +71,7 @@ def _accepted(client: Client, key: str, body: bytes) -> str:
     return str(answer.json()["id"])
 
 
-def judge_calls(
+def check_calls(
     engine: sa.Engine, client: Client, promise: str, bodies: Mapping[str, bytes], until_s: float
 ) -> list[Measure]:
     """Follow accepted calls to their ends, and judge answers and bills.
@@ -81,8 +81,10 @@ def judge_calls(
     ended = await_calls(client, bodies, until_s)
     unanswered = {job: told for job in bodies if (told := _unanswered(ended.get(job)))}
     good = {job: ended[job] for job in bodies if job not in unanswered}
-    others = [job for job, found in good.items() if not is_simulated(bodies[job], _body_of(found))]
-    wrongly = [job for job, found in good.items() if ledger(engine, job) != _bill_of(found)]
+    others = [
+        job for job, found in good.items() if not is_simulated_answer(bodies[job], _body_of(found))
+    ]
+    wrongly = [job for job, found in good.items() if billed_usage(engine, job) != _bill_of(found)]
 
     def measure(promise: str, what: str, wrong: list[str]) -> Measure:
         told = "; ".join(wrong[:5])
@@ -112,7 +114,7 @@ def await_calls(
                 continue
             seen[job] = answer.json()
             if seen[job]["status"] in TERMINAL:
-                client.recorder.note(client.name, "follow", job, "ok", status=seen[job]["status"])
+                client.recorder.record(client.name, "follow", job, "ok", status=seen[job]["status"])
                 waiting.remove(job)
         time.sleep(PAUSE_S / 2 if waiting else 0)
     return seen

@@ -12,7 +12,7 @@ _MB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Oddity:
+class EdgeCase:
     """What an item says, and the code that it fails with; None: it must succeed."""
 
     text: str
@@ -20,20 +20,20 @@ class Oddity:
     fields: Mapping[str, object] = field(default_factory=dict)  # of its body, beside the text
 
 
-ODDITIES: Final[Mapping[str, Oddity]] = {
-    **{fault: Oddity(f"POISON-{fault}", code) for fault, code in POISON.items()},
-    NAN: Oddity(f"POISON-{NAN}"),
-    "NUL in the prompt": Oddity("before\0after"),
-    "stop string of 1 MB": Oddity("hello", fields={"stop": "s" * _MB}),
+EDGE_CASES: Final[Mapping[str, EdgeCase]] = {
+    **{fault: EdgeCase(f"POISON-{fault}", code) for fault, code in POISON.items()},
+    NAN: EdgeCase(f"POISON-{NAN}"),
+    "NUL in the prompt": EdgeCase("before\0after"),
+    "stop string of 1 MB": EdgeCase("hello", fields={"stop": "s" * _MB}),
 }
 
-BAD_LINES: Final[Mapping[int, str]] = {2: "invalid_json_line", 4: "line_too_long"}
-"""Line of `bad_file` to the code of its refusal."""
+INVALID_LINES: Final[Mapping[int, str]] = {2: "invalid_json_line", 4: "line_too_long"}
+"""Line of `invalid_file` to the code of its refusal."""
 
 _LINES: Final = 5
 
 
-def bad_file(model: str) -> bytes:
+def invalid_file(model: str) -> bytes:
     """Return a file with half of a surrogate pair in one line, and a prompt of 10 MB in another."""
     content = input_lines(_LINES, model, {1: "half of a pair: \ud800", 3: "p" * 10 * _MB})
     assert json.dumps("\ud800").encode()[1:-1] in content, "an escape: alone it is no UTF-8"

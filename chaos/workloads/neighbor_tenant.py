@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from chaos.checkers.acceptance import probed_ids
-from chaos.checkers.results import tally_shown
+from chaos.checkers.results import tally_from_job
 from chaos.clients.client import ENDPOINT, Client, input_lines
 from chaos.clients.prober import Prober
 from chaos.drills.another_tenant import another_tenant
-from chaos.drills.context import MODEL, Setting
+from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
@@ -32,15 +32,15 @@ SHARE: Final = 0.95
 
 
 @contextmanager
-def bystander(setting: Setting) -> Iterator[Client]:
+def neighbor_jobs(context: DrillContext) -> Iterator[Client]:
     """Create its jobs during a block, which begins when they have run alone for a while."""
-    client = another_tenant(setting, "bystander")
+    client = another_tenant(context, "bystander")
     file_id = client.upload(
-        f"bystander-{setting.seed}", input_lines(1, MODEL), time.monotonic() + END_S_MAX
+        f"bystander-{context.seed}", input_lines(1, MODEL), time.monotonic() + END_S_MAX
     )
     body = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
     asks = {CREATE: {"method": "POST", "url": "/v1/batches", "json": body}}
-    prober = Prober(setting.recorder, client.urls[0], client.key, asks)
+    prober = Prober(context.recorder, client.urls[0], client.key, asks)
     try:
         time.sleep(ALONE_S)
         yield client
@@ -48,26 +48,26 @@ def bystander(setting: Setting) -> Iterator[Client]:
         prober.stop()
 
 
-def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measure]:
+def check_neighbor(context: DrillContext, client: Client, job_id: str) -> list[Measure]:
     """Compare its jobs before the job of the poison with those after. Raises DrillError."""
-    engine = setting.running.engine
-    ids = probed_ids(setting.recorder.so_far())
-    ended = database.all_ended(engine, client, ids, time.monotonic() + END_S_MAX)
-    began_s = database.lives(engine, [job_id])[job_id].created_s
-    found = database.lives(engine, ids).values()
+    engine = context.installation.engine
+    ids = probed_ids(context.recorder.operations())
+    ended = database.await_jobs(engine, client, ids, time.monotonic() + END_S_MAX)
+    began_s = database.job_timings(engine, [job_id])[job_id].created_s
+    found = database.job_timings(engine, ids).values()
     waits = sorted((round(life.created_s - began_s, 2), round(life.took_s, 2)) for life in found)
-    setting.recorder.note("bystander", "waits", job_id, "ok", seconds_and_took=waits)
+    context.recorder.record("bystander", "waits", job_id, "ok", seconds_and_took=waits)
     alone = [life.took_s for life in found if life.created_s < began_s]
     beside = [life.took_s for life in found if life.created_s >= began_s]
     if not alone or not beside:
         raise DrillError("another tenant had no job to compare with")
-    failed = [one["id"] for one in ended.values() if tally_shown(one).succeeded != 1]
+    failed = [one["id"] for one in ended.values() if tally_from_job(one).succeeded != 1]
     return [
         Measure(
             promise="P13",
             what="added to the p95 of another tenant's jobs",
             unit="s",
-            value=added_s(alone, beside),
+            value=p95_increase_s(alone, beside),
             limit=ADDED_S_MAX,
             relation="goal",
             size=len(beside),
@@ -83,7 +83,7 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
     ]
 
 
-def added_s(alone: Sequence[float], beside: Sequence[float]) -> float:
+def p95_increase_s(alone: Sequence[float], beside: Sequence[float]) -> float:
     """Return what the p95 grew by, in seconds; infinite where either has jobs that never ended."""
     before_s, after_s = percentile(alone, SHARE), percentile(beside, SHARE)
     is_known = math.isfinite(before_s) and math.isfinite(after_s)

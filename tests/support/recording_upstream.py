@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from chaos.installations.recording_upstream import served
+from chaos.installations.recording_upstream import serve_in_thread
 
 TOKENS = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
 
@@ -89,5 +89,5 @@ class RecordingUpstream:
 def recording_upstream(latency_s: float) -> Iterator[RecordingUpstream]:
     """Serve in a thread for a block."""
     upstream = RecordingUpstream(latency_s)
-    with served(upstream.handle) as upstream.url:
+    with serve_in_thread(upstream.handle) as upstream.url:
         yield upstream

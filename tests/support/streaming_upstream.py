@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from chaos.installations.recording_upstream import served
+from chaos.installations.recording_upstream import serve_in_thread
 
 
 class StreamingUpstream:
@@ -68,5 +68,5 @@ def _event(chunk: dict[str, Any]) -> bytes:
 def streaming_upstream(token_s: float) -> Iterator[StreamingUpstream]:
     """Serve in a thread for a block."""
     upstream = StreamingUpstream(token_s)
-    with served(upstream.handle) as upstream.url:
+    with serve_in_thread(upstream.handle) as upstream.url:
         yield upstream

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from chaos.faults.connections import take_all
+from chaos.faults.connections import exhaust_connections
 from cli.stack.services import postgres
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -29,7 +29,7 @@ def test_all_are_taken_and_given_back(own_postgres: str) -> None:
     asks = sa.text("SELECT 1")
     with engine.connect() as used, engine.connect():
         used.execute(asks)
-        give_back = take_all(own_postgres)
+        give_back = exhaust_connections(own_postgres)
         with pytest.raises(DATABASE_AWAY):
             used.execute(asks)
     for _ in range(8):  # also what lay idle in the pool

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from chaos.checkers.fencing import cursors_that_went_back, zombie_writes
-from chaos.checkers.states import illegal
+from chaos.checkers.fencing import backward_moves, zombie_writes
+from chaos.checkers.states import illegal_transitions
 from chaos.observations import database
 from chaos.verification.lifecycle import GRAPH
 from storage.postgres.tenant_isolation import wall_off
@@ -66,11 +66,11 @@ def test_a_write_from_an_old_epoch_is_seen(world: World) -> None:
     first, second = HOSTS
     world.act(first, claim(1), move(100))
     world.act(second, claim(2), move(200))
-    assert zombie_writes(database.lease_steps(world.engine)) == []
+    assert zombie_writes(database.lease_events(world.engine)) == []
 
     world.act(first, move(300))
 
-    (late,) = zombie_writes(database.lease_steps(world.engine))
+    (late,) = zombie_writes(database.lease_events(world.engine))
     assert (late.user, late.role, late.epoch) == (first, "intake", 2)
 
 
@@ -80,14 +80,14 @@ def test_a_lease_to_lose_is_of_a_job_that_has_not_ended_and_that_nobody_has_lock
     first, second = HOSTS
     later = "UPDATE job_leases SET expires_at = now() + interval '1 min' WHERE job_id = :job"
     world.act(first, claim(1), later)
-    assert database.leases_to_lose(world.engine, "intake", first) == 1
-    assert database.leases_to_lose(world.engine, "intake", second) == 0
-    assert database.leases_to_lose(world.engine, "finaliser", first) == 0
+    assert database.losable_lease_count(world.engine, "intake", first) == 1
+    assert database.losable_lease_count(world.engine, "intake", second) == 0
+    assert database.losable_lease_count(world.engine, "finaliser", first) == 0
     with world.engine.begin() as busy:
         busy.execute(sa.text("SELECT FROM job_leases FOR UPDATE"))
-        assert database.leases_to_lose(world.engine, "intake", first) == 0
+        assert database.losable_lease_count(world.engine, "intake", first) == 0
     world.act(first, "UPDATE jobs SET state = 'failed', failed_at = now() WHERE id = :job")
-    assert database.leases_to_lose(world.engine, "intake", first) == 0
+    assert database.losable_lease_count(world.engine, "intake", first) == 0
 
 
 def test_a_verdict_from_an_old_epoch_is_seen(world: World) -> None:
@@ -97,7 +97,7 @@ def test_a_verdict_from_an_old_epoch_is_seen(world: World) -> None:
     begin = "UPDATE jobs SET state = 'in_progress', in_progress_at = now() WHERE id = :job"
     world.act(first, begin)
 
-    (late,) = zombie_writes(database.lease_steps(world.engine))
+    (late,) = zombie_writes(database.lease_events(world.engine))
     assert late.user == first
 
 
@@ -106,21 +106,21 @@ def test_an_unfenced_write_of_the_holder_is_seen(world: World) -> None:
     first, _ = HOSTS
     world.act(first, claim(1))
     world.act(first, lock, move(100))
-    assert zombie_writes(database.lease_steps(world.engine)) == []
+    assert zombie_writes(database.lease_events(world.engine)) == []
 
     world.act(first, move(200))
 
-    (late,) = zombie_writes(database.lease_steps(world.engine))
+    (late,) = zombie_writes(database.lease_events(world.engine))
     assert not late.is_fenced
 
 
-@pytest.mark.parametrize(("counted", "role"), [(None, "intake"), (3, "finaliser")])
+@pytest.mark.parametrize(("total_count", "role"), [(None, "intake"), (3, "finaliser")])
 def test_the_end_of_a_cancelled_job_is_a_holders_write(
-    world: World, counted: int | None, role: str
+    world: World, total_count: int | None, role: str
 ) -> None:
     cancelling = (
         "UPDATE jobs SET state = 'cancelling', cancelling_at = now(), "
-        f"total_count = {counted or 'NULL'} WHERE id = :job"
+        f"total_count = {total_count or 'NULL'} WHERE id = :job"
     )
     end = (
         "UPDATE jobs SET state = 'cancelled', cancelled_at = now(), "
@@ -132,14 +132,14 @@ def test_the_end_of_a_cancelled_job_is_a_holders_write(
     world.act(second, claim(2).replace("'intake'", f"'{role}'"))
     world.act(first, cancelling, end)
 
-    late = zombie_writes(database.lease_steps(world.engine))
+    late = zombie_writes(database.lease_events(world.engine))
     assert (late[-1].user, late[-1].role) == (first, role)
 
 
 def test_a_cursor_that_goes_back_is_seen(world: World) -> None:
     world.act(HOSTS[0], claim(1), move(100), move(50))
 
-    (back,) = cursors_that_went_back(database.cursor_steps(world.engine))
+    (back,) = backward_moves(database.cursor_moves(world.engine))
     assert (back.old, back.new) == (100, 50)
 
 
@@ -159,7 +159,7 @@ def test_what_the_database_lets_pass_is_judged(world: World) -> None:
     """The database refuses an illegal move itself: here its own guard is switched off."""
     begin = "UPDATE jobs SET state = 'in_progress', in_progress_at = now() WHERE id = :job"
     world.act(HOSTS[0], begin)
-    assert illegal(database.transitions(world.engine), GRAPH) == []
+    assert illegal_transitions(database.transitions(world.engine), GRAPH) == []
     skip = "UPDATE jobs SET state = 'completed' WHERE id = :job"
     restamp = "UPDATE jobs SET in_progress_at = now() + interval '1 s' WHERE id = :job"
     with pytest.raises(DBAPIError):
@@ -176,6 +176,6 @@ def test_what_the_database_lets_pass_is_judged(world: World) -> None:
     world.act(HOSTS[0], restamp)
     world.act(HOSTS[0], skip)
 
-    (stamped, skipped) = illegal(database.transitions(world.engine), GRAPH)
+    (stamped, skipped) = illegal_transitions(database.transitions(world.engine), GRAPH)
     assert stamped.changed_stamps == ["in_progress_at"]
     assert (skipped.old, skipped.new) == ("in_progress", "completed")

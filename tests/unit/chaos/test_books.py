@@ -10,20 +10,31 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from chaos.checkers.answers import bodies_of, is_echoed, is_simulated, others_answers
-from chaos.checkers.end_states import CANCEL_ASKED, CANCELLED, EXPIRING, WHOLE, wrong_ends
+from chaos.checkers.answers import (
+    foreign_answers,
+    input_bodies,
+    is_echo_answer,
+    is_simulated_answer,
+)
+from chaos.checkers.end_states import (
+    ALL_SUCCEED,
+    CANCELLED,
+    MAY_BE_CANCELLED,
+    MAY_EXPIRE,
+    unexpected_ends,
+)
 from chaos.checkers.results import Tally, Usage
 from chaos.clients.client import Client, input_lines
 from chaos.clients.history import Recorder
 from chaos.drills.context import MODEL
 from chaos.installations.recording_upstream import recording_upstream
-from chaos.observations.database import Files
+from chaos.observations.database import JobFiles
 from chaos.verification import reconciliation
-from chaos.verification.reconciliation import Ended, judge_books
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 
 ITEMS = 5
-BODIES = bodies_of(input_lines(ITEMS, MODEL))
+BODIES = input_bodies(input_lines(ITEMS, MODEL))
 Line = dict[str, Any]
 
 
@@ -41,49 +52,51 @@ def all_succeeded() -> list[Line]:
 
 
 def test_whoever_does_not_stop_a_job_wants_every_item() -> None:
-    assert wrong_ends("completed", {}, WHOLE) == []
-    assert wrong_ends("completed", {"item-0": "item_timeout"}, WHOLE) == ["item-0: item_timeout"]
-    assert wrong_ends("cancelled", {}, WHOLE) == ["the job is cancelled"]
-    assert wrong_ends("unknown", {}, CANCEL_ASKED) == ["the job is unknown"]
+    assert unexpected_ends("completed", {}, ALL_SUCCEED) == []
+    assert unexpected_ends("completed", {"item-0": "item_timeout"}, ALL_SUCCEED) == [
+        "item-0: item_timeout"
+    ]
+    assert unexpected_ends("cancelled", {}, ALL_SUCCEED) == ["the job is cancelled"]
+    assert unexpected_ends("unknown", {}, MAY_BE_CANCELLED) == ["the job is unknown"]
 
 
 def test_an_early_end_explains_its_own_code_alone() -> None:
     stopped = {"item-0": "batch_cancelled"}
-    assert wrong_ends("cancelled", stopped, CANCEL_ASKED) == []
-    assert wrong_ends("completed", stopped, CANCEL_ASKED) == ["item-0: batch_cancelled"]
-    assert wrong_ends("cancelled", {"item-0": "item_timeout"}, CANCEL_ASKED)
-    assert wrong_ends("completed", {}, CANCEL_ASKED) == []
-    assert wrong_ends("completed", {}, CANCELLED)  # its cancel was accepted
-    assert wrong_ends("expired", {"item-0": "batch_expired"}, EXPIRING) == []
-    assert wrong_ends("expired", stopped, EXPIRING)
+    assert unexpected_ends("cancelled", stopped, MAY_BE_CANCELLED) == []
+    assert unexpected_ends("completed", stopped, MAY_BE_CANCELLED) == ["item-0: batch_cancelled"]
+    assert unexpected_ends("cancelled", {"item-0": "item_timeout"}, MAY_BE_CANCELLED)
+    assert unexpected_ends("completed", {}, MAY_BE_CANCELLED) == []
+    assert unexpected_ends("completed", {}, CANCELLED)  # its cancel was accepted
+    assert unexpected_ends("expired", {"item-0": "batch_expired"}, MAY_EXPIRE) == []
+    assert unexpected_ends("expired", stopped, MAY_EXPIRE)
 
 
 def test_the_engines_answer_is_its_items_own() -> None:
-    assert others_answers(BODIES, all_succeeded(), is_simulated) == []
+    assert foreign_answers(BODIES, all_succeeded(), is_simulated_answer) == []
 
 
 def test_answers_of_neighbours_and_of_other_jobs_are_found() -> None:
     lines = all_succeeded()
     for one, other in ((0, 1), (1, 0)):
         lines[one]["response"] = succeeded("", BODIES[f"item-{other}"])["response"]
-    assert others_answers(BODIES, lines, is_simulated) == ["item-0", "item-1"]
-    elsewhere = bodies_of(input_lines(1, MODEL, {0: "of another job"}))
+    assert foreign_answers(BODIES, lines, is_simulated_answer) == ["item-0", "item-1"]
+    elsewhere = input_bodies(input_lines(1, MODEL, {0: "of another job"}))
     lines = [succeeded("item-0", elsewhere["item-0"])]
-    assert others_answers(BODIES, lines, is_simulated) == ["item-0"]
-    assert others_answers(BODIES, [succeeded("item-9", b'{"messages":[]}')], is_simulated)
+    assert foreign_answers(BODIES, lines, is_simulated_answer) == ["item-0"]
+    assert foreign_answers(BODIES, [succeeded("item-9", b'{"messages":[]}')], is_simulated_answer)
 
 
 @pytest.mark.parametrize(("name", "other"), [("prompt_tokens", 1), ("completion_tokens", 8)])
 def test_tokens_of_others_are_found(name: str, other: int) -> None:
     line = succeeded("item-2", BODIES["item-2"])
     line["response"]["body"]["usage"][name] = other
-    assert others_answers(BODIES, [line], is_simulated) == ["item-2"]
+    assert foreign_answers(BODIES, [line], is_simulated_answer) == ["item-2"]
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"choices": [], "usage": {}}, "Simulated"])
 def test_what_is_no_answer_is_nobodys(answer: object) -> None:
-    assert not is_simulated(BODIES["item-0"], answer)
-    assert not is_echoed(BODIES["item-0"], answer)
+    assert not is_simulated_answer(BODIES["item-0"], answer)
+    assert not is_echo_answer(BODIES["item-0"], answer)
 
 
 def echoed(text: str, given: int, granted: int) -> Line:
@@ -94,10 +107,10 @@ def echoed(text: str, given: int, granted: int) -> Line:
 
 
 def test_an_echo_is_the_whole_text_and_its_tokens() -> None:
-    body = bodies_of(input_lines(3, MODEL, {2: "cancel-7 1 2"}))["item-2"]
-    assert is_echoed(body, echoed("cancel-7 1 2", 12, 3))
-    assert not is_echoed(body, echoed("cancel-7 1 20", 13, 3))
-    assert not is_echoed(body, echoed("cancel-7 1 2", 12, 4))
+    body = input_bodies(input_lines(3, MODEL, {2: "cancel-7 1 2"}))["item-2"]
+    assert is_echo_answer(body, echoed("cancel-7 1 2", 12, 3))
+    assert not is_echo_answer(body, echoed("cancel-7 1 20", 13, 3))
+    assert not is_echo_answer(body, echoed("cancel-7 1 2", 12, 4))
 
 
 def test_the_upstream_of_the_drills_says_each_text_again() -> None:
@@ -106,9 +119,9 @@ def test_the_upstream_of_the_drills_says_each_text_again() -> None:
             item: httpx.post(f"{upstream.url}/chat/completions", content=body).json()
             for item, body in list(BODIES.items())[:2]
         }
-    assert is_echoed(BODIES["item-0"], answers["item-0"])
-    assert is_echoed(BODIES["item-1"], answers["item-1"])
-    assert not is_echoed(BODIES["item-1"], answers["item-0"])
+    assert is_echo_answer(BODIES["item-0"], answers["item-0"])
+    assert is_echo_answer(BODIES["item-1"], answers["item-1"])
+    assert not is_echo_answer(BODIES["item-1"], answers["item-0"])
 
 
 @pytest.fixture
@@ -130,14 +143,14 @@ def judged(
         def judge(output: list[Line], errors: list[Line]) -> list[str]:
             files.update(output=output, errors=errors)
             job: dict[str, Any] = {"output_file_id": "output", "error_file_id": "errors"}
-            found = Files(client, job)
+            found = JobFiles(client, job)
             usage, tally = found.usage(), found.tally()
-            monkeypatch.setattr(reconciliation, "ledger", lambda *_: usage)
-            monkeypatch.setattr(reconciliation, "counters", lambda *_: tally)
+            monkeypatch.setattr(reconciliation, "billed_usage", lambda *_: usage)
+            monkeypatch.setattr(reconciliation, "counter_tally", lambda *_: tally)
             job |= {"id": "batch_1", "status": "completed", **shown(tally, usage)}
-            measures = judge_books(engine, client, [Ended(job, ITEMS)])  # type: ignore[arg-type]
+            measures = reconcile_jobs(engine, client, [EndedJob(job, ITEMS)])  # type: ignore[arg-type]
             assert all(measure.size == ITEMS for measure in measures)
-            return [measure.what for measure in measures if measure.breaks_a_promise]
+            return [measure.what for measure in measures if measure.is_violation]
 
         yield judge
 

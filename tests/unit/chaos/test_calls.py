@@ -14,10 +14,10 @@ from chaos.checkers.results import Usage
 from chaos.clients.client import Client
 from chaos.clients.history import Recorder
 from chaos.workloads import durable_calls
-from chaos.workloads.durable_calls import chat, judge_calls
+from chaos.workloads.durable_calls import chat_body, check_calls
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 
-BODY, OTHER = chat("call 1", 2), chat("call 2", 3)
+BODY, OTHER = chat_body("call 1", 2), chat_body("call 2", 3)
 Judge = Callable[..., list[str]]
 
 
@@ -41,12 +41,12 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
             billed = {
                 name: times_billed * count for name, count in (shown or {}).get("usage", {}).items()
             }
-            ledger = Usage(items=times_billed, **billed)
-            monkeypatch.setattr(durable_calls, "ledger", lambda *_: ledger)
+            billed_usage = Usage(items=times_billed, **billed)
+            monkeypatch.setattr(durable_calls, "billed_usage", lambda *_: billed_usage)
             client = Client("c", ["http://host"], "key", recorder, http)
-            found = judge_calls(engine, client, "P1", {"job_1": BODY}, 0.0)  # type: ignore[arg-type]
+            found = check_calls(engine, client, "P1", {"job_1": BODY}, 0.0)  # type: ignore[arg-type]
             assert all(measure.size == 1 for measure in found)
-            return [measure.promise for measure in found if measure.breaks_a_promise]
+            return [measure.promise for measure in found if measure.is_violation]
 
         yield judge
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from chaos.checkers.acceptance import acknowledged
-from chaos.clients.client import LAST_LOOKS, Client, Watchers
+from chaos.checkers.acceptance import acknowledged_ids
+from chaos.clients.client import POLLS_AFTER_END, Client, Watchers
 from chaos.clients.history import Recorder
 from chaos.errors import DrillError
 
@@ -35,7 +35,9 @@ def test_a_success_that_names_nothing_is_in_the_history(recorder: Recorder, body
     client = client_of(recorder, httpx.Response(200, content=body))
     with pytest.raises(DrillError, match="200 without an id"):
         client.create("k", "file_1", time.monotonic() + 5)
-    assert acknowledged(recorder.so_far()) == {"k": "None"}  # which is no job: a broken promise
+    assert acknowledged_ids(recorder.operations()) == {
+        "k": "None"
+    }  # which is no job: a broken promise
 
 
 def test_an_answer_is_told_without_what_it_holds(recorder: Recorder) -> None:
@@ -43,7 +45,7 @@ def test_an_answer_is_told_without_what_it_holds(recorder: Recorder) -> None:
     client = client_of(recorder, httpx.Response(200, json=JOB), replay)
     for _ in range(2):
         client.create("k", "file_1", time.monotonic() + 5)
-    first, again = [step.detail for step in recorder.so_far() if step.phase == "ok"]
+    first, again = [step.detail for step in recorder.operations() if step.phase == "ok"]
     assert first.pop("replayed") is not again.pop("replayed")
     assert first == again
     assert "in_progress" not in str(first)
@@ -51,7 +53,7 @@ def test_an_answer_is_told_without_what_it_holds(recorder: Recorder) -> None:
 
 def test_jobs_are_looked_at_once_even_when_time_is_up(recorder: Recorder) -> None:
     client = client_of(recorder, httpx.Response(200, json={**JOB, "status": "completed"}))
-    assert client.await_ends(["batch_1"], time.monotonic() - 1).keys() == {"batch_1"}
+    assert client.await_terminal(["batch_1"], time.monotonic() - 1).keys() == {"batch_1"}
 
 
 def test_watchers_leave_what_has_ended(recorder: Recorder) -> None:
@@ -71,11 +73,11 @@ def test_watchers_leave_what_has_ended(recorder: Recorder) -> None:
     watchers.add("running")
     watchers.start()
     deadline_s = time.monotonic() + 10
-    while seen.count("running") < 2 * LAST_LOOKS:
+    while seen.count("running") < 2 * POLLS_AFTER_END:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     watchers.stop()
-    assert seen.count("ended") == LAST_LOOKS
+    assert seen.count("ended") == POLLS_AFTER_END
 
 
 def test_nobody_looks_on_when_a_drill_breaks_off(recorder: Recorder) -> None:

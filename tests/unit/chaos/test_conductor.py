@@ -16,8 +16,8 @@ from confluent_kafka import KafkaException
 from chaos.clients.history import Recorder
 from chaos.errors import DrillError
 from chaos.faults import injector, processes, redelivery, services
-from chaos.faults.healing import Cure, missed, nothing, struck
-from chaos.faults.injector import Conductor
+from chaos.faults.healing import Heal, already_healed, no_target, require_target
+from chaos.faults.injector import FaultInjector
 from chaos.faults.plan import Fault
 from chaos.installations.installation import Installation
 from topics.errors import DeliveryError
@@ -30,17 +30,19 @@ def fault(kind: str, at_s: float, lasts_s: float) -> Fault:
 
 
 def conduct(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *faults: Callable[[], Cure]
-) -> tuple[Conductor, list[tuple[str, str]]]:
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *faults: Callable[[], Heal]
+) -> tuple[FaultInjector, list[tuple[str, str]]]:
     """Apply faults at once, and heal all of them at the same time."""
     kinds = {str(number): lambda _, __, apply=apply: apply() for number, apply in enumerate(faults)}
     monkeypatch.setattr(injector, "FAULTS", kinds)
     plan = [fault(kind, 0.0, 0.01) for kind in kinds]
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
-        conducting = Conductor(NOWHERE, plan, recorder)
+        conducting = FaultInjector(NOWHERE, plan, recorder)
         conducting.start()
         conducting.join()
-        told = [(step.op, str(step.phase)) for step in recorder.so_far() if step.phase != "invoke"]
+        told = [
+            (step.op, str(step.phase)) for step in recorder.operations() if step.phase != "invoke"
+        ]
     return conducting, told
 
 
@@ -60,10 +62,10 @@ def test_a_cure_that_fails_is_told_and_the_next_is_applied(
 
 
 def test_a_fault_that_hit_nobody_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse() -> Cure:
+    def refuse() -> Heal:
         raise DrillError("no")
 
-    found, told = conduct(monkeypatch, tmp_path, lambda: missed, refuse, lambda: nothing)
+    found, told = conduct(monkeypatch, tmp_path, lambda: no_target, refuse, lambda: already_healed)
     assert found.failures == ["0 t: nobody there", "1 t: DrillError"]
     assert told == [("fault", "fail"), ("fault", "fail"), ("fault", "ok"), ("heal", "ok")]
 
@@ -76,19 +78,19 @@ def test_a_fault_lasts_as_planned_behind_one_that_took_long(
     def note() -> None:
         at_s.append(time.monotonic())
 
-    def begin() -> Cure:
+    def begin() -> Heal:
         note()
         return note
 
-    def dawdle() -> Cure:
+    def dawdle() -> Heal:
         time.sleep(0.3)
-        return nothing
+        return already_healed
 
     kinds = {"slow": lambda *_: dawdle(), "pause": lambda *_: begin()}
     monkeypatch.setattr(injector, "FAULTS", kinds)
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
         plan = [fault("slow", 0.0, 0.0), fault("pause", 0.05, 0.1)]
-        conducting = Conductor(NOWHERE, plan, recorder)
+        conducting = FaultInjector(NOWHERE, plan, recorder)
         conducting.start()
         conducting.join()
     began_s, ended_s = at_s
@@ -110,9 +112,9 @@ def test_a_kill_of_what_is_dead_is_missed() -> None:
     class Running:
         hosts: dict[str, Any] = {"a": Dead()}  # noqa: RUF012
 
-    running = cast("Installation", Running())
-    assert processes.kill(running, "a/api") is missed
-    assert processes.pause(running, "a/api") is missed
+    installation = cast("Installation", Running())
+    assert processes.kill(installation, "a/api") is no_target
+    assert processes.pause(installation, "a/api") is no_target
 
 
 class OneService:
@@ -124,22 +126,22 @@ class OneService:
     def service(self, _name: str) -> int | None:
         return self.process.pid if self.process.poll() is None else None
 
-    def hold_down(self, _name: str) -> None:
+    def keep_down(self, _name: str) -> None:
         self.held = True
 
-    def let_up(self, _name: str) -> None:
+    def allow_start(self, _name: str) -> None:
         self.held = False
 
 
 def test_a_service_is_gone_when_it_was_killed_and_a_dead_one_is_missed() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
         one = OneService(alive)
-        running = cast("Installation", one)
-        cure = services.kill(running, "kafka-1")
+        installation = cast("Installation", one)
+        heal = services.kill(installation, "kafka-1")
         assert (one.service("kafka-1"), one.held) == (None, True)
-        cure()
+        heal()
         assert not one.held
-        assert services.kill(running, "kafka-1") is missed
+        assert services.kill(installation, "kafka-1") is no_target
         assert not one.held
 
 
@@ -155,9 +157,9 @@ def test_a_service_that_outlives_its_kill_was_not_lost(monkeypatch: pytest.Monke
 
 
 def test_a_drill_of_one_fault_that_met_nobody_was_not_tried() -> None:
-    assert struck(nothing, "a/api") is nothing
+    assert require_target(already_healed, "a/api") is already_healed
     with pytest.raises(DrillError, match="a/api"):
-        struck(missed, "a/api")
+        require_target(no_target, "a/api")
 
 
 def test_records_that_are_not_delivered_do_not_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +185,9 @@ def test_records_that_are_not_delivered_do_not_come_again(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(redelivery, "TopicTail", Tail)
     monkeypatch.setattr(redelivery, "LogProducer", Producer)
-    running = cast("Installation", SimpleNamespace(kafka=None))
+    installation = cast("Installation", SimpleNamespace(kafka=None))
     with pytest.raises(DeliveryError):
-        redelivery.publish_again(running, "results")
+        redelivery.republish_records(installation, "results")
 
 
 def test_records_are_lost_once_a_broker_serves_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,11 +206,11 @@ def test_records_are_lost_once_a_broker_serves_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(redelivery, "AdminClient", Admin)
     monkeypatch.setattr(redelivery, "SESSION_S", 0.1)
     kafka = SimpleNamespace(client_options=dict)
-    running = cast("Installation", SimpleNamespace(kafka=kafka))
-    assert redelivery.lose(running, "batches") is nothing
+    installation = cast("Installation", SimpleNamespace(kafka=kafka))
+    assert redelivery.delete_records(installation, "batches") is already_healed
     assert len(asked) == 3
 
     asked.clear()
     monkeypatch.setattr(redelivery, "_SERVED_S_MAX", -1.0)
     with pytest.raises(KafkaException):
-        redelivery.lose(running, "batches")
+        redelivery.delete_records(installation, "batches")

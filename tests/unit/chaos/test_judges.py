@@ -5,15 +5,20 @@ from msgspec.structs import replace
 
 from chaos.checkers import acceptance, executions, fencing, poison, refused_lines, results, states
 from chaos.checkers.executions import Answer, Start
-from chaos.checkers.fencing import CursorStep, LeaseStep, Loss
+from chaos.checkers.fencing import CursorMove, LeaseEvent, LostLease
 from chaos.checkers.results import Usage
 from chaos.checkers.states import Transition
 from chaos.clients.history import Operation, Phase
 from chaos.errors import DrillError
-from chaos.observations.role_counters import DOUBLES, added, refused, value_in
+from chaos.observations.role_counters import DUPLICATES, parse_sample, refused, total_increase
 from chaos.reports.measures import Measure
-from chaos.reports.report import lost_by
-from chaos.verification.lease_losses import Stop, judge_losses, lost_in, with_enough_losses
+from chaos.reports.report import lease_loss_measure
+from chaos.verification.lease_losses import (
+    PausedRole,
+    check_lost_leases,
+    leases_lost_during,
+    require_losses,
+)
 from chaos.verification.lifecycle import GRAPH
 
 
@@ -33,9 +38,9 @@ def test_what_was_acknowledged_must_end() -> None:
         step("create", "k3", "ok", id="batch_3"),
         step("create", "k4", "ok", id="batch_4"),
     ]
-    accepted = acceptance.acknowledged(history).values()
+    accepted = acceptance.acknowledged_ids(history).values()
     found = {"batch_1": "completed", "batch_3": "in_progress", "batch_2": "finalizing"}
-    broken = acceptance.broken_promises(accepted, found, {"completed"})
+    broken = acceptance.missing_or_unfinished(accepted, found, {"completed"})
     assert broken == {"batch_3": "in_progress", "batch_4": "missing"}
 
 
@@ -50,8 +55,8 @@ def test_what_probes_created_is_known() -> None:
 
 def test_one_key_has_one_id() -> None:
     history = [step("create", "k", "ok", id="1"), step("create", "k", "ok", id="1")]
-    assert acceptance.answers_that_disagree(history) == {}
-    assert acceptance.answers_that_disagree([*history, step("create", "k", "ok", id="2")]) == {
+    assert acceptance.conflicting_ids(history) == {}
+    assert acceptance.conflicting_ids([*history, step("create", "k", "ok", id="2")]) == {
         "k": {"1", "2"}
     }
 
@@ -62,14 +67,14 @@ def answer(key: str, *, replayed: bool, digest: str = "d", status: int = 200) ->
 
 def test_a_key_has_one_answer_and_its_replays() -> None:
     fine = [answer("k", replayed=False), answer("k", replayed=True), answer("m", replayed=True)]
-    assert acceptance.replays_that_differ(fine) == {}
-    assert acceptance.lost_answers(fine) == ["m"]
+    assert acceptance.inconsistent_replays(fine) == {}
+    assert acceptance.lost_responses(fine) == ["m"]
     for wrong in (
         answer("k", replayed=False),
         answer("k", replayed=True, digest="e"),
         answer("k", replayed=True, status=201),
     ):
-        assert acceptance.replays_that_differ([*fine, wrong]).keys() == {"k"}
+        assert acceptance.inconsistent_replays([*fine, wrong]).keys() == {"k"}
 
 
 def test_a_kill_that_met_a_request_is_known() -> None:
@@ -79,8 +84,10 @@ def test_a_kill_that_met_a_request_is_known() -> None:
 
 
 def test_an_acknowledgement_without_an_id_is_a_promise_that_is_broken() -> None:
-    accepted = acceptance.acknowledged([step("create", "k", "ok", id=None)])
-    assert acceptance.broken_promises(accepted.values(), {"batch_1": "completed"}, {"completed"})
+    accepted = acceptance.acknowledged_ids([step("create", "k", "ok", id=None)])
+    assert acceptance.missing_or_unfinished(
+        accepted.values(), {"batch_1": "completed"}, {"completed"}
+    )
 
 
 def test_items_are_there_once() -> None:
@@ -105,32 +112,32 @@ SHOWN: dict[str, object] = {
 CODES = ["item_timeout", "batch_cancelled", "batch_cancelled", "batch_expired"]
 
 
-def miscounted(shown: dict[str, object] = SHOWN, **counted: int) -> list[str]:
-    files = results.tally_of(Usage(items=2, input_tokens=10, output_tokens=5), 2, CODES)
-    counters = replace(files, **counted)
-    told = {"files": files, "counters": counters, "job": results.tally_shown(shown)}
-    return results.miscounted(6, told, {"request_counts": 6})
+def tally_mismatches(shown: dict[str, object] = SHOWN, **read_counters: int) -> list[str]:
+    files = results.tally_from_files(Usage(items=2, input_tokens=10, output_tokens=5), 2, CODES)
+    counters = replace(files, **read_counters)
+    told = {"files": files, "counters": counters, "job": results.tally_from_job(shown)}
+    return results.tally_mismatches(6, told, {"request_counts": 6})
 
 
 def test_counters_agree_with_the_files() -> None:
-    assert miscounted() == []
-    assert miscounted(succeeded=3, failed=0) == [
+    assert tally_mismatches() == []
+    assert tally_mismatches(succeeded=3, failed=0) == [
         "succeeded: files 2, counters 3",
         "failed: files 1, counters 0",
     ]
-    assert miscounted(expired=2) == ["counters: 7 items of 6", "expired: files 1, counters 2"]
-    assert miscounted(output_tokens=6) == ["output_tokens: files 5, counters 6"]
+    assert tally_mismatches(expired=2) == ["counters: 7 items of 6", "expired: files 1, counters 2"]
+    assert tally_mismatches(output_tokens=6) == ["output_tokens: files 5, counters 6"]
 
 
 def test_a_job_shows_what_its_files_hold() -> None:
     completed = {**SHOWN, "request_counts": {"total": 6, "completed": 3, "failed": 1}}
-    assert "succeeded: files 2, job -1" in miscounted(completed)
+    assert "succeeded: files 2, job -1" in tally_mismatches(completed)
     billed = {**SHOWN, "usage": {"input_tokens": 10, "output_tokens": 4}}
-    assert miscounted(billed) == ["output_tokens: files 5, job 4"]
-    assert len(miscounted({})) == 7  # each number, and their sum
-    assert results.miscounted(6, {"files": results.Tally(failed=6)}, {"request_counts": 5}) == [
-        "request_counts: 5 items of 6"
-    ]
+    assert tally_mismatches(billed) == ["output_tokens: files 5, job 4"]
+    assert len(tally_mismatches({})) == 7  # each number, and their sum
+    assert results.tally_mismatches(
+        6, {"files": results.Tally(failed=6)}, {"request_counts": 5}
+    ) == ["request_counts: 5 items of 6"]
 
 
 def test_jobs_move_along_the_graph_only() -> None:
@@ -139,11 +146,15 @@ def test_jobs_move_along_the_graph_only() -> None:
         Transition(job="j", old="in_progress", new="in_progress"),
         Transition(job="j", old="in_progress", new="finalizing"),
     ]
-    assert states.illegal(legal, GRAPH) == []
+    assert states.illegal_transitions(legal, GRAPH) == []
     back = Transition(job="j", old="completed", new="in_progress")
     skipped = Transition(job="j", old="in_progress", new="completed")
     stamped = Transition(job="j", old="finalizing", new="finalizing", changed_stamps=["failed_at"])
-    assert states.illegal([*legal, back, skipped, stamped], GRAPH) == [back, skipped, stamped]
+    assert states.illegal_transitions([*legal, back, skipped, stamped], GRAPH) == [
+        back,
+        skipped,
+        stamped,
+    ]
 
 
 def test_observers_may_miss_states_but_never_see_one_taken_back() -> None:
@@ -152,9 +163,9 @@ def test_observers_may_miss_states_but_never_see_one_taken_back() -> None:
         watched(2, "finalizing", in_progress_at=2),
         watched(3, "completed", in_progress_at=2, finalizing_at=2, completed_at=3),
     ]
-    assert states.went_back(life, GRAPH) == []
+    assert states.contradictory_observations(life, GRAPH) == []
     back = watched(4, "finalizing", in_progress_at=2, finalizing_at=2)
-    assert states.went_back([*life, back], GRAPH) == [
+    assert states.contradictory_observations([*life, back], GRAPH) == [
         "job: completed and then finalizing",
         "job: completed_at was 3 and is None",
     ]
@@ -162,7 +173,7 @@ def test_observers_may_miss_states_but_never_see_one_taken_back() -> None:
 
 def test_answers_that_cross_prove_nothing() -> None:
     late = step("watch", "job", "ok", 5, asked_s=0.5, status="validating", created_at=1)
-    assert states.went_back([watched(1, "in_progress"), late], GRAPH) == []
+    assert states.contradictory_observations([watched(1, "in_progress"), late], GRAPH) == []
 
 
 def test_a_timestamp_stays_and_has_its_order() -> None:
@@ -170,11 +181,13 @@ def test_a_timestamp_stays_and_has_its_order() -> None:
         watched(1, "in_progress", in_progress_at=2),
         watched(2, "in_progress", in_progress_at=3),
     ]
-    assert states.went_back(moved, GRAPH) == ["job: in_progress_at was 2 and is 3"]
+    assert states.contradictory_observations(moved, GRAPH) == ["job: in_progress_at was 2 and is 3"]
     lost = [watched(1, "in_progress", in_progress_at=2), watched(2, "in_progress")]
-    assert len(states.went_back(lost, GRAPH)) == 1
+    assert len(states.contradictory_observations(lost, GRAPH)) == 1
     early = [watched(9, "completed", in_progress_at=5, finalizing_at=4, completed_at=6)]
-    assert states.went_back(early, GRAPH) == ["job: finalizing_at before in_progress_at"]
+    assert states.contradictory_observations(early, GRAPH) == [
+        "job: finalizing_at before in_progress_at"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +208,7 @@ def test_a_timestamp_stays_and_has_its_order() -> None:
     ],
 )
 def test_every_end_has_its_stamps_in_order(status: str, stamps: dict[str, int], wrong: str) -> None:
-    (told,) = states.went_back([watched(9, status, **stamps)], GRAPH)
+    (told,) = states.contradictory_observations([watched(9, status, **stamps)], GRAPH)
     assert wrong in told
 
 
@@ -210,11 +223,11 @@ def test_every_end_has_its_stamps_in_order(status: str, stamps: dict[str, int], 
     ],
 )
 def test_every_legal_end_passes(status: str, stamps: dict[str, int]) -> None:
-    assert states.went_back([watched(9, status, **stamps)], GRAPH) == []
+    assert states.contradictory_observations([watched(9, status, **stamps)], GRAPH) == []
 
 
-def lease(sequence: int, user: str, *, claims: bool, epoch: int) -> LeaseStep:
-    return LeaseStep(
+def lease(sequence: int, user: str, *, claims: bool, epoch: int) -> LeaseEvent:
+    return LeaseEvent(
         sequence=sequence, job="j", role="intake", user=user, claims=claims, epoch=epoch
     )
 
@@ -256,45 +269,50 @@ def test_leases_that_changed_hands_are_told_with_what_was_written_late() -> None
         lease(5, "host_a", claims=True, epoch=4),
     ]
     found = [
-        (loss.user, loss.sequence, loss.late_writes) for loss in fencing.losses(steps, "intake")
+        (loss.user, loss.sequence, loss.late_writes)
+        for loss in fencing.lost_leases(steps, "intake")
     ]
     assert found == [("host_a", 3, 0), ("host_b", 5, 0)]
-    assert fencing.losses(steps, "finaliser") == []
+    assert fencing.lost_leases(steps, "finaliser") == []
     late = [*steps, lease(6, "host_b", claims=False, epoch=4)]
-    assert [loss.late_writes for loss in fencing.losses(late, "intake")] == [0, 1]
+    assert [loss.late_writes for loss in fencing.lost_leases(late, "intake")] == [0, 1]
     used = [steps[0], lease(2, "host_a", claims=False, epoch=1), *steps[2:]]
-    assert [loss.was_used for loss in fencing.losses(used, "intake")] == [True, False]
+    assert [loss.was_used for loss in fencing.lost_leases(used, "intake")] == [True, False]
 
 
 def test_a_drill_that_lost_nothing_has_tried_nothing() -> None:
-    lost = Measure(promise="P9", what=lost_by("intake"), value=0)
+    lost = Measure(promise="P9", what=lease_loss_measure("intake"), value=0)
     broken = Measure(promise="P2", what="doubled", value=1)
-    assert with_enough_losses([lost], {"intake": 1}) == [lost]
-    assert with_enough_losses([broken], {"intake": 1}) == [broken]
+    assert require_losses([lost], {"intake": 1}) == [lost]
+    assert require_losses([broken], {"intake": 1}) == [broken]
     with pytest.raises(DrillError):
-        with_enough_losses([], {"intake": 1})
+        require_losses([], {"intake": 1})
 
 
 def test_what_one_role_lost_is_no_trial_of_another() -> None:
-    lost = Measure(promise="P9", what=lost_by("finaliser"), value=0)
+    lost = Measure(promise="P9", what=lease_loss_measure("finaliser"), value=0)
     with pytest.raises(DrillError, match="intake"):
-        with_enough_losses([lost], {"intake": 1})
+        require_losses([lost], {"intake": 1})
 
 
-def loss(job: str, late_writes: int = 0) -> Loss:
-    return Loss(job=job, user="host_a", sequence=1, late_writes=late_writes)
+def loss(job: str, late_writes: int = 0) -> LostLease:
+    return LostLease(job=job, user="host_a", sequence=1, late_writes=late_writes)
 
 
 def test_lost_leases_are_told_with_what_was_refused_under_them() -> None:
-    stop = Stop("a", "finaliser", 0, 9)
-    lost, wrong, refusals, _ = judge_losses("finaliser", [(stop, [loss("j"), loss("k", 2)])], 3)
+    stop = PausedRole("a", "finaliser", 0, 9)
+    lost, wrong, refusals, _ = check_lost_leases(
+        "finaliser", [(stop, [loss("j"), loss("k", 2)])], 3
+    )
     assert (lost.passed, wrong.passed) == (True, False)
-    assert lost.what == lost_by("finaliser")
+    assert lost.what == lease_loss_measure("finaliser")
     assert (refusals.value, refusals.size, refusals.evidence) == (3, 2, "")
 
 
 def test_a_fence_that_nobody_met_is_said_to_have_refused_nothing() -> None:
-    _, refusals, _ = judge_losses("intake", [(Stop("a", "intake", 0, 9), [loss("j")])], 0)
+    _, refusals, _ = check_lost_leases(
+        "intake", [(PausedRole("a", "intake", 0, 9), [loss("j")])], 0
+    )
     assert (refusals.value, refusals.size) == (0, 1)
     assert "nothing to refuse" in refusals.evidence
 
@@ -305,22 +323,22 @@ def test_a_stop_answers_for_what_was_lost_meanwhile() -> None:
         lease(2, "host_b", claims=True, epoch=2),
         lease(3, "host_a", claims=True, epoch=3),
     ]
-    (lost,) = lost_in(steps, Stop("a", "intake", 1, 2))
+    (lost,) = leases_lost_during(steps, PausedRole("a", "intake", 1, 2))
     assert (lost.job, lost.sequence) == ("j", 2)
-    assert lost_in(steps, Stop("a", "intake", 2, 3)) == []
-    assert lost_in(steps, Stop("b", "finaliser", 0, 3)) == []
+    assert leases_lost_during(steps, PausedRole("a", "intake", 2, 3)) == []
+    assert leases_lost_during(steps, PausedRole("b", "finaliser", 0, 3)) == []
 
 
 def test_a_cursor_never_goes_back() -> None:
-    back = CursorStep(job="j", old=200, new=100)
-    assert fencing.cursors_that_went_back([CursorStep(job="j", old=0, new=9), back]) == [back]
+    back = CursorMove(job="j", old=200, new=100)
+    assert fencing.backward_moves([CursorMove(job="j", old=0, new=9), back]) == [back]
 
 
 def test_executions_are_counted_and_timed() -> None:
     starts = [Start(1.0, "a"), Start(2.0, "b"), Start(5.0, "a")]
-    assert executions.began_after(starts, 4.0) == [Start(5.0, "a")]
-    assert executions.latest_s(starts, 4.0) == 1.0
-    assert executions.latest_s([], 4.0) == 0.0
+    assert executions.started_after(starts, 4.0) == [Start(5.0, "a")]
+    assert executions.seconds_to_last_start(starts, 4.0) == 1.0
+    assert executions.seconds_to_last_start([], 4.0) == 0.0
 
 
 def test_what_was_answered_well_before_the_end_has_finished() -> None:
@@ -332,22 +350,22 @@ def test_what_was_answered_well_before_the_end_has_finished() -> None:
 
 
 def test_an_output_file_holds_what_finished_and_nothing_that_never_ran() -> None:
-    assert executions.wrongly_kept({"a"}, {"a", "b"}, {"a", "b"}) == {}
-    wrong = executions.wrongly_kept({"a", "b"}, {"a", "b"}, {"a", "c"})
+    assert executions.output_mismatches({"a"}, {"a", "b"}, {"a", "b"}) == {}
+    wrong = executions.output_mismatches({"a", "b"}, {"a", "b"}, {"a", "c"})
     assert set(wrong) == {"b", "c"}
 
 
 def test_each_kill_answers_for_what_runs_again_after_it() -> None:
     starts = [Start(5.0, "a"), Start(1.0, "a"), Start(2.0, "b"), Start(9.0, "b"), Start(9.5, "c")]
-    assert executions.repeated_after(starts, [4.0, 8.0]) == [1, 1]
-    assert executions.repeated_after([*starts, Start(3.0, "b")], [4.0, 8.0]) == [2, 1]
-    assert executions.repeated_after(starts[1:3], [4.0]) == [0]
+    assert executions.reexecutions_after(starts, [4.0, 8.0]) == [1, 1]
+    assert executions.reexecutions_after([*starts, Start(3.0, "b")], [4.0, 8.0]) == [2, 1]
+    assert executions.reexecutions_after(starts[1:3], [4.0]) == [0]
 
 
 def test_a_counter_that_begins_again_is_added_whole() -> None:
     before = {"a": 5.0, "b": 7.0}
-    assert added(before, {"a": 8.0, "b": 7.0}) == 3
-    assert added(before, {"a": 5.0, "b": 2.0}) == 2
+    assert total_increase(before, {"a": 8.0, "b": 7.0}) == 3
+    assert total_increase(before, {"a": 5.0, "b": 2.0}) == 2
 
 
 def test_a_counter_is_found_by_its_labels() -> None:
@@ -357,16 +375,16 @@ millrace_lease_writes_refused_total{role="intake"} 4.0
 millrace_results_duplicates_total 7.0
 millrace_results_duplicates_created 1.7e+09
 """
-    assert value_in(text, refused("intake")) == 4
-    assert value_in(text, refused("finaliser")) == 0
-    assert value_in(text, DOUBLES) == 7
+    assert parse_sample(text, refused("intake")) == 4
+    assert parse_sample(text, refused("finaliser")) == 0
+    assert parse_sample(text, DUPLICATES) == 7
 
 
 def test_poison_fails_alone() -> None:
     wanted = {"item-1": "item_timeout", "item-2": "item_crashes_engine"}
-    assert poison.wrongly_failed(wanted, dict(wanted)) == {}
+    assert poison.unexpected_failures(wanted, dict(wanted)) == {}
     found = {"item-1": "batch_expired", "item-3": "item_timeout"}
-    assert set(poison.wrongly_failed(wanted, found)) == {"item-1", "item-2", "item-3"}
+    assert set(poison.unexpected_failures(wanted, found)) == {"item-1", "item-2", "item-3"}
 
 
 def test_a_refused_file_names_each_bad_line() -> None:
@@ -375,11 +393,14 @@ def test_a_refused_file_names_each_bad_line() -> None:
         return {"status": status, "errors": {"object": "list", "data": data}}
 
     wanted = {2: "a", 4: "b"}
-    assert refused_lines.wrongly_told(wanted, job("failed", wanted)) == []
-    wrong = refused_lines.wrongly_told(wanted, job("failed", {2: "b", 3: "a"}))
+    assert refused_lines.line_error_mismatches(wanted, job("failed", wanted)) == []
+    wrong = refused_lines.line_error_mismatches(wanted, job("failed", {2: "b", 3: "a"}))
     assert wrong == [
         "line 2: b instead of a",
         "line 3: a instead of None",
         "line 4: None instead of b",
     ]
-    assert len(refused_lines.wrongly_told(wanted, {"status": "completed", "errors": None})) == 3
+    assert (
+        len(refused_lines.line_error_mismatches(wanted, {"status": "completed", "errors": None}))
+        == 3
+    )

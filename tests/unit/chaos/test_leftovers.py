@@ -10,8 +10,8 @@ import pytest
 from chaos.errors import DrillError
 from chaos.faults.disk import unmount
 from chaos.installations import stale_folders
-from chaos.installations.stale_folders import Owner, claim, sweep
-from chaos.signals import ENDING, cleaned_up, end_by_exceptions
+from chaos.installations.stale_folders import Owner, claim, remove_stale_folders
+from chaos.signals import EXIT_SIGNALS, cleanup_on_exit, raise_on_signals
 
 
 def folder(parent: Path, name: str, owner: Owner | None) -> Path:
@@ -29,7 +29,7 @@ def test_only_folders_of_the_dead_are_removed(tmp_path: Path) -> None:
     claim(mine)
     said: list[str] = []
 
-    sweep(tmp_path, said.append)
+    remove_stale_folders(tmp_path, said.append)
 
     assert [one.exists() for one in (dead, kept, mine)] == [False, True, True]
     assert len(said) == 1
@@ -49,7 +49,7 @@ def test_a_folder_whose_disk_stays_mounted_is_left(
     monkeypatch.setattr("psutil.disk_partitions", lambda **_: [Disk()])
     monkeypatch.setattr(stale_folders, "unmount", refuse)
     said: list[str] = []
-    sweep(tmp_path, said.append)
+    remove_stale_folders(tmp_path, said.append)
     assert dead.exists()
     assert "stays mounted" in said[0]
 
@@ -63,7 +63,7 @@ def test_an_unmount_that_fails_is_told(tmp_path: Path) -> None:
 def test_a_signal_ends_a_run_and_a_second_one_does_not_end_its_clean_up(
     number: signal.Signals,
 ) -> None:
-    before = {one: signal.getsignal(one) for one in ENDING}
+    before = {one: signal.getsignal(one) for one in EXIT_SIGNALS}
     done: list[str] = []
 
     def clean_up() -> None:
@@ -71,13 +71,13 @@ def test_a_signal_ends_a_run_and_a_second_one_does_not_end_its_clean_up(
         done.append("unmounted")
 
     def work() -> None:
-        with cleaned_up() as closing:
+        with cleanup_on_exit() as closing:
             closing.callback(clean_up)
             signal.raise_signal(number)
 
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may ignore it
-        end_by_exceptions()
+        raise_on_signals()
         with pytest.raises((SystemExit, KeyboardInterrupt)):
             work()
         assert done == ["unmounted"]

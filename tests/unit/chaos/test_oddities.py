@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 from pydantic import TypeAdapter
 
-from chaos.checkers.answers import bodies_of
+from chaos.checkers.answers import input_bodies
 from chaos.clients.client import ENDPOINT, input_lines
 from chaos.drills.context import MODEL
-from chaos.drills.poison_items import is_own
+from chaos.drills.poison_items import is_own_answer
 from chaos.installations.settings import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
-from chaos.workloads.edge_cases import BAD_LINES, ODDITIES, bad_file
+from chaos.workloads.edge_cases import EDGE_CASES, INVALID_LINES, invalid_file
 from gpu_consumers.engines.simulated.drill_engine import _NOT_A_NUMBER
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault, fault_of
@@ -45,8 +45,8 @@ def test_odd_items_are_let_in_and_meet_their_fault() -> None:
         json.loads(POISONED_ROLES["MILLRACE_ENGINE_SIMULATED_FAULTS"])
     )
     faults = [(fault.contains.encode(), fault) for fault in told]
-    for kind, oddity in ODDITIES.items():
-        content = input_lines(1, MODEL, {0: oddity.text}, {0: oddity.fields})
+    for kind, edge_case in EDGE_CASES.items():
+        content = input_lines(1, MODEL, {0: edge_case.text}, {0: edge_case.fields})
         assert verdict(content).error_count == 0, kind
         met = fault_of(content, faults)
         assert (met.fault if met else None) == (kind if kind in {*POISON, "nan"} else None)
@@ -54,22 +54,22 @@ def test_odd_items_are_let_in_and_meet_their_fault() -> None:
 
 def test_some_end_their_process_and_some_succeed() -> None:
     assert POISON.keys() >= ENDS_ITS_PROCESS
-    assert sum(oddity.code is None for oddity in ODDITIES.values()) == 3
+    assert sum(edge_case.code is None for edge_case in EDGE_CASES.values()) == 3
 
 
 def test_bad_lines_are_named_by_validation() -> None:
-    found = {error.line: error.code.value for error in verdict(bad_file(MODEL)).errors}
-    assert found == BAD_LINES
+    found = {error.line: error.code.value for error in verdict(invalid_file(MODEL)).errors}
+    assert found == INVALID_LINES
 
 
 def test_every_oddity_that_succeeds_has_its_own_answer() -> None:
     """Of NaN the engine gives one and the same answer, which is no other item's."""
-    good = [oddity for oddity in ODDITIES.values() if oddity.code is None]
-    texts = {place: oddity.text for place, oddity in enumerate(good)}
-    fields = {place: oddity.fields for place, oddity in enumerate(good)}
-    bodies = list(bodies_of(input_lines(len(good), MODEL, texts, fields)).values())
+    good = [edge_case for edge_case in EDGE_CASES.values() if edge_case.code is None]
+    texts = {place: edge_case.text for place, edge_case in enumerate(good)}
+    fields = {place: edge_case.fields for place, edge_case in enumerate(good)}
+    bodies = list(input_bodies(input_lines(len(good), MODEL, texts, fields)).values())
     for body in bodies:
         is_nan = b"POISON-nan" in body
         given = _NOT_A_NUMBER if is_nan else chat_answer(body, b'"simulated/simulated"', 1)
         answer = json.loads(given.body)
-        assert [other for other in bodies if is_own(other, answer)] == [body]
+        assert [other for other in bodies if is_own_answer(other, answer)] == [body]

@@ -7,8 +7,8 @@ import msgspec
 from chaos.clients.history import Recorder, read
 from chaos.reports.confidence_bounds import failure_rate_bound
 from chaos.reports.measures import OTHERS, Measure, Relation, summarise
-from chaos.reports.report import broken_lines, number, table, write_json
-from chaos.workloads.neighbor_tenant import added_s
+from chaos.reports.report import number, table, violation_lines, write_json
+from chaos.workloads.neighbor_tenant import p95_increase_s
 
 
 def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:
@@ -53,18 +53,18 @@ def test_a_reported_number_never_fails() -> None:
 
 
 def test_a_missed_goal_counts_and_breaks_no_promise() -> None:
-    missed = measure("A12", 9, 2, "goal")
-    assert not missed.passed
-    assert not missed.breaks_a_promise
-    assert measure("P1", 9, 2).breaks_a_promise
-    (found,) = summarise([missed])
+    no_target = measure("A12", 9, 2, "goal")
+    assert not no_target.passed
+    assert not no_target.is_violation
+    assert measure("P1", 9, 2).is_violation
+    (found,) = summarise([no_target])
     assert found.failures == 1
-    assert "goal ≤ 2" in table([missed])
+    assert "goal ≤ 2" in table([no_target])
 
 
 def test_what_broke_says_how_to_run_it_again() -> None:
     broken = msgspec.structs.replace(measure("P1", 9), seed=8, rerun="python -m chaos --seed 8")
-    (line,) = broken_lines([measure("P1", 0), measure("A12", 9, relation="goal"), broken])
+    (line,) = violation_lines([measure("P1", 0), measure("A12", 9, relation="goal"), broken])
     assert line.startswith("BROKEN P1 w: 9")
     assert line.endswith("seed 8, alone: python -m chaos --seed 8")
 
@@ -104,17 +104,21 @@ def test_figures_are_short() -> None:
 
 def test_a_p95_that_nobody_knows_added_everything() -> None:
     never, alone, beside = float("inf"), [1.0, 1.2], [1.5, 3.0]
-    assert added_s(alone, beside) == 1.8
-    assert added_s(alone, [1.5, never]) == added_s([never], beside) == added_s([never], [never])
-    assert added_s(alone, [never]) == never
-    assert "| never |" in table([measure("P13", added_s([never], [never]))])
+    assert p95_increase_s(alone, beside) == 1.8
+    assert (
+        p95_increase_s(alone, [1.5, never])
+        == p95_increase_s([never], beside)
+        == p95_increase_s([never], [never])
+    )
+    assert p95_increase_s(alone, [never]) == never
+    assert "| never |" in table([measure("P13", p95_increase_s([never], [never]))])
 
 
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "h.jsonl", now_s=lambda: 5.0)
-    recorder.note("c", "create", "k", "invoke")
-    recorder.note("c", "create", "k", "ok", id="batch_1")
-    assert recorder.so_far() == list(read(recorder.path))
+    recorder.record("c", "create", "k", "invoke")
+    recorder.record("c", "create", "k", "ok", id="batch_1")
+    assert recorder.operations() == list(read(recorder.path))
     recorder.close()
     (_, last) = read(recorder.path)
     assert (last.t, last.phase, last.detail) == (5.0, "ok", {"id": "batch_1"})

@@ -7,13 +7,13 @@ import pytest
 
 from chaos.arguments import parse
 from chaos.checkers.states import Transition
-from chaos.drills.storm import judge_faults
+from chaos.drills.storm import check_faults
 from chaos.errors import DrillError
 from chaos.reports.measures import OTHERS, Measure
-from chaos.reports.report import BROKEN_OFF
+from chaos.reports.report import ABORTED_ROUNDS
 from chaos.rounds import Round, run_round
 from chaos.runs import Run
-from chaos.verification.lifecycle import Unseen
+from chaos.verification.lifecycle import UnseenRows
 
 ONE = Round("storm", frozenset({"P1"}), 7, "python -m chaos --part storm --seed 7")
 
@@ -28,13 +28,13 @@ def no_lives() -> list[Measure]:
 
 def broken(drill: Callable[[], list[Measure]]) -> Measure:
     """Return the one line that tells whether a round broke off."""
-    (found,) = [m for m in run_round(ONE, drill, no_lives) if m.what == BROKEN_OFF]
+    (found,) = [m for m in run_round(ONE, drill, no_lives) if m.what == ABORTED_ROUNDS]
     return found
 
 
 def test_a_round_that_ends_well_says_so_and_where_it_comes_from() -> None:
     found = run_round(ONE, lambda: [good(), good(promise="P2")], no_lives)
-    assert [m.breaks_a_promise for m in found] == [False] * 3
+    assert [m.is_violation for m in found] == [False] * 3
     assert {(m.promise, m.part) for m in found} == {("P1", "storm"), ("P2", OTHERS)}
     assert {(m.seed, m.rerun) for m in found} == {(7, ONE.rerun)}
 
@@ -45,7 +45,7 @@ def test_a_round_that_breaks_off_has_failed(failure: Exception) -> None:
         raise failure
 
     found = broken(drill)
-    assert found.breaks_a_promise
+    assert found.is_violation
     assert str(failure) in found.evidence
 
 
@@ -59,12 +59,12 @@ def test_a_thread_that_dies_fails_its_round() -> None:
         return [good()]
 
     found = broken(drill)
-    assert found.breaks_a_promise
+    assert found.is_violation
     assert "client-3 died: KeyError" in found.evidence
 
 
 def test_a_promise_of_which_nothing_was_measured_has_failed() -> None:
-    assert broken(lambda: [good(promise="P2")]).breaks_a_promise
+    assert broken(lambda: [good(promise="P2")]).is_violation
 
 
 def test_lives_are_judged_even_of_a_round_that_breaks_off() -> None:
@@ -92,7 +92,7 @@ def test_nothing_looked_at_is_nothing_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("planned", "missed", "unhealed", "fails"),
+    ("planned", "no_target", "unhealed", "fails"),
     [
         (10, 2, 0, False),
         (10, 3, 0, True),
@@ -100,22 +100,22 @@ def test_nothing_looked_at_is_nothing_tried() -> None:
     ],
 )
 def test_a_storm_must_hit_and_be_healed(
-    planned: int, missed: int, unhealed: int, fails: bool
+    planned: int, no_target: int, unhealed: int, fails: bool
 ) -> None:
-    hits = {"kill": planned - missed}
-    reasons = ["kill a/api"] * missed, ["pause b/api"] * unhealed
-    found = judge_faults({"kill": planned}, hits, *reasons)
-    assert any(m.breaks_a_promise for m in found) == fails
+    hits = {"kill": planned - no_target}
+    reasons = ["kill a/api"] * no_target, ["pause b/api"] * unhealed
+    found = check_faults({"kill": planned}, hits, *reasons)
+    assert any(m.is_violation for m in found) == fails
 
 
 def test_a_storm_without_faults_was_no_storm() -> None:
-    judged = [m for m in judge_faults({}, {}, [], []) if m.relation != "report"]
+    judged = [m for m in check_faults({}, {}, [], []) if m.relation != "report"]
     assert judged
-    assert not any(m.was_tried for m in judged)
+    assert not any(m.has_evidence for m in judged)
 
 
 def test_a_storm_tells_which_kinds_hit_nobody() -> None:
-    found, *_ = judge_faults({"kill": 3, "rewind": 1}, {"kill": 2}, ["", ""], [])
+    found, *_ = check_faults({"kill": 3, "rewind": 1}, {"kill": 2}, ["", ""], [])
     assert (found.value, found.size) == (1, 2)
     assert found.evidence == "kill 2 of 3, rewind 0 of 1"
 
@@ -125,7 +125,7 @@ def move(sequence: int) -> Transition:
 
 
 def test_a_row_is_judged_once_however_late_it_is_committed() -> None:
-    unseen = Unseen()
+    unseen = UnseenRows()
     assert [m.sequence for m in unseen.of([move(1), move(3)])] == [1, 3]
     assert [m.sequence for m in unseen.of([move(1), move(2), move(3), move(4)])] == [2, 4]
 
@@ -138,7 +138,7 @@ def test_what_was_found_before_a_round_broke_off_is_kept() -> None:
         raise DrillError("nobody to kill")
 
     found = run_round(ONE, drill, no_lives)
-    assert [(m.what, m.value) for m in found] == [("lost", 3), (BROKEN_OFF, 1)]
+    assert [(m.what, m.value) for m in found] == [("lost", 3), (ABORTED_ROUNDS, 1)]
 
 
 def test_a_broken_number_over_nothing_is_broken() -> None:

@@ -11,10 +11,10 @@ import pytest
 from chaos import runs
 from chaos.arguments import parse
 from chaos.errors import DrillError
-from chaos.installations.installation import Installation, Shape
+from chaos.installations.installation import Installation, InstallationSpec
 from chaos.reports.measures import Measure
-from chaos.runs import Run, run_scene
-from chaos.suites import Part, Scene
+from chaos.runs import Run, run_suite
+from chaos.suites import DrillSpec, Suite
 
 
 def run_in(tmp_path: Path) -> Run:
@@ -22,9 +22,11 @@ def run_in(tmp_path: Path) -> Run:
     return Run(parse(arguments), lambda _: None, facts={"seed": 7})
 
 
-def scene(*parts: Part) -> Scene:
-    return Scene(
-        name="s", shape=lambda data, _url, _skew_s: Shape(data=data, options=()), parts=parts
+def suite(*parts: DrillSpec) -> Suite:
+    return Suite(
+        name="s",
+        spec=lambda data, _url, _skew_s: InstallationSpec(data=data, options=()),
+        parts=parts,
     )
 
 
@@ -35,12 +37,12 @@ def scene(*parts: Part) -> Scene:
 def test_a_scene_that_breaks_off_was_not_tried_and_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str
 ) -> None:
-    def installed(_: Shape) -> NoReturn:
+    def run_installation(_: InstallationSpec) -> NoReturn:
         raise failure
 
-    monkeypatch.setattr(runs, "installed", installed)
+    monkeypatch.setattr(runs, "run_installation", run_installation)
     run = run_in(tmp_path)
-    run_scene(run, scene(), ())
+    run_suite(run, suite(), ())
     (told,) = run.untried
     assert reason in told
     assert msgspec.json.decode((tmp_path / "chaos.json").read_bytes())["untried"] == [told]
@@ -63,14 +65,14 @@ def test_every_round_is_in_the_report_before_the_next(
             return []
 
     @contextmanager
-    def installed(shape: Shape) -> Iterator[Installation]:
-        yield Installation(shape, *cast("tuple[Any, ...]", (None,) * 4))
+    def run_installation(spec: InstallationSpec) -> Iterator[Installation]:
+        yield Installation(spec, *cast("tuple[Any, ...]", (None,) * 4))
 
-    monkeypatch.setattr(runs, "installed", installed)
+    monkeypatch.setattr(runs, "run_installation", run_installation)
     monkeypatch.setattr(runs, "install_triggers", lambda _: None)
-    monkeypatch.setattr(runs, "Lives", NoLives)
-    part = Part(name="p", drill=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
-    run_scene(run_in(tmp_path), scene(part), (part,))
+    monkeypatch.setattr(runs, "LifecycleChecker", NoLives)
+    part = DrillSpec(name="p", drill=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
+    run_suite(run_in(tmp_path), suite(part), (part,))
     assert written[0] == {}
     assert written[1]["seed"] == 7
     assert [one["value"] for one in written[1]["measures"] if one["what"] == "lost"] == [1]

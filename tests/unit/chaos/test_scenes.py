@@ -8,9 +8,9 @@ import pytest
 from chaos.__main__ import main
 from chaos.arguments import parse, rerun, skew_s, trials_of, wanted
 from chaos.installations.brokers import Broker, properties
-from chaos.suites import SCENES
+from chaos.suites import SUITES
 
-PARTS = [part for scene in SCENES for part in scene.parts]
+PARTS = [part for suite in SUITES for part in suite.parts]
 PAGE = (Path(__file__).parents[3] / "docs/chaos.md").read_text()
 
 
@@ -58,7 +58,7 @@ def test_only_what_was_named_is_tried() -> None:
 
 def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1/v1"
-    shapes = {scene.name: scene.shape(tmp_path, url, 400) for scene in SCENES}
+    shapes = {suite.name: suite.spec(tmp_path, url, 400) for suite in SUITES}
     assert shapes["pair"].host_names == ("a", "b")
     assert shapes["poisoned"].host_names == ("a", "b")
     assert shapes["cluster"].broker_count == 3
@@ -67,9 +67,9 @@ def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
 
 
 def test_the_clock_of_the_second_host_is_ahead_or_behind(tmp_path: Path) -> None:
-    (pair,) = (scene for scene in SCENES if scene.name == "pair")
+    (pair,) = (suite for suite in SUITES if suite.name == "pair")
     asked = [parse(["--seed", seed]) for seed in ("7", "8")]
-    offsets = [pair.shape(tmp_path, "", skew_s(one)).env_of["b"] for one in asked]
+    offsets = [pair.spec(tmp_path, "", skew_s(one)).env_by_host["b"] for one in asked]
     assert [offset["CHAOS_CLOCK_OFFSET_S"] for offset in offsets] == ["400", "-400"]
 
 

@@ -6,7 +6,7 @@ from chaos.checkers import outages, recovery
 from chaos.checkers.outages import Probe
 from chaos.checkers.recovery import Sample
 from chaos.clients.history import Operation
-from chaos.drills.postgres_loss import judge_readiness
+from chaos.drills.postgres_loss import check_readiness
 
 
 def samples(*rates: float) -> list[Sample]:
@@ -21,29 +21,27 @@ def samples(*rates: float) -> list[Sample]:
 
 def test_a_rate_that_comes_back_is_timed_from_the_kill() -> None:
     seen = samples(100, 100, 0, 0, 100, 100, 100)
-    assert recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0) == pytest.approx(2.0, abs=0.11)
+    assert recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0) == pytest.approx(2.0, abs=0.11)
 
 
 def test_a_standstill_before_a_kill_is_no_rate_to_come_back_to() -> None:
-    assert recovery.rate_that_can_fall(samples(100, 80, 120), 3.0, over_s=2.0) == pytest.approx(
-        100, abs=2
-    )
+    assert recovery.steady_rate(samples(100, 80, 120), 3.0, over_s=2.0) == pytest.approx(100, abs=2)
     for still in (samples(100, 0, 0), samples(100, 100, 0), samples(100, 0, 400), samples()):
-        assert recovery.rate_that_can_fall(still, 3.0, over_s=2.0) is None
+        assert recovery.steady_rate(still, 3.0, over_s=2.0) is None
 
 
 def test_a_rate_that_never_fell_needs_no_time() -> None:
-    assert recovery.seconds_to_goal(samples(*[100] * 6), 2.0, 90.0, over_s=1.0) == 0.0
+    assert recovery.seconds_to_recovery(samples(*[100] * 6), 2.0, 90.0, over_s=1.0) == 0.0
 
 
 def test_a_rate_that_stays_low_never_recovers() -> None:
     seen = samples(100, 100, 0, 50, 80, 80)
-    assert recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0) is None
+    assert recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0) is None
 
 
 def test_work_that_was_on_its_way_is_no_recovery() -> None:
     seen = samples(100, 100, 100, 0, 0, 100, 100, 100)
-    took_s = recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0)
+    took_s = recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0)
     assert took_s == pytest.approx(3.0, abs=0.11)
 
 
@@ -53,15 +51,15 @@ def test_a_rate_of_too_few_samples_is_none() -> None:
 
 def test_a_burst_of_what_had_piled_up_is_no_recovery() -> None:
     seen = samples(100, 100, 0, 0, 150, 0, 50, *[100] * 6)
-    assert recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0) == pytest.approx(1.6, abs=0.11)
-    took_s = recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0, settled_s=3.0)
+    assert recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0) == pytest.approx(1.6, abs=0.11)
+    took_s = recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0, settled_s=3.0)
     assert took_s is not None
     assert took_s > 4
 
 
 def test_a_dip_that_comes_late_is_seen_before_its_end_is() -> None:
     seen = samples(100, 100, 100, 100, 0, 0)
-    assert recovery.seconds_to_goal(seen, 1.0, 90.0, over_s=1.0, settled_s=3.0) is None
+    assert recovery.seconds_to_recovery(seen, 1.0, 90.0, over_s=1.0, settled_s=3.0) is None
 
 
 def probe(asked_s: float, status: int, took_s: float = 0.1, *, retry_after: bool = True) -> Probe:
@@ -70,19 +68,19 @@ def probe(asked_s: float, status: int, took_s: float = 0.1, *, retry_after: bool
 
 def test_the_only_proper_refusal_is_503_with_retry_after() -> None:
     proper = [probe(0, 200), probe(1, 503)]
-    assert outages.improper(proper) == []
+    assert outages.improper_refusals(proper) == []
     wrong = [probe(2, 500), probe(3, 0), probe(4, 503, retry_after=False)]
-    assert outages.improper([*proper, *wrong]) == wrong
-    assert outages.improper([probe(5, 507)], proper=(503, 507)) == []
+    assert outages.improper_refusals([*proper, *wrong]) == wrong
+    assert outages.improper_refusals([probe(5, 507)], proper=(503, 507)) == []
 
 
 def test_the_longest_and_the_first_are_found() -> None:
     seen = [probe(0, 200), probe(1, 503, 9.0), probe(11, 503), probe(12, 200, 0.5)]
-    assert outages.longest_s(seen) == 9.0
-    assert outages.longest_s([]) == 0.0
-    assert outages.seconds_until(seen, 0.5, good=False) == pytest.approx(9.5)
-    assert outages.seconds_until(seen, 10.0, good=True) == pytest.approx(2.5)
-    assert outages.seconds_until(seen, 13.0, good=True) is None
+    assert outages.longest_response_s(seen) == 9.0
+    assert outages.longest_response_s([]) == 0.0
+    assert outages.seconds_to_response(seen, 0.5, good=False) == pytest.approx(9.5)
+    assert outages.seconds_to_response(seen, 10.0, good=True) == pytest.approx(2.5)
+    assert outages.seconds_to_response(seen, 13.0, good=True) is None
 
 
 def test_probes_are_read_from_a_history() -> None:
@@ -97,7 +95,7 @@ def test_probes_are_read_from_a_history() -> None:
 
 def readiness(*seen: outages.Probe) -> dict[str, bool]:
     """Judge a loss that began at 2 s and was healed at 10 s."""
-    found = judge_readiness("stopped", seen, 2.0, 10.0, must_flip=True)
+    found = check_readiness("stopped", seen, 2.0, 10.0, must_flip=True)
     return {measure.what.removeprefix("stopped: "): measure.passed for measure in found}
 
 
@@ -107,8 +105,8 @@ def test_readiness_turns_bad_and_comes_back() -> None:
 
 
 def test_readiness_that_stays_bad_is_broken_then_and_at_the_next_loss() -> None:
-    stuck = readiness(probe(1, 200), probe(3, 503), probe(11, 503), probe(15, 503))
-    assert stuck == {
+    unfinished_jobs = readiness(probe(1, 200), probe(3, 503), probe(11, 503), probe(15, 503))
+    assert unfinished_jobs == {
         "losses before which readiness was bad": True,
         "until readiness says so": True,
         "from heal to readiness": False,
@@ -125,5 +123,5 @@ def test_readiness_is_timed_from_the_beginning_of_a_loss() -> None:
 
 def test_a_restart_that_nobody_saw_asks_for_the_return_alone() -> None:
     seen = [probe(1, 200), probe(11, 200)]
-    found = judge_readiness("restart", seen, 2.0, 10.0, must_flip=False)
+    found = check_readiness("restart", seen, 2.0, 10.0, must_flip=False)
     assert [measure.passed for measure in found] == [True, True]

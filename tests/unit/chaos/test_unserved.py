@@ -9,13 +9,13 @@ from typing import cast
 import httpx
 import pytest
 
-from chaos.checkers.end_states import CANCEL_ASKED, CANCELLED, WHOLE, Ends
+from chaos.checkers.end_states import ALL_SUCCEED, CANCELLED, MAY_BE_CANCELLED, EndStates
 from chaos.clients.client import Client
 from chaos.clients.history import Recorder
-from chaos.drills.context import Setting
-from chaos.drills.storm import Jobs
+from chaos.drills.context import DrillContext
+from chaos.drills.storm import JobCreator
 from chaos.errors import NotServedError
-from chaos.observations.database import Files
+from chaos.observations.database import JobFiles
 from chaos.verification.acknowledged import files_measure
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -42,14 +42,14 @@ def test_a_file_that_cannot_be_read_has_no_lines_and_a_reason(
             return httpx.Response(200, content=b'{"custom_id": "item-0"}\n')
         return httpx.Response(404)
 
-    files = Files(client(answer), {"output_file_id": "file-good", "error_file_id": "file-gone"})
+    files = JobFiles(client(answer), {"output_file_id": "file-good", "error_file_id": "file-gone"})
     assert files.custom_ids() == ["item-0"]
     (told,) = files.unreadable
     assert "file-gone" in told
 
 
 def test_a_file_of_what_is_no_json_cannot_be_read(client: Callable[[Answer], Client]) -> None:
-    files = Files(
+    files = JobFiles(
         client(lambda _: httpx.Response(200, content=b"nonsense\n")), {"output_file_id": "file-1"}
     )
     assert files.unreadable
@@ -57,10 +57,10 @@ def test_a_file_of_what_is_no_json_cannot_be_read(client: Callable[[Answer], Cli
 
 def test_a_refused_cancel_is_told_with_its_moment(client: Callable[[Answer], Client]) -> None:
     began_s = time.time()
-    refused = client(lambda _: httpx.Response(400)).ask_cancel("batch_1", time.monotonic() + 5)
+    refused = client(lambda _: httpx.Response(400)).request_cancel("batch_1", time.monotonic() + 5)
     assert refused.refused
     assert began_s <= refused.at_s <= time.time()
-    taken = client(lambda _: httpx.Response(200)).ask_cancel("batch_1", time.monotonic() + 5)
+    taken = client(lambda _: httpx.Response(200)).request_cancel("batch_1", time.monotonic() + 5)
     assert not taken.refused
 
 
@@ -77,17 +77,17 @@ def test_acknowledged_files_are_compared_to_the_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "ends"), [(200, CANCELLED), (400, CANCEL_ASKED), (None, CANCEL_ASKED)]
+    ("status", "ends"), [(200, CANCELLED), (400, MAY_BE_CANCELLED), (None, MAY_BE_CANCELLED)]
 )
 def test_a_storm_knows_which_jobs_it_may_have_cancelled(
-    client: Callable[[Answer], Client], status: int | None, ends: Ends
+    client: Callable[[Answer], Client], status: int | None, ends: EndStates
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if status is None:
             raise httpx.ReadError("lost", request=request)
         return httpx.Response(status)
 
-    jobs = Jobs(cast("Setting", None), 60)
+    jobs = JobCreator(cast("DrillContext", None), 60)
     jobs.sizes.update(cancelled=1, other=2)
     until_s = time.monotonic() + (0.01 if status is None else 5)
     with contextlib.suppress(NotServedError):
@@ -95,5 +95,5 @@ def test_a_storm_knows_which_jobs_it_may_have_cancelled(
     found = jobs.ended({"cancelled": {"id": "cancelled"}, "other": {"id": "other"}})
     assert [(one.job["id"], one.items, one.ends) for one in found] == [
         ("cancelled", 1, ends),
-        ("other", 2, WHOLE),
+        ("other", 2, ALL_SUCCEED),
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.drills import zombies
 from chaos.errors import DrillError
-from chaos.faults.healing import Cure, missed
+from chaos.faults.healing import Heal, no_target
 from chaos.installations.installation import Installation
 from chaos.observations import database
 
@@ -20,7 +20,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens to the role."""
     found: list[str] = []
 
-    def pause(_running: object, target: str) -> Cure:
+    def pause(_installation: object, target: str) -> Heal:
         found.append(f"stop {target}")
         return lambda: found.append("go on")
 
@@ -31,16 +31,16 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def holds(monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
     looks: Iterator[int] = iter(counts)
-    monkeypatch.setattr(database, "leases_to_lose", lambda *_: next(looks))
+    monkeypatch.setattr(database, "losable_lease_count", lambda *_: next(looks))
 
 
 def test_a_role_stays_stopped_only_with_a_lease_to_lose(
     monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     holds(monkeypatch, 0, 0, 1)
-    cure = zombies._stop(RUNNING, "a", "finaliser")
+    heal = zombies._stop(RUNNING, "a", "finaliser")
     assert steps == ["stop a/finaliser", "go on"] * 2 + ["stop a/finaliser"]
-    cure()
+    heal()
     assert steps[-1] == "go on"
 
 
@@ -67,6 +67,6 @@ def test_a_role_goes_on_when_nobody_can_look(
 
 
 def test_a_role_that_is_not_there_was_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zombies, "pause", lambda *_: missed)
+    monkeypatch.setattr(zombies, "pause", lambda *_: no_target)
     with pytest.raises(DrillError):
         zombies._stop(RUNNING, "a", "intake")
