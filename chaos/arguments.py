@@ -1,4 +1,4 @@
-"""What a run of the harness is asked for."""
+"""Command line of `python -m chaos`."""
 
 import argparse
 import secrets
@@ -10,12 +10,12 @@ from chaos.suites import SUITES, DrillSpec
 
 SEEDS = 2**31
 SKEWS = {"ahead": clocks.SKEW_S, "behind": -clocks.SKEW_S}
-DESCRIPTION = "Break a running installation on purpose, and judge what it promised."
+DESCRIPTION = "Inject faults into a running installation and check its promises."
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what the command line asks for."""
-    known = sorted({name for suite in SUITES for part in suite.parts for name in part.promises})
+    """Parse the command line."""
+    promises = sorted({p for suite in SUITES for drill in suite.drills for p in drill.promises})
     parser = argparse.ArgumentParser(prog="python -m chaos", description=DESCRIPTION)
     parser.add_argument(
         "--seed",
@@ -23,9 +23,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=secrets.randbelow(SEEDS),
         help="of an earlier run: the same plans",
     )
-    parser.add_argument("--promise", action="append", choices=known, help="only what proves it")
-    parts = [part.name for suite in SUITES for part in suite.parts]
-    parser.add_argument("--part", action="append", choices=parts, help="only this drill")
+    parser.add_argument(
+        "--promise", action="append", choices=promises, help="only drills that test it"
+    )
+    names = [drill.name for suite in SUITES for drill in suite.drills]
+    parser.add_argument("--part", action="append", choices=names, help="only this drill")
     parser.add_argument("--trials", type=_count, help="of each part, in place of its own number")
     parser.add_argument(
         "--clock", choices=SKEWS, help="of the pair's second host; else by the parity of the seed"
@@ -37,29 +39,29 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def trials_of(part: DrillSpec, asked: argparse.Namespace) -> int:
-    """Return how many trials of a part were asked for."""
-    trials: int = asked.trials or (part.trials_long if asked.long else part.trials)
-    return max(trials, 1) if asked.promise or asked.part else trials
+def round_count(drill: DrillSpec, options: argparse.Namespace) -> int:
+    """Return how many rounds of a drill to run."""
+    rounds: int = options.trials or (drill.trials_long if options.long else drill.trials)
+    return max(rounds, 1) if options.promise or options.part else rounds
 
 
-def wanted(part: DrillSpec, asked: argparse.Namespace) -> bool:
-    """Whether a part proves anything that was asked for."""
-    names = set(asked.promise or part.promises)
-    named = not asked.part or part.name in asked.part
-    return named and trials_of(part, asked) > 0 and bool(names & part.promises)
+def is_selected(drill: DrillSpec, options: argparse.Namespace) -> bool:
+    """Return whether the options select a drill."""
+    promises = set(options.promise or drill.promises)
+    is_named = not options.part or drill.name in options.part
+    return is_named and round_count(drill, options) > 0 and bool(promises & drill.promises)
 
 
-def skew_s(asked: argparse.Namespace) -> float:
-    """Return by how many seconds the clock of the second host of a pair is wrong."""
-    return SKEWS[asked.clock or ("ahead" if asked.seed % 2 else "behind")]
+def skew_s(options: argparse.Namespace) -> float:
+    """Return the clock offset, in seconds, of the second host of a pair."""
+    return SKEWS[options.clock or ("ahead" if options.seed % 2 else "behind")]
 
 
-def rerun(part: DrillSpec, seed: int, asked: argparse.Namespace) -> str:
-    """Return the command that runs one round of a run by itself."""
-    clock = next(name for name, seconds in SKEWS.items() if seconds == skew_s(asked))
-    words = f"python -m chaos --part {part.name} --trials 1 --seed {seed} --clock {clock}"
-    return f"{words} --long" if asked.long else words
+def rerun_command(drill: DrillSpec, seed: int, options: argparse.Namespace) -> str:
+    """Return the command that repeats one round of a run alone."""
+    clock = next(name for name, seconds in SKEWS.items() if seconds == skew_s(options))
+    command = f"python -m chaos --part {drill.name} --trials 1 --seed {seed} --clock {clock}"
+    return f"{command} --long" if options.long else command
 
 
 def _count(text: str) -> int:

@@ -1,9 +1,9 @@
-"""Why a promise was not tried."""
+"""Errors that end a drill."""
 
 
 class DrillError(Exception):
-    """A drill could not be carried out: its promise was not tried."""
+    """A drill cannot be carried out, so its promise is not tested."""
 
 
 class NotServedError(DrillError):
-    """The installation did not do what it owes its client: a judge of that counts it as broken."""
+    """The installation failed to serve a client's request, which is a violation."""

@@ -1,7 +1,7 @@
 """`python -m chaos.services`: Postgres and brokers of a drill under a supervisor of their own.
 
-Prints where they are on stdout and keeps them running until SIGTERM. A service whose hold file
-lies in the data folder stays down until the file is gone.
+Prints their addresses on stdout and keeps them running until SIGTERM. A service stays down while
+its marker file exists in the data folder.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from core.shutdown import AskedEvent
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the services listen."""
+    """Addresses of the services."""
 
     postgres_socket: str  # path of the Unix socket
     database_url: str  # direct
@@ -42,35 +42,39 @@ def down_marker(data: Path, name: str) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run until a signal."""
-    asked = parse(arguments)
+    """Run the services until a signal."""
+    options = parse(arguments)
     stop = AskedEvent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.ask())
-    data: Path = asked.data
+    data: Path = options.data
     data.mkdir(parents=True, exist_ok=True)
-    nodes = choose_ports(data, asked.brokers, asked.hosts)
+    all_brokers = choose_ports(data, options.brokers, options.hosts)
     server = postgres.EmbeddedPostgres(data)
     server.prepare()
     jars = cached_jars(cache_dir(os.environ))
-    children = [_held(server.child(), data)]
-    for node in nodes:
-        children.append(_held(prepared(data, jars, node, nodes, asked.session), data))
+    children = [_with_marker(server.child(), data)]
+    for broker in all_brokers:
+        children.append(
+            _with_marker(prepared_broker(data, jars, broker, all_brokers, options.session), data)
+        )
     supervisor = Supervisor(data / "logs")
     try:
         supervisor.start(children)
         supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
-        for node in nodes:
+        for broker in all_brokers:
             supervisor.wait_until(
-                _listens(node.direct), timeout_s=kafka.READY_S_MAX, what=f"broker {node.node}"
+                _listens(broker.direct), timeout_s=kafka.READY_S_MAX, what=f"broker {broker.node}"
             )
-        told = Addresses(
+        addresses = Addresses(
             postgres_socket=str(postgres.socket_dir(data / "postgres") / ".s.PGSQL.5432"),
             database_url=server.url,
-            kafka=",".join(f"{HOST}:{node.direct}" for node in nodes),
-            paths={host: [node.proxied[host] for node in nodes] for host in asked.hosts},
+            kafka=",".join(f"{HOST}:{broker.direct}" for broker in all_brokers),
+            paths={
+                host: [broker.proxied[host] for broker in all_brokers] for host in options.hosts
+            },
         )
-        sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(addresses).decode() + "\n")
         sys.stdout.flush()
         supervisor.run(stop.is_set)
     finally:
@@ -80,14 +84,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def choose_ports(data: Path, count: int, hosts: Sequence[str]) -> list[Broker]:
-    """Return `count` nodes with free ports."""
+    """Return `count` brokers with free ports."""
     kinds = ("direct", "inner", "controller")
     names = [f"{kind}-{node}" for node in range(count) for kind in kinds]
     names += [
         f"{side}-{host}-{node}"
         for node in range(count)
         for host in hosts
-        for side in ("bound", "told")
+        for side in ("bound", "advertised")
     ]
     ports = kept_ports(data / "ports.json", tuple(names), random.Random())
     return [
@@ -97,7 +101,7 @@ def choose_ports(data: Path, count: int, hosts: Sequence[str]) -> list[Broker]:
             inner=ports[f"inner-{node}"],
             controller=ports[f"controller-{node}"],
             proxied={
-                host: (ports[f"bound-{host}-{node}"], ports[f"told-{host}-{node}"])
+                host: (ports[f"bound-{host}-{node}"], ports[f"advertised-{host}-{node}"])
                 for host in hosts
             },
         )
@@ -105,19 +109,21 @@ def choose_ports(data: Path, count: int, hosts: Sequence[str]) -> list[Broker]:
     ]
 
 
-def prepared(
-    data: Path, jars: Path, node: Broker, nodes: Sequence[Broker], session_s: float
+def prepared_broker(
+    data: Path, jars: Path, broker: Broker, all_brokers: Sequence[Broker], session_s: float
 ) -> Child:
-    """Write a node's configuration, format its log, and return it as a child."""
-    name = f"kafka-{node.node}"
+    """Write a broker's configuration, format its log and return its child process."""
+    name = f"kafka-{broker.node}"
     home = data.absolute() / name
-    brokers.write_home(home, brokers.properties(node, nodes, home / "log", session_s=session_s))
+    brokers.write_home(
+        home, brokers.properties(broker, all_brokers, home / "log", session_s=session_s)
+    )
     subprocess.run(brokers.format_command(jars, home), check=True, capture_output=True, timeout=60)
     return brokers.child(jars, home, name)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what the command line asks for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m chaos.services", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--brokers", type=int, default=1)
@@ -126,15 +132,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _held(child: Child, data: Path) -> Child:
-    """Return `child`, which cannot start while its hold file is there, and comes back soon."""
-    before = child.before_start
-    file = down_marker(data, child.name)
+def _with_marker(child: Child, data: Path) -> Child:
+    """Return `child` with a start that fails while its marker file exists, and a short backoff."""
+    start = child.before_start
+    marker = down_marker(data, child.name)
 
     def refuse_or_start() -> None:
-        if file.exists():
-            raise OSError(0, "held down by a drill")
-        before()
+        if marker.exists():
+            raise OSError(0, "kept down by a drill")
+        start()
 
     return replace(child, before_start=refuse_or_start, backoff_s_max=0.5)
 

@@ -1,4 +1,4 @@
-"""Signals that end a run, and a clean-up that they do not cut short."""
+"""Signals that end a run, and a clean-up that a second signal does not interrupt."""
 
 import contextlib
 import signal
@@ -12,20 +12,21 @@ EXIT_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def raise_on_signals() -> None:
-    """Turn the signals that end a process into exceptions, so that children are stopped."""
+    """Turn SIGTERM and SIGHUP into SystemExit, so that `finally` blocks stop child processes."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
 @contextmanager
 def cleanup_on_exit() -> Iterator[contextlib.ExitStack]:
-    """Yield a stack that is closed at the end; a second Ctrl-C meanwhile is ignored.
+    """Yield an exit stack that is closed at the end of the block with further signals ignored.
 
-    Else it would leave disks mounted and processes behind. Call it from the main thread.
+    An interrupted clean-up would leave mounted disks and processes behind. Call this from the main
+    thread.
     """
     closing = contextlib.ExitStack()
     try:

@@ -1,4 +1,4 @@
-"""Installations that drills share, and which drills run on each."""
+"""Suites: the installations that drills share, and the drills that run on each."""
 
 import os
 from collections.abc import Callable
@@ -32,29 +32,29 @@ _SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillSpec:
-    """A drill, what it proves, and how often it runs."""
+    """A drill, the promises that it tests, and how many rounds of it run."""
 
     name: str
-    drill: Drill
+    run: Drill
     promises: frozenset[str]
-    trials: int  # of `make chaos`
+    trials: int  # rounds of `make chaos`
     trials_long: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """An installation and the drills that run on it, in their order."""
+    """An installation and the drills that run on it, in order."""
 
     name: str
-    spec: Callable[[Path, str, float], InstallationSpec]
-    """Of its data folder, the upstream's URL, and how wrong the clock of a second host is."""
+    build_spec: Callable[[Path, str, float], InstallationSpec]
+    """Takes the data folder, the upstream's URL, and the clock offset of a second host."""
 
-    parts: tuple[DrillSpec, ...]
-    records: bool = False  # items run on an upstream that notes executions
+    drills: tuple[DrillSpec, ...]
+    records_executions: bool = False  # items run on `RecordingUpstream`
 
 
 def _pair(data: Path, _url: str, skew_s: float) -> InstallationSpec:
-    """Two hosts on one broker, with a simulated engine; the clock of the second is wrong."""
+    """Two hosts on one broker with a simulated engine; the second host's clock is wrong."""
     return InstallationSpec(
         data=data,
         options=_SIMULATED,
@@ -64,13 +64,13 @@ def _pair(data: Path, _url: str, skew_s: float) -> InstallationSpec:
 
 
 def _poisoned(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
-    """Two hosts whose engines meet faults, with the usual bound on executions."""
+    """Two hosts whose engines inject faults, with the default limit of executions for an item."""
     options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
     return InstallationSpec(data=data, options=options, env=POISONED_ROLES, host_names=("a", "b"))
 
 
 def _recorded(data: Path, url: str, _skew_s: float) -> InstallationSpec:
-    """One host before an upstream that notes executions."""
+    """One host with an upstream that records executions."""
     engine = ("--engine", "openai_http", "--upstream", url, "--model", cancel_expire.MODEL)
     return InstallationSpec(data=data, options=(*engine, "--concurrency", "16"))
 
@@ -88,7 +88,7 @@ def _cluster(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
 
 
 def _small_disks(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
-    """One host; database, log and object store each on a small disk of its own."""
+    """One host whose database, log and object store each lie on a small disk of their own."""
     mounts = dict.fromkeys(disk_full.FOLDERS.values(), disk_full.SIZE_MB)
     return InstallationSpec(data=data, options=_SIMULATED, mounts=mounts)
 
@@ -96,26 +96,26 @@ def _small_disks(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
 SUITES: Final = (
     Suite(
         name="recorded",
-        spec=_recorded,
-        records=True,
-        parts=(
+        build_spec=_recorded,
+        records_executions=True,
+        drills=(
             DrillSpec(
                 name="cancel",
-                drill=cancel_expire.cancel,
+                run=cancel_expire.cancel,
                 promises=frozenset({"P7"}),
                 trials=1,
                 trials_long=5,
             ),
             DrillSpec(
                 name="expire",
-                drill=cancel_expire.expire,
+                run=cancel_expire.expire,
                 promises=frozenset({"P8"}),
                 trials=1,
                 trials_long=4,
             ),
             DrillSpec(
                 name="rework",
-                drill=reexecution.run,
+                run=reexecution.run,
                 promises=frozenset({"P3"}),
                 trials=2,
                 trials_long=10,
@@ -124,46 +124,46 @@ SUITES: Final = (
     ),
     Suite(
         name="pair",
-        spec=_pair,
-        parts=(
+        build_spec=_pair,
+        drills=(
             DrillSpec(
                 name="zombies",
-                drill=zombies.run,
+                run=zombies.run,
                 promises=frozenset({"P9"}),
                 trials=1,
                 trials_long=8,
             ),
             DrillSpec(
                 name="leases",
-                drill=lost_leases.run,
+                run=lost_leases.run,
                 promises=frozenset({"P9"}),
                 trials=0,
                 trials_long=1,
             ),
             DrillSpec(
                 name="keys",
-                drill=idempotency.run,
+                run=idempotency.run,
                 promises=frozenset({"P5"}),
                 trials=1,
                 trials_long=3,
             ),
             DrillSpec(
                 name="recovery",
-                drill=recovery.run,
+                run=recovery.run,
                 promises=frozenset({"A12"}),
                 trials=1,
                 trials_long=2,
             ),
             DrillSpec(
                 name="postgres",
-                drill=postgres_loss.run,
+                run=postgres_loss.run,
                 promises=frozenset({"P11"}),
                 trials=1,
                 trials_long=2,
             ),
             DrillSpec(
                 name="storm",
-                drill=storm.run,
+                run=storm.run,
                 promises=frozenset({"P1", "P2", "P4", "P5", "P6", "P9"}),
                 trials=1,
                 trials_long=4,
@@ -172,11 +172,11 @@ SUITES: Final = (
     ),
     Suite(
         name="poisoned",
-        spec=_poisoned,
-        parts=(
+        build_spec=_poisoned,
+        drills=(
             DrillSpec(
                 name="poison",
-                drill=poison_items.run,
+                run=poison_items.run,
                 promises=frozenset({"P13"}),
                 trials=1,
                 trials_long=2,
@@ -185,11 +185,11 @@ SUITES: Final = (
     ),
     Suite(
         name="engine",
-        spec=_engine,
-        parts=(
+        build_spec=_engine,
+        drills=(
             DrillSpec(
                 name="vllm",
-                drill=engine_recovery.run,
+                run=engine_recovery.run,
                 promises=frozenset({"A12"}),
                 trials=0,
                 trials_long=1,
@@ -198,11 +198,11 @@ SUITES: Final = (
     ),
     Suite(
         name="cluster",
-        spec=_cluster,
-        parts=(
+        build_spec=_cluster,
+        drills=(
             DrillSpec(
                 name="brokers",
-                drill=broker_loss.run,
+                run=broker_loss.run,
                 promises=frozenset({"P10"}),
                 trials=0,
                 trials_long=1,
@@ -211,11 +211,11 @@ SUITES: Final = (
     ),
     Suite(
         name="disks",
-        spec=_small_disks,
-        parts=(
+        build_spec=_small_disks,
+        drills=(
             DrillSpec(
                 name="disks",
-                drill=disk_full.run,
+                run=disk_full.run,
                 promises=frozenset({"P12"}),
                 trials=0,
                 trials_long=1,

@@ -1,1 +1,1 @@
-"""Rules over histories, rows and files that say whether a promise held; no I/O."""
+"""Checkers: functions over histories, rows and files that return violations; no I/O."""

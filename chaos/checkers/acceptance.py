@@ -1,4 +1,4 @@
-"""P1 and P5: whatever was acknowledged is there and ends, and is answered alike."""
+"""P1 and P5: every acknowledged object exists and ends, and a key has one response."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ def acknowledged_ids(history: Iterable[Operation], op: str = "create") -> dict[s
 
 
 def probed_ids(history: Iterable[Operation]) -> set[str]:
-    """Return the ids of what probes created."""
+    """Return the ids of the objects that probes created."""
     return {
         str(step.detail["id"])
         for step in history
@@ -25,47 +25,47 @@ def probed_ids(history: Iterable[Operation]) -> set[str]:
 def missing_or_unfinished(
     accepted: Iterable[str], states: Mapping[str, str], terminal: Iterable[str]
 ) -> dict[str, str]:
-    """Return each accepted id that is not there, or that has not ended, with what it is."""
+    """Return each accepted id that is missing or not terminal, with its state."""
     ends = set(terminal)
     found = {job: states.get(job, "missing") for job in accepted}
     return {job: state for job, state in found.items() if state not in ends}
 
 
 def conflicting_ids(history: Iterable[Operation], op: str = "create") -> dict[str, set[str]]:
-    """Return keys for which different ids were answered (P5)."""
+    """Return the keys for which different ids were returned (P5)."""
     ids: dict[str, set[str]] = {}
     for step in history:
         if step.op == op and step.phase == "ok":
             ids.setdefault(step.key, set()).add(str(step.detail["id"]))
-    return {key: answered for key, answered in ids.items() if len(answered) > 1}
+    return {key: found for key, found in ids.items() if len(found) > 1}
 
 
 def inconsistent_replays(history: Iterable[Operation], op: str = "create") -> dict[str, str]:
-    """Return keys whose answers are not one answer and its replays (P5), with what is wrong.
+    """Return the keys with anything but one response and its replays (P5), with the reason.
 
-    The answer itself may be missing: it was lost on its way, and its client asked again.
+    The original response may be missing: it was lost, and its client sent the request again.
     """
     wrong = {}
-    for key, answers in _answers(history, op).items():
-        firsts = sum(not answer["replayed"] for answer in answers)
+    for key, responses in _responses(history, op).items():
+        firsts = sum(not response["replayed"] for response in responses)
         if firsts > 1:
-            wrong[key] = f"{firsts} answers that are no replays"
-        elif len({(answer["status"], answer["digest"]) for answer in answers}) > 1:
+            wrong[key] = f"{firsts} original responses"
+        elif len({(response["status"], response["digest"]) for response in responses}) > 1:
             wrong[key] = "replays of another status or body"
     return wrong
 
 
 def lost_responses(history: Iterable[Operation], op: str = "create") -> list[str]:
-    """Return keys whose own answer no client ever had: all that came were replays of it."""
+    """Return the keys whose original response reached no client: all that came are replays."""
     return [
         key
-        for key, answers in _answers(history, op).items()
-        if all(answer["replayed"] for answer in answers)
+        for key, responses in _responses(history, op).items()
+        if all(response["replayed"] for response in responses)
     ]
 
 
 def broken_connections(history: Iterable[Operation], op: str = "create") -> int:
-    """Return how many requests were under way when whoever should answer them died."""
+    """Return how many requests were in flight when their server died."""
     return sum(
         step.op == op
         and step.phase == "info"
@@ -74,7 +74,7 @@ def broken_connections(history: Iterable[Operation], op: str = "create") -> int:
     )
 
 
-def _answers(history: Iterable[Operation], op: str) -> dict[str, list[dict[str, Any]]]:
+def _responses(history: Iterable[Operation], op: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for step in history:
         if step.op == op and step.phase == "ok":

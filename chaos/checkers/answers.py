@@ -1,7 +1,7 @@
-"""P2: each item has its own answer, and the tokens of its own.
+"""P2: each item has its own answer and its own token counts.
 
-An engine under drill says in its answer which body it has read, and grants as many tokens as
-that body asks for. So the answer of a neighbour, or of another job, shows in either.
+Both engines of the drills identify the request body in their answer and generate as many tokens as
+it asks for. An answer of another item, or of another job, differs in either.
 """
 
 import zlib
@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 AnswerCheck = Callable[[bytes, object], bool]
-"""Whether the body of an answer is the one to the body of an item."""
+"""Returns whether an answer's body belongs to an item's body."""
 
 BYTES_PER_TOKEN: Final = 4
 
@@ -49,14 +49,14 @@ _BODY: Final = msgspec.json.Decoder(_Body)
 
 
 def input_bodies(content: bytes) -> dict[str, bytes]:
-    """Return custom id to body, to the byte, of each line of an input file."""
+    """Return custom id to the exact body of each line of an input file."""
     lines = (_LINE.decode(line) for line in content.splitlines())
     return {line.custom_id: bytes(line.body) for line in lines}
 
 
 def is_simulated_answer(body: bytes, answer: object) -> bool:
-    """Whether the simulated engine answers so: it states the checksum of the body."""
-    asked, (text, given, granted) = _BODY.decode(body), _told(answer)
+    """Return whether the simulated engine answered this body: it states the body's checksum."""
+    asked, (text, given, granted) = _BODY.decode(body), _parse_answer(answer)
     return (
         text.startswith(f"Simulated {zlib.crc32(body):08x}. ")
         and given == len(body) // BYTES_PER_TOKEN
@@ -65,21 +65,21 @@ def is_simulated_answer(body: bytes, answer: object) -> bool:
 
 
 def is_nan_answer(answer: object) -> bool:
-    """Whether the simulated engine answers so where logits are no numbers: always one token."""
-    return _told(answer) == ("!", 1, 1)
+    """Return whether this is the simulated engine's answer for NaN logits: always one token."""
+    return _parse_answer(answer) == ("!", 1, 1)
 
 
 def is_echo_answer(body: bytes, answer: object) -> bool:
-    """Whether the upstream that notes executions answers so: it says the text again."""
+    """Return whether `RecordingUpstream` answered this body: it echoes the text."""
     asked = _BODY.decode(body)
     text = asked.messages[0].content
-    return _told(answer) == (text, len(text), asked.max_tokens)
+    return _parse_answer(answer) == (text, len(text), asked.max_tokens)
 
 
 def foreign_answers(
     bodies: Mapping[str, bytes], output: Iterable[Mapping[str, Any]], is_own_answer: AnswerCheck
 ) -> list[str]:
-    """Return the custom ids of lines of an output file whose answer is not their item's own."""
+    """Return the custom ids of the output lines whose answer belongs to another item."""
     wrong = []
     for line in output:
         name = line["custom_id"]
@@ -88,8 +88,8 @@ def foreign_answers(
     return wrong
 
 
-def _told(answer: object) -> tuple[str, int, int]:
-    """Return the text and both counts of tokens; of what is no whole answer, none that fits."""
+def _parse_answer(answer: object) -> tuple[str, int, int]:
+    """Return text, prompt tokens and completion tokens; -1 in an invalid answer."""
     try:
         found = msgspec.convert(answer, _Answer)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""P3, P7 and P8: what began, how often, and when, as an upstream that notes everything saw it."""
+"""P3, P7 and P8: which executions started, how often and when, as `RecordingUpstream` saw them."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence, Set
@@ -6,50 +6,50 @@ from typing import NamedTuple
 
 
 class Start(NamedTuple):
-    """An execution of an item began."""
+    """The start of an item's execution."""
 
     at_s: float
     item: str
 
 
 class Answer(NamedTuple):
-    """An execution of an item was answered."""
+    """The answer to an item's execution."""
 
     at_s: float
     item: str
 
 
 def reexecutions_after(starts: Iterable[Start], moments_s: Sequence[float]) -> list[int]:
-    """Return how many executions were not the first of their item, by the moment they came after.
+    """Return how many repeated executions started after each moment, up to the next one.
 
-    The moments are in order; each answers for what began until the next one.
+    `moments_s` are in order. An execution before all of them counts for the first.
     """
     seen: set[str] = set()
     counts = [0] * len(moments_s)
     for start in sorted(starts):
         last = bisect_right(moments_s, start.at_s) - 1
         if start.item in seen:
-            counts[max(last, 0)] += 1  # before all: nobody's, but none is lost from the sum
+            counts[max(last, 0)] += 1
         seen.add(start.item)
     return counts
 
 
 def started_after(starts: Iterable[Start], moment_s: float) -> list[Start]:
-    """Return what began later than a moment at which nothing may begin any more."""
+    """Return the executions that started after a moment."""
     return [start for start in starts if start.at_s > moment_s]
 
 
 def seconds_to_last_start(starts: Sequence[Start], since_s: float) -> float:
-    """Return seconds from a moment to the last beginning; negative when all lie before it."""
+    """Return seconds from a moment to the last start; negative when all are earlier."""
     return max((start.at_s - since_s for start in starts), default=0.0)
 
 
 def finished_before(
     answers: Iterable[Answer], moment_s: float, deaths_s: Sequence[float], *, commit_s: float
 ) -> set[str]:
-    """Return the items that a commit of every role lies behind before `moment_s`.
+    """Return the items answered at least `commit_s` before `moment_s`.
 
-    What was answered shortly before a role died may be lost with it, and has not finished.
+    An answer shortly before a process died may be lost with it, so it does not count.
     """
     return {
         answer.item
@@ -60,6 +60,6 @@ def finished_before(
 
 
 def output_mismatches(finished: Set[str], answered: Set[str], output: Set[str]) -> dict[str, str]:
-    """Return items that an output file lacks though they had finished, or has though none ran."""
-    lacking = dict.fromkeys(sorted(finished - output), "finished, and not in the output")
-    return lacking | dict.fromkeys(sorted(output - answered), "in the output, and never answered")
+    """Return finished items missing from an output file, and items in it that never ran."""
+    lacking = dict.fromkeys(sorted(finished - output), "finished, but not in the output")
+    return lacking | dict.fromkeys(sorted(output - answered), "in the output, but never answered")

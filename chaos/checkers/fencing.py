@@ -1,4 +1,4 @@
-"""P9: nothing that was written under an old lease was accepted."""
+"""P9: no write under an old lease is accepted."""
 
 from collections.abc import Iterable
 
@@ -12,28 +12,28 @@ class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     role: str
     user: str  # the database user: each host has its own
-    claims: bool  # a new holder; else a write of what the lease protects
+    claims: bool  # a claim; else a write under the lease
     epoch: int  # as the lease row had it
-    is_fenced: bool = True  # its transaction held the lease's row
-    named_epoch: int | None = None  # under which it was prepared, where the write tells
+    is_fenced: bool = True  # its transaction locked the lease's row
+    named_epoch: int | None = None  # the epoch that the write names, if any
 
 
-def zombie_writes(steps: Iterable[LeaseEvent]) -> list[LeaseEvent]:
-    """Return writes that were accepted and must not have been.
+def zombie_writes(events: Iterable[LeaseEvent]) -> list[LeaseEvent]:
+    """Return the accepted writes that must have been refused.
 
-    That is a write by a host that did not hold the lease then, without a look at the lease, or
-    under another epoch than the holder's. A claim whose epoch is not above all before it holds
-    nothing.
+    Such a write comes from a host that did not hold the lease, did not lock the lease's row, or
+    names another epoch than the holder's. A claim whose epoch is not above all earlier ones is
+    void.
     """
     last: dict[tuple[str, str], LeaseEvent] = {}
     wrong = []
-    for step in sorted(steps, key=lambda step: step.sequence):
-        claim = last.get((step.job, step.role))
-        if step.claims:
-            if claim is None or step.epoch > claim.epoch:
-                last[step.job, step.role] = step
-        elif claim is None or not _is_by_holder(step, claim):
-            wrong.append(step)
+    for event in sorted(events, key=lambda event: event.sequence):
+        claim = last.get((event.job, event.role))
+        if event.claims:
+            if claim is None or event.epoch > claim.epoch:
+                last[event.job, event.role] = event
+        elif claim is None or not _is_by_holder(event, claim):
+            wrong.append(event)
     return wrong
 
 
@@ -46,45 +46,47 @@ class LostLease(msgspec.Struct, frozen=True, kw_only=True):
     """A lease that one host took from another."""
 
     job: str
-    user: str  # who had it
-    sequence: int  # of the claim
-    late_writes: int  # accepted of who had it, afterwards
-    was_used: bool = False  # who had it had written under it
+    user: str  # the earlier holder
+    sequence: int  # of the new claim
+    late_writes: int  # of the earlier holder, accepted after the new claim
+    was_used: bool = False  # the earlier holder wrote under it
 
 
-def lost_leases(steps: Iterable[LeaseEvent], role: str) -> list[LostLease]:
-    """Return every lease of a role that changed hands."""
-    ordered = sorted((step for step in steps if step.role == role), key=lambda step: step.sequence)
+def lost_leases(events: Iterable[LeaseEvent], role: str) -> list[LostLease]:
+    """Return every lease of a role that changed hosts."""
+    ordered = sorted(
+        (event for event in events if event.role == role), key=lambda event: event.sequence
+    )
     late = zombie_writes(ordered)
     holder: dict[str, str] = {}
     used: set[str] = set()
     found = []
-    for step in ordered:
-        if not step.claims:
-            used.add(step.job)
+    for event in ordered:
+        if not event.claims:
+            used.add(event.job)
             continue
-        before = holder.get(step.job, step.user)
-        if before != step.user:
+        before = holder.get(event.job, event.user)
+        if before != event.user:
             writes = sum(
-                write.job == step.job and write.user == before and write.sequence > step.sequence
+                write.job == event.job and write.user == before and write.sequence > event.sequence
                 for write in late
             )
             found.append(
                 LostLease(
-                    job=step.job,
+                    job=event.job,
                     user=before,
-                    sequence=step.sequence,
+                    sequence=event.sequence,
                     late_writes=writes,
-                    was_used=step.job in used,
+                    was_used=event.job in used,
                 )
             )
-        holder[step.job] = step.user
-        used.discard(step.job)
+        holder[event.job] = event.user
+        used.discard(event.job)
     return found
 
 
 class CursorMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A move of a job's cursor."""
+    """An update of a job's cursor."""
 
     job: str
     old: int
@@ -92,6 +94,6 @@ class CursorMove(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0  # in the order of the database
 
 
-def backward_moves(steps: Iterable[CursorMove]) -> list[CursorMove]:
-    """Return the moves of a cursor towards the beginning of its file."""
-    return [step for step in steps if step.new < step.old]
+def backward_moves(events: Iterable[CursorMove]) -> list[CursorMove]:
+    """Return the moves of a cursor towards the start of its file."""
+    return [event for event in events if event.new < event.old]

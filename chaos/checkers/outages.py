@@ -1,4 +1,4 @@
-"""P10 and P11: how long requests took and what they said while something was away."""
+"""P10 and P11: duration and status of requests during an outage."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -8,22 +8,22 @@ from chaos.clients.history import Operation
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that was sent all the time."""
+    """One request of a steady sequence."""
 
     asked_s: float
     took_s: float
-    status: int  # 0: no answer at all
+    status: int  # 0: no response
     retry_after: bool = False
-    enveloped: bool = True  # an error came in the wire's own form
+    enveloped: bool = True  # an error came in the API's error format
 
     @property
     def answered_s(self) -> float:
-        """When the answer was there."""
+        """When the response came."""
         return self.asked_s + self.took_s
 
 
 def probes(history: Iterable[Operation], path: str) -> list[Probe]:
-    """Return the probes of one path in the order of their answers."""
+    """Return the probes of one name in the order of their responses."""
     return [
         Probe(
             asked_s=step.detail["asked_s"],
@@ -38,12 +38,12 @@ def probes(history: Iterable[Operation], path: str) -> list[Probe]:
 
 
 def longest_response_s(seen: Sequence[Probe]) -> float:
-    """Return the longest time that a request took."""
+    """Return the longest duration of a request."""
     return max((probe.took_s for probe in seen), default=0.0)
 
 
 def improper_refusals(seen: Sequence[Probe], proper: Collection[int] = (503,)) -> list[Probe]:
-    """Return refusals that are not `proper` with Retry-After in the right envelope."""
+    """Return refusals without a `proper` status, Retry-After, or the API's error format."""
     return [
         probe
         for probe in seen
@@ -53,9 +53,10 @@ def improper_refusals(seen: Sequence[Probe], proper: Collection[int] = (503,)) -
 
 
 def seconds_to_response(seen: Sequence[Probe], since_s: float, *, good: bool) -> float | None:
-    """Return the time from `since_s` to the first answer that is good (or is not); None: never.
+    """Return seconds from `since_s` to the first good (or bad) response, or None.
 
-    A good answer counts when it was asked for after that; a bad one when it came after it.
+    A good response counts when its request was sent after `since_s`, a bad one when it came after
+    it.
     """
     times = [
         probe.answered_s - since_s
@@ -67,11 +68,11 @@ def seconds_to_response(seen: Sequence[Probe], since_s: float, *, good: bool) ->
 
 
 def was_available(seen: Sequence[Probe], at_s: float) -> bool:
-    """Whether the last answer before a moment was good; False when there was none."""
+    """Return whether the last response before a moment was good; False without one."""
     before = [probe for probe in seen if probe.answered_s < at_s]
     return bool(before) and 200 <= max(before, key=lambda p: p.answered_s).status < 300
 
 
-def told(seen: Sequence[Probe]) -> str:
-    """Return the first few for a reader who looks into a failure."""
+def describe_probes(seen: Sequence[Probe]) -> str:
+    """Return the first five for a report."""
     return "; ".join(f"{probe.status} after {probe.took_s:.1f} s" for probe in seen[:5])

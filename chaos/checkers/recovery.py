@@ -1,28 +1,28 @@
-"""A12: how long until the work goes on at the rate it had, from samples of a counter."""
+"""A12: time until the rate recovers, from samples of a counter."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 RATE_MIN: Final = 20.0
-"""Items a second below which nine tenths of the rate tell nothing: a standstill is soon over."""
+"""Items a second; at a lower rate a standstill cannot be told from noise."""
 
 
 class Sample(NamedTuple):
-    """A counter at a moment."""
+    """A counter's value at a moment."""
 
     at_s: float
     total: int
 
 
 def rate_before(samples: Sequence[Sample], until_s: float, *, over_s: float) -> float:
-    """Return counts a second over the `over_s` before `until_s`."""
+    """Return the rate over the `over_s` before `until_s`."""
     return rate(samples, until_s - over_s, until_s)
 
 
 def steady_rate(samples: Sequence[Sample], until_s: float, *, over_s: float) -> float | None:
-    """Return counts a second over the `over_s` before `until_s`; None when it stood still there.
+    """Return the rate over the `over_s` before `until_s`, or None when it stalled there.
 
-    It did when one half of that time has less than `RATE_MIN`.
+    It stalled when one half of that time has less than `RATE_MIN`.
     """
     middle_s = until_s - over_s / 2
     halves = rate(samples, until_s - over_s, middle_s), rate(samples, middle_s, until_s)
@@ -30,7 +30,7 @@ def steady_rate(samples: Sequence[Sample], until_s: float, *, over_s: float) -> 
 
 
 def rate(samples: Sequence[Sample], since_s: float, until_s: float) -> float:
-    """Return counts a second between two moments, 0 when fewer than two samples lie there."""
+    """Return the rate between two moments; 0 with fewer than two samples."""
     inside = [sample for sample in samples if since_s <= sample.at_s <= until_s]
     if len(inside) < 2 or inside[-1].at_s == inside[0].at_s:
         return 0.0
@@ -40,13 +40,14 @@ def rate(samples: Sequence[Sample], since_s: float, until_s: float) -> float:
 def seconds_to_recovery(
     samples: Sequence[Sample], since_s: float, goal: float, *, over_s: float, settled_s: float = 0.0
 ) -> float | None:
-    """Return seconds from a moment until the rate is `goal` again, in a window of `over_s`.
+    """Return seconds from a moment until the rate over `over_s` is back at `goal`.
 
-    It has to be so high on the mean for `settled_s` after that window, too: a burst of what had
-    piled up is no recovery. What was on its way when a process died still arrives, so the first
-    window that falls short comes first: 0 when none did, None when the rate never came back.
+    The mean rate of the `settled_s` after that window must reach `goal` too, so that a burst of
+    piled-up work is no recovery. Work in flight still completes after a kill, so the search starts
+    at the first window below `goal`: the result is 0 when there is none, and None when the rate
+    never recovers.
     """
-    whole_s = over_s + settled_s
+    total_s = over_s + settled_s
     windows = [
         (at_s, rate(samples, at_s, at_s + over_s))
         for at_s, _ in samples
@@ -56,8 +57,8 @@ def seconds_to_recovery(
     if dip_s is None:
         return 0.0
     for at_s, found in windows:
-        if at_s <= dip_s or found < goal or at_s + whole_s > samples[-1].at_s:
+        if at_s <= dip_s or found < goal or at_s + total_s > samples[-1].at_s:
             continue
-        if not settled_s or rate(samples, at_s + over_s, at_s + whole_s) >= goal:
+        if not settled_s or rate(samples, at_s + over_s, at_s + total_s) >= goal:
             return at_s - since_s
     return None

@@ -1,4 +1,4 @@
-"""P2 and P4: each item is there once, and the bill is the sum of what is there."""
+"""P2 and P4: each item appears once, and the bill is the sum of the items."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,14 +8,14 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Items on a bill and their tokens."""
+    """Billed items and their tokens."""
 
     items: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
 
     def difference(self, other: "Usage") -> int:
-        """Return the largest difference of any of the three."""
+        """Return the largest absolute difference of the three numbers."""
         return max(
             abs(self.items - other.items),
             abs(self.input_tokens - other.input_tokens),
@@ -24,30 +24,30 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdMismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """How two multisets of custom ids differ."""
+    """Differences of two multisets of custom ids."""
 
     missing: list[str]
-    doubled: list[str]
-    foreign: list[str]  # of no item of the job
+    duplicated: list[str]
+    foreign: list[str]  # not of the job
 
     @property
     def total(self) -> int:
-        """0 when both hold the same."""
-        return len(self.missing) + len(self.doubled) + len(self.foreign)
+        """0 when both are equal."""
+        return len(self.missing) + len(self.duplicated) + len(self.foreign)
 
 
 def compare_ids(wanted: Iterable[str], found: Iterable[str]) -> IdMismatch:
-    """Compare the custom ids of an input with those of its output and error file."""
+    """Compare the custom ids of an input with those of its output and error files."""
     want, have = Counter(wanted), Counter(found)
     return IdMismatch(
         missing=sorted((want - have).elements()),
-        doubled=sorted(key for key in (have - want).elements() if key in want),
+        duplicated=sorted(key for key in (have - want).elements() if key in want),
         foreign=sorted(key for key in (have - want).elements() if key not in want),
     )
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """Items by how they ended, and the tokens of those that were executed."""
+    """Items by outcome, and the tokens of executed items."""
 
     succeeded: int = 0
     failed: int = 0
@@ -58,12 +58,12 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """Items that have ended."""
+        """The items with an outcome."""
         return self.succeeded + self.failed + self.cancelled + self.expired
 
 
 def tally_from_files(lines: Usage, output_count: int, error_codes: Iterable[str]) -> Tally:
-    """Return what files say, by the number of lines of one and the codes in the other."""
+    """Return the tally of an output file's line count and an error file's codes."""
     codes = Counter(error_codes)
     cancelled, expired = codes.pop("batch_cancelled", 0), codes.pop("batch_expired", 0)
     return Tally(
@@ -77,7 +77,7 @@ def tally_from_files(lines: Usage, output_count: int, error_codes: Iterable[str]
 
 
 def tally_from_job(job: Mapping[str, Any]) -> Tally:
-    """Return what a job shows of itself; -1 for what it does not show, or shows in two ways."""
+    """Return the tally that a job object shows; -1 for a missing or contradictory number."""
     counts, usage = job.get("request_counts") or {}, job.get("usage") or {}
     outcomes = job.get("millrace") or {}
     numbers = {name: outcomes.get(name, -1) for name in ("cancelled", "expired")}
@@ -89,18 +89,24 @@ def tally_from_job(job: Mapping[str, Any]) -> Tally:
     return Tally(**numbers)
 
 
-def tally_mismatches(items: int, told: Mapping[str, Tally], totals: Mapping[str, int]) -> list[str]:
-    """Return how tallies of one job differ from each other, or from the number of its items.
+def tally_mismatches(
+    items: int, tallies: Mapping[str, Tally], totals: Mapping[str, int]
+) -> list[str]:
+    """Return how the tallies of one job differ from each other and from its item count.
 
-    Both map who says it to what it says; the first tally is what the others are held against.
+    Both maps have the source as key; the first tally is the reference.
     """
-    wrong = [f"{who}: {total} items of {items}" for who, total in totals.items() if total != items]
-    wrong += [f"{who}: {t.total} items of {items}" for who, t in told.items() if t.total != items]
-    (first, right), *others = told.items()
-    for who, found in others:
+    wrong = [
+        f"{source}: {total} items of {items}" for source, total in totals.items() if total != items
+    ]
+    wrong += [
+        f"{source}: {t.total} items of {items}" for source, t in tallies.items() if t.total != items
+    ]
+    (first, reference), *others = tallies.items()
+    for source, found in others:
         wrong += [
-            f"{name}: {first} {getattr(right, name)}, {who} {getattr(found, name)}"
+            f"{name}: {first} {getattr(reference, name)}, {source} {getattr(found, name)}"
             for name in Tally.__struct_fields__
-            if getattr(found, name) != getattr(right, name)
+            if getattr(found, name) != getattr(reference, name)
         ]
     return wrong

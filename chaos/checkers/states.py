@@ -1,4 +1,4 @@
-"""P6: jobs move along the published graph only; what is set once stays."""
+"""P6: jobs follow the published state graph, and timestamps never change."""
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
@@ -21,17 +21,17 @@ TIMESTAMPS = (
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
-    """One update of a job's row, as the database saw it, in commit order of the row."""
+    """One update of a job's row, as a trigger recorded it."""
 
     job: str
     old: str
     new: str
-    changed_stamps: list[str] = []  # timestamps that were set before and differ now
+    changed_stamps: list[str] = []  # timestamps that were set before and have changed
     sequence: int = 0  # in the order of the database
 
 
 def illegal_transitions(transitions: Iterable[Transition], graph: Graph) -> list[Transition]:
-    """Return the moves that the graph does not have, and changes of what was set."""
+    """Return transitions outside the graph, and changes of timestamps."""
     return [
         move
         for move in transitions
@@ -40,7 +40,7 @@ def illegal_transitions(transitions: Iterable[Transition], graph: Graph) -> list
 
 
 def reachable(graph: Graph) -> dict[str, set[str]]:
-    """Return for each state all states that can follow it, itself included."""
+    """Return for each state all states that can follow it, including itself."""
     found = {}
     for start in graph:
         seen, front = {start}, [start]
@@ -53,10 +53,10 @@ def reachable(graph: Graph) -> dict[str, set[str]]:
 
 
 def contradictory_observations(history: Iterable[Operation], graph: Graph) -> list[str]:
-    """Return what observers saw that no legal life shows: a state or a timestamp taken back.
+    """Return what clients observed and no legal sequence of states allows.
 
-    Only answers in order count: one whose question was asked after the other had been answered.
-    Steps are those of op `poll_job`; `detail` holds `asked_s`, `status` and the timestamps.
+    Two responses are compared only when the second request was sent after the first response.
+    Operations are those of op `watch`; `detail` holds `asked_s`, `status` and the timestamps.
     """
     later = reachable(graph)
     wrong = []
@@ -92,7 +92,7 @@ _ORDERS = (
     ("created_at", "in_progress_at", "finalizing_at", "cancelling_at", "cancelled_at"),
     ("created_at", "failed_at"),
 )
-"""The stamps of each legal life; a life may leave out what lies in the middle."""
+"""The timestamps of each legal sequence of states; a job may skip those in the middle."""
 
 _NEEDED = {
     "completed": {"in_progress_at", "finalizing_at", "completed_at"},
@@ -100,13 +100,13 @@ _NEEDED = {
     "cancelled": {"cancelling_at", "cancelled_at"},
     "failed": {"failed_at"},
 }
-"""What a job that ended must show."""
+"""Timestamps that a terminal job must have."""
 
 _ENDS = frozenset({"completed_at", "expired_at", "cancelled_at", "failed_at"})
 
 
 def _disorder(step: Operation) -> list[str]:
-    """Timestamps follow the order of the states; one end, and no stamp of a state not reached."""
+    """Return timestamps out of order, missing for the state, or of a state not reached."""
     stamps = {name: at for name, at in step.detail.items() if name.endswith("_at") and at}
     wrong = {
         f"{step.key}: {name} before {earlier}"

@@ -1,7 +1,7 @@
-"""What clients did and heard: one JSON line per step of an operation, in the order of writing.
+"""Histories of client operations: one JSON line for each step, in the order of writing.
 
-`info` means that the outcome is not known: the operation may or may not have happened. What was
-answered `ok` must have.
+The phase `info` means that the outcome is unknown: the operation may or may not have happened. An
+operation with phase `ok` must have happened.
 """
 
 import threading
@@ -16,21 +16,21 @@ Phase = Literal["invoke", "ok", "fail", "info"]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step of an operation of a client."""
+    """One step of a client's operation."""
 
     t: float  # seconds since the epoch, by this machine's clock
     client: str
     op: str  # e.g. create, watch, probe
-    key: str  # what it is about: a job's id, an idempotency key, a path
+    key: str  # the object: a job's id, an idempotency key, a path
     phase: Phase
-    detail: dict[str, Any] = {}  # what was answered, never a body
+    detail: dict[str, Any] = {}  # fields of the response, never its body
 
 
 class Recorder:
-    """Appends operations to a file; safe to use from several threads."""
+    """Appends operations to a file; thread-safe."""
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
-        """Begin an empty history."""
+        """Create an empty history."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._file = path.open("wb")
@@ -46,18 +46,18 @@ class Recorder:
             self._file.write(msgspec.json.encode(step) + b"\n")
 
     def operations(self) -> list[Operation]:
-        """Return the history as the file holds it."""
+        """Return the history so far."""
         with self._lock:
             self._file.flush()
         return list(read(self.path))
 
     def close(self) -> None:
-        """End the history."""
+        """Close the file."""
         self._file.close()
 
 
 def read(path: Path) -> Iterator[Operation]:
-    """Yield the steps of a history."""
+    """Yield the operations of a history."""
     decoder = msgspec.json.Decoder(Operation)
     with path.open("rb") as lines:
         yield from map(decoder.decode, lines)

@@ -1,4 +1,4 @@
-"""Requests that are sent all the time, to see how an API bears the loss of what it needs."""
+"""Probes: requests sent at a steady pace, to observe the API during an outage."""
 
 import threading
 import time
@@ -10,44 +10,44 @@ import httpx
 from chaos.clients.history import Recorder
 
 PROBE_S_MAX: Final = 30.0
-"""A request that takes longer counts as a hang."""
+"""Timeout of a request; a slower one counts as a hang."""
 
 INTERVAL_S: Final = 0.1
 CREATE_INTERVAL_S: Final = 0.5
-"""Each creation is a job that has to be run, beside the load that is measured."""
+"""Each created job runs next to the measured load, so creations are rarer."""
 
 
 class Prober:
-    """Asks each path in a thread of its own and writes down when, how long and what."""
+    """Sends each request in a thread of its own and records time, duration and response."""
 
     def __init__(
-        self, recorder: Recorder, url: str, key: str, asks: Mapping[str, Mapping[str, Any]]
+        self, recorder: Recorder, url: str, key: str, requests: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """`asks` maps a name to what `httpx.Client.request` takes."""
+        """Start the threads; `requests` maps a name to the arguments of `httpx.Client.request`."""
         self._recorder, self._url = recorder, url
         self._headers = {"authorization": f"Bearer {key}"}
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._ask, args=(name, ask), daemon=True)
-            for name, ask in asks.items()
+            threading.Thread(target=self._probe, args=(name, request), daemon=True)
+            for name, request in requests.items()
         ]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End all threads."""
+        """Stop all threads."""
         self._stop.set()
         for thread in self._threads:
             thread.join(PROBE_S_MAX + 1)
 
-    def _ask(self, name: str, ask: Mapping[str, Any]) -> None:
+    def _probe(self, name: str, request: Mapping[str, Any]) -> None:
         with httpx.Client(timeout=PROBE_S_MAX, headers=self._headers) as client:
-            creates = ask["method"] == "POST" and ask["url"] == "/v1/batches"
+            creates = request["method"] == "POST" and request["url"] == "/v1/batches"
             while not self._stop.wait(CREATE_INTERVAL_S if creates else INTERVAL_S):
                 asked_s = time.time()
-                content = {**ask, "url": self._url + ask["url"]}
+                content = {**request, "url": self._url + request["url"]}
                 try:
-                    answer = client.request(**content)
+                    response = client.request(**content)
                 except httpx.HTTPError:
                     self._recorder.record(name, "probe", name, "info", asked_s=asked_s, status=0)
                     continue
@@ -55,24 +55,23 @@ class Prober:
                     name,
                     "probe",
                     name,
-                    "ok" if answer.is_success else "fail",
+                    "ok" if response.is_success else "fail",
                     asked_s=asked_s,
-                    status=answer.status_code,
-                    retry_after="retry-after" in answer.headers,
-                    enveloped=answer.is_success or is_enveloped(answer),
-                    id=made_id(answer) if ask["method"] == "POST" else None,
+                    status=response.status_code,
+                    retry_after="retry-after" in response.headers,
+                    enveloped=response.is_success or is_error_envelope(response),
+                    id=_created_id(response) if request["method"] == "POST" else None,
                 )
 
 
-def made_id(answer: httpx.Response) -> str | None:
-    """Return the id of what a request created."""
-    return str(answer.json()["id"]) if answer.is_success else None
+def _created_id(response: httpx.Response) -> str | None:
+    return str(response.json()["id"]) if response.is_success else None
 
 
-def is_enveloped(answer: httpx.Response) -> bool:
-    """Whether an error comes in the wire's own form."""
+def is_error_envelope(response: httpx.Response) -> bool:
+    """Return whether an error response has the API's error format."""
     try:
-        error = answer.json()["error"]
+        error = response.json()["error"]
         return isinstance(error["message"], str) and "type" in error and "code" in error
     except (ValueError, KeyError, TypeError):
         return False

@@ -1,8 +1,9 @@
-"""What a drill is given."""
+"""What a drill receives."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from chaos.checkers.executions import Start
 from chaos.clients.client import Client
@@ -11,13 +12,15 @@ from chaos.errors import DrillError
 from chaos.installations.installation import Installation
 from chaos.installations.recording_upstream import RecordingUpstream
 from chaos.reports.measures import Measure
+from tenancy.api_keys import create_key
+from tenancy.tenants import create_tenant
 
 MODEL = "simulated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillContext:
-    """One trial: where it runs, from which seed, and how large it is."""
+    """One round of a drill: its installation, seed and size."""
 
     installation: Installation
     recorder: Recorder
@@ -28,26 +31,35 @@ class DrillContext:
     upstream: RecordingUpstream | None = None
 
     def starts(self, name: str) -> Callable[[], list[Start]]:
-        """Return what tells the executions of a job's items so far, by the name in their texts."""
+        """Return a function that reads the executions of items whose text starts with `name`."""
         upstream = self.recording()
         return lambda: upstream.starts(name)
 
     def recording(self) -> RecordingUpstream:
-        """Return the upstream that notes executions. Raises DrillError where there is none."""
+        """Return the recording upstream. Raises DrillError without one."""
         if self.upstream is None:
-            raise DrillError("this installation has no upstream that notes executions")
+            raise DrillError("this installation has no upstream that records executions")
         return self.upstream
 
     def client(self, name: str, *, host: str | None = None) -> Client:
-        """Return a client of one host, or of all in turn."""
+        """Return a client of one host, or of all hosts round-robin."""
         hosts = self.installation.hosts
         urls = [hosts[host].url] if host else [found.url for found in hosts.values()]
         return Client(name, urls, next(iter(hosts.values())).key, self.recorder)
 
+    def create_tenant_client(self, name: str) -> Client:
+        """Create another tenant and return a client with its key."""
+        with self.installation.engine.begin() as connection:
+            tenant = create_tenant(connection, f"{name}-{uuid4().hex[:8]}")
+            secret = create_key(connection, tenant, "chaos").secret
+        client = self.client(name)
+        client.key = secret
+        return client
+
     def size(self, full: int, quick: int) -> int:
-        """Return how much of something this trial has."""
+        """Return the size of a long run or of a quick one."""
         return full if self.long else quick
 
 
 Drill = Callable[[DrillContext], Iterable[Measure]]
-"""Yields what it finds when it finds it, so that nothing of it is lost when it breaks off."""
+"""Yields each measure as soon as it is known, so that none is lost when the drill aborts."""

@@ -1,4 +1,4 @@
-"""P12: a full disk stops acknowledgements, corrupts nothing, and clears by itself."""
+"""P12: a full disk stops acknowledgements, corrupts nothing, and recovers by itself."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -26,10 +26,10 @@ FOLDERS: Final = {
     "object store": "host-a/objects",
 }
 REFUSING: Final = frozenset({"database", "object store"})
-"""What an acknowledgement needs; behind a full log what was acknowledged waits in the outbox."""
+"""Disks that an acknowledgement needs; with a full log, acknowledged work waits in the outbox."""
 
-STILL_S: Final = 5.0
-"""Age of a job, many times what one takes here, that says that nothing goes on."""
+STALLED_S: Final = 5.0
+"""A job older than this is stalled; here a job takes a fraction of it."""
 
 REFILL_S: Final = 1.0
 UPLOAD: Final = "upload a file"
@@ -39,12 +39,12 @@ ITEMS: Final = 20
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
-    """Fill each disk in turn, hold it full, give the space back."""
+    """Fill each disk in turn, keep it full, and free the space."""
     client = context.client("disk")
     file_id = client.upload(
         f"disk-{context.seed}", input_lines(ITEMS, MODEL), time.monotonic() + 60
     )
-    asks: dict[str, Mapping[str, Any]] = {
+    requests: dict[str, Mapping[str, Any]] = {
         UPLOAD: {
             "method": "POST",
             "url": "/v1/files",
@@ -62,30 +62,32 @@ def run(context: DrillContext) -> Iterator[Measure]:
         },
     }
     for name, folder in FOLDERS.items():
-        yield from _fill(context, name, context.installation.spec.data / folder, asks)
-    for unhappy in database.unfinished_jobs(context.installation.engine):
-        context.note(f"not ended yet: {unhappy}")
+        yield from _fill(context, name, context.installation.spec.data / folder, requests)
+    for unfinished in database.unfinished_jobs(context.installation.engine):
+        context.note(f"not ended yet: {unfinished}")
     until_s = time.monotonic() + END_S_MAX
     yield check_files(context, "P12", CONTENT)
     yield from check_jobs(context, "P12", items=ITEMS, until_s=until_s)
 
 
 def _fill(
-    context: DrillContext, name: str, folder: Path, asks: Mapping[str, Mapping[str, Any]]
+    context: DrillContext, name: str, folder: Path, requests: Mapping[str, Mapping[str, Any]]
 ) -> list[Measure]:
     host = context.installation.hosts["a"]
-    prober = Prober(context.recorder, host.url, host.key, asks)
+    prober = Prober(context.recorder, host.url, host.key, requests)
     try:
         time.sleep(BEFORE_S)
         full_s = time.time()
-        _hold_full(folder, full_s + context.size(60, 15))
+        _keep_full(folder, full_s + context.size(60, 15))
         freed_s = time.time()
-        still = database.unfinished_count(context.installation.engine, full_s, freed_s - STILL_S)
-        took_s = _healthy_after(context, freed_s)
+        stalled = database.unfinished_count(
+            context.installation.engine, full_s, freed_s - STALLED_S
+        )
+        took_s = _seconds_to_healthy(context, freed_s)
     finally:
         prober.stop()
     history = context.recorder.operations()
-    seen = [p for path in asks for p in outages.probes(history, path) if p.asked_s >= full_s]
+    seen = [p for path in requests for p in outages.probes(history, path) if p.asked_s >= full_s]
     improper_refusals = outages.improper_refusals(seen, proper=(503, 507))
     refused = sum(not 200 <= probe.status < 300 and probe.answered_s <= freed_s for probe in seen)
     context.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
@@ -95,7 +97,7 @@ def _fill(
             what=f"{name} full: answers that are neither good nor 503 or 507",
             value=len(improper_refusals),
             size=len(seen),
-            evidence=outages.told(improper_refusals),
+            evidence=outages.describe_probes(improper_refusals),
         ),
         Measure(
             promise="P12",
@@ -123,7 +125,7 @@ def _fill(
         Measure(
             promise="P12",
             what=f"{name} full: jobs that stood still until there was space",
-            value=still,
+            value=stalled,
             limit=1,
             relation="report" if name in REFUSING else ">=",
             size=len(seen),
@@ -131,8 +133,8 @@ def _fill(
     ]
 
 
-def _hold_full(folder: Path, until_s: float) -> None:
-    """Keep a disk full until a moment: whoever frees some of it meanwhile gains nothing."""
+def _keep_full(folder: Path, until_s: float) -> None:
+    """Keep a disk full until a moment, also when a process frees some of it meanwhile."""
     free = disk.fill(folder)
     try:
         while (left_s := until_s - time.time()) > 0:
@@ -142,8 +144,8 @@ def _hold_full(folder: Path, until_s: float) -> None:
         free()
 
 
-def _healthy_after(context: DrillContext, freed_s: float) -> float:
-    """Return seconds from the moment of space until a job that was then created completed."""
+def _seconds_to_healthy(context: DrillContext, freed_s: float) -> float:
+    """Return seconds from the freed space until a new job has completed."""
     client = context.client("healthy")
     until_s = time.monotonic() + 2 * HEALTHY_S_MAX
     key = f"healthy-{freed_s}"

@@ -1,6 +1,6 @@
-"""A12 with vLLM: seconds from a kill -9 of its replica until the work goes on. Reported only.
+"""A12 with vLLM: seconds from a kill of its replica until work continues. Reported only.
 
-Most of it is vLLM's own start; `recovery` judges what is ours.
+Most of it is the start of vLLM; `recovery` measures Millrace's share.
 """
 
 import time
@@ -18,13 +18,13 @@ from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 MODEL: Final = "tiny-llama"
 ITEMS: Final = 60_000
-"""More than are done while it is watched; the rest is cancelled."""
+"""More than complete while the recovery is measured; the rest is cancelled."""
 OVER_S: Final = 3.0
 WATCHED_S: Final = 180.0
 
 
 def run(context: DrillContext) -> list[Measure]:
-    """Kill the only replica in the middle of a job, and sample how many items have ended."""
+    """Kill the only replica in the middle of a job, and sample the number of completed items."""
     installation = context.installation
     client = context.client("engine-recovery")
     until_s = time.monotonic() + 600
@@ -47,5 +47,5 @@ def run(context: DrillContext) -> list[Measure]:
     client.cancel(job["id"], time.monotonic() + 60)
     until_s = time.monotonic() + 180
     ended = database.await_jobs(installation.engine, client, [job["id"]], until_s)
-    done = EndedJob(ended[job["id"]], ITEMS, MAY_BE_CANCELLED, is_own_answer=None)
-    return [recovered, *reconcile_jobs(installation.engine, client, [done])]
+    ended_job = EndedJob(ended[job["id"]], ITEMS, MAY_BE_CANCELLED, is_own_answer=None)
+    return [recovered, *reconcile_jobs(installation.engine, client, [ended_job])]

@@ -1,6 +1,6 @@
-"""P9 in numbers: the intake that holds most leases is stopped for three of them, again and again.
+"""P9 in numbers: the intake with most leases is paused repeatedly for three lease durations.
 
-The other host takes every lease meanwhile, so each stop is as many trials as leases were lost.
+The other host takes every lease meanwhile, so one pause is as many trials as leases are lost.
 """
 
 import random
@@ -15,7 +15,8 @@ from chaos.faults.processes import pause
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
-from chaos.observations.role_counters import read_counters, refused, total_increase
+from chaos.observations.role_counters import read_counters, refused_writes, total_increase
+from chaos.observations.triggers import last_lease_event, lease_events
 from chaos.reports.measures import Measure
 from chaos.verification.lease_losses import (
     PausedRole,
@@ -26,12 +27,12 @@ from chaos.verification.lease_losses import (
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 ROLE: Final = "intake"
-STOPPED_S: Final = 3 * SESSION_S
-STOPS_MAX: Final = 20
+PAUSED_S: Final = 3 * SESSION_S
+PAUSES_MAX: Final = 20
 JOBS: Final = (60, 20)  # of a long run and a quick one
-WANTED: Final = (500, 20)
+LOSSES: Final = (500, 20)
 ITEMS: Final = 5_000
-"""Of each job; far more in all than the log takes at a time, so that most are never expanded."""
+"""Of each job; more in all than the log accepts at a time, so that most are never expanded."""
 
 HELD_S_MAX: Final = 60.0
 CREATED_S_MAX: Final = 120.0
@@ -39,22 +40,22 @@ ENDED_S_MAX: Final = 300.0
 
 
 def run(context: DrillContext) -> list[Measure]:
-    """Stop intakes until enough leases were lost; cancel the jobs and judge what they came to."""
+    """Pause intakes until enough leases are lost; then cancel and reconcile the jobs."""
     chance, engine = random.Random(context.seed), context.installation.engine
     client, until_s = context.client("leases"), time.monotonic() + CREATED_S_MAX
-    wanted, lost = context.size(*WANTED), 0
+    required, lost = context.size(*LOSSES), 0
     name = f"leases-{context.seed}"
     file_id = client.upload(f"file-{name}", input_lines(ITEMS, MODEL), until_s)
     job_ids = [
         client.create(f"{name}-{number}", file_id, until_s)["id"]
         for number in range(context.size(*JOBS))
     ]
-    stops: list[PausedRole] = []
-    refused_before = read_counters(context.installation, refused(ROLE))
-    while lost < wanted and len(stops) < STOPS_MAX:
+    pauses: list[PausedRole] = []
+    refused_before = read_counters(context.installation, refused_writes(ROLE))
+    while lost < required and len(pauses) < PAUSES_MAX:
         time.sleep(chance.uniform(0, 1))
-        stops.append(_stop(context, len(job_ids) // 2))
-        lost += len(leases_lost_during(database.lease_events(engine), stops[-1]))
+        pauses.append(_pause_holder(context, len(job_ids) // 2))
+        lost += len(leases_lost_during(lease_events(engine), pauses[-1]))
     until_s = time.monotonic() + ENDED_S_MAX
     for job_id in job_ids:
         client.cancel(job_id, until_s)
@@ -62,27 +63,29 @@ def run(context: DrillContext) -> list[Measure]:
     books = reconcile_jobs(
         engine, client, [EndedJob(job, ITEMS, MAY_BE_CANCELLED) for job in ended.values()]
     )
-    tried = total_increase(refused_before, read_counters(context.installation, refused(ROLE)))
-    found = [*check_paused_roles(context, stops, {ROLE: tried}), *books]
-    return require_losses(found, {ROLE: wanted})
+    refused = total_increase(
+        refused_before, read_counters(context.installation, refused_writes(ROLE))
+    )
+    found = [*check_paused_roles(context, pauses, {ROLE: refused}), *books]
+    return require_losses(found, {ROLE: required})
 
 
-def _stop(context: DrillContext, held_min: int) -> PausedRole:
-    """Stop the intake that holds most leases, `held_min` at least. Raises DrillError."""
-    engine, held = context.installation.engine, dict.fromkeys(context.installation.hosts, 0)
+def _pause_holder(context: DrillContext, least: int) -> PausedRole:
+    """Pause the intake with most leases, at least `least`. Raises DrillError."""
+    engine, lease_counts = context.installation.engine, dict.fromkeys(context.installation.hosts, 0)
 
     def holds_enough() -> bool:
-        for host in held:
-            held[host] = database.held_lease_count(engine, ROLE, f"host_{host}")
-        return max(held.values()) >= held_min
+        for host in lease_counts:
+            lease_counts[host] = database.held_lease_count(engine, ROLE, f"host_{host}")
+        return max(lease_counts.values()) >= least
 
-    wait_until(holds_enough, HELD_S_MAX, f"an intake with {held_min} leases")
-    host = max(held, key=lambda name: held[name])
-    began = database.last_lease_event(engine)
+    wait_until(holds_enough, HELD_S_MAX, f"an intake with {least} leases")
+    host = max(lease_counts, key=lambda name: lease_counts[name])
+    first = last_lease_event(engine)
     heal = require_target(pause(context.installation, f"{host}/{ROLE}"), f"{host}/{ROLE}")
     try:
-        time.sleep(STOPPED_S)
-        ended = database.last_lease_event(engine)
+        time.sleep(PAUSED_S)
+        last = last_lease_event(engine)
     finally:
         heal()
-    return PausedRole(host, ROLE, began, ended)
+    return PausedRole(host, ROLE, first, last)

@@ -1,7 +1,7 @@
-"""P11: with Postgres away every request ends within 10 s with 503, and service returns soon.
+"""P11: without Postgres every request ends within 10 s with 503, and service resumes soon after.
 
-So does readiness, which has to be good before each loss: one that stays bad would be right about
-every loss that follows.
+Readiness must change as well. It has to be good before each outage: a readiness that stays bad
+would be correct in every later outage.
 """
 
 import time
@@ -32,15 +32,15 @@ ANSWER_S_MAX: Final = 10.0
 RETURN_S_MAX: Final = 5.0
 FLIP_S_MAX: Final = 5.0
 BEFORE_S: Final = 2.0
-AFTER_S: Final = 6.0
+OBSERVED_S: Final = 6.0
 HEAL_S_MAX: Final = 60.0
 FIRST_S_MAX: Final = 60.0
 JOB_ITEMS: Final = 100
 JOB_S_MAX: Final = 60.0
-"""For a small job after each loss: every role has to be back for it to end."""
+"""For a small job after each outage, which needs every role."""
 
 CALLS_S_MAX: Final = 120.0
-"""For calls that were told to ask again; a record that was lost is sent again after a while."""
+"""For calls that were answered 202; a lost record is sent again after a while."""
 
 CONTENT: Final = b"{}\n"
 READY: Final = "/readyz"
@@ -59,7 +59,7 @@ _ONE_CHAT: Final = {
     "headers": _JSON,
 }
 
-ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
+REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     READY: {"method": "GET", "url": "/readyz"},
     ALIVE: {"method": "GET", "url": "/healthz"},
     LIST: {"method": "GET", "url": "/v1/batches"},
@@ -75,96 +75,101 @@ ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
-    """Take Postgres away in each way, and probe meanwhile."""
-    _call_each_once(context)
-    away_s = context.size(30, 11)
-    for name, (take_away, lasts_s) in _ways(context.installation, away_s).items():
-        yield from _lose(context, name, take_away, lasts_s)
+    """Make Postgres unavailable in each way while probes run."""
+    _warm_up(context)
+    outage_s = context.size(30, 11)
+    for name, (inject, duration_s) in _outages(context.installation, outage_s).items():
+        yield from _run_outage(context, name, inject, duration_s)
     yield check_files(context, "P11", CONTENT)
     until_s = time.monotonic() + CALLS_S_MAX
     yield from check_accepted_calls(context, "P11", body=CHAT_BODY, until_s=until_s)
 
 
-def _ways(installation: Installation, away_s: float) -> dict[str, tuple[Callable[[], Heal], float]]:
+def _outages(
+    installation: Installation, outage_s: float
+) -> dict[str, tuple[Callable[[], Heal], float]]:
     return {
         "immediate restart": (lambda: services.restart_immediately(installation, "postgres"), 0.0),
-        "stopped": (lambda: services.pause(installation, "postgres"), away_s),
+        "stopped": (lambda: services.pause(installation, "postgres"), outage_s),
         "black hole": (
             lambda: network.set_proxy_mode(installation, "postgres-a:blackhole"),
-            away_s,
+            outage_s,
         ),
-        "refused": (lambda: network.set_proxy_mode(installation, "postgres-a:refuse"), away_s / 2),
+        "refused": (
+            lambda: network.set_proxy_mode(installation, "postgres-a:refuse"),
+            outage_s / 2,
+        ),
         "connections taken": (
             lambda: connections.exhaust_connections(installation.addresses.database_url),
-            away_s,
+            outage_s,
         ),
     }
 
 
-def _call_each_once(context: DrillContext) -> None:
-    """A first call opens connections that later ones keep; that is not what is timed here."""
+def _warm_up(context: DrillContext) -> None:
+    """Send each request once: the first one opens connections, which is not measured here."""
     client = context.client("first calls", host="a")
 
-    def is_answered(ask: Mapping[str, Any]) -> bool:
-        content = {name: ask[name] for name in ask.keys() - {"method", "url"}}
-        answer = client.call(ask["method"], ask["url"], **content)
+    def is_answered(request: Mapping[str, Any]) -> bool:
+        content = {name: request[name] for name in request.keys() - {"method", "url"}}
+        answer = client.call(request["method"], request["url"], **content)
         return answer is not None and answer.is_success
 
-    for name, ask in ASKS.items():
-        wait_until(partial(is_answered, ask), FIRST_S_MAX, name)
+    for name, request in REQUESTS.items():
+        wait_until(partial(is_answered, request), FIRST_S_MAX, name)
 
 
-def _lose(
-    context: DrillContext, name: str, take_away: Callable[[], Heal], lasts_s: float
+def _run_outage(
+    context: DrillContext, name: str, inject: Callable[[], Heal], duration_s: float
 ) -> list[Measure]:
-    host, restarts = context.installation.hosts["a"], not lasts_s
-    lives = _lives(context.installation)
-    started_before = _started_s(context.installation.engine)
-    prober = Prober(context.recorder, host.url, host.key, ASKS)
+    host, restarts = context.installation.hosts["a"], not duration_s
+    before_pids = _role_pids(context.installation)
+    started_before = _postgres_started_s(context.installation.engine)
+    prober = Prober(context.recorder, host.url, host.key, REQUESTS)
 
     def is_back() -> bool:
-        started_s = _started_s(context.installation.engine)
+        started_s = _postgres_started_s(context.installation.engine)
         return started_s is not None and (started_s != started_before or not restarts)
 
     try:
         time.sleep(BEFORE_S)
         began_s = time.time()
-        give_back = require_target(take_away(), name)
+        heal = require_target(inject(), name)
         try:
-            time.sleep(lasts_s)
+            time.sleep(duration_s)
         finally:
-            give_back()
-        # What it takes to start again is its own; what comes after is ours.
+            heal()
+        # The start of Postgres is not measured; the recovery of the roles is.
         wait_until(is_back, HEAL_S_MAX, "a new Postgres" if restarts else "Postgres")
         healed_s = time.time()
-        time.sleep(AFTER_S)
+        time.sleep(OBSERVED_S)
     finally:
         prober.stop()
-    ended = sorted(lives - _lives(context.installation))
+    ended = sorted(before_pids - _role_pids(context.installation))
     seen = {
         path: [
             p
             for p in outages.probes(context.recorder.operations(), path)
             if p.asked_s > began_s - BEFORE_S
         ]
-        for path in ASKS
+        for path in REQUESTS
     }
     return [
-        *_judge(name, seen, healed_s),
+        *_check_requests(name, seen, healed_s),
         *check_readiness(name, seen[READY], began_s, healed_s, must_flip=not restarts),
         Measure(
             promise="P11",
             what=f"{name}: roles that ended",
             value=len(ended),
-            size=len(lives),
+            size=len(before_pids),
             evidence=", ".join(role for role, _ in ended),
         ),
-        *_small_job(context, name),
+        *_run_small_job(context, name),
     ]
 
 
-def _started_s(engine: sa.Engine) -> float | None:
-    """Return when Postgres started, past the proxies; None while it serves nobody."""
+def _postgres_started_s(engine: sa.Engine) -> float | None:
+    """Return when Postgres started, without proxies; None while it is unavailable."""
     query = sa.text("SELECT extract(epoch FROM pg_postmaster_start_time())")
     try:
         with engine.connect() as connection:
@@ -173,8 +178,8 @@ def _started_s(engine: sa.Engine) -> float | None:
         return None
 
 
-def _lives(installation: Installation) -> set[tuple[str, int]]:
-    """Return every role of every host with its process."""
+def _role_pids(installation: Installation) -> set[tuple[str, int]]:
+    """Return every role of every host with its process id."""
     return {
         (f"{host.name}/{role}", pid)
         for host in installation.hosts.values()
@@ -182,12 +187,12 @@ def _lives(installation: Installation) -> set[tuple[str, int]]:
     }
 
 
-def _small_job(context: DrillContext, name: str) -> list[Measure]:
+def _run_small_job(context: DrillContext, name: str) -> list[Measure]:
     client, engine = context.client(f"after {name}"), context.installation.engine
     key = f"{name.replace(' ', '-')}-{context.seed}"
     began_s = time.monotonic()
     until_s = began_s + JOB_S_MAX
-    books, took_s = [], float("inf")
+    reconciled, took_s = [], float("inf")
     try:
         file_id = client.upload(f"file-{key}", input_lines(JOB_ITEMS, MODEL), until_s)
         job_id = client.create(key, file_id, until_s)["id"]
@@ -197,7 +202,7 @@ def _small_job(context: DrillContext, name: str) -> list[Measure]:
         job = database.await_jobs(engine, client, [job_id], until_s)[job_id]
         if job["status"] == "completed":
             took_s = round(time.monotonic() - began_s, 2)
-        books = reconcile_jobs(engine, client, [EndedJob(job, JOB_ITEMS)])
+        reconciled = reconcile_jobs(engine, client, [EndedJob(job, JOB_ITEMS)])
     return [
         Measure(
             promise="P11",
@@ -207,15 +212,15 @@ def _small_job(context: DrillContext, name: str) -> list[Measure]:
             limit=JOB_S_MAX,
             size=JOB_ITEMS,
         ),
-        *books,
+        *reconciled,
     ]
 
 
-def _judge(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Measure]:
+def _check_requests(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Measure]:
     calls = [probe for path in CALLS for probe in seen[path]]
     improper_refusals = outages.improper_refusals(calls)
     back_s = max(
-        _never(outages.seconds_to_response(seen[path], healed_s, good=True)) for path in CALLS
+        _or_infinite(outages.seconds_to_response(seen[path], healed_s, good=True)) for path in CALLS
     )
     return [
         Measure(
@@ -223,7 +228,7 @@ def _judge(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Mea
             what=f"{name}: answers that are neither good nor a proper 503",
             value=len(improper_refusals),
             size=len(calls),
-            evidence=outages.told(improper_refusals),
+            evidence=outages.describe_probes(improper_refusals),
         ),
         Measure(
             promise="P11",
@@ -252,16 +257,16 @@ def _judge(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Mea
 def check_readiness(
     name: str, seen: Sequence[Probe], began_s: float, healed_s: float, *, must_flip: bool
 ) -> list[Measure]:
-    """Judge one loss, which was beginning at `began_s`: good before it, bad in it, good after it.
+    """Check one outage that started by `began_s`: readiness is good, then bad, then good.
 
-    A restart may be over before anybody asks, so `must_flip` is False there.
+    A restart may end before the next probe, so `must_flip` is False for it.
     """
     flip_s = outages.seconds_to_response(seen, began_s, good=False)
     flip = Measure(
         promise="P11",
         what=f"{name}: until readiness says so",
         unit="s",
-        value=round(_never(flip_s), 2),
+        value=round(_or_infinite(flip_s), 2),
         limit=FLIP_S_MAX,
         size=len(seen),
     )
@@ -278,12 +283,12 @@ def check_readiness(
             promise="P11",
             what=f"{name}: from heal to readiness",
             unit="s",
-            value=round(_never(back_s), 2),
+            value=round(_or_infinite(back_s), 2),
             limit=RETURN_S_MAX,
             size=len(seen),
         ),
     ]
 
 
-def _never(seconds: float | None) -> float:
+def _or_infinite(seconds: float | None) -> float:
     return float("inf") if seconds is None else seconds

@@ -1,4 +1,4 @@
-"""P3: what a kill -9 of a replica or a batcher makes run again, counted where it runs."""
+"""P3: re-executions after a kill of a replica or a batcher, counted by the upstream."""
 
 import random
 import time
@@ -23,25 +23,27 @@ from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 BATCH_ITEMS: Final = 100
 IN_FLIGHT_MAX: Final = {"gpu-consumer": 3 * BATCH_ITEMS, "batcher": 4 * BATCH_ITEMS}
-"""Executions that one death may repeat: two granted batches and what the engine runs; of a batcher
-also what is dispatched within a commit interval, here less than a batch."""
+"""Executions that one death may repeat: two granted batches and the running one; for a batcher also
+the items dispatched within a commit interval, here less than a batch.
+"""
 
 GAP: Final = (2.0, 2.5)
-"""Times so many begin from when a role works again until its next death: more than may be repeated,
-or too much could not show."""
+"""Times `IN_FLIGHT_MAX` executions start between a role's recovery and its next death. More than
+may be repeated, so that an excess is visible.
+"""
 
 ITEMS_A_KILL: Final = {"gpu-consumer": 900, "batcher": 2000}
-"""The replica goes on while its batcher is away, and nothing goes on without the replica."""
+"""The replica continues without its batcher, but nothing runs without the replica."""
 
 JOIN_S: Final = {"gpu-consumer": 0.0, "batcher": SESSION_S}
-"""From a process' start until it certainly works; of a replica, its progress tells that."""
+"""From a process's start until it certainly works; progress shows that for a replica."""
 
 JOB_S_MAX: Final = 400.0
 MODEL: Final = "small"
 
 
 def run(context: DrillContext) -> list[Measure]:
-    """Kill one role again and again in the middle of a job; count executions after each kill."""
+    """Kill one role repeatedly in the middle of a job; count re-executions after each kill."""
     chance = random.Random(context.seed)
     role = ("gpu-consumer", "batcher")[context.seed % 2]
     name = f"rework-{context.seed}"
@@ -58,13 +60,13 @@ def run(context: DrillContext) -> list[Measure]:
     for _ in range(kills):
         gap = round(IN_FLIGHT_MAX[role] * chance.uniform(*GAP))
         _await_work(context, role, seen, gap, items)
-        if begun(seen()) == items:
+        if started_items(seen()) == items:
             context.note(f"only {len(killed_s)} kills: the work is done")
             break
         killed_s.append(time.time())
         require_target(kill(context.installation, f"a/{role}"), f"a/{role}")
     _await_work(context, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
-    client.cancel(job["id"], until_s)  # what a kill repeats has come; the rest tells nothing
+    client.cancel(job["id"], until_s)  # the repeated work is done; the rest is not measured
     ended = database.await_jobs(context.installation.engine, client, [job["id"]], until_s)
     if not killed_s:
         raise DrillError("the work was done before the first kill")
@@ -88,27 +90,27 @@ def run(context: DrillContext) -> list[Measure]:
         size=len(again),
         evidence=str(again),
     )
-    done = EndedJob(ended[job["id"]], items, MAY_BE_CANCELLED, content, is_echo_answer)
-    books = reconcile_jobs(context.installation.engine, client, [done])
-    return [*each, middle, *books]
+    ended_job = EndedJob(ended[job["id"]], items, MAY_BE_CANCELLED, content, is_echo_answer)
+    reconciled = reconcile_jobs(context.installation.engine, client, [ended_job])
+    return [*each, middle, *reconciled]
 
 
-def begun(starts: Iterable[Start]) -> int:
-    """Return how many items have begun, however often."""
+def started_items(starts: Iterable[Start]) -> int:
+    """Return how many different items have started."""
     return len({start.item for start in starts})
 
 
 def _await_work(
     context: DrillContext, role: str, seen: Callable[[], list[Start]], count: int, items: int
 ) -> None:
-    """Wait until a role works and `count` executions more have begun, or all items have."""
+    """Wait until a role works and `count` more executions have started, or all items have."""
     before = len(seen())
     context.installation.hosts["a"].pid(role, JOB_S_MAX)
     from_s = time.monotonic() + JOIN_S[role]
 
-    def is_time() -> bool:
+    def has_enough() -> bool:
         found = seen()
         has_worked = time.monotonic() >= from_s and len(found) >= before + count
-        return has_worked or begun(found) == items
+        return has_worked or started_items(found) == items
 
-    wait_until(is_time, JOB_S_MAX, "progress")
+    wait_until(has_enough, JOB_S_MAX, "progress")

@@ -1,8 +1,7 @@
-"""P1, P2, P4, P5 and P6: clients create jobs while everything else goes wrong at random.
+"""P1, P2, P4, P5 and P6: clients create jobs while faults are injected at random.
 
-1. Clients and watchers begin. 2. The plan of the seed runs. 3. Everything is healed. 4. Whatever
-was acknowledged must end: a job that does not has lost its items. 5. History, rows and files are
-judged.
+1. Clients and watchers start. 2. The seed's plan runs. 3. All faults are healed. 4. Every
+acknowledged job must end: one that does not has lost items. 5. History, rows and files are checked.
 """
 
 import random
@@ -15,11 +14,12 @@ from typing import Any, Final
 
 from chaos.checkers.acceptance import acknowledged_ids, conflicting_ids, missing_or_unfinished
 from chaos.checkers.end_states import ALL_SUCCEED, CANCELLED, MAY_BE_CANCELLED, EndStates
-from chaos.clients.client import TERMINAL, Client, Watchers, input_lines
+from chaos.clients.client import TERMINAL, Client, input_lines
+from chaos.clients.watchers import Watchers
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
-from chaos.faults.injector import FaultInjector, kinds
-from chaos.faults.plan import plan
+from chaos.faults.injector import FaultInjector, fault_kinds
+from chaos.faults.plan import plan_faults
 from chaos.installations.settings import FINALISER_LEASE_S
 from chaos.observations import database
 from chaos.reports.measures import Measure
@@ -31,40 +31,42 @@ HEALED_S_MAX: Final = 600.0
 CANCELLED_SHARE: Final = 0.15
 CREATIONS: Final = ("create", "upload", "call")
 APPLIED_SHARE: Final = 0.8
-"""Of the faults of a plan; a few meet a process that another has just killed."""
+"""Of the faults of a plan; a few target a process that another fault has just killed."""
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
     """Run one storm."""
     duration_s = context.size(120, 60)
     installation = context.installation
-    faults = plan(
+    faults = plan_faults(
         context.seed,
-        kinds(tuple(installation.hosts), FINALISER_LEASE_S),
+        fault_kinds(tuple(installation.hosts), FINALISER_LEASE_S),
         duration_s=duration_s,
         gap_s=(1, 5) if context.long else (1, 4),
     )
     jobs = JobCreator(context, duration_s)
-    lookers = [context.client(f"watcher-{name}", host=name) for name in installation.hosts]
+    clients = [context.client(f"watcher-{name}", host=name) for name in installation.hosts]
     injector = FaultInjector(installation, faults, context.recorder)
     calls = DurableCalls(context)
-    with Watchers(lookers) as watchers:
+    with Watchers(clients) as watchers:
         with _injecting(injector), calls:
             jobs.run(watchers)
         planned = Counter(fault.kind for fault in faults)
-        context.note(f"healed; {len(jobs.sizes)} jobs; faults: {told(planned, injector.hits)}")
-        healed_s = injector.healed_s  # clients may have insisted for long since then
+        context.note(
+            f"healed; {len(jobs.sizes)} jobs; faults: {describe_hits(planned, injector.hits)}"
+        )
+        healed_s = injector.healed_s  # clients may have retried for long since then
         accepted = set(acknowledged_ids(context.recorder.operations()).values()) | jobs.sizes.keys()
         end = context.client("end")
         ended = database.await_jobs(
             installation.engine, end, accepted, healed_s + HEALED_S_MAX, note=context.note
         )
-        is_over = all(job["status"] in TERMINAL for job in ended.values())
-        took_s = time.monotonic() - healed_s if is_over else float("inf")
-    for unhappy in database.unfinished_jobs(installation.engine):
-        context.note(f"stuck: {unhappy}")
+        all_terminal = all(job["status"] in TERMINAL for job in ended.values())
+        took_s = time.monotonic() - healed_s if all_terminal else float("inf")
+    for unfinished in database.unfinished_jobs(installation.engine):
+        context.note(f"stuck: {unfinished}")
     yield from check_faults(planned, injector.hits, injector.failures, injector.unhealed)
-    yield from _judge_acceptance(context, jobs, calls, took_s)
+    yield from _check_acceptance(context, jobs, calls, took_s)
     reader = context.client("reader")
     yield from reconcile_jobs(installation.engine, reader, jobs.ended(ended))
     yield from check_calls(installation.engine, reader, "P1", calls.bodies, healed_s + HEALED_S_MAX)
@@ -72,9 +74,9 @@ def run(context: DrillContext) -> Iterator[Measure]:
 
 @contextmanager
 def _injecting(injector: FaultInjector) -> Iterator[None]:
-    """Run a plan during a block, to the last cure even if the block breaks off.
+    """Run a plan during a block, up to the last healing, also when the block raises an Exception.
 
-    An interrupt does not wait for it: it ends the whole installation.
+    An interrupt does not wait: it ends the whole installation.
     """
     injector.start()
     try:
@@ -85,8 +87,8 @@ def _injecting(injector: FaultInjector) -> Iterator[None]:
     injector.join()
 
 
-def told(planned: Mapping[str, int], hits: Mapping[str, int]) -> str:
-    """Return how many faults of each kind hit somebody, of how many."""
+def describe_hits(planned: Mapping[str, int], hits: Mapping[str, int]) -> str:
+    """Return how many faults of each kind hit a target, of how many planned."""
     return ", ".join(f"{kind} {hits.get(kind, 0)} of {planned[kind]}" for kind in sorted(planned))
 
 
@@ -96,7 +98,7 @@ def check_faults(
     no_target: Sequence[str],
     unhealed: Sequence[str],
 ) -> list[Measure]:
-    """Say how much of a plan came true: a storm that hit nobody proves nothing.
+    """Report how much of a plan was applied: a storm without hits proves nothing.
 
     `planned` and `hits` are numbers by kind.
     """
@@ -108,7 +110,7 @@ def check_faults(
             value=sum(not hits.get(kind) for kind in planned),
             relation="report",
             size=len(planned),
-            evidence=told(planned, hits),
+            evidence=describe_hits(planned, hits),
         ),
         Measure(
             promise="P1",
@@ -130,25 +132,25 @@ def check_faults(
 
 
 class JobCreator:
-    """Clients that create jobs through a storm."""
+    """Clients that create jobs throughout a storm."""
 
     def __init__(self, context: DrillContext, duration_s: float) -> None:
-        """Nothing is created yet."""
-        self._setting, self._duration_s = context, duration_s
+        """Prepare; `run` starts the clients."""
+        self._context, self._duration_s = context, duration_s
         self.sizes: dict[str, int] = {}  # job to its items
         self.sent: dict[str, bytes] = {}  # file to its content
         self.failures: list[str] = []
-        self._ends: dict[str, EndStates] = {}  # of jobs that were cancelled, or may have been
+        self._ends: dict[str, EndStates] = {}  # of jobs that are or may be cancelled
 
     def ended(self, found: Mapping[str, Mapping[str, Any]]) -> list[EndedJob]:
-        """Return each job that a client knows, as it was found, and how it had to end."""
+        """Return each job that a client knows, with its allowed ends."""
         return [
             EndedJob(found[job_id], size, self._ends.get(job_id, ALL_SUCCEED))
             for job_id, size in self.sizes.items()
         ]
 
     def run(self, watchers: Watchers) -> None:
-        """Create jobs for as long as the storm lasts; return when every client knows its jobs."""
+        """Create jobs throughout the storm; return when every client knows its jobs."""
         threads = [
             threading.Thread(target=self._create, args=(number, watchers), daemon=True)
             for number in range(4)
@@ -159,20 +161,20 @@ class JobCreator:
             thread.join()
 
     def _create(self, number: int, watchers: Watchers) -> None:
-        context = self._setting
+        context = self._context
         chance = random.Random(f"{context.seed}-{number}")
         client = context.client(f"client-{number}")
-        began_s = time.monotonic()
-        until_s = began_s + self._duration_s + HEALED_S_MAX
-        for turn in range(context.size(60, 20)):
+        started_s = time.monotonic()
+        until_s = started_s + self._duration_s + HEALED_S_MAX
+        for count in range(context.size(60, 20)):
             wait_s = chance.uniform(0.5, 4.0)
             size = chance.choice((1, 20, 100, 300, 800))
-            if time.monotonic() + wait_s > began_s + self._duration_s:
+            if time.monotonic() + wait_s > started_s + self._duration_s:
                 return
             time.sleep(wait_s)
-            key = f"{context.seed}-{number}-{turn}"
+            key = f"{context.seed}-{number}-{count}"
             try:
-                job = self._one(client, key, size, until_s)
+                job = self._create_job(client, key, size, until_s)
                 watchers.add(job["id"])
                 if chance.random() < CANCELLED_SHARE:
                     time.sleep(chance.uniform(0.1, 2.0))
@@ -180,7 +182,7 @@ class JobCreator:
             except DrillError as failure:
                 self.failures.append(str(failure))
 
-    def _one(self, client: Client, key: str, size: int, until_s: float) -> dict[str, Any]:
+    def _create_job(self, client: Client, key: str, size: int, until_s: float) -> dict[str, Any]:
         content = input_lines(size, MODEL)
         file_id = client.upload(f"file-{key}", content, until_s)
         self.sent[file_id] = content
@@ -189,18 +191,18 @@ class JobCreator:
         return job
 
     def cancel(self, client: Client, job_id: str, until_s: float) -> None:
-        """Cancel a job, and remember what that may make of it, whatever is answered."""
+        """Cancel a job, and record its allowed ends, whatever the response."""
         self._ends[job_id] = MAY_BE_CANCELLED
         if client.cancel(job_id, until_s) is not None:
             self._ends[job_id] = CANCELLED
 
 
-def _judge_acceptance(
+def _check_acceptance(
     context: DrillContext, jobs: JobCreator, calls: DurableCalls, took_s: float
 ) -> list[Measure]:
     history = list(context.recorder.operations())
     accepted = acknowledged_ids(history)
-    broken = missing_or_unfinished(
+    lost = missing_or_unfinished(
         accepted.values(), database.job_states(context.installation.engine), TERMINAL
     )
     files = dict.fromkeys(acknowledged_ids(history, "upload").values(), b"") | jobs.sent
@@ -214,9 +216,9 @@ def _judge_acceptance(
         Measure(
             promise="P1",
             what="acknowledged jobs missing or not terminal 600 s after heal",
-            value=len(broken),
+            value=len(lost),
             size=len(accepted),
-            evidence="; ".join(f"{job}: {state}" for job, state in list(broken.items())[:5]),
+            evidence="; ".join(f"{job}: {state}" for job, state in list(lost.items())[:5]),
         ),
         check_contents(context, "P1", files),
         Measure(

@@ -1,1 +1,1 @@
-"""What goes wrong on purpose: each module applies one kind of fault and returns its cure."""
+"""Faults: each module injects one kind and returns the function that heals it."""

@@ -1,4 +1,4 @@
-"""All of Postgres' connections are taken: whoever needs a new one meets "too many clients"."""
+"""Takes all connections of Postgres: new ones fail with "too many clients"."""
 
 import contextlib
 import time
@@ -24,11 +24,11 @@ _END_OTHERS: Final = sa.text(
 
 
 def exhaust_connections(database_url: str) -> Heal:
-    """Take every connection, those that are kept for superusers too, and hold them.
+    """Take and hold every connection, including those reserved for superusers.
 
-    A pool would go on with the connections that it has, so these are ended: what they leave is
-    taken before their owners get it again, or in the next round. Needs a superuser. Raises
-    DrillError when others still have some after `TAKE_S_MAX`.
+    A pool would keep using its connections, so they are terminated, and the freed ones are taken
+    before their owners reconnect, or in the next round. Needs a superuser. Raises DrillError when
+    other clients still have connections after `TAKE_S_MAX`.
     """
     settings = DatabaseSettings.model_validate(
         {"url": database_url, "pool_size": CONNECTIONS_MAX, "connect_timeout_s": 2}
@@ -36,28 +36,28 @@ def exhaust_connections(database_url: str) -> Heal:
     engine = create_engine(settings, application_name=NAME)
     with contextlib.ExitStack() as taken:
         taken.callback(engine.dispose)
-        _take_until_alone(lambda: taken.enter_context(engine.connect()))
+        _take_until_exclusive(lambda: taken.enter_context(engine.connect()))
         return taken.pop_all().close
 
 
-def _take_until_alone(connect: Callable[[], sa.Connection]) -> None:
-    asking = connect().execution_options(isolation_level="AUTOCOMMIT")
-    held = [asking]
+def _take_until_exclusive(connect: Callable[[], sa.Connection]) -> None:
+    admin = connect().execution_options(isolation_level="AUTOCOMMIT")
+    connections = [admin]
     deadline_s = time.monotonic() + TAKE_S_MAX
-    rounds_alone = 0
-    while rounds_alone < 2:  # the second one takes what was free at the end of the first
-        _take_free(connect, held)
-        others = asking.execute(_END_OTHERS, {"name": NAME}).scalar_one()
-        rounds_alone = 0 if others else rounds_alone + 1
+    exclusive_rounds = 0
+    while exclusive_rounds < 2:  # the second takes connections freed by the first
+        _take_free(connect, connections)
+        others = admin.execute(_END_OTHERS, {"name": NAME}).scalar_one()
+        exclusive_rounds = 0 if others else exclusive_rounds + 1
         if time.monotonic() > deadline_s:
             raise DrillError("others still have connections to Postgres")
-        time.sleep(_PAUSE_S)  # a backend that was ended leaves its place a moment later
+        time.sleep(_PAUSE_S)  # a terminated backend frees its slot a moment later
 
 
-def _take_free(connect: Callable[[], sa.Connection], held: list[sa.Connection]) -> None:
-    while len(held) < CONNECTIONS_MAX:
+def _take_free(connect: Callable[[], sa.Connection], connections: list[sa.Connection]) -> None:
+    while len(connections) < CONNECTIONS_MAX:
         try:
-            held.append(connect())
+            connections.append(connect())
         except DATABASE_AWAY:
             return
     raise DrillError(f"this Postgres has more than {CONNECTIONS_MAX} connections")

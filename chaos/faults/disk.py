@@ -1,4 +1,4 @@
-"""A full disk: a small tmpfs below a service's folder, filled to the last byte."""
+"""A full disk: a small tmpfs on a service's folder, filled to the last byte."""
 
 import os
 import subprocess
@@ -9,11 +9,11 @@ from chaos.faults.healing import Heal
 
 _COMMAND_S_MAX = 20.0
 _FILLER = "filler"
-_PIECE = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 
 
 def mount(folder: Path, size_mb: int) -> Heal:
-    """Put a tmpfs on `folder`. Raises DrillError where that is not permitted."""
+    """Mount a tmpfs on `folder`. Raises DrillError where that is not permitted."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ("-t", "tmpfs", "-o", f"size={size_mb}m,mode=0755", "tmpfs", str(folder))
     found = subprocess.run(
@@ -26,7 +26,7 @@ def mount(folder: Path, size_mb: int) -> Heal:
 
 
 def unmount(folder: Path) -> None:
-    """Take a disk away again, whoever still has files of it open. Raises DrillError."""
+    """Unmount a disk, even with open files. Raises DrillError."""
     found = subprocess.run(
         ("umount", "-l", str(folder)),
         capture_output=True,
@@ -39,19 +39,16 @@ def unmount(folder: Path) -> None:
 
 
 def fill(folder: Path) -> Heal:
-    """Take all space that is left, also what was freed since it was last taken.
-
-    The cure gives all of it back.
-    """
+    """Allocate all free space, including space freed since the last call; healing frees it."""
     filler = folder / _FILLER
     descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    piece = _PIECE
+    size = _CHUNK_BYTES
     try:
-        while piece:
+        while size:
             try:
-                os.write(descriptor, b"\0" * piece)
+                os.write(descriptor, b"\0" * size)
             except OSError:
-                piece //= 2
+                size //= 2
     finally:
         os.close(descriptor)
 

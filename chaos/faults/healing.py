@@ -1,4 +1,4 @@
-"""What ends a fault."""
+"""Functions that heal a fault."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,15 @@ Heal = Callable[[], None]
 
 
 def already_healed() -> None:
-    """The fault was over as it happened."""
+    """Heal a fault that ended when it was injected."""
 
 
 def no_target() -> None:
-    """The fault met nobody, as a kill of a process that was dead: nothing was tried."""
+    """Mark a fault that hit nothing, such as a kill of a dead process."""
 
 
 def require_target(heal: Heal, target: str) -> Heal:
-    """Return the cure of a fault that a drill is about. Raises DrillError when it was `no_target`."""
+    """Return `heal`. Raises DrillError when the fault hit nothing."""
     if heal is no_target:
-        raise DrillError(f"{target} was not there to be struck")
+        raise DrillError(f"{target} was not running")
     return heal

@@ -1,4 +1,4 @@
-"""Carries a plan out: applies each fault at its time, and heals it at its end."""
+"""Injects the faults of a plan at their times and heals each at its end."""
 
 import heapq
 import threading
@@ -33,7 +33,7 @@ FAULTS: Final[Mapping[str, Apply]] = {
 }
 
 _EXPECTED: Final = (DrillError, KafkaException, MillraceError, OSError, psutil.Error)
-"""What a fault may meet in the middle of others."""
+"""Errors that a fault may raise while other faults are active."""
 
 _TOPICS: Final = ("requests", "batches", "results")
 _FATAL_ROLES: Final = (
@@ -47,12 +47,12 @@ _FATAL_ROLES: Final = (
 )
 
 
-def kinds(hosts: Sequence[str], lease_s: float) -> list[FaultKind]:
-    """Return what a storm may draw on an installation of these hosts."""
+def fault_kinds(hosts: Sequence[str], lease_s: float) -> list[FaultKind]:
+    """Return the kinds of faults that a storm may draw on these hosts."""
 
     def members(topic: str) -> list[str]:
-        """Return whom a rewind stops and lets go on."""
-        _, _, role = redelivery.topics_of(redelivery.POOL)[topic]
+        """Return the members that a rewind pauses."""
+        _, _, role = redelivery.consumed_topics(redelivery.POOL)[topic]
         return [f"{host}/{role}" for host in hosts]
 
     roles = tuple(f"{host}/{role}" for host in hosts for role in _FATAL_ROLES)
@@ -66,7 +66,7 @@ def kinds(hosts: Sequence[str], lease_s: float) -> list[FaultKind]:
     return [
         FaultKind(name="kill", targets=roles, weight=5),
         FaultKind(name="pause", targets=roles, lasts_s=(lease_s, 3 * lease_s), weight=4),
-        FaultKind(name="network", targets=routes, places=_route, lasts_s=(1, 6), weight=4),
+        FaultKind(name="network", targets=routes, resources=_route, lasts_s=(1, 6), weight=4),
         FaultKind(name="postgres-restart", targets=("postgres",), weight=1, times_max=3),
         FaultKind(
             name="postgres-pause", targets=("postgres",), lasts_s=(1, 5), weight=0.7, times_max=2
@@ -75,7 +75,7 @@ def kinds(hosts: Sequence[str], lease_s: float) -> list[FaultKind]:
             name="broker-kill", targets=("kafka-1",), lasts_s=(0.1, 5), weight=1, times_max=2
         ),
         FaultKind(name="publish-again", targets=_TOPICS, weight=1),
-        FaultKind(name="rewind", targets=_TOPICS, places=members, weight=0.7, times_max=1),
+        FaultKind(name="rewind", targets=_TOPICS, resources=members, weight=0.7, times_max=1),
         FaultKind(name="lose-records", targets=_TOPICS, weight=0.7, times_max=1),
     ]
 
@@ -90,38 +90,38 @@ class FaultInjector:
     def __init__(
         self, installation: Installation, faults: Sequence[Fault], recorder: Recorder
     ) -> None:
-        """Nothing happens yet."""
+        """Prepare the thread; `start` starts it."""
         self._installation, self._faults, self._recorder = installation, faults, recorder
         self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
         self.hits: Counter[str] = Counter()  # by kind
-        self.failures: list[str] = []  # faults that hit nobody, and why
+        self.failures: list[str] = []  # faults that hit nothing, and why
         self.unhealed: list[str] = []
-        self.healed_s = float("inf")  # monotonic; when the last fault was healed
+        self.healed_s = float("inf")  # monotonic time when the last fault was healed
 
     def start(self) -> None:
-        """Begin the plan now."""
+        """Start the plan now."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until every fault has been healed."""
+        """Wait until every fault is healed."""
         self._thread.join()
 
     def _run(self) -> None:
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         heals: list[tuple[float, int, str, Heal]] = []
         try:
             for number, fault in enumerate(self._faults):
-                self._heal(heals, began_s, fault.at_s)
-                time.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+                self._heal(heals, started_s, fault.at_s)
+                time.sleep(max(0.0, started_s + fault.at_s - time.monotonic()))
                 name = f"{fault.kind} {fault.target}"
                 heal = self._apply(fault, name)
                 if heal is not None:
                     self.hits[fault.kind] += 1
                     heapq.heappush(heals, (fault.ends_s, number, name, heal))
-                # One that takes long to apply puts off the rest, which would else end as it begins.
-                began_s = max(began_s, time.monotonic() - fault.at_s)
-        finally:  # or what is stopped would stay so, and be taken for what it is not
-            self._heal(heals, began_s, float("inf"))
+                # A fault that is slow to inject delays the rest; else they would end at once.
+                started_s = max(started_s, time.monotonic() - fault.at_s)
+        finally:  # paused processes must not outlive the plan
+            self._heal(heals, started_s, float("inf"))
             self.healed_s = time.monotonic()
 
     def _apply(self, fault: Fault, name: str) -> Heal | None:
@@ -132,7 +132,7 @@ class FaultInjector:
             self._fail(name, type(failure).__name__)
             return None
         if heal is no_target:
-            self._fail(name, "nobody there")
+            self._fail(name, "no target")
             return None
         self._recorder.record("nemesis", "fault", name, "ok")
         return heal
@@ -142,14 +142,14 @@ class FaultInjector:
         self.failures.append(f"{name}: {reason}")
 
     def _heal(
-        self, heals: list[tuple[float, int, str, Heal]], began_s: float, until_s: float
+        self, heals: list[tuple[float, int, str, Heal]], started_s: float, until_s: float
     ) -> None:
         while heals and heals[0][0] <= until_s:
             ends_s, _, name, heal = heapq.heappop(heals)
-            time.sleep(max(0.0, began_s + ends_s - time.monotonic()))
+            time.sleep(max(0.0, started_s + ends_s - time.monotonic()))
             try:
                 heal()
-            except Exception as failure:  # noqa: BLE001  the others still have to be healed
+            except Exception as failure:  # noqa: BLE001  heal the other faults as well
                 self._recorder.record(
                     "nemesis", "heal", name, "fail", reason=type(failure).__name__
                 )

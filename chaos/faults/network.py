@@ -1,4 +1,4 @@
-"""TCP faults between a host and a service; a target is `route:mode`, e.g. `kafka-a:blackhole`."""
+"""TCP faults between a host and a service. A target is `route:mode`: `kafka-a:blackhole`."""
 
 from typing import cast
 
@@ -8,7 +8,7 @@ from chaos.installations.proxy import Mode
 
 
 def set_proxy_mode(installation: Installation, target: str) -> Heal:
-    """Put a route into a mode of the proxy, or cut its connections off once (`reset`)."""
+    """Set the mode of a proxy route, or reset its connections once (`reset`)."""
     route, _, mode = target.partition(":")
     if mode == "reset":
         installation.proxy.reset(route)

@@ -1,4 +1,4 @@
-"""What goes wrong when: drawn from a seeded generator, so that a seed repeats its plan."""
+"""Fault schedules, drawn from a seeded generator: a seed repeats its schedule."""
 
 import random
 from collections.abc import Callable, Collection, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _DRAWS_MAX: Final = 100
-"""For a kind that every plan has; one whose faults fit nowhere is left out."""
+"""Attempts to place a kind that every plan has; a kind that fits nowhere is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +15,10 @@ class FaultKind:
 
     name: str
     targets: tuple[str, ...]
-    places: Callable[[str], Collection[str]] = lambda target: (target,)
-    """What a fault of a target takes hold of: processes, routes, services."""
+    resources: Callable[[str], Collection[str]] = lambda target: (target,)
+    """Returns the processes, routes or services that a fault of a target occupies."""
 
-    lasts_s: tuple[float, float] = (0.0, 0.0)  # shortest and longest; 0: over as it happens
+    lasts_s: tuple[float, float] = (0.0, 0.0)  # shortest and longest; 0: healed at once
     weight: float = 1.0
     times_max: int = 1000
 
@@ -27,26 +27,26 @@ class FaultKind:
 class Fault:
     """One fault of a plan."""
 
-    at_s: float  # from the beginning of the plan
+    at_s: float  # from the start of the plan
     kind: str
     target: str
     lasts_s: float
-    places: frozenset[str]
+    resources: frozenset[str]
 
     @property
     def ends_s(self) -> float:
-        """When it is healed."""
+        """When it is healed, in seconds from the start of the plan."""
         return self.at_s + self.lasts_s
 
 
-def plan(
+def plan_faults(
     seed: int, kinds: Sequence[FaultKind], *, duration_s: float, gap_s: tuple[float, float]
 ) -> list[Fault]:
     """Return faults in the order of their time, all healed before `duration_s`.
 
-    Between the beginnings of two lies a gap of `gap_s`; so they may overlap, but never two on one
-    place, where the end of the first would be that of the second. One of each kind comes first,
-    and all others are drawn by weight for the moments that are left.
+    The starts of two faults are `gap_s` apart. Faults may overlap, but never two on one resource,
+    because healing the first would heal the second. One fault of each kind is placed first; the
+    remaining moments are filled by weight.
     """
     chance = random.Random(seed)
     free = _moments(chance, gap_s, duration_s)
@@ -83,7 +83,7 @@ def _draw(chance: random.Random, kind: FaultKind, at_s: float) -> Fault:
         kind=kind.name,
         target=target,
         lasts_s=round(chance.uniform(*kind.lasts_s), 3),
-        places=frozenset(kind.places(target)),
+        resources=frozenset(kind.resources(target)),
     )
 
 
@@ -93,5 +93,5 @@ def _fits(fault: Fault, kind: FaultKind, others: Sequence[Fault]) -> bool:
     return all(
         other.ends_s < fault.at_s or fault.ends_s < other.at_s
         for other in others
-        if other.places & fault.places
+        if other.resources & fault.resources
     )

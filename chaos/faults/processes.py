@@ -1,4 +1,4 @@
-"""kill -9 and SIGSTOP of roles; a target is `host/role`, e.g. `a/intake`."""
+"""SIGKILL and SIGSTOP of roles. A target is `host/role`, such as `a/intake`."""
 
 import os
 import signal
@@ -8,33 +8,33 @@ from chaos.installations.installation import Installation
 
 
 def kill(installation: Installation, target: str) -> Heal:
-    """Kill a role; its supervisor starts it again. A role that is dead already is `no_target`."""
+    """Kill a role, which its supervisor restarts; `no_target` when it is dead."""
     return (
         no_target if signal_role(installation, target, signal.SIGKILL) is None else already_healed
     )
 
 
 def pause(installation: Installation, target: str) -> Heal:
-    """Stop a role in the middle of whatever it does, and let it go on."""
+    """Pause a role with SIGSTOP; healing resumes it."""
     pid = signal_role(installation, target, signal.SIGSTOP)
     if pid is None:
         return no_target
 
     def resume() -> None:
-        send(pid, signal.SIGCONT)
+        send_signal(pid, signal.SIGCONT)
 
     return resume
 
 
 def signal_role(installation: Installation, target: str, number: signal.Signals) -> int | None:
-    """Signal a role and return its process; None when it does not live."""
+    """Signal a role and return its process id, or None when it is dead."""
     host, _, role = target.partition("/")
     pid = installation.hosts[host].roles().get(role)
-    return pid if pid is not None and send(pid, number) else None
+    return pid if pid is not None and send_signal(pid, number) else None
 
 
-def send(pid: int, number: signal.Signals) -> bool:
-    """Signal a process; return whether it was there."""
+def send_signal(pid: int, number: signal.Signals) -> bool:
+    """Signal a process; return whether it exists."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

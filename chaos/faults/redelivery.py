@@ -1,4 +1,4 @@
-"""Work that comes again, or not at all: records twice, offsets taken back, records deleted."""
+"""Redelivered or lost records: records twice, offsets reset, records deleted."""
 
 import math
 import random
@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from chaos.faults.healing import Heal, already_healed, no_target
-from chaos.faults.processes import send
+from chaos.faults.processes import send_signal
 from chaos.installations.installation import Installation
 from chaos.installations.settings import SESSION_S
 from results.writer.writer import GROUP as WRITER_GROUP
@@ -27,14 +27,14 @@ RECORDS_MAX: Final = 300
 _READ_S_MAX: Final = 20.0
 _SEND_S_MAX: Final = 10.0
 _CLOSE_S: Final = 1.0
-_ASK_S: Final = 5.0
+_REQUEST_S_MAX: Final = 5.0
 _SERVED_S_MAX: Final = 4 * SESSION_S + 10
 BATCHES_BACK: Final = 3
 POOL: Final = "simulated-simulated"
 
 
-def topics_of(pool: str) -> Mapping[str, tuple[Topic, str, str]]:
-    """Return name to topic, the group that reads it, and the role of its members."""
+def consumed_topics(pool: str) -> Mapping[str, tuple[Topic, str, str]]:
+    """Return name to topic, its consumer group, and the role of the group's members."""
     return {
         "requests": (REQUESTS_BULK, "batcher-bulk", "batcher"),
         "batches": (batches_topic(pool, "bulk"), f"gpu-{pool}-bulk", "gpu-consumer"),
@@ -43,11 +43,11 @@ def topics_of(pool: str) -> Mapping[str, tuple[Topic, str, str]]:
 
 
 def republish_records(installation: Installation, target: str, pool: str = POOL) -> Heal:
-    """Publish a tenth of a topic's records once more, as they are; one at least.
+    """Publish a tenth of a topic's records again, at least one.
 
     Raises DeliveryError when one of them is not acknowledged.
     """
-    topic, _, _ = topics_of(pool)[target]
+    topic, _, _ = consumed_topics(pool)[target]
     tail = TopicTail(installation.kafka, topic, client_id="chaos-again")
     records = tail.read_to_end(_READ_S_MAX)
     tail.close()
@@ -71,71 +71,71 @@ def republish_records(installation: Installation, target: str, pool: str = POOL)
 
 
 def rewind_offsets(installation: Installation, target: str, pool: str = POOL) -> Heal:
-    """Take the group of a topic back: to its first record, or by `BATCHES_BACK` each of batches.
+    """Reset the group's offsets: to the first record, or by `BATCHES_BACK` on a topic of batches.
 
-    1. Stop its members, so that their sessions end. 2. Commit. 3. Let them go on: they join anew
-    and read again. Batches that were read before run in tenths, few at once, so all of a storm's
-    batches again would take longer than the storm.
+    1. Pause the members, so that their sessions expire. 2. Commit the offsets. 3. Resume the
+    members, which rejoin and read again. Redelivered batches run in tenths with few in flight, so a
+    storm's batches would all together take longer than the storm.
     """
-    topic, group, role = topics_of(pool)[target]
+    topic, group, role = consumed_topics(pool)[target]
     pids = [host.roles().get(role) for host in installation.hosts.values()]
-    members = [pid for pid in pids if pid is not None and send(pid, signal.SIGSTOP)]
+    members = [pid for pid in pids if pid is not None and send_signal(pid, signal.SIGSTOP)]
     try:
         _commit(installation, topic, group, BATCHES_BACK if target == "batches" else None)
     finally:
         for pid in members:
-            send(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
     return already_healed if members else no_target
 
 
 def delete_records(installation: Installation, target: str, pool: str = POOL) -> Heal:
-    """Delete every record of a topic that is there now, read or not: repair has to find them.
+    """Delete all present records of a topic, read or unread, so that re-emit has to replace them.
 
-    Raises KafkaException when no broker serves for a while.
+    Raises KafkaException when no broker answers for a while.
     """
-    topic, _, _ = topics_of(pool)[target]
+    topic, _, _ = consumed_topics(pool)[target]
     admin = AdminClient(installation.kafka.client_options(), logger=CLIENT_LOG)
     ends = [
         TopicPartition(topic.name, number, OFFSET_END) for number in range(topic.partition_count)
     ]
-    kept_from = _when_served(
+    low_watermarks = _retry_until_served(
         lambda: [found.result(_READ_S_MAX) for found in admin.delete_records(ends).values()]
     )
-    return already_healed if any(place.low_watermark > 0 for place in kept_from) else no_target
+    return already_healed if any(found.low_watermark > 0 for found in low_watermarks) else no_target
 
 
 def _commit(installation: Installation, topic: Topic, group: str, back: int | None) -> None:
-    """Commit offsets `back` records before those of now; 0 when None. Raises KafkaException."""
+    """Commit offsets `back` before the committed ones, or 0 for None. Raises KafkaException."""
     reader = Consumer(
         installation.kafka.client_options() | {"group.id": group, "enable.auto.commit": False},
         logger=CLIENT_LOG,
     )
-    try:  # until its members are out
-        _when_served(
-            lambda: reader.commit(offsets=_places(reader, topic, back), asynchronous=False)
+    try:  # fails until the members have left the group
+        _retry_until_served(
+            lambda: reader.commit(offsets=_offsets(reader, topic, back), asynchronous=False)
         )
     finally:
         reader.close()
 
 
-def _when_served(ask: Callable[[], T]) -> T:
-    """Ask until a broker answers, which may have been killed just before. Raises KafkaException."""
+def _retry_until_served(call: Callable[[], T]) -> T:
+    """Call until a broker answers; one may just have been killed. Raises KafkaException."""
     deadline_s = time.monotonic() + _SERVED_S_MAX
     while True:
         try:
-            return ask()
+            return call()
         except KafkaException:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(SESSION_S / 10)
 
 
-def _places(reader: Consumer, topic: Topic, back: int | None) -> list[TopicPartition]:
-    places = [TopicPartition(topic.name, number, 0) for number in range(topic.partition_count)]
+def _offsets(reader: Consumer, topic: Topic, back: int | None) -> list[TopicPartition]:
+    start = [TopicPartition(topic.name, number, 0) for number in range(topic.partition_count)]
     if back is None:
-        return places
-    committed = reader.committed(places, timeout=_ASK_S)
+        return start
+    committed = reader.committed(start, timeout=_REQUEST_S_MAX)
     return [
-        TopicPartition(place.topic, place.partition, max(0, place.offset - back))
-        for place in committed
+        TopicPartition(partition.topic, partition.partition, max(0, partition.offset - back))
+        for partition in committed
     ]

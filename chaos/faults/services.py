@@ -1,4 +1,4 @@
-"""Faults of Postgres and of brokers; a target is the service's name, `postgres` or `kafka-N`."""
+"""Faults of Postgres and brokers. A target is the service's name: `postgres` or `kafka-N`."""
 
 import signal
 from typing import Final
@@ -6,55 +6,57 @@ from typing import Final
 import psutil
 
 from chaos.faults.healing import Heal, already_healed, no_target
-from chaos.faults.processes import send
+from chaos.faults.processes import send_signal
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
 
-GONE_S_MAX: Final = 10.0
+EXIT_S_MAX: Final = 10.0
 
 
 def restart_immediately(installation: Installation, target: str) -> Heal:
-    """End Postgres as `pg_ctl restart -m immediate` does: by SIGQUIT, without a checkpoint."""
-    return already_healed if _send(installation, target, signal.SIGQUIT) else no_target
+    """Stop Postgres by SIGQUIT, as `pg_ctl restart -m immediate` does, without a checkpoint."""
+    return already_healed if _signal_service(installation, target, signal.SIGQUIT) else no_target
 
 
 def kill(installation: Installation, target: str) -> Heal:
-    """Kill a service, wait until it is gone, and keep it down until it is healed.
+    """Kill a service, wait until it has ended, and keep it down until it is healed.
 
-    One that is down already is `no_target`. Raises DrillError when it does not go.
+    `no_target` when it is down already. Raises DrillError when it does not end.
     """
     installation.keep_down(target)
 
-    def allow_start() -> None:
+    def heal() -> None:
         installation.allow_start(target)
 
     try:
-        if not _send(installation, target, signal.SIGKILL):
-            allow_start()
+        if not _signal_service(installation, target, signal.SIGKILL):
+            heal()
             return no_target
-        wait_until(lambda: installation.service(target) is None, GONE_S_MAX, f"the end of {target}")
+        wait_until(
+            lambda: installation.service_pid(target) is None, EXIT_S_MAX, f"the end of {target}"
+        )
     except BaseException:
-        allow_start()
+        heal()
         raise
-    return allow_start
+    return heal
 
 
 def pause(installation: Installation, target: str) -> Heal:
-    """Stop a service and all its children: connections stay open, nothing answers."""
-    pid = installation.service(target)
+    """Pause a service and its children: connections stay open, requests hang."""
+    pid = installation.service_pid(target)
     if pid is None:
         return no_target
-    stopped = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    for process in stopped:
-        send(process, signal.SIGSTOP)
+    paused = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    for process in paused:
+        send_signal(process, signal.SIGSTOP)
 
     def resume() -> None:
-        for process in reversed(stopped):
-            send(process, signal.SIGCONT)
+        for process in reversed(paused):
+            send_signal(process, signal.SIGCONT)
 
     return resume
 
 
-def _send(installation: Installation, target: str, number: signal.Signals) -> bool:
-    pid = installation.service(target)
-    return pid is not None and send(pid, number)
+def _signal_service(installation: Installation, target: str, number: signal.Signals) -> bool:
+    pid = installation.service_pid(target)
+    return pid is not None and send_signal(pid, number)

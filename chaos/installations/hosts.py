@@ -1,4 +1,4 @@
-"""Hosts of an installation: each a `millrace up` with every role, on services they share."""
+"""Hosts of an installation: each is a `millrace up` with every role, on shared services."""
 
 import os
 import shutil
@@ -41,10 +41,10 @@ class Host:
     process: ChildProcess
     url: str = ""
     key: str = ""
-    pids: dict[str, int] = field(default_factory=dict)  # as last seen
+    pids: dict[str, int] = field(default_factory=dict)
 
     def roles(self) -> dict[str, int]:
-        """Return the process of every role that lives."""
+        """Return the process id of every live role."""
         found = {}
         for child in psutil.Process(self.process.pid).children():
             try:
@@ -55,37 +55,42 @@ class Host:
         return found
 
     def pid(self, role: str, timeout_s: float = 20.0) -> int:
-        """Return the process of a role, waiting for its next start. Raises DrillError."""
+        """Return the process id of a role, waiting for its restart. Raises DrillError."""
         wait_until(lambda: role in self.roles(), timeout_s, f"{role} of host {self.name}")
         return self.roles()[role]
 
     def stop(self) -> None:
-        """Stop it as an operator does."""
+        """Stop the host with SIGTERM, as an operator does."""
         self.process.send(signal.SIGCONT)
         for pid in self.roles().values():
-            _send(pid, signal.SIGCONT)  # one left stopped would have to be killed
+            _send(pid, signal.SIGCONT)  # a paused process ignores SIGTERM
         self.process.send(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_S_MAX
         while not self.process.has_ended() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
         self.process.bury()
 
-    def deaths(self) -> int:
-        """Count deaths of its replica, as the supervisor logs them."""
+    def replica_deaths(self) -> int:
+        """Count the deaths of its replica in the supervisor's log."""
         lines = (self.data / "logs" / "up.log").read_text(errors="replace").splitlines()
         return sum("child_died" in line and "gpu-" in line for line in lines)
 
 
 def start_host(
-    name: str, data: Path, options: Sequence[str], env: Mapping[str, str], *, beside: Host | None
+    name: str,
+    data: Path,
+    options: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    secrets_from: Host | None,
 ) -> Host:
-    """Start a host and return at once; `beside` is one whose key of secrets it shares.
+    """Start a host without waiting for it; `secrets_from` is a host whose secret key it shares.
 
-    Call it from the main thread: the host dies with it.
+    Call this from the main thread: the host dies with that thread.
     """
     data.mkdir(parents=True, exist_ok=True)
-    if beside is not None:
-        shutil.copy(beside.data / "webhook-key", data / "webhook-key")
+    if secrets_from is not None:
+        shutil.copy(secrets_from.data / "webhook-key", data / "webhook-key")
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
     own = {
         "PYTHONPATH": os.pathsep.join([str(FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -95,7 +100,7 @@ def start_host(
 
 
 def await_ready(host: Host) -> Host:
-    """Wait until it says so. Raises DrillError."""
+    """Wait until the host is ready. Raises DrillError."""
     log = host.data / "logs" / "up.log"
 
     def is_ready() -> bool:
@@ -123,7 +128,7 @@ def role_of(process: psutil.Process) -> str | None:
 
 
 def wait_until(check: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Poll until `check` holds. Raises DrillError, naming `what`, when it does not."""
+    """Poll `check` until it is true. Raises DrillError, naming `what`, after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > deadline_s:

@@ -1,4 +1,4 @@
-"""A whole installation for a drill: services, proxies, and one or two hosts; gone at its end."""
+"""An installation for a drill: services, proxies and hosts, all removed at its end."""
 
 import contextlib
 import os
@@ -34,35 +34,39 @@ STOP_S_MAX = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationSpec:
-    """What an installation is made of."""
+    """The configuration of an installation."""
 
     data: Path
     options: tuple[str, ...]  # of `millrace up`
     env: Mapping[str, str] = field(default_factory=lambda: ROLES)
     host_names: tuple[str, ...] = ("a",)
     broker_count: int = 1
-    env_by_host: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by host, on top
-    mounts: Mapping[str, int] = field(default_factory=dict)  # folder to the MB of its own disk
+    env_by_host: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict
+    )  # by host; overrides `env`
+    mounts: Mapping[str, int] = field(
+        default_factory=dict
+    )  # folder to the size in MB of a disk mounted there
 
 
 @dataclass(slots=True)
 class Installation:
-    """A running one."""
+    """A running installation."""
 
     spec: InstallationSpec
     addresses: Addresses
     services: ChildProcess
     proxy: Proxy
-    engine: sa.Engine  # direct, past the proxies
+    engine: sa.Engine  # direct, without the proxies
     hosts: dict[str, Host] = field(default_factory=dict)
 
     @property
     def kafka(self) -> KafkaSettings:
-        """The brokers, past the proxies."""
+        """The brokers, without the proxies."""
         return KafkaSettings(bootstrap_servers=self.addresses.kafka)
 
-    def service(self, name: str) -> int | None:
-        """Return the process of `postgres` or `kafka-N`; None while it is down."""
+    def service_pid(self, name: str) -> int | None:
+        """Return the process id of `postgres` or `kafka-N`, or None while it is down."""
         for child in psutil.Process(self.services.pid).children():
             try:
                 command = child.cmdline()
@@ -73,23 +77,23 @@ class Installation:
         return None
 
     def keep_down(self, name: str) -> None:
-        """Keep a service from starting again."""
+        """Keep a service from restarting."""
         down_marker(self.spec.data / "services", name).touch()
 
     def allow_start(self, name: str) -> None:
-        """Let a service start again."""
+        """Allow a service to start again."""
         down_marker(self.spec.data / "services", name).unlink(missing_ok=True)
 
 
 @contextmanager
 def run_installation(spec: InstallationSpec) -> Iterator[Installation]:
-    """Run an installation for a block, from the main thread. Raises DrillError."""
+    """Run an installation for a block. Call this from the main thread. Raises DrillError."""
     with cleanup_on_exit() as closing:
         for folder, size_mb in spec.mounts.items():
             closing.callback(disk.mount(spec.data / folder, size_mb))
         services = _start_services(spec)
         closing.callback(_stop, services)
-        addresses = _addresses(spec, services)
+        addresses = _await_addresses(spec, services)
         proxy = Proxy()
         closing.callback(proxy.close)
         settings = DatabaseSettings.model_validate({"url": addresses.database_url})
@@ -97,28 +101,30 @@ def run_installation(spec: InstallationSpec) -> Iterator[Installation]:
         closing.callback(engine.dispose)
         installation = Installation(spec, addresses, services, proxy, engine)
         for name in spec.host_names:
-            beside = next(iter(installation.hosts.values()), None)
+            first = next(iter(installation.hosts.values()), None)
             data = spec.data / f"host-{name}"
-            objects = (beside.data if beside else data).absolute() / "objects"
-            env = {**_paths(installation, name), "MILLRACE_OBJECTS_ROOT": str(objects)}
+            objects = (first.data if first else data).absolute() / "objects"
+            env = {**_add_proxies(installation, name), "MILLRACE_OBJECTS_ROOT": str(objects)}
             own = {**spec.env, **env, **spec.env_by_host.get(name, {})}
-            host = start_host(name, data, spec.options, own, beside=beside)
+            host = start_host(name, data, spec.options, own, secrets_from=first)
             closing.callback(host.stop)
             installation.hosts[name] = await_ready(host)
         yield installation
 
 
-def _paths(installation: Installation, name: str) -> dict[str, str]:
-    """Put proxies between a host and the services, and return where it finds them."""
+def _add_proxies(installation: Installation, name: str) -> dict[str, str]:
+    """Put proxies between a host and the services; return the host's environment."""
     with installation.engine.begin() as connection:
         connection.execute(sa.text(f"CREATE ROLE host_{name} SUPERUSER LOGIN"))
     nodes = installation.addresses.paths[name]
-    for bound, told in nodes:
-        installation.proxy.add(f"kafka-{name}", told, bound)
+    for bound, advertised in nodes:
+        installation.proxy.add(f"kafka-{name}", advertised, bound)
     port = _free_port()
     installation.proxy.add(f"postgres-{name}", port, installation.addresses.postgres_socket)
     return {
-        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": ",".join(f"{HOST}:{told}" for _, told in nodes),
+        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": ",".join(
+            f"{HOST}:{advertised}" for _, advertised in nodes
+        ),
         "MILLRACE_DATABASE_URL": f"postgresql://host_{name}@{HOST}:{port}/millrace",
     }
 
@@ -141,16 +147,17 @@ def _start_services(spec: InstallationSpec) -> ChildProcess:
     return spawn(child, spec.data / "logs")
 
 
-def _addresses(spec: InstallationSpec, services: ChildProcess) -> Addresses:
+def _await_addresses(spec: InstallationSpec, services: ChildProcess) -> Addresses:
     log = spec.data / "logs" / "services.log"
 
-    def told() -> bool:
+    def is_printed() -> bool:
         if services.has_ended():
             raise DrillError(f"the services ended: {log.read_text()[-800:]}")
         return any(line.startswith('{"postgres') for line in log.read_text().splitlines())
 
-    wait_until(told, SERVICES_S_MAX, "the services")
-    line = next(x for x in log.read_text().splitlines() if x.startswith('{"postgres'))
+    wait_until(is_printed, SERVICES_S_MAX, "the services")
+    lines = log.read_text().splitlines()
+    line = next(line for line in lines if line.startswith('{"postgres'))
     return msgspec.json.decode(line, type=Addresses)
 
 

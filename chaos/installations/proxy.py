@@ -1,8 +1,8 @@
-"""A TCP proxy between a host and a service, which can be told to misbehave; its own thread.
+"""A TCP proxy between a host and a service that injects network faults, in a thread of its own.
 
-`latency`: each piece comes later. `throttle`: few bytes a second. `blackhole`: nothing passes and
-nothing is closed. `reset`: connections are cut off hard, once. `refuse`: they are cut and no new
-one is let in.
+Modes: `latency` delays each chunk; `throttle` limits the bytes a second; `blackhole` passes and
+closes nothing; `refuse` resets all connections and accepts none. `reset` resets all connections
+once.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from cli.stack.processes.ports import HOST
 
 Mode = Literal["pass", "latency", "throttle", "blackhole", "refuse"]
 
-PIECE_BYTES = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 LATENCY_S = 0.1
 BYTES_PER_S = 64 * 1024
 _CALL_S_MAX = 10.0
@@ -35,58 +35,58 @@ class Route:
     mode: Mode = "pass"
     writers: set[asyncio.StreamWriter] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    passable: asyncio.Event = field(default_factory=asyncio.Event)  # cleared: a black hole
+    passable: asyncio.Event = field(default_factory=asyncio.Event)  # cleared by `blackhole`
 
-    def behave(self, mode: Mode) -> None:
-        """Change the mode, from now on."""
+    def set_mode(self, mode: Mode) -> None:
+        """Set the mode of this route."""
         self.mode = mode
         if mode == "blackhole":
             self.passable.clear()
         else:
             self.passable.set()
         if mode == "refuse":
-            self.cut_all()
+            self.reset_all()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Join a client and the service until one of them ends."""
+        """Copy bytes between a client and the service until either side closes."""
         task = asyncio.current_task()
         assert task is not None
         self.tasks.add(task)
         self.writers.add(writer)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             if self.mode == "refuse":
-                cut_off(writer)
+                reset(writer)
                 return
             inner_reader, inner_writer = await self.connect()
             self.writers.add(inner_writer)
-            ways = [
+            copies = [
                 asyncio.ensure_future(self._copy(reader, inner_writer)),
                 asyncio.ensure_future(self._copy(inner_reader, writer)),
             ]
-            try:  # one way's end is the end of both: neither protocol closes half a connection
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            try:  # one side's end closes both: neither protocol uses half-closed connections
+                await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
+                for copy in copies:
+                    copy.cancel()
+                await asyncio.gather(*copies, return_exceptions=True)
                 self._end(inner_writer)
         self._end(writer)
         self.tasks.discard(task)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while piece := await reader.read(PIECE_BYTES):
+        while chunk := await reader.read(CHUNK_BYTES):
             await self.passable.wait()
             if self.mode == "latency":
                 await asyncio.sleep(LATENCY_S)
             elif self.mode == "throttle":
-                await asyncio.sleep(len(piece) / BYTES_PER_S)
-            writer.write(piece)
+                await asyncio.sleep(len(chunk) / BYTES_PER_S)
+            writer.write(chunk)
             await writer.drain()
 
-    def cut_all(self) -> None:
+    def reset_all(self) -> None:
         """Reset every connection."""
         for writer in list(self.writers):
-            cut_off(writer)
+            reset(writer)
             self.writers.discard(writer)
 
     def _end(self, writer: asyncio.StreamWriter) -> None:
@@ -94,8 +94,8 @@ class Route:
         writer.close()
 
 
-def cut_off(writer: asyncio.StreamWriter) -> None:
-    """Close with RST instead of FIN, and at once."""
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Close a connection at once, with RST instead of FIN."""
     with contextlib.suppress(OSError):
         raw = writer.get_extra_info("socket")
         if raw is not None and raw.family != socket.AF_UNIX:
@@ -104,7 +104,7 @@ def cut_off(writer: asyncio.StreamWriter) -> None:
 
 
 class Proxy:
-    """All routes of a drill; every method may be called from any thread."""
+    """All routes of an installation; thread-safe."""
 
     def __init__(self) -> None:
         """Start the thread."""
@@ -115,7 +115,7 @@ class Proxy:
         self._thread.start()
 
     def add(self, name: str, port: int, target: int | str) -> None:
-        """Listen on `port` for a TCP port of this host, or the path of a Unix socket."""
+        """Listen on `port` and forward to a local TCP port or to a Unix socket's path."""
 
         async def connect() -> Streams:
             if isinstance(target, str):
@@ -132,32 +132,32 @@ class Proxy:
         self._call(listen())
 
     def set_mode(self, name: str, mode: Mode) -> None:
-        """Change how the routes of `name` behave, from now on."""
+        """Set the mode of the routes called `name`."""
 
         async def change() -> None:
             for route in self._routes[name]:
-                route.behave(mode)
+                route.set_mode(mode)
 
         self._call(change())
 
     def reset(self, name: str) -> None:
-        """Cut every connection of `name` off, once."""
+        """Reset every connection of the routes called `name` once."""
 
-        async def cut() -> None:
+        async def reset_all() -> None:
             for route in self._routes[name]:
-                route.cut_all()
+                route.reset_all()
 
-        self._call(cut())
+        self._call(reset_all())
 
     def close(self) -> None:
-        """Cut everything off and end the thread."""
+        """Reset all connections and end the thread."""
 
         async def end() -> None:
             for server in self._servers:
                 server.close()
             tasks = []
             for route in (route for routes in self._routes.values() for route in routes):
-                route.cut_all()
+                route.reset_all()
                 tasks += list(route.tasks)
             for task in tasks:
                 task.cancel()

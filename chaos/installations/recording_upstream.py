@@ -1,4 +1,4 @@
-"""An upstream that notes when each item begins and is answered, by the clock that Postgres has."""
+"""An upstream that records when each item starts and is answered, by Postgres's clock."""
 
 import asyncio
 import contextlib
@@ -17,34 +17,34 @@ _START_S_MAX: Final = 10.0
 
 
 class RecordingUpstream:
-    """Answers every chat completion with its own text after a while, and remembers the moment."""
+    """Echoes the text of every chat completion after a delay and records the times."""
 
     def __init__(self) -> None:
-        """Nothing has begun."""
+        """Create an empty record; `recording_upstream` serves it."""
         self.url = ""
         self._starts: list[tuple[float, str]] = []
         self._answers: list[tuple[float, str]] = []
 
     def starts(self, name: str) -> list[Start]:
-        """Return the executions of items whose text is `name`, a space, and what tells them."""
+        """Return the executions of items whose text starts with `name` and a space."""
         return [
             Start(at_s, text) for at_s, text in list(self._starts) if text.startswith(f"{name} ")
         ]
 
     def answers(self, name: str) -> list[Answer]:
-        """Return the answers to items of that name; whoever asked may have been gone."""
+        """Return the answers to items of that name, whether or not the caller received them."""
         return [
             Answer(at_s, text) for at_s, text in list(self._answers) if text.startswith(f"{name} ")
         ]
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer one call."""
-        began_s = time.time()  # before its body is read: a stall here is none of the sender's
+        """Serve one request."""
+        started_s = time.time()  # before the body is read: a delay here is not the sender's
         if request.method == "GET":
             return web.json_response({"object": "list", "data": []})
         body = await request.json()
         text = body["messages"][0]["content"]
-        self._starts.append((began_s, text))
+        self._starts.append((started_s, text))
         await asyncio.sleep(LATENCY_S)
         self._answers.append((time.time(), text))
         given, granted = len(text), body["max_tokens"]
@@ -72,7 +72,7 @@ class RecordingUpstream:
 
 @contextmanager
 def recording_upstream() -> Iterator[RecordingUpstream]:
-    """Serve in a thread for a block."""
+    """Serve a `RecordingUpstream` in a thread for a block."""
     upstream = RecordingUpstream()
     with serve_in_thread(upstream.handle) as upstream.url:
         yield upstream
@@ -82,9 +82,9 @@ def recording_upstream() -> Iterator[RecordingUpstream]:
 def serve_in_thread(
     handle: Callable[[web.Request], Awaitable[web.StreamResponse]],
 ) -> Iterator[str]:
-    """Answer every call by `handle`, on an event loop of its own; yield the base URL.
+    """Serve every request with `handle`, on an event loop in a thread; yield the base URL.
 
-    A caller that leaves cancels its call. Raises TimeoutError.
+    A caller that disconnects cancels its request. Raises TimeoutError.
     """
     loop = asyncio.new_event_loop()
     ready, stop = threading.Event(), asyncio.Event()

@@ -1,17 +1,17 @@
-"""Settings of an installation under drill: short leases and sessions, so that minutes suffice."""
+"""Settings of drilled installations: short leases and sessions, so that minutes suffice."""
 
 import json
 from collections.abc import Mapping
 from typing import Final
 
 SESSION_S: Final = 2.0
-"""Sessions of group members and leases of intake."""
+"""Session timeout of group members and lease duration of intake."""
 
 FINALISER_LEASE_S: Final = 3.0
-"""The shortest that the finaliser takes."""
+"""The shortest lease that the finaliser accepts."""
 
 CRASHES_MAX: Final = 50
-"""Kills are ours, not the items': none may be taken for poison."""
+"""Drills kill processes on purpose, so no item may count as poison."""
 
 STALL_LIMIT_S: Final = 15.0
 
@@ -25,7 +25,7 @@ ROLES: Final[Mapping[str, str]] = {
     "MILLRACE_GPU_CRASHES_MAX": str(CRASHES_MAX),
     "MILLRACE_WRITER_RETRY_BACKOFF_S": "1",
 }
-"""What every role of every drill reads, unless the drill says otherwise."""
+"""Environment of every role, unless a drill overrides it."""
 
 POISON: Final[Mapping[str, str]] = {
     "crash": "item_crashes_engine",
@@ -34,12 +34,12 @@ POISON: Final[Mapping[str, str]] = {
     "hang": "item_timeout",
     "overflow": "context_length_exceeded",
 }
-"""Fault of the simulated engine to the code that its item must end with."""
+"""Fault of the simulated engine to the error code of its item."""
 
-ENDS_ITS_PROCESS: Final = frozenset({"crash", "freeze"})
+CRASHING_FAULTS: Final = frozenset({"crash", "freeze"})
 
 NAN: Final = "nan"
-"""A fault whose item must succeed: its answer is valid JSON, with null for what is no number."""
+"""A fault whose item succeeds: the answer is valid JSON, with null for NaN."""
 
 POISONED_ROLES: Final[Mapping[str, str]] = {
     **ROLES,

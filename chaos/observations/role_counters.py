@@ -1,4 +1,4 @@
-"""Counters of roles, as the processes of all hosts tell them."""
+"""Prometheus counters of roles, read from the processes of all hosts."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -14,50 +14,50 @@ ANSWER_S_MAX: Final = 5.0
 READY_S_MAX: Final = 60.0
 
 
-class Counter(NamedTuple):
-    """A number that a role tells, by the name of its sample with all labels."""
+class RoleCounter(NamedTuple):
+    """A counter of a role, named by its sample with all labels."""
 
     role: str
     sample: str
 
 
-DUPLICATES: Final = Counter("results-writer", "millrace_results_duplicates_total")
-"""Outcomes that came twice."""
+DUPLICATES: Final = RoleCounter("results-writer", "millrace_results_duplicates_total")
+"""Outcomes that the writer received twice."""
 
 
-def refused(role: str) -> Counter:
-    """Return the counter of writes that came to nothing, as another held the lease."""
-    return Counter(role, f'millrace_lease_writes_refused_total{{role="{role}"}}')
+def refused_writes(role: str) -> RoleCounter:
+    """Return the counter of writes refused because another process holds the lease."""
+    return RoleCounter(role, f'millrace_lease_writes_refused_total{{role="{role}"}}')
 
 
-def read_counters(installation: Installation, counter: Counter) -> dict[str, float]:
-    """Return what the role of each host has counted since its start. Raises DrillError."""
+def read_counters(installation: Installation, counter: RoleCounter) -> dict[str, float]:
+    """Return a counter's value for each host since the role's start. Raises DrillError."""
     found: dict[str, float] = {}
 
-    def all_told() -> bool:
+    def all_read() -> bool:
         for name, host in installation.hosts.items():
             state = read_state(host.data)
             if state is None:
-                raise DrillError(f"host {name} has not said where it listens")
+                raise DrillError(f"host {name} has no state file")
             try:
                 url = f"http://127.0.0.1:{state.metrics_ports[counter.role]}/metrics"
                 found[name] = parse_sample(httpx.get(url, timeout=ANSWER_S_MAX).text, counter)
             except httpx.HTTPError:
-                return False  # it starts again
+                return False  # it is restarting
         return True
 
-    wait_until(all_told, READY_S_MAX, f"the counters of every {counter.role}")
+    wait_until(all_read, READY_S_MAX, f"the counters of every {counter.role}")
     return found
 
 
-def parse_sample(text: str, counter: Counter) -> float:
-    """Return the counter's value in Prometheus' text; 0 before it was counted under its labels."""
+def parse_sample(text: str, counter: RoleCounter) -> float:
+    """Return a counter's value in Prometheus' text format; 0 without the sample."""
     samples = (line.rpartition(" ") for line in text.splitlines())
     return next((float(value) for name, _, value in samples if name == counter.sample), 0.0)
 
 
 def total_increase(before: Mapping[str, float], now: Mapping[str, float]) -> int:
-    """Return the sum of what was added; a counter below its earlier value began again at 0."""
+    """Return the total increase; a counter below its earlier value has restarted at 0."""
     return round(
         sum(count - before[name] if count >= before[name] else count for name, count in now.items())
     )

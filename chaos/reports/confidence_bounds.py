@@ -1,18 +1,19 @@
-"""How much a number of trials can prove: exact bounds on a rate of failures."""
+"""Exact upper confidence bounds on a failure rate."""
 
 import math
 from typing import Final
 
 CONFIDENCE: Final = 0.95
 _STEPS: Final = 60
-"""Halvings of the interval: more than a float can tell apart."""
+"""Halvings of the interval, more than a float can resolve."""
 
 
 def failure_rate_bound(failures: int, trials: int, confidence: float = CONFIDENCE) -> float:
-    """Return the rate that the true one exceeds with a chance of at most 1 - `confidence`.
+    """Return the upper confidence bound on the failure rate.
 
     The one-sided bound of Clopper and Pearson (1934). Without a failure it is close to the rule of
-    three, 3 / trials at 95 %; without a trial it is 1.
+    three, 3 / trials at 95 %; without a trial it is 1. Raises ValueError unless 0 <= failures <=
+    trials.
     """
     if not 0 <= failures <= trials:
         raise ValueError("failures lie between 0 and the trials")
@@ -21,15 +22,15 @@ def failure_rate_bound(failures: int, trials: int, confidence: float = CONFIDENC
     low, high = failures / trials, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if chance_of_at_most(failures, trials, middle) > 1 - confidence:
+        if probability_of_at_most(failures, trials, middle) > 1 - confidence:
             low = middle
         else:
             high = middle
     return high
 
 
-def chance_of_at_most(failures: int, trials: int, rate: float) -> float:
-    """Return the chance of so few failures when each trial fails with `rate`."""
+def probability_of_at_most(failures: int, trials: int, rate: float) -> float:
+    """Return the probability of at most `failures` when each trial fails at `rate`."""
     if rate <= 0:
         return 1.0
     if rate >= 1:

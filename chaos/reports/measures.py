@@ -1,4 +1,4 @@
-"""One number of one trial against its pass number, and what many trials come to."""
+"""Measures: one number of one trial with its limit, and summaries over many trials."""
 
 from collections.abc import Iterable
 from typing import Final, Literal
@@ -8,42 +8,44 @@ import msgspec
 from chaos.reports.confidence_bounds import failure_rate_bound
 
 Relation = Literal["<=", ">=", "goal", "report"]
-"""`goal` is an upper bound that we aim at and do not promise; `report` has none."""
+"""How a value compares with its limit: `goal` is an upper bound that is aimed at and not promised;
+`report` has no limit.
+"""
 
 
-OTHERS: Final = "other drills"
+OTHER_DRILLS: Final = "other drills"
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
-    """What one trial found."""
+    """The result of one trial."""
 
     promise: str  # as docs/chaos.md numbers them: P1, or A12 for recovery
     what: str
-    value: float  # infinite, null in JSON: it never happened
+    value: float  # infinite, null in JSON: never
     limit: float = 0.0
     relation: Relation = "<="
     unit: str = ""
-    size: int = 1  # how many things were looked at: items, observations, requests
-    evidence: str = ""  # what a reader needs to look into a failure
-    part: str = ""  # the drill that found it, `OTHERS` when that drill is not for this promise
+    size: int = 1  # number of observations: items, requests, rows
+    evidence: str = ""  # details that help to analyse a failure
+    part: str = ""  # the drill; `OTHER_DRILLS` when that drill does not test this promise
     seed: int = 0  # of its round
-    rerun: str = ""  # the command that runs its round alone; tells rounds apart, too
+    rerun: str = ""  # the command that repeats its round alone; identifies the round
 
     @property
     def has_evidence(self) -> bool:
-        """Whether it says anything: 0 violations in nothing prove nothing; a broken number does."""
+        """Whether the trial observed anything: 0 violations in 0 items prove nothing."""
         return self.relation == "report" or self.size > 0 or not self.passed
 
     @property
     def passed(self) -> bool:
-        """Whether the number keeps the promise; a number that is only reported always does."""
+        """Whether the value is within its limit; a reported value always is."""
         if self.relation == "report":
             return True
         return self.value >= self.limit if self.relation == ">=" else self.value <= self.limit
 
     @property
     def is_violation(self) -> bool:
-        """Whether a number misses what is promised, not just aimed at."""
+        """Whether the value breaks a promise, rather than misses a goal."""
         return not self.passed and self.relation != "goal"
 
 
@@ -57,18 +59,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     limit: float
     worst: float
     median: float
-    part: str  # the drill whose trials these are
+    part: str  # the drill that ran the trials
     trials: int
     failures: int
-    rounds: int  # runs of the drill; the trials of one share its faults and its moment
+    rounds: int  # runs of the drill; trials of one round share its faults, so they are dependent
     size: int
-    bound: float  # of the rate of failing trials, 95 %, as if each were independent
-    round_bound: float  # of the rate of rounds with a failing trial, 95 %
+    bound: float  # on the rate of failing trials, 95 %, as if each were independent
+    round_bound: float  # on the rate of rounds with a failing trial, 95 %
     evidence: list[str]
 
 
 def summarise(measures: Iterable[Measure]) -> list[Summary]:
-    """Return one summary for each promise, measure and drill, in the order of the promises."""
+    """Return one summary for each promise, measure and drill, ordered by promise."""
     groups: dict[tuple[str, str, str], list[Measure]] = {}
     for measure in measures:
         groups.setdefault((measure.promise, measure.what, measure.part), []).append(measure)
@@ -77,7 +79,7 @@ def summarise(measures: Iterable[Measure]) -> list[Summary]:
 
 
 def promise_order(name: str) -> tuple[str, int]:
-    """Sort P2 before P10, and A12 behind all promises."""
+    """Sort P2 before P10, and A12 after all promises."""
     letter, digits = name[:1], name[1:]
     return ("" if letter == "P" else letter, int(digits) if digits.isdigit() else 0)
 

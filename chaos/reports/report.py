@@ -1,4 +1,4 @@
-"""The report: every number as JSON, and a table for readers."""
+"""The report: all numbers as JSON, and a table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.reports.measures import OTHERS, Measure, Summary, summarise
+from chaos.reports.measures import OTHER_DRILLS, Measure, Summary, summarise
 
 REQUIRED_ROUNDS = {"P1": (20, "storms"), "P2": (20, "storms"), "P4": (20, "storms")}
 REQUIRED_ITEM_TRIALS = {
@@ -14,16 +14,18 @@ REQUIRED_ITEM_TRIALS = {
     "P7": (200, "cancelled jobs"),
     "P8": (100, "expired jobs"),
 }
-"""Trials that a promise asks for in all, where it asks for a number, and what one is; a run may
-have fewer. Of those of `REQUIRED_ITEM_TRIALS` one round has many; their other lines have one a round."""
+"""Trials that a promise requires in all, and the unit of a trial; one run may have fewer.
 
-LOST = "writes accepted under a lease lost while its holder was stopped"
+Measures of the promises in `REQUIRED_ITEM_TRIALS` have many trials a round; others have one.
+"""
+
+LOST_LEASE_WRITES = "writes accepted under a lease lost while its holder was stopped"
 REQUIRED_LEASE_LOSSES = {"intake": (500, "lost leases")}
-"""Of P9 only the lines of this, one a role, count lost leases; its others count rounds."""
+"""By role. Only the P9 measures of lost leases count lost leases; the other ones count rounds."""
 
 MEDIAN = "median"
 ABORTED_ROUNDS = "rounds that broke off before they were judged"
-"""Lines that begin so count rounds, not what is tried in them."""
+"""Measures whose names start with this count rounds."""
 
 _HEAD = (
     "promise",
@@ -39,21 +41,21 @@ _HEAD = (
 
 
 def write_json(path: Path, facts: Mapping[str, object], measures: Sequence[Measure]) -> None:
-    """Write the machine, every measure and the summaries."""
+    """Write the description of the run, every measure and the summaries."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {**facts, "summaries": summarise(measures), "measures": list(measures)}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
 
 
 def table(measures: Sequence[Measure]) -> str:
-    """Return the summaries as a table of Markdown."""
+    """Return the summaries as a Markdown table."""
     lines = [_line(_HEAD), _line(["---"] * len(_HEAD))]
     lines += [_line(_cells(summary)) for summary in summarise(measures)]
     return "\n".join(lines)
 
 
 def violation_lines(measures: Sequence[Measure]) -> list[str]:
-    """Return what broke a promise, and how to run its round again."""
+    """Return a line for each broken promise, with the command that repeats its round."""
     return [
         f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}\n"
         f"{'':10}  seed {measure.seed}, alone: {measure.rerun}"
@@ -63,12 +65,12 @@ def violation_lines(measures: Sequence[Measure]) -> list[str]:
 
 
 def lease_loss_measure(role: str) -> str:
-    """Return the line of P9 that counts the leases of one role."""
-    return f"{LOST}: {role}"
+    """Return the name of the P9 measure that counts the lost leases of a role."""
+    return f"{LOST_LEASE_WRITES}: {role}"
 
 
 def number(value: float) -> str:
-    """Return a figure without digits that mean nothing; without an end it never happened."""
+    """Format a number; "never" for an infinite one."""
     if not math.isfinite(value):
         return "never"
     return f"{value:,.0f}" if value == int(value) else f"{value:.2f}"
@@ -92,17 +94,17 @@ def _cells(summary: Summary) -> list[str]:
 
 
 def _trials(summary: Summary) -> str:
-    told = str(summary.trials)
-    if wanted := _wanted(summary):
-        told += f" of {wanted[0]} {wanted[1]}"
+    text = str(summary.trials)
+    if required := _required_trials(summary):
+        text += f" of {required[0]} {required[1]}"
     if summary.rounds == summary.trials:
-        return told
-    return f"{told}, {summary.rounds} round{'s' * (summary.rounds > 1)}"
+        return text
+    return f"{text}, {summary.rounds} round{'s' * (summary.rounds > 1)}"
 
 
-def _wanted(summary: Summary) -> tuple[int, str] | None:
-    """Return how many trials are wanted, and what one is; None where no number is."""
-    if summary.what.startswith(LOST):
+def _required_trials(summary: Summary) -> tuple[int, str] | None:
+    """Return the required number of trials and their unit, if any is required."""
+    if summary.what.startswith(LOST_LEASE_WRITES):
         return next(
             (
                 n
@@ -111,7 +113,7 @@ def _wanted(summary: Summary) -> tuple[int, str] | None:
             ),
             None,
         )
-    is_other = summary.relation == "report" or summary.part == OTHERS
+    is_other = summary.relation == "report" or summary.part == OTHER_DRILLS
     if is_other or summary.what.startswith((MEDIAN, ABORTED_ROUNDS)):
         return None
     if summary.promise in REQUIRED_ITEM_TRIALS and summary.trials > summary.rounds:

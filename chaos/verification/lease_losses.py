@@ -1,4 +1,4 @@
-"""P9: what a process lost while it was stopped, and whether it wrote there all the same."""
+"""P9: leases that a process lost while it was paused, and its later writes under them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -6,13 +6,13 @@ from typing import NamedTuple
 from chaos.checkers.fencing import LeaseEvent, LostLease, lost_leases
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
-from chaos.observations import database
+from chaos.observations.triggers import lease_events
 from chaos.reports.measures import Measure
 from chaos.reports.report import lease_loss_measure
 
 
 class PausedRole(NamedTuple):
-    """A process that stood still between two steps of the database."""
+    """A process that was paused between two lease events."""
 
     host: str
     role: str
@@ -20,29 +20,31 @@ class PausedRole(NamedTuple):
     to_sequence: int
 
 
-def leases_lost_during(steps: Iterable[LeaseEvent], stop: PausedRole) -> list[LostLease]:
-    """Return the leases that others took meanwhile."""
+def leases_lost_during(events: Iterable[LeaseEvent], pause: PausedRole) -> list[LostLease]:
+    """Return the leases that other hosts took during a pause."""
     return [
-        loss
-        for loss in lost_leases(steps, stop.role)
-        if loss.user == f"host_{stop.host}"
-        and stop.from_sequence < loss.sequence <= stop.to_sequence
+        lost
+        for lost in lost_leases(events, pause.role)
+        if lost.user == f"host_{pause.host}"
+        and pause.from_sequence < lost.sequence <= pause.to_sequence
     ]
 
 
 def check_paused_roles(
-    context: DrillContext, stops: Sequence[PausedRole], refused: Mapping[str, int]
+    context: DrillContext, pauses: Sequence[PausedRole], refused: Mapping[str, int]
 ) -> list[Measure]:
-    """Return a trial for each lease that a stopped process lost, and what of them was in use.
+    """Return a trial for each lease that a paused process lost, and counts of refused writes.
 
-    `refused` is, by role, how many writes of the stopped processes came to nothing since then.
+    `refused` is, by role, how many writes of the paused processes were refused.
     """
-    steps = database.lease_events(context.installation.engine)
+    events = lease_events(context.installation.engine)
     found: list[Measure] = []
     for role, count in refused.items():
-        lost = [(stop, leases_lost_during(steps, stop)) for stop in stops if stop.role == role]
-        for stop, losses_of in lost:
-            context.note(f"{role} of {stop.host}, stopped, lost {len(losses_of)} leases")
+        lost = [
+            (pause, leases_lost_during(events, pause)) for pause in pauses if pause.role == role
+        ]
+        for pause, leases in lost:
+            context.note(f"{role} of {pause.host} lost {len(leases)} leases while it was paused")
         found += check_lost_leases(role, lost, count)
         context.note(f"{role}: {count} writes under a lost lease were tried, and refused")
     return found
@@ -51,22 +53,22 @@ def check_paused_roles(
 def check_lost_leases(
     role: str, lost: Iterable[tuple[PausedRole, Iterable[LostLease]]], refused: int
 ) -> list[Measure]:
-    """Judge what processes of one role lost.
+    """Return the measures of one role's lost leases.
 
-    A process that is let go on may drop its leases before it writes, and then the fence was not
-    put to the test: how often it was is told, and cannot be forced.
+    A resumed process may drop its leases before it writes, which leaves the fence untested. The
+    number of refused writes is therefore reported and has no limit.
     """
     trials, used = [], 0
-    for stop, losses_of in lost:
-        for loss in losses_of:
-            used += loss.was_used
-            told = f"stopped: {role} of {stop.host}; {loss.job}" if loss.late_writes else ""
+    for pause, leases in lost:
+        for lease in leases:
+            used += lease.was_used
+            details = f"paused: {role} of {pause.host}; {lease.job}" if lease.late_writes else ""
             trials.append(
                 Measure(
                     promise="P9",
                     what=lease_loss_measure(role),
-                    value=loss.late_writes,
-                    evidence=told,
+                    value=lease.late_writes,
+                    evidence=details,
                 )
             )
     return [
@@ -89,15 +91,15 @@ def check_lost_leases(
     ]
 
 
-def require_losses(measures: list[Measure], wanted: Mapping[str, int]) -> list[Measure]:
-    """Return `measures`; `wanted` is the least number of losses by role.
+def require_losses(measures: list[Measure], required: Mapping[str, int]) -> list[Measure]:
+    """Return `measures`; `required` is the least number of lost leases by role.
 
-    Raises DrillError when they show nothing broken, and a role lost too few.
+    Raises DrillError when no measure is a violation and a role lost too few leases.
     """
     if any(measure.is_violation for measure in measures):
         return measures
-    for role, count in wanted.items():
+    for role, count in required.items():
         lost = sum(measure.what == lease_loss_measure(role) for measure in measures)
         if lost < count:
-            raise DrillError(f"stopped processes lost {lost} leases of {role} of {count} wanted")
+            raise DrillError(f"paused processes lost {lost} leases of {role}, {count} are required")
     return measures

@@ -1,4 +1,4 @@
-"""P6 and P9: what happened to jobs in one round, as the triggers and the watchers saw it."""
+"""P6 and P9: state transitions and lease writes of jobs, as triggers and watchers saw them."""
 
 from collections.abc import Iterable
 from typing import Final, Protocol, TypeVar
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from chaos.checkers.fencing import backward_moves, zombie_writes
 from chaos.checkers.states import contradictory_observations, illegal_transitions
 from chaos.clients.history import Operation
-from chaos.observations import database
+from chaos.observations.triggers import cursor_moves, lease_events, transitions
 from chaos.reports.measures import Measure
 from core.states import NEXT_STATES
 
@@ -26,55 +26,55 @@ R = TypeVar("R", bound=_Row)
 
 
 class UnseenRows:
-    """Rows of a table in the order of their sequence; each is new once."""
+    """Filters rows by their sequence number, so that each is processed once."""
 
     def __init__(self) -> None:
-        """Nothing is seen yet."""
+        """Treat every row as unseen."""
         self._seen: set[int] = set()
 
-    def of(self, rows: Iterable[R]) -> list[R]:
-        """Return the rows that are new; one that was committed late is new when it is there."""
-        fresh = [row for row in rows if row.sequence not in self._seen]
-        self._seen |= {row.sequence for row in fresh}
-        return fresh
+    def filter(self, rows: Iterable[R]) -> list[R]:
+        """Return the unseen rows, including rows whose transaction committed late."""
+        unseen = [row for row in rows if row.sequence not in self._seen]
+        self._seen |= {row.sequence for row in unseen}
+        return unseen
 
 
 class LifecycleChecker:
-    """The rows that the triggers of one installation write, each of them judged once."""
+    """Checks the rows that the triggers of one installation write, each row once."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        """Nothing is judged yet."""
+        """Start with all rows unchecked."""
         self._engine = engine
-        self._moves, self._writes, self._cursors = UnseenRows(), UnseenRows(), UnseenRows()
+        self._transitions, self._writes, self._moves = UnseenRows(), UnseenRows(), UnseenRows()
 
-    def judge(self, history: Iterable[Operation]) -> list[Measure]:
-        """Return the measures of P6 and P9 over what came since the last call."""
-        moves = self._moves.of(database.transitions(self._engine))
-        wrong = illegal_transitions(moves, GRAPH)
-        seen = [step for step in history if step.op == "watch" and step.phase == "ok"]
-        back = contradictory_observations(seen, GRAPH)
-        steps = database.lease_events(self._engine)
-        writes = self._writes.of(step for step in steps if not step.claims)
-        fresh = {step.sequence for step in writes}
-        # Who holds a lease may have claimed it in an earlier round.
-        zombies = [step for step in zombie_writes(steps) if step.sequence in fresh]
-        cursors = self._cursors.of(database.cursor_moves(self._engine))
+    def check(self, history: Iterable[Operation]) -> list[Measure]:
+        """Return the measures of P6 and P9 over the rows since the last call."""
+        moves = self._transitions.filter(transitions(self._engine))
+        illegal = illegal_transitions(moves, GRAPH)
+        observed = [step for step in history if step.op == "watch" and step.phase == "ok"]
+        contradictions = contradictory_observations(observed, GRAPH)
+        events = lease_events(self._engine)
+        writes = self._writes.filter(event for event in events if not event.claims)
+        unseen = {event.sequence for event in writes}
+        # The holder of a lease may have claimed it in an earlier round.
+        zombies = [event for event in zombie_writes(events) if event.sequence in unseen]
+        cursors = self._moves.filter(cursor_moves(self._engine))
         return [
             Measure(
                 promise="P6",
                 what="illegal transitions, as the database saw them",
-                value=len(wrong),
+                value=len(illegal),
                 size=len(moves),
                 evidence="; ".join(
-                    f"{m.job}: {m.old}-{m.new} {m.changed_stamps}" for m in wrong[:5]
+                    f"{m.job}: {m.old}-{m.new} {m.changed_stamps}" for m in illegal[:5]
                 ),
             ),
             Measure(
                 promise="P6",
                 what="observations that contradict earlier ones",
-                value=len(back),
-                size=len(seen),
-                evidence="; ".join(back[:5]),
+                value=len(contradictions),
+                size=len(observed),
+                evidence="; ".join(contradictions[:5]),
             ),
             Measure(
                 promise="P9",

@@ -1,4 +1,4 @@
-"""P7 and P8: what had finished when a job was closed is in its output file, and nothing else is."""
+"""P7 and P8: the output file of a stopped job holds the items that had finished, and no others."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +9,10 @@ from chaos.drills.context import DrillContext
 from chaos.reports.measures import Measure
 
 COMMIT_S_MAX: Final = 2.0
-"""From an answer until replica and writer have committed it, many times what both take; an item
-whose answer is younger when its job ends may count as unfinished."""
+"""Time from an answer until replica and writer have committed it, with a large margin.
 
+A younger item may count as unfinished when its job ends.
+"""
 
 Event = TypeVar("Event", Start, Answer)
 
@@ -24,29 +25,29 @@ def check_partial_results(
     outputs: Mapping[int, Sequence[Mapping[str, Any]]],
     deaths_s: Sequence[float] = (),
 ) -> Measure:
-    """What the upstream answered in time is in the output file, and nothing else is."""
+    """Compare output files with the answers that came before each job was closed."""
     by_job = group_by_job(context.recording().answers(group))
-    looked_at = 0
+    checked = 0
     wrong: list[tuple[str, str]] = []
     for number, moment_s in closed_s.items():
         answers = by_job[number]
         finished = finished_before(answers, moment_s, deaths_s, commit_s=COMMIT_S_MAX)
         output = {f"{group} {number} {line['custom_id'][5:]}" for line in outputs[number]}
-        looked_at += len(finished)
+        checked += len(finished)
         wrong += output_mismatches(finished, {answer.item for answer in answers}, output).items()
-    if not looked_at and not wrong:
+    if not checked and not wrong:
         context.note(f"no item was answered {COMMIT_S_MAX:g} s before its job's end")
     return Measure(
         promise=promise,
         what="finished items that are not in the output file, or others that are",
         value=len(wrong),
-        size=looked_at,
-        evidence="; ".join(f"{item}: {told}" for item, told in wrong[:5]),
+        size=checked,
+        evidence="; ".join(f"{item}: {reason}" for item, reason in wrong[:5]),
     )
 
 
 def group_by_job(events: Iterable[Event]) -> defaultdict[int, list[Event]]:
-    """Return what happened to each job of a group, by the number in the texts of its items."""
+    """Return events by the job's number, the second word of an item's text."""
     found: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events:
         found[int(event.item.split(" ")[1])].append(event)

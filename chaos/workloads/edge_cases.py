@@ -1,4 +1,4 @@
-"""Items that are poison or only look like it, and lines that no file may hold."""
+"""Edge-case items: poison items, unusual items that must succeed, and invalid lines."""
 
 import json
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ _MB: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class EdgeCase:
-    """What an item says, and the code that it fails with; None: it must succeed."""
+    """The prompt of an item and its error code; None: it must succeed."""
 
     text: str
     code: str | None = None
-    fields: Mapping[str, object] = field(default_factory=dict)  # of its body, beside the text
+    fields: Mapping[str, object] = field(default_factory=dict)  # further fields of its body
 
 
 EDGE_CASES: Final[Mapping[str, EdgeCase]] = {
@@ -28,13 +28,15 @@ EDGE_CASES: Final[Mapping[str, EdgeCase]] = {
 }
 
 INVALID_LINES: Final[Mapping[int, str]] = {2: "invalid_json_line", 4: "line_too_long"}
-"""Line of `invalid_file` to the code of its refusal."""
+"""Line of `invalid_file` to its error code."""
 
 _LINES: Final = 5
 
 
 def invalid_file(model: str) -> bytes:
-    """Return a file with half of a surrogate pair in one line, and a prompt of 10 MB in another."""
+    """Return a file with half of a surrogate pair in one line, and a 10 MB prompt in another."""
     content = input_lines(_LINES, model, {1: "half of a pair: \ud800", 3: "p" * 10 * _MB})
-    assert json.dumps("\ud800").encode()[1:-1] in content, "an escape: alone it is no UTF-8"
+    assert json.dumps("\ud800").encode()[1:-1] in content, (
+        "the surrogate must be escaped: it is not valid UTF-8"
+    )
     return content

@@ -1,7 +1,7 @@
-"""P13: another tenant's jobs of one item beside the poison, and how long they took.
+"""P13: latency of another tenant's jobs of one item while poison items run.
 
-They are created at a steady pace, whether or not earlier ones have ended, so that a standstill
-counts for every job that began in it, and timed by the database.
+Jobs are created at a steady pace, whether or not earlier ones have ended, so that a stall counts
+for every job created in it. Times are those of the database.
 """
 
 import math
@@ -14,7 +14,6 @@ from chaos.checkers.acceptance import probed_ids
 from chaos.checkers.results import tally_from_job
 from chaos.clients.client import ENDPOINT, Client, input_lines
 from chaos.clients.prober import Prober
-from chaos.drills.another_tenant import another_tenant
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.installations.settings import SESSION_S
@@ -26,21 +25,21 @@ CREATE: Final = "create batch"
 ALONE_S: Final = 10.0
 END_S_MAX: Final = 60.0
 ADDED_S_MAX: Final = 2 * SESSION_S
-"""A goal: with one replica a single freeze lasts longer until it is noticed."""
+"""A goal: with one replica, the detection of a single freeze takes longer."""
 
-SHARE: Final = 0.95
+QUANTILE: Final = 0.95
 
 
 @contextmanager
 def neighbor_jobs(context: DrillContext) -> Iterator[Client]:
-    """Create its jobs during a block, which begins when they have run alone for a while."""
-    client = another_tenant(context, "bystander")
+    """Create the tenant's jobs during a block, which starts after `ALONE_S` of them."""
+    client = context.create_tenant_client("bystander")
     file_id = client.upload(
         f"bystander-{context.seed}", input_lines(1, MODEL), time.monotonic() + END_S_MAX
     )
     body = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
-    asks = {CREATE: {"method": "POST", "url": "/v1/batches", "json": body}}
-    prober = Prober(context.recorder, client.urls[0], client.key, asks)
+    requests = {CREATE: {"method": "POST", "url": "/v1/batches", "json": body}}
+    prober = Prober(context.recorder, client.urls[0], client.key, requests)
     try:
         time.sleep(ALONE_S)
         yield client
@@ -49,29 +48,31 @@ def neighbor_jobs(context: DrillContext) -> Iterator[Client]:
 
 
 def check_neighbor(context: DrillContext, client: Client, job_id: str) -> list[Measure]:
-    """Compare its jobs before the job of the poison with those after. Raises DrillError."""
+    """Compare the tenant's jobs before the poison's job with those after. Raises DrillError."""
     engine = context.installation.engine
     ids = probed_ids(context.recorder.operations())
     ended = database.await_jobs(engine, client, ids, time.monotonic() + END_S_MAX)
-    began_s = database.job_timings(engine, [job_id])[job_id].created_s
+    started_s = database.job_timings(engine, [job_id])[job_id].created_s
     found = database.job_timings(engine, ids).values()
-    waits = sorted((round(life.created_s - began_s, 2), round(life.took_s, 2)) for life in found)
+    waits = sorted(
+        (round(timing.created_s - started_s, 2), round(timing.took_s, 2)) for timing in found
+    )
     context.recorder.record("bystander", "waits", job_id, "ok", seconds_and_took=waits)
-    alone = [life.took_s for life in found if life.created_s < began_s]
-    beside = [life.took_s for life in found if life.created_s >= began_s]
-    if not alone or not beside:
-        raise DrillError("another tenant had no job to compare with")
+    alone = [timing.took_s for timing in found if timing.created_s < started_s]
+    during = [timing.took_s for timing in found if timing.created_s >= started_s]
+    if not alone or not during:
+        raise DrillError("the other tenant has no job to compare with")
     failed = [one["id"] for one in ended.values() if tally_from_job(one).succeeded != 1]
     return [
         Measure(
             promise="P13",
             what="added to the p95 of another tenant's jobs",
             unit="s",
-            value=p95_increase_s(alone, beside),
+            value=p95_increase_s(alone, during),
             limit=ADDED_S_MAX,
             relation="goal",
-            size=len(beside),
-            evidence=f"p95 {percentile(alone, SHARE):.2f} s alone",
+            size=len(during),
+            evidence=f"p95 {percentile(alone, QUANTILE):.2f} s alone",
         ),
         Measure(
             promise="P13",
@@ -83,8 +84,8 @@ def check_neighbor(context: DrillContext, client: Client, job_id: str) -> list[M
     ]
 
 
-def p95_increase_s(alone: Sequence[float], beside: Sequence[float]) -> float:
-    """Return what the p95 grew by, in seconds; infinite where either has jobs that never ended."""
-    before_s, after_s = percentile(alone, SHARE), percentile(beside, SHARE)
+def p95_increase_s(alone: Sequence[float], during: Sequence[float]) -> float:
+    """Return the increase of the p95 in seconds; infinite when a p95 job never completed."""
+    before_s, after_s = percentile(alone, QUANTILE), percentile(during, QUANTILE)
     is_known = math.isfinite(before_s) and math.isfinite(after_s)
     return round(after_s - before_s, 2) if is_known else math.inf

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from chaos.checkers.fencing import backward_moves, zombie_writes
 from chaos.checkers.states import illegal_transitions
-from chaos.observations import database
+from chaos.observations import database, triggers
 from chaos.verification.lifecycle import GRAPH
 from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job, add_tenant
@@ -42,7 +42,7 @@ def world(database_url: str) -> Iterator[World]:
         for host in HOSTS:
             connection.exec_driver_sql(f"CREATE ROLE {host} SUPERUSER")
         job = add_job(connection, add_tenant(connection))
-    database.install_triggers(engine)
+    triggers.install_triggers(engine)
     yield World(engine, job)
     with engine.begin() as connection:
         for host in HOSTS:
@@ -66,11 +66,11 @@ def test_a_write_from_an_old_epoch_is_seen(world: World) -> None:
     first, second = HOSTS
     world.act(first, claim(1), move(100))
     world.act(second, claim(2), move(200))
-    assert zombie_writes(database.lease_events(world.engine)) == []
+    assert zombie_writes(triggers.lease_events(world.engine)) == []
 
     world.act(first, move(300))
 
-    (late,) = zombie_writes(database.lease_events(world.engine))
+    (late,) = zombie_writes(triggers.lease_events(world.engine))
     assert (late.user, late.role, late.epoch) == (first, "intake", 2)
 
 
@@ -97,7 +97,7 @@ def test_a_verdict_from_an_old_epoch_is_seen(world: World) -> None:
     begin = "UPDATE jobs SET state = 'in_progress', in_progress_at = now() WHERE id = :job"
     world.act(first, begin)
 
-    (late,) = zombie_writes(database.lease_events(world.engine))
+    (late,) = zombie_writes(triggers.lease_events(world.engine))
     assert late.user == first
 
 
@@ -106,11 +106,11 @@ def test_an_unfenced_write_of_the_holder_is_seen(world: World) -> None:
     first, _ = HOSTS
     world.act(first, claim(1))
     world.act(first, lock, move(100))
-    assert zombie_writes(database.lease_events(world.engine)) == []
+    assert zombie_writes(triggers.lease_events(world.engine)) == []
 
     world.act(first, move(200))
 
-    (late,) = zombie_writes(database.lease_events(world.engine))
+    (late,) = zombie_writes(triggers.lease_events(world.engine))
     assert not late.is_fenced
 
 
@@ -132,14 +132,14 @@ def test_the_end_of_a_cancelled_job_is_a_holders_write(
     world.act(second, claim(2).replace("'intake'", f"'{role}'"))
     world.act(first, cancelling, end)
 
-    late = zombie_writes(database.lease_events(world.engine))
+    late = zombie_writes(triggers.lease_events(world.engine))
     assert (late[-1].user, late[-1].role) == (first, role)
 
 
 def test_a_cursor_that_goes_back_is_seen(world: World) -> None:
     world.act(HOSTS[0], claim(1), move(100), move(50))
 
-    (back,) = backward_moves(database.cursor_moves(world.engine))
+    (back,) = backward_moves(triggers.cursor_moves(world.engine))
     assert (back.old, back.new) == (100, 50)
 
 
@@ -151,7 +151,7 @@ def test_what_is_done_for_a_tenant_is_noted_too(world: World) -> None:
         cancel = "UPDATE jobs SET state = 'cancelling', cancelling_at = now() WHERE id = :job"
         connection.execute(sa.text(cancel), {"job": world.job})
 
-    (step,) = database.transitions(world.engine)
+    (step,) = triggers.transitions(world.engine)
     assert (step.old, step.new) == ("validating", "cancelling")
 
 
@@ -159,7 +159,7 @@ def test_what_the_database_lets_pass_is_judged(world: World) -> None:
     """The database refuses an illegal move itself: here its own guard is switched off."""
     begin = "UPDATE jobs SET state = 'in_progress', in_progress_at = now() WHERE id = :job"
     world.act(HOSTS[0], begin)
-    assert illegal_transitions(database.transitions(world.engine), GRAPH) == []
+    assert illegal_transitions(triggers.transitions(world.engine), GRAPH) == []
     skip = "UPDATE jobs SET state = 'completed' WHERE id = :job"
     restamp = "UPDATE jobs SET in_progress_at = now() + interval '1 s' WHERE id = :job"
     with pytest.raises(DBAPIError):
@@ -176,6 +176,6 @@ def test_what_the_database_lets_pass_is_judged(world: World) -> None:
     world.act(HOSTS[0], restamp)
     world.act(HOSTS[0], skip)
 
-    (stamped, skipped) = illegal_transitions(database.transitions(world.engine), GRAPH)
+    (stamped, skipped) = illegal_transitions(triggers.transitions(world.engine), GRAPH)
     assert stamped.changed_stamps == ["in_progress_at"]
     assert (skipped.old, skipped.new) == ("in_progress", "completed")

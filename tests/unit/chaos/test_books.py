@@ -28,7 +28,7 @@ from chaos.clients.client import Client, input_lines
 from chaos.clients.history import Recorder
 from chaos.drills.context import MODEL
 from chaos.installations.recording_upstream import recording_upstream
-from chaos.observations.database import JobFiles
+from chaos.observations.job_files import JobFiles
 from chaos.verification import reconciliation
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from gpu_consumers.engines.simulated.generated_answers import chat_answer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.reports.confidence_bounds import chance_of_at_most, failure_rate_bound
+from chaos.reports.confidence_bounds import failure_rate_bound, probability_of_at_most
 
 
 @pytest.mark.parametrize("trials", [1, 5, 20, 200, 5000])
@@ -32,7 +32,7 @@ def test_more_failures_than_trials_are_refused() -> None:
 
 
 def test_chances_add_up() -> None:
-    assert chance_of_at_most(7, 7, 0.3) == pytest.approx(1.0)
-    assert chance_of_at_most(0, 4, 0.5) == pytest.approx(1 / 16)
-    assert chance_of_at_most(2, 4, 0.0) == 1.0
-    assert chance_of_at_most(2, 4, 1.0) == 0.0
+    assert probability_of_at_most(7, 7, 0.3) == pytest.approx(1.0)
+    assert probability_of_at_most(0, 4, 0.5) == pytest.approx(1 / 16)
+    assert probability_of_at_most(2, 4, 0.0) == 1.0
+    assert probability_of_at_most(2, 4, 1.0) == 0.0

@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from chaos.checkers.acceptance import acknowledged_ids
-from chaos.clients.client import POLLS_AFTER_END, Client, Watchers
+from chaos.clients.client import Client
 from chaos.clients.history import Recorder
+from chaos.clients.watchers import POLLS_AFTER_END, Watchers
 from chaos.errors import DrillError
 
 JOB = {"id": "batch_1", "status": "in_progress", "created_at": 1}

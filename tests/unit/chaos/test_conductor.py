@@ -26,7 +26,7 @@ NOWHERE = cast("Installation", None)
 
 
 def fault(kind: str, at_s: float, lasts_s: float) -> Fault:
-    return Fault(at_s=at_s, kind=kind, target="t", lasts_s=lasts_s, places=frozenset({"t"}))
+    return Fault(at_s=at_s, kind=kind, target="t", lasts_s=lasts_s, resources=frozenset({"t"}))
 
 
 def conduct(
@@ -66,7 +66,7 @@ def test_a_fault_that_hit_nobody_is_none(monkeypatch: pytest.MonkeyPatch, tmp_pa
         raise DrillError("no")
 
     found, told = conduct(monkeypatch, tmp_path, lambda: no_target, refuse, lambda: already_healed)
-    assert found.failures == ["0 t: nobody there", "1 t: DrillError"]
+    assert found.failures == ["0 t: no target", "1 t: DrillError"]
     assert told == [("fault", "fail"), ("fault", "fail"), ("fault", "ok"), ("heal", "ok")]
 
 
@@ -100,8 +100,8 @@ def test_a_fault_lasts_as_planned_behind_one_that_took_long(
 
 def test_a_signal_says_whether_it_met_a_process() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
-        assert processes.send(alive.pid, signal.SIGKILL)
-    assert not processes.send(alive.pid, signal.SIGKILL)
+        assert processes.send_signal(alive.pid, signal.SIGKILL)
+    assert not processes.send_signal(alive.pid, signal.SIGKILL)
 
 
 def test_a_kill_of_what_is_dead_is_missed() -> None:
@@ -123,7 +123,7 @@ class OneService:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process, self.held = process, False
 
-    def service(self, _name: str) -> int | None:
+    def service_pid(self, _name: str) -> int | None:
         return self.process.pid if self.process.poll() is None else None
 
     def keep_down(self, _name: str) -> None:
@@ -138,7 +138,7 @@ def test_a_service_is_gone_when_it_was_killed_and_a_dead_one_is_missed() -> None
         one = OneService(alive)
         installation = cast("Installation", one)
         heal = services.kill(installation, "kafka-1")
-        assert (one.service("kafka-1"), one.held) == (None, True)
+        assert (one.service_pid("kafka-1"), one.held) == (None, True)
         heal()
         assert not one.held
         assert services.kill(installation, "kafka-1") is no_target
@@ -146,8 +146,8 @@ def test_a_service_is_gone_when_it_was_killed_and_a_dead_one_is_missed() -> None
 
 
 def test_a_service_that_outlives_its_kill_was_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "GONE_S_MAX", 0.05)
-    monkeypatch.setattr(services, "send", lambda *_: True)
+    monkeypatch.setattr(services, "EXIT_S_MAX", 0.05)
+    monkeypatch.setattr(services, "send_signal", lambda *_: True)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
         one = OneService(alive)
         with pytest.raises(DrillError):

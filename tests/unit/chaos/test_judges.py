@@ -3,14 +3,19 @@
 import pytest
 from msgspec.structs import replace
 
-from chaos.checkers import acceptance, executions, fencing, poison, refused_lines, results, states
+from chaos.checkers import acceptance, executions, fencing, poison, results, states
 from chaos.checkers.executions import Answer, Start
 from chaos.checkers.fencing import CursorMove, LeaseEvent, LostLease
 from chaos.checkers.results import Usage
 from chaos.checkers.states import Transition
 from chaos.clients.history import Operation, Phase
 from chaos.errors import DrillError
-from chaos.observations.role_counters import DUPLICATES, parse_sample, refused, total_increase
+from chaos.observations.role_counters import (
+    DUPLICATES,
+    parse_sample,
+    refused_writes,
+    total_increase,
+)
 from chaos.reports.measures import Measure
 from chaos.reports.report import lease_loss_measure
 from chaos.verification.lease_losses import (
@@ -93,7 +98,7 @@ def test_an_acknowledgement_without_an_id_is_a_promise_that_is_broken() -> None:
 def test_items_are_there_once() -> None:
     assert results.compare_ids(["a", "b"], ["b", "a"]).total == 0
     miscount = results.compare_ids(["a", "b", "c"], ["a", "a", "c", "x"])
-    assert (miscount.missing, miscount.doubled, miscount.foreign) == (["b"], ["a"], ["x"])
+    assert (miscount.missing, miscount.duplicated, miscount.foreign) == (["b"], ["a"], ["x"])
     assert miscount.total == 3
 
 
@@ -375,8 +380,8 @@ millrace_lease_writes_refused_total{role="intake"} 4.0
 millrace_results_duplicates_total 7.0
 millrace_results_duplicates_created 1.7e+09
 """
-    assert parse_sample(text, refused("intake")) == 4
-    assert parse_sample(text, refused("finaliser")) == 0
+    assert parse_sample(text, refused_writes("intake")) == 4
+    assert parse_sample(text, refused_writes("finaliser")) == 0
     assert parse_sample(text, DUPLICATES) == 7
 
 
@@ -393,14 +398,11 @@ def test_a_refused_file_names_each_bad_line() -> None:
         return {"status": status, "errors": {"object": "list", "data": data}}
 
     wanted = {2: "a", 4: "b"}
-    assert refused_lines.line_error_mismatches(wanted, job("failed", wanted)) == []
-    wrong = refused_lines.line_error_mismatches(wanted, job("failed", {2: "b", 3: "a"}))
+    assert poison.line_error_mismatches(wanted, job("failed", wanted)) == []
+    wrong = poison.line_error_mismatches(wanted, job("failed", {2: "b", 3: "a"}))
     assert wrong == [
         "line 2: b instead of a",
         "line 3: a instead of None",
         "line 4: None instead of b",
     ]
-    assert (
-        len(refused_lines.line_error_mismatches(wanted, {"status": "completed", "errors": None}))
-        == 3
-    )
+    assert len(poison.line_error_mismatches(wanted, {"status": "completed", "errors": None})) == 3

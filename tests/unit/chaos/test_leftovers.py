@@ -10,7 +10,7 @@ import pytest
 from chaos.errors import DrillError
 from chaos.faults.disk import unmount
 from chaos.installations import stale_folders
-from chaos.installations.stale_folders import Owner, claim, remove_stale_folders
+from chaos.installations.stale_folders import Owner, claim_folder, remove_stale_folders
 from chaos.signals import EXIT_SIGNALS, cleanup_on_exit, raise_on_signals
 
 
@@ -26,7 +26,7 @@ def test_only_folders_of_the_dead_are_removed(tmp_path: Path) -> None:
     dead = folder(tmp_path, "dead", Owner(os.getpid(), 1.0))  # its pid was given away again
     kept = folder(tmp_path, "kept", None)
     mine = folder(tmp_path, "mine", None)
-    claim(mine)
+    claim_folder(mine)
     said: list[str] = []
 
     remove_stale_folders(tmp_path, said.append)

@@ -9,7 +9,7 @@ from chaos.checkers.answers import input_bodies
 from chaos.clients.client import ENDPOINT, input_lines
 from chaos.drills.context import MODEL
 from chaos.drills.poison_items import is_own_answer
-from chaos.installations.settings import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
+from chaos.installations.settings import CRASHING_FAULTS, POISON, POISONED_ROLES
 from chaos.workloads.edge_cases import EDGE_CASES, INVALID_LINES, invalid_file
 from gpu_consumers.engines.simulated.drill_engine import _NOT_A_NUMBER
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
@@ -53,7 +53,7 @@ def test_odd_items_are_let_in_and_meet_their_fault() -> None:
 
 
 def test_some_end_their_process_and_some_succeed() -> None:
-    assert POISON.keys() >= ENDS_ITS_PROCESS
+    assert POISON.keys() >= CRASHING_FAULTS
     assert sum(edge_case.code is None for edge_case in EDGE_CASES.values()) == 3
 
 

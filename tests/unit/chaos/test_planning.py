@@ -2,14 +2,14 @@
 
 import pytest
 
-from chaos.faults.injector import FAULTS, kinds
-from chaos.faults.plan import Fault, plan
+from chaos.faults.injector import FAULTS, fault_kinds
+from chaos.faults.plan import Fault, plan_faults
 
-KINDS = kinds(("a", "b"), 2.0)
+KINDS = fault_kinds(("a", "b"), 2.0)
 
 
 def draw(seed: int) -> list[Fault]:
-    return plan(seed, KINDS, duration_s=120, gap_s=(1, 10))
+    return plan_faults(seed, KINDS, duration_s=120, gap_s=(1, 10))
 
 
 def test_a_seed_repeats_its_plan() -> None:
@@ -28,23 +28,25 @@ def test_faults_are_in_order_and_healed_in_time(seed: int) -> None:
 def test_no_two_faults_meet_on_a_place(seed: int) -> None:
     ends: dict[str, float] = {}
     for fault in draw(seed):
-        for place in fault.places:
+        for place in fault.resources:
             assert ends.get(place, -1.0) < fault.at_s
             ends[place] = fault.ends_s
 
 
 def test_faults_meet_on_the_route_the_process_and_the_service_that_they_take() -> None:
-    places = {kind.name: kind.places for kind in KINDS}
-    route = set(places["network"]("kafka-a:latency"))
-    assert route == set(places["network"]("kafka-a:blackhole")) == {"kafka-a"}
-    assert set(places["rewind"]("requests")) == {"a/batcher", "b/batcher"}
-    assert set(places["pause"]("b/batcher")) <= set(places["rewind"]("requests"))
-    assert set(places["postgres-restart"]("postgres")) == set(places["postgres-pause"]("postgres"))
+    resources = {kind.name: kind.resources for kind in KINDS}
+    route = set(resources["network"]("kafka-a:latency"))
+    assert route == set(resources["network"]("kafka-a:blackhole")) == {"kafka-a"}
+    assert set(resources["rewind"]("requests")) == {"a/batcher", "b/batcher"}
+    assert set(resources["pause"]("b/batcher")) <= set(resources["rewind"]("requests"))
+    assert set(resources["postgres-restart"]("postgres")) == set(
+        resources["postgres-pause"]("postgres")
+    )
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_a_quick_storm_has_a_fault_of_every_kind(seed: int) -> None:
-    faults = plan(seed, KINDS, duration_s=60, gap_s=(1, 4))
+    faults = plan_faults(seed, KINDS, duration_s=60, gap_s=(1, 4))
     assert {fault.kind for fault in faults} == {kind.name for kind in KINDS}
     assert len(faults) > len(KINDS)
 

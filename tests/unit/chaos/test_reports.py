@@ -6,7 +6,7 @@ import msgspec
 
 from chaos.clients.history import Recorder, read
 from chaos.reports.confidence_bounds import failure_rate_bound
-from chaos.reports.measures import OTHERS, Measure, Relation, summarise
+from chaos.reports.measures import OTHER_DRILLS, Measure, Relation, summarise
 from chaos.reports.report import number, table, violation_lines, write_json
 from chaos.workloads.neighbor_tenant import p95_increase_s
 
@@ -35,7 +35,7 @@ def test_what_one_round_shares_is_told_apart_from_chance() -> None:
 
 def test_trials_of_other_drills_are_not_those_of_a_promise() -> None:
     storms = [msgspec.structs.replace(measure("P2", 0), part="storm", rerun="a")]
-    others = [msgspec.structs.replace(measure("P2", 0), part=OTHERS, rerun=r) for r in "bcd"]
+    others = [msgspec.structs.replace(measure("P2", 0), part=OTHER_DRILLS, rerun=r) for r in "bcd"]
     assert [found.trials for found in summarise(storms + others)] == [1, 3]
     lines = table(storms + others)
     assert "| storm | 0 | ≤ 0 | 1 of 20 storms | 0 | 95.0 % |" in lines

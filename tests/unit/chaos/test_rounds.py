@@ -9,7 +9,7 @@ from chaos.arguments import parse
 from chaos.checkers.states import Transition
 from chaos.drills.storm import check_faults
 from chaos.errors import DrillError
-from chaos.reports.measures import OTHERS, Measure
+from chaos.reports.measures import OTHER_DRILLS, Measure
 from chaos.reports.report import ABORTED_ROUNDS
 from chaos.rounds import Round, run_round
 from chaos.runs import Run
@@ -35,7 +35,7 @@ def broken(drill: Callable[[], list[Measure]]) -> Measure:
 def test_a_round_that_ends_well_says_so_and_where_it_comes_from() -> None:
     found = run_round(ONE, lambda: [good(), good(promise="P2")], no_lives)
     assert [m.is_violation for m in found] == [False] * 3
-    assert {(m.promise, m.part) for m in found} == {("P1", "storm"), ("P2", OTHERS)}
+    assert {(m.promise, m.part) for m in found} == {("P1", "storm"), ("P2", OTHER_DRILLS)}
     assert {(m.seed, m.rerun) for m in found} == {(7, ONE.rerun)}
 
 
@@ -85,7 +85,7 @@ def test_nothing_looked_at_is_nothing_tried() -> None:
     said: list[str] = []
     run = Run(parse([]), said.append)
     report = Measure(promise="P1", what="seconds", value=1, size=0, relation="report")
-    run.add([good(0), good(3), report])
+    run.add_measures([good(0), good(3), report])
     assert [m.size for m in run.measures] == [3, 0]
     (reason,) = run.untried
     assert "P1 w" in reason
@@ -126,8 +126,8 @@ def move(sequence: int) -> Transition:
 
 def test_a_row_is_judged_once_however_late_it_is_committed() -> None:
     unseen = UnseenRows()
-    assert [m.sequence for m in unseen.of([move(1), move(3)])] == [1, 3]
-    assert [m.sequence for m in unseen.of([move(1), move(2), move(3), move(4)])] == [2, 4]
+    assert [m.sequence for m in unseen.filter([move(1), move(3)])] == [1, 3]
+    assert [m.sequence for m in unseen.filter([move(1), move(2), move(3), move(4)])] == [2, 4]
 
 
 def test_what_was_found_before_a_round_broke_off_is_kept() -> None:
@@ -145,7 +145,7 @@ def test_a_broken_number_over_nothing_is_broken() -> None:
     """Nobody looked at anything because all of it is missing."""
     run = Run(parse([]), lambda _: None)
     missing = Measure(promise="P13", what="missing", value=5000, size=0)
-    run.add([missing])
+    run.add_measures([missing])
     assert (run.measures, run.untried) == ([missing], [])
     found = run_round(ONE, lambda: [good()], lambda: [missing])
     assert "missing" in {m.what for m in found}

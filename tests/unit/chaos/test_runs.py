@@ -22,11 +22,11 @@ def run_in(tmp_path: Path) -> Run:
     return Run(parse(arguments), lambda _: None, facts={"seed": 7})
 
 
-def suite(*parts: DrillSpec) -> Suite:
+def suite(*drills: DrillSpec) -> Suite:
     return Suite(
         name="s",
-        spec=lambda data, _url, _skew_s: InstallationSpec(data=data, options=()),
-        parts=parts,
+        build_spec=lambda data, _url, _skew_s: InstallationSpec(data=data, options=()),
+        drills=drills,
     )
 
 
@@ -61,7 +61,7 @@ def test_every_round_is_in_the_report_before_the_next(
     class NoLives:
         def __init__(self, _: object) -> None: ...
 
-        def judge(self, _: object) -> list[Measure]:
+        def check(self, _: object) -> list[Measure]:
             return []
 
     @contextmanager
@@ -71,8 +71,8 @@ def test_every_round_is_in_the_report_before_the_next(
     monkeypatch.setattr(runs, "run_installation", run_installation)
     monkeypatch.setattr(runs, "install_triggers", lambda _: None)
     monkeypatch.setattr(runs, "LifecycleChecker", NoLives)
-    part = DrillSpec(name="p", drill=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
-    run_suite(run_in(tmp_path), suite(part), (part,))
+    spec = DrillSpec(name="p", run=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
+    run_suite(run_in(tmp_path), suite(spec), (spec,))
     assert written[0] == {}
     assert written[1]["seed"] == 7
     assert [one["value"] for one in written[1]["measures"] if one["what"] == "lost"] == [1]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from chaos.__main__ import main
-from chaos.arguments import parse, rerun, skew_s, trials_of, wanted
+from chaos.arguments import is_selected, parse, rerun_command, round_count, skew_s
 from chaos.installations.brokers import Broker, properties
 from chaos.suites import SUITES
 
-PARTS = [part for suite in SUITES for part in suite.parts]
+DRILLS = [drill for suite in SUITES for drill in suite.drills]
 PAGE = (Path(__file__).parents[3] / "docs/chaos.md").read_text()
 
 
@@ -18,13 +18,13 @@ def test_every_promise_of_the_page_is_tried() -> None:
     section = PAGE.partition("## What is promised")[2].partition("\n## ")[0]
     promised = re.findall(r"^\| ([PA]\d+) \|", section, re.M)
     assert len(promised) == len(set(promised))
-    assert set().union(*(part.promises for part in PARTS)) == set(promised)
-    assert all(part.trials_long for part in PARTS)
+    assert set().union(*(drill.promises for drill in DRILLS)) == set(promised)
+    assert all(drill.trials_long for drill in DRILLS)
 
 
 def test_the_page_says_what_the_quick_run_leaves_out() -> None:
-    tried = set().union(*(part.promises for part in PARTS if wanted(part, parse([]))))
-    everything = set().union(*(part.promises for part in PARTS))
+    tried = set().union(*(drill.promises for drill in DRILLS if is_selected(drill, parse([]))))
+    everything = set().union(*(drill.promises for drill in DRILLS))
     (row,) = re.findall(r"^\| `make chaos` \| ([^|]+) \|", PAGE, re.M)
     assert set(re.findall(r"P\d+", row)) == everything - tried
 
@@ -37,28 +37,28 @@ def test_the_page_names_every_option(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_drills_have_names_of_their_own() -> None:
-    assert len({part.name for part in PARTS}) == len(PARTS)
+    assert len({drill.name for drill in DRILLS}) == len(DRILLS)
 
 
 def test_what_is_named_is_tried_at_least_once() -> None:
-    (brokers,) = (part for part in PARTS if part.name == "brokers")
-    assert not wanted(brokers, parse([]))
+    (brokers,) = (drill for drill in DRILLS if drill.name == "brokers")
+    assert not is_selected(brokers, parse([]))
     named = parse(["--promise", "P10"])
-    assert wanted(brokers, named)
-    assert trials_of(brokers, named) == 1
-    assert trials_of(brokers, parse(["--promise", "P10", "--trials", "7"])) == 7
+    assert is_selected(brokers, named)
+    assert round_count(brokers, named) == 1
+    assert round_count(brokers, parse(["--promise", "P10", "--trials", "7"])) == 7
 
 
 def test_only_what_was_named_is_tried() -> None:
-    asked = parse(["--promise", "P13"])
-    assert [part.name for part in PARTS if wanted(part, asked)] == ["poison"]
-    asked = parse(["--part", "storm"])
-    assert [part.name for part in PARTS if wanted(part, asked)] == ["storm"]
+    options = parse(["--promise", "P13"])
+    assert [drill.name for drill in DRILLS if is_selected(drill, options)] == ["poison"]
+    options = parse(["--part", "storm"])
+    assert [drill.name for drill in DRILLS if is_selected(drill, options)] == ["storm"]
 
 
 def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1/v1"
-    shapes = {suite.name: suite.spec(tmp_path, url, 400) for suite in SUITES}
+    shapes = {suite.name: suite.build_spec(tmp_path, url, 400) for suite in SUITES}
     assert shapes["pair"].host_names == ("a", "b")
     assert shapes["poisoned"].host_names == ("a", "b")
     assert shapes["cluster"].broker_count == 3
@@ -68,21 +68,21 @@ def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
 
 def test_the_clock_of_the_second_host_is_ahead_or_behind(tmp_path: Path) -> None:
     (pair,) = (suite for suite in SUITES if suite.name == "pair")
-    asked = [parse(["--seed", seed]) for seed in ("7", "8")]
-    offsets = [pair.spec(tmp_path, "", skew_s(one)).env_by_host["b"] for one in asked]
+    options = [parse(["--seed", seed]) for seed in ("7", "8")]
+    offsets = [pair.build_spec(tmp_path, "", skew_s(one)).env_by_host["b"] for one in options]
     assert [offset["CHAOS_CLOCK_OFFSET_S"] for offset in offsets] == ["400", "-400"]
 
 
 def test_a_round_runs_alone_as_it_did_among_others() -> None:
     """Its seed is the run's and its number, while the clock is that of the run."""
-    (storm,) = (part for part in PARTS if part.name == "storm")
-    asked = parse(["--seed", "7", "--long"])
-    command = rerun(storm, 8, asked)
+    (storm,) = (drill for drill in DRILLS if drill.name == "storm")
+    options = parse(["--seed", "7", "--long"])
+    command = rerun_command(storm, 8, options)
     words = command.removeprefix("python -m chaos ").split()
     alone = parse(words)
     assert (alone.seed, alone.part, alone.long) == (8, ["storm"], True)
-    assert trials_of(storm, alone) == 1
-    assert skew_s(alone) == skew_s(asked) != skew_s(parse(["--seed", "8"]))
+    assert round_count(storm, alone) == 1
+    assert skew_s(alone) == skew_s(options) != skew_s(parse(["--seed", "8"]))
 
 
 def test_a_run_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from chaos.clients.history import Recorder
 from chaos.drills.context import DrillContext
 from chaos.drills.storm import JobCreator
 from chaos.errors import NotServedError
-from chaos.observations.database import JobFiles
-from chaos.verification.acknowledged import files_measure
+from chaos.observations.job_files import JobFiles
+from chaos.verification.acknowledged import compare_contents
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -58,10 +58,10 @@ def test_a_file_of_what_is_no_json_cannot_be_read(client: Callable[[Answer], Cli
 def test_a_refused_cancel_is_told_with_its_moment(client: Callable[[Answer], Client]) -> None:
     began_s = time.time()
     refused = client(lambda _: httpx.Response(400)).request_cancel("batch_1", time.monotonic() + 5)
-    assert refused.refused
+    assert refused.is_refused
     assert began_s <= refused.at_s <= time.time()
     taken = client(lambda _: httpx.Response(200)).request_cancel("batch_1", time.monotonic() + 5)
-    assert not taken.refused
+    assert not taken.is_refused
 
 
 def test_a_refusal_for_good_is_no_fault_of_the_harness(client: Callable[[Answer], Client]) -> None:
@@ -71,9 +71,9 @@ def test_a_refusal_for_good_is_no_fault_of_the_harness(client: Callable[[Answer]
 
 def test_acknowledged_files_are_compared_to_the_byte() -> None:
     found = {"file-1": b"{}\n", "file-2": None, "file-3": b"{}"}
-    measure = files_measure("P12", found, dict.fromkeys(found, b"{}\n"))
+    measure = compare_contents("P12", found, dict.fromkeys(found, b"{}\n"))
     assert (measure.value, measure.size) == (2, 3)
-    assert files_measure("P12", {"file-1": b"{}\n"}, {"file-1": b"{}\n"}).passed
+    assert compare_contents("P12", {"file-1": b"{}\n"}, {"file-1": b"{}\n"}).passed
 
 
 @pytest.mark.parametrize(

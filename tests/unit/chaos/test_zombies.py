@@ -25,7 +25,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return lambda: found.append("go on")
 
     monkeypatch.setattr(zombies, "pause", pause)
-    monkeypatch.setattr(zombies, "_LOOK_S", 0.0)
+    monkeypatch.setattr(zombies, "_CHECK_S", 0.0)
     return found
 
 
@@ -38,14 +38,14 @@ def test_a_role_stays_stopped_only_with_a_lease_to_lose(
     monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     holds(monkeypatch, 0, 0, 1)
-    heal = zombies._stop(RUNNING, "a", "finaliser")
+    heal = zombies._pause(RUNNING, "a", "finaliser")
     assert steps == ["stop a/finaliser", "go on"] * 2 + ["stop a/finaliser"]
     heal()
     assert steps[-1] == "go on"
 
 
 def test_a_role_without_leases_is_stopped_at_once(steps: list[str]) -> None:
-    zombies._stop(RUNNING, "a", "batcher")
+    zombies._pause(RUNNING, "a", "batcher")
     assert steps == ["stop a/batcher"]
 
 
@@ -53,7 +53,7 @@ def test_a_role_that_gets_no_lease_stays_stopped_in_the_end(
     monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     monkeypatch.setattr(zombies, "HELD_S_MAX", -1.0)
-    zombies._stop(RUNNING, "a", "intake")
+    zombies._pause(RUNNING, "a", "intake")
     assert steps == ["stop a/intake"]
 
 
@@ -62,11 +62,11 @@ def test_a_role_goes_on_when_nobody_can_look(
 ) -> None:
     holds(monkeypatch)
     with pytest.raises(StopIteration):
-        zombies._stop(RUNNING, "a", "intake")
+        zombies._pause(RUNNING, "a", "intake")
     assert steps == ["stop a/intake", "go on"]
 
 
 def test_a_role_that_is_not_there_was_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zombies, "pause", lambda *_: no_target)
     with pytest.raises(DrillError):
-        zombies._stop(RUNNING, "a", "intake")
+        zombies._pause(RUNNING, "a", "intake")
