@@ -1,4 +1,4 @@
-"""Chunks through a bare aiokafka consumer: `… .aiokafka_reader SERVERS PREFIX ITEMS`."""
+"""Reads chunks with a bare aiokafka consumer: `… .aiokafka_reader SERVERS PREFIX ITEMS`."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ POLL_MS = 200
 
 
 async def read(servers: str, prefix: str, items: int) -> None:
-    """Read everything under a group of this run alone."""
+    """Read all records under a consumer group of this run."""
     settings = KafkaSettings(bootstrap_servers=servers)
     consumer = AIOKafkaConsumer(
         prefix + REQUESTS_BULK.name,
@@ -32,14 +32,14 @@ async def read(servers: str, prefix: str, items: int) -> None:
     while not finished:
         for records in (await consumer.getmany(timeout_ms=POLL_MS)).values():
             for record in records:
-                finished = tally.take(record.value)
-    tally.say()
+                finished = tally.add_record(record.value)
+    tally.report()
     await consumer.stop()
     await asyncio.to_thread(wait_for_line)
 
 
 def main(servers: str, prefix: str, items: str) -> None:
-    """Read until every item was seen."""
+    """Read until every item is seen."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     asyncio.run(read(servers, prefix, int(items)))
 

@@ -1,4 +1,4 @@
-"""Chunks through the batcher's own Faust app: `… .faust_reader SERVERS PREFIX ITEMS`."""
+"""Reads chunks with the batcher's Faust app: `… .faust_reader SERVERS PREFIX ITEMS`."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ ASSIGNED_S_MAX = 60.0
 
 
 class Reader:
-    """Takes every record, decodes it and acknowledges it at once, in order."""
+    """Decodes and acknowledges every record at once, in order."""
 
     def __init__(self, items: int) -> None:
         """Expect `items` in all."""
@@ -36,10 +36,10 @@ class Reader:
         """See `batcher.faust_app.app.StreamOwner`."""
         place = (record.topic, record.partition)
         ticket = self._acks.delivered(place, event, item_count=1, now_s=0.0)
-        finished = self._tally.take(record.value)
+        finished = self._tally.add_record(record.value)
         self._acks.settle(ticket, 1)
         if finished and not self.done.is_set():
-            self._tally.say()
+            self._tally.report()
             self.done.set()
 
     async def room(self) -> None:
@@ -59,7 +59,7 @@ class Reader:
 
 
 async def read(servers: str, prefix: str, items: int, folder: Path) -> None:
-    """Read everything under a group of this run alone."""
+    """Read all records under a consumer group of this run."""
     group = KafkaSettings(bootstrap_servers=servers, topic_prefix=f"{uuid.uuid4().hex}.")
     app = build_app(group, BatcherSettings(job_class="bulk"), folder)
     reader = Reader(items)
@@ -69,11 +69,11 @@ async def read(servers: str, prefix: str, items: int, folder: Path) -> None:
         await app.start()
     await reader.done.wait()
     await asyncio.to_thread(wait_for_line)
-    os._exit(0)  # its shutdown is not what is measured
+    os._exit(0)  # the shutdown is not measured
 
 
 def main(servers: str, prefix: str, items: str) -> None:
-    """Read until every item was seen."""
+    """Read until every item is seen."""
     with tempfile.TemporaryDirectory() as folder:
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         asyncio.run(read(servers, prefix, int(items), Path(folder)))

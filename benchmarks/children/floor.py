@@ -1,6 +1,6 @@
-"""The least work from input file to output file: `python -m benchmarks.children.floor INPUT OUTPUT`.
+"""The least work from input file to output file: `… .floor INPUT OUTPUT`.
 
-One process, no broker, no database, buffers bounded: read, parse with the body left raw, pack an
+One process without broker, database or unbounded buffers: read, parse with a raw body, pack an
 envelope of 100 items, unpack it, build each result line, write.
 """
 
@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from benchmarks.children.line_child import die_with_parent, say, wait_for_line
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
 from benchmarks.data.input_files import chat_answer
 
 CHUNK_ITEMS = 100
@@ -38,7 +38,7 @@ _RESULT = (
 
 
 def convert(source: BinaryIO, target: BinaryIO) -> None:
-    """Turn every input line into its output line."""
+    """Convert every input line to its output line."""
     encode = msgspec.json.encode
     decode = msgspec.json.Decoder(list[_Item]).decode
     for items in _chunks(source):
@@ -64,12 +64,12 @@ def _chunks(source: BinaryIO) -> Iterator[list[_Item]]:
 
 
 def main(source: str, target: str) -> None:
-    """Convert, and say what it took."""
+    """Convert, and report wall and CPU time."""
     began_s, cpu_s = time.perf_counter(), time.process_time()
     with open(source, "rb") as reading, open(target, "wb") as writing:  # noqa: PTH123
         convert(reading, writing)
     seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
-    say("result", json.dumps({"seconds": seconds, "cpu_s": cpu_s}))
+    report_line("result", json.dumps({"seconds": seconds, "cpu_s": cpu_s}))
     wait_for_line()
 
 

@@ -1,8 +1,8 @@
 """Hops through the log: `python -m benchmarks.children.kafka_echo SERVERS COUNT HOPS`.
 
-A record of 1 KB is produced without linger and consumed by the same process; one at a time, since
-an idle log is what a single call meets. Says `@result` with COUNT times from the first send to the
-last receipt of HOPS hops, one after the other: their p99 is not that of one hop, HOPS times.
+The process produces a record of 1 KB without linger and consumes it, one record at a time, as a
+single call meets an idle log. Reports `@result` with COUNT times from the first send to the last
+receipt of HOPS consecutive hops: their p99 is not HOPS times that of one hop.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from benchmarks.children.line_child import die_with_parent, say
+from benchmarks.children.line_child import die_with_parent, report_line
 from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import Topic
@@ -41,10 +41,10 @@ def main(servers: str, count: str, hops: str) -> None:
     tail = TopicTail(settings, TOPIC, client_id=f"echo-{os.getpid()}")
     tail.skip_to_end(_START_S_MAX)
     producer = LogProducer(settings, client_id="echo", linger_ms=0)
-    ways = [
+    times_s = [
         sum(_hop(producer, tail) for _ in range(int(hops))) for _ in range(WARM_UP + int(count))
     ]
-    say("result", json.dumps(ways[WARM_UP:]))
+    report_line("result", json.dumps(times_s[WARM_UP:]))
     producer.close()
     tail.close()
 

@@ -1,6 +1,6 @@
-"""Python processes of a benchmark: they say `@word …` on stdout and are told to go on by a line.
+"""Child processes that report `@word …` lines on stdout and wait for lines on stdin.
 
-They die with the benchmark. Whatever else they print on stdout is ignored, and stderr is kept.
+They die with the benchmark. Other output on stdout is ignored, and stderr goes to a log file.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ class LineChild:
     """One `python -m MODULE ARGUMENTS`."""
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], log_dir: Path) -> None:
-        """Start it; its stderr goes to `log_dir`."""
+        """Start the process; its stderr goes to `log_dir`."""
         self.name = name
         log_dir.mkdir(parents=True, exist_ok=True)
         with (log_dir / f"{name}.log").open("ab") as log:
@@ -40,9 +40,9 @@ class LineChild:
                 text=True,
                 process_group=0,
             )
-        self._said: queue.Queue[str | None] = queue.Queue()
+        self._lines_read: queue.Queue[str | None] = queue.Queue()
         assert self._popen.stdout is not None
-        threading.Thread(target=self._listen, args=(self._popen.stdout,), daemon=True).start()
+        threading.Thread(target=self._read_stdout, args=(self._popen.stdout,), daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -50,29 +50,31 @@ class LineChild:
         return self._popen.pid
 
     def expect(self, word: str, timeout_s: float) -> str:
-        """Wait until the child says `@word` and return the rest of the line.
+        """Wait until the child reports `@word` and return the rest of the line.
 
-        Raises VoidRunError when it ends, says something else, or time is up.
+        Raises VoidRunError when it ends, reports something else, or exceeds the timeout.
         """
         try:
-            said = self._said.get(timeout=timeout_s)
+            line = self._lines_read.get(timeout=timeout_s)
         except queue.Empty:
-            raise VoidRunError(f"{self.name} did not say @{word} within {timeout_s:g} s") from None
-        if said is None:
-            raise VoidRunError(f"{self.name} ended instead of saying @{word}")
-        found, _, rest = said.partition(" ")
+            raise VoidRunError(
+                f"{self.name} did not report @{word} within {timeout_s:g} s"
+            ) from None
+        if line is None:
+            raise VoidRunError(f"{self.name} ended instead of reporting @{word}")
+        found, _, rest = line.partition(" ")
         if found != f"@{word}":
-            raise VoidRunError(f"{self.name} said {found} instead of @{word}")
+            raise VoidRunError(f"{self.name} reported {found} instead of @{word}")
         return rest
 
-    def tell(self, line: str) -> None:
-        """Let the child go on."""
+    def send_line(self, line: str) -> None:
+        """Send a line, which lets the child continue."""
         assert self._popen.stdin is not None
         self._popen.stdin.write(line + "\n")
         self._popen.stdin.flush()
 
     def stop(self) -> None:
-        """End the child, politely at first, and whatever it has started."""
+        """Close its stdin, then send SIGTERM and SIGKILL; kill the rest of its process group."""
         assert self._popen.stdin is not None
         self._popen.stdin.close()
         try:
@@ -84,30 +86,30 @@ class LineChild:
             except subprocess.TimeoutExpired:
                 self._popen.kill()
                 self._popen.wait()
-        with suppress(ProcessLookupError):  # an engine that its server has left behind
+        with suppress(ProcessLookupError):  # an engine that outlives its server
             os.killpg(self._popen.pid, signal.SIGKILL)
 
-    def _listen(self, stdout: IO[str]) -> None:
+    def _read_stdout(self, stdout: IO[str]) -> None:
         with stdout:
             for line in stdout:
                 if line.startswith("@"):
-                    self._said.put(line.rstrip("\n"))
-        self._said.put(None)
+                    self._lines_read.put(line.rstrip("\n"))
+        self._lines_read.put(None)
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this process with the benchmark, however that ends."""
+    """Have the kernel kill this process when the benchmark ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() == 1:
         sys.exit(1)
 
 
-def say(word: str, rest: str = "") -> None:
-    """Tell the benchmark something."""
+def report_line(word: str, rest: str = "") -> None:
+    """Report a line to the benchmark."""
     sys.stdout.write(f"@{word} {rest}".rstrip() + "\n")
     sys.stdout.flush()
 
 
 def wait_for_line() -> str:
-    """Return the next line that the benchmark tells; empty once it has nothing more to say."""
+    """Return the next line from the benchmark; empty once its end is closed."""
     return sys.stdin.readline().rstrip("\n")

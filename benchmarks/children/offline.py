@@ -1,7 +1,7 @@
 """Offline generation: `python -m benchmarks.children.offline MODEL_FOLDER ITEMS`.
 
-The options are those of our vLLM engine, parsed by vLLM from the same command line. The engine core
-is a process of its own, as vLLM ships it and as in our engine.
+The options are those of Millrace's vLLM engine, parsed by vLLM from the same command line. The
+engine core is a process of its own, as in vLLM by default and in Millrace's engine.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.children.line_child import die_with_parent, say, wait_for_line
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
 from benchmarks.data.prompts import Prompt, prompts, sampling
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
@@ -19,7 +19,7 @@ WARM_UP_ITEMS = 16
 
 
 def main(folder: str, items: str) -> None:
-    """Load, warm up, wait to be told, generate, say what it took."""
+    """Load, warm up, wait for a line, generate, and report wall time and tokens."""
     settings = EngineSettings(kind="vllm", model_name="bench", model_path=Path(folder))
     for name, value in vllm_environment(settings).items():
         os.environ.setdefault(name, value)
@@ -30,24 +30,24 @@ def main(folder: str, items: str) -> None:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     arguments = vllm_arguments(settings)
-    if current_platform.is_cpu():  # as our engine does there
+    if current_platform.is_cpu():  # as Millrace's engine does there
         arguments += ["--distributed-executor-backend=uni", "--enforce-eager"]
     parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
     model = LLM.from_engine_args(EngineArgs.from_cli_args(parsed))
 
-    def generate(asked: list[Prompt]) -> int:
-        parameters = [SamplingParams(**sampling(prompt)) for prompt in asked]
-        texts = [prompt.text for prompt in asked]
+    def generate(batch: list[Prompt]) -> int:
+        parameters = [SamplingParams(**sampling(prompt)) for prompt in batch]
+        texts = [prompt.text for prompt in batch]
         answers = model.generate(texts, parameters, use_tqdm=False)
         return sum(len(answer.outputs[0].token_ids) for answer in answers)
 
-    asked = prompts(int(items))
+    measured = prompts(int(items))
     generate(prompts(WARM_UP_ITEMS, seed=0))
-    say("ready")
+    report_line("ready")
     wait_for_line()
     began_s = time.perf_counter()
-    tokens = generate(asked)
-    say("result", json.dumps({"seconds": time.perf_counter() - began_s, "tokens": tokens}))
+    tokens = generate(measured)
+    report_line("result", json.dumps({"seconds": time.perf_counter() - began_s, "tokens": tokens}))
     wait_for_line()
 
 

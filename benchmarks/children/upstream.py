@@ -1,7 +1,7 @@
-"""An upstream that answers after a set time: `python -m benchmarks.children.upstream MODEL LATENCY_MS`.
+"""An upstream with a fixed latency: `… .upstream MODEL LATENCY_MS`.
 
-HTTP/1.1 with kept connections, nothing but sockets and timers, so that a core of it serves more
-calls than any client of ours makes. It waits without blocking: every call has a timer of its own.
+HTTP/1.1 with keep-alive, implemented with sockets and timers only, so that one core serves more
+calls than a client of a benchmark makes. Each call waits on a timer of its own.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.children.line_child import die_with_parent, say, wait_for_line
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
 from benchmarks.data.input_files import chat_answer
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -18,8 +18,8 @@ HEAD_BYTES_MAX = 64 * 1024
 _LENGTH = b"content-length:"
 
 
-class Calls(asyncio.Protocol):
-    """One connection; its client waits for an answer before it sends the next call."""
+class UpstreamProtocol(asyncio.Protocol):
+    """One connection; the client waits for a response before it sends the next call."""
 
     def __init__(self, answer: bytes, models: bytes, latency_s: float) -> None:
         """Answer every POST with `answer` after `latency_s`, every GET with `models` at once."""
@@ -29,7 +29,9 @@ class Calls(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's is of its own kind
+        self._transport = cast(
+            "asyncio.WriteTransport", transport
+        )  # uvloop has a transport class of its own
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -48,9 +50,9 @@ class Calls(asyncio.Protocol):
 
 
 def call_bytes(received: bytes) -> int:
-    """Return the length of the first whole call in `received`; 0 until it is whole.
+    """Return the length of the first complete call in `received`; 0 until it is complete.
 
-    Raises ValueError for a head without end.
+    Raises ValueError for a head that is too large.
     """
     end = received.find(b"\r\n\r\n")
     if end < 0:
@@ -65,26 +67,26 @@ def call_bytes(received: bytes) -> int:
 
 
 def response(body: bytes) -> bytes:
-    """Return a whole HTTP response."""
+    """Return a complete HTTP response."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     return head % len(body) + body
 
 
 async def serve(model: str, latency_s: float) -> None:
-    """Serve until the benchmark has no more to say."""
+    """Serve until the benchmark closes stdin."""
     answer = response(chat_answer(0))
     models = response(b'{"object":"list","data":[{"id":"%b","object":"model"}]}' % model.encode())
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Calls(answer, models, latency_s), "127.0.0.1", 0, backlog=4096
+        lambda: UpstreamProtocol(answer, models, latency_s), "127.0.0.1", 0, backlog=4096
     )
-    say("ready", str(server.sockets[0].getsockname()[1]))
+    report_line("ready", str(server.sockets[0].getsockname()[1]))
     await asyncio.to_thread(wait_for_line)
     server.close()
 
 
 def main(model: str, latency_ms: str) -> None:
-    """Serve."""
+    """Run the server."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     asyncio.run(serve(model, float(latency_ms) / 1000))
 

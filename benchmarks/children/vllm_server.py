@@ -1,7 +1,7 @@
-"""vLLM's own HTTP server on a model folder: `python -m benchmarks.children.vllm_server FOLDER NAME`.
+"""vLLM's own HTTP server on a model folder: `… .vllm_server FOLDER NAME`.
 
-With the options of our vLLM engine, parsed by vLLM from the same command line. Says `@ready PORT`
-once it is healthy and ends with its parent.
+Its options are those of Millrace's vLLM engine, parsed by vLLM from the same command line. Reports
+`@ready PORT` once it is healthy and ends with its parent.
 """
 
 import os
@@ -14,12 +14,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from benchmarks.children.line_child import die_with_parent, say, wait_for_line
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
 
 _POLL_S = 0.2
-_ASK_S = 5.0
+_REQUEST_S_MAX = 5.0
 
 
 def main(folder: str, name: str) -> None:
@@ -34,19 +34,19 @@ def main(folder: str, name: str) -> None:
         "api_server",
         *vllm_arguments(settings),
         *("--host", "127.0.0.1", "--port", str(port), "--disable-uvicorn-access-log"),
-        # As our engine does on a CPU.
+        # As Millrace's engine does on a CPU.
         *("--distributed-executor-backend=uni", "--enforce-eager"),
     ]
-    threading.Thread(target=_tell_when_healthy, args=(port,), daemon=True).start()
+    threading.Thread(target=_report_when_healthy, args=(port,), daemon=True).start()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
 
 
-def _tell_when_healthy(port: int) -> None:
+def _report_when_healthy(port: int) -> None:
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=_ASK_S):
-                say("ready", str(port))
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=_REQUEST_S_MAX):
+                report_line("ready", str(port))
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(_POLL_S)

@@ -1,7 +1,8 @@
-"""A random Llama that computes about as long per item as real models do on real hardware.
+"""A random Llama that computes about as long for an item as real models do on real hardware.
 
-The demo's tiny one answers a thousand requests a second on two cores, which no served model does;
-here offline generation stays below a hundred. Tokenizer and noise are made the same everywhere.
+The demo's tiny model answers a thousand requests a second on two cores, which no served model does;
+with this one, offline generation stays below a hundred. Tokenizer and weights are the same
+everywhere.
 """
 
 import shutil
@@ -21,18 +22,18 @@ _WEIGHT_DEVIATION = 0.02
 
 
 def ensure_bench_llama(cache: Path) -> Path:
-    """Return the model's folder below `cache`, made there unless it exists; its name is its size.
+    """Return the model's folder below `cache`, created unless it exists; its name has its size.
 
-    Made aside and renamed, so that nobody meets half a model.
+    The folder is created under a temporary name and renamed, so that no process reads half a model.
     """
     folder = cache / f"{NAME}-{_HIDDEN}x{_LAYERS}"
     if (folder / "config.json").is_file():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
     try:
-        tiny = ensure_tiny_llama(aside / "tiny")
-        made = aside / "made"
+        tiny = ensure_tiny_llama(staging / "tiny")
+        made = staging / "made"
         made.mkdir()
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tiny / name, made / name)
@@ -51,12 +52,12 @@ def ensure_bench_llama(cache: Path) -> Path:
         (made / "config.json").write_bytes(msgspec.json.encode(config))
         made.rename(folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
     return folder
 
 
 def shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of a Llama's weights; those of one dimension are norms."""
+    """Return names and shapes of a Llama's weights; one-dimensional ones are norms."""
     found: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, _HIDDEN),
         "model.norm.weight": (_HIDDEN,),

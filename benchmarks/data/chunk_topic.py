@@ -1,9 +1,9 @@
-"""A topic full of chunk records, and the tally of whoever reads it."""
+"""A topic full of chunk records, and the tally of its reader."""
 
 import json
 import time
 
-from benchmarks.children.line_child import say
+from benchmarks.children.line_child import report_line
 from benchmarks.data.input_files import CHAT, chat_lines, custom_id
 from core.ids import new_uuid
 from topics.clients.admin import LogAdmin
@@ -19,7 +19,7 @@ _FLUSH_S = 120.0
 _TOKENS = 390
 
 
-def fill(servers: str, prefix: str, *, items: int, record_items: int) -> None:
+def fill_topic(servers: str, prefix: str, *, items: int, record_items: int) -> None:
     """Create the requests topic under `prefix` and write `items` in records of `record_items`."""
     settings = KafkaSettings(bootstrap_servers=servers, topic_prefix=prefix)
     LogAdmin(settings).create([REQUESTS_BULK])
@@ -35,33 +35,33 @@ def fill(servers: str, prefix: str, *, items: int, record_items: int) -> None:
         input_key="files/benchmark",
         deadline_s=0.0,
     )
-    waiting: list[Item] = []
+    buffered: list[Item] = []
     for index, line in enumerate(chat_lines(items, model="simulated")):
-        waiting.append(Item(index, custom_id(index), line, _TOKENS))
-        if len(waiting) == record_items:
-            chunk = Chunk(job, waiting)
+        buffered.append(Item(index, custom_id(index), line, _TOKENS))
+        if len(buffered) == record_items:
+            chunk = Chunk(job, buffered)
             producer.send(
                 REQUESTS_BULK.name,
                 encode(chunk),
                 partition=index // record_items % REQUESTS_BULK.partition_count,
                 headers=chunk_headers(chunk, JOB_CLASS),
             )
-            waiting = []
+            buffered = []
     producer.flush(_FLUSH_S)
     producer.close()
 
 
 class Tally:
-    """Decodes records, counts their items, and says the result after the last."""
+    """Decodes records, counts their items, and reports the result after the last."""
 
     def __init__(self, items: int) -> None:
         """Expect `items` in all."""
         self._expected = items
         self._seen = bytearray(items)
         self._count = self._first_items = 0
-        self._began_s = self._began_cpu_s = 0.0
+        self._started_s = self._started_cpu_s = 0.0
 
-    def take(self, value: bytes | None) -> bool:
+    def add_record(self, value: bytes | None) -> bool:
         """Count a record; True once all items were seen. The clock starts after the first."""
         chunk = decode_value(Chunk, value)
         for item in chunk.items:
@@ -69,16 +69,16 @@ class Tally:
         self._count += len(chunk.items)
         if not self._first_items:
             self._first_items = len(chunk.items)
-            self._began_s, self._began_cpu_s = time.perf_counter(), time.process_time()
+            self._started_s, self._started_cpu_s = time.perf_counter(), time.process_time()
         return self._count >= self._expected
 
-    def say(self) -> None:
-        """Tell the benchmark."""
+    def report(self) -> None:
+        """Report the result to the benchmark."""
         result = {
-            "seconds": time.perf_counter() - self._began_s,
-            "cpu_s": time.process_time() - self._began_cpu_s,
+            "seconds": time.perf_counter() - self._started_s,
+            "cpu_s": time.process_time() - self._started_cpu_s,
             "items": self._count,
             "distinct": sum(self._seen),
             "first_items": self._first_items,
         }
-        say("result", json.dumps(result))
+        report_line("result", json.dumps(result))

@@ -1,4 +1,4 @@
-"""Input files and answers that are the same bytes on every machine."""
+"""Input files and answers with the same bytes on every machine."""
 
 import random
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from pathlib import Path
 
 SEED = 20_260_101
 LINE_BYTES = 1024
-"""Of one line, its newline included: a million of them stay below the API's 1 GiB a file."""
+"""Of one line with its newline: a million lines stay below the API's limit of 1 GiB a file."""
 
 OUTPUT_TOKENS = 160
-"""What each item asks for; the simulated engine then answers about 0.9 KB, as a real chat does."""
+"""Requested by each item: the simulated engine then answers about 0.9 KB, like a real chat."""
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -22,7 +22,7 @@ _WRITE_LINES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file of items; their custom ids are those of `custom_id`, in order."""
+    """A file of items, whose custom ids are those of `custom_id`, in order."""
 
     path: Path
     items: int
@@ -34,7 +34,7 @@ def custom_id(index: int) -> str:
 
 
 def corpus(size: int = _CORPUS_BYTES, *, seed: int = SEED) -> str:
-    """Return text of invented words: compressible about as far as prose, nothing to escape."""
+    """Return text of invented words that compresses about like prose and needs no escapes."""
     rng = random.Random(seed)
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     words = ["".join(rng.choices(letters, k=rng.randint(2, 10))) for _ in range(_WORD_COUNT)]
@@ -76,7 +76,7 @@ def chat_lines(items: int, *, model: str, seed: int = SEED) -> Iterator[bytes]:
 
 
 def chat_answer(index: int) -> bytes:
-    """Return an answer as long as the simulated engine's: for peers that have no engine."""
+    """Return an answer as long as the simulated engine's, for peers without an engine."""
     return _ANSWER % index
 
 

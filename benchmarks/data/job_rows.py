@@ -1,4 +1,4 @@
-"""The rows around the sink: a job whose items are on their way, and what it came to."""
+"""Database rows of a job in progress, and a check of its result."""
 
 from uuid import UUID
 
@@ -54,10 +54,7 @@ def add_job(engine: sa.Engine, *, total_count: int) -> UUID:
 
 
 def check_settled(engine: sa.Engine, job_id: UUID, total_count: int) -> None:
-    """Return when every item has its row, is counted once, and the job is settled.
-
-    Raises VoidRunError.
-    """
+    """Raise VoidRunError unless every item has a row, is counted once, and the job is settled."""
     with engine.connect() as connection:
         rows = connection.scalar(
             sa.select(sa.func.count()).select_from(items).where(items.c.job_id == job_id)

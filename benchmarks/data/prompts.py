@@ -1,4 +1,4 @@
-"""Completion prompts of mixed lengths, as lines of a job and as a list for offline generation."""
+"""Completion prompts of mixed lengths, as input lines and as a list for offline generation."""
 
 import random
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ TOKENS_MIN, TOKENS_MAX = 16, 128
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What one item asks; it ends at `output_tokens` whatever the model says."""
+    """The prompt of one item; generation ends at exactly `output_tokens`."""
 
     text: str
     output_tokens: int
 
 
 def prompts(items: int, *, seed: int = SEED) -> list[Prompt]:
-    """Return prompts, uniform in length and in the length of their answers."""
+    """Return prompts with uniformly distributed lengths of prompt and answer."""
     text = corpus()
     rng = random.Random(seed)
     found = []
@@ -32,10 +32,10 @@ def prompts(items: int, *, seed: int = SEED) -> list[Prompt]:
     return found
 
 
-def completion_file(path: Path, asked: list[Prompt], *, model: str) -> InputFile:
+def completion_file(path: Path, items: list[Prompt], *, model: str) -> InputFile:
     """Write one completion a line."""
     with path.open("wb") as file:
-        for index, prompt in enumerate(asked):
+        for index, prompt in enumerate(items):
             line = {
                 "custom_id": custom_id(index),
                 "method": "POST",
@@ -43,9 +43,9 @@ def completion_file(path: Path, asked: list[Prompt], *, model: str) -> InputFile
                 "body": {"model": model, "prompt": prompt.text, **sampling(prompt)},
             }
             file.write(msgspec.json.encode(line) + b"\n")
-    return InputFile(path, len(asked))
+    return InputFile(path, len(items))
 
 
 def sampling(prompt: Prompt) -> dict[str, object]:
-    """Return the sampling parameters by the names that vLLM has for them on both paths."""
+    """Return vLLM's sampling parameters, which have the same names on both paths."""
     return {"max_tokens": prompt.output_tokens, "temperature": 0.0, "ignore_eos": True}

@@ -1,4 +1,4 @@
-"""Results for the sink, in the orders in which a log may bring them a second time."""
+"""Result records in the orders in which a log may redeliver them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,23 +12,23 @@ from topics.records.records import ItemOutcome
 RECORD_ITEMS = 100
 GROUP_ITEMS = WriterSettings().group_items_max
 NEW_PER_REPEAT = 4
-"""New records for each that comes again: one fifth of all that is read."""
+"""New records for each redelivered one: a fifth of all records is redelivered."""
 
 _BODIES = 1000
 _BODY_BYTES = 1024
 
 Record = Sequence[ItemOutcome]
 Group = list[ItemOutcome]
-"""What one transaction takes."""
+"""The items of one transaction."""
 
 
 def bodies() -> list[bytes]:
-    """Return bodies of 1 KB; many rows share one, which the database cannot know."""
+    """Return bodies of 1 KB; many rows share one, which makes no difference to the database."""
     return [(chat_answer(i) + b" " * _BODY_BYTES)[:_BODY_BYTES] for i in range(_BODIES)]
 
 
 def records(results: int) -> list[Record]:
-    """Return the records whose repetition makes `results` results in all."""
+    """Return the new records of `results` results in all, redelivered ones included."""
     new = results // RECORD_ITEMS * NEW_PER_REPEAT // (NEW_PER_REPEAT + 1)
     body = bodies()
     return [
@@ -57,7 +57,7 @@ def spread(new: Sequence[Record]) -> Iterator[Record]:
 
 
 def burst(new: Sequence[Record]) -> Iterator[Record]:
-    """Yield every record, and at half time the quarter before it again, as after a crash."""
+    """Yield every record, and halfway the quarter before again, as after a crash."""
     half, quarter = len(new) // 2, len(new) // NEW_PER_REPEAT
     yield from new[:half]
     yield from new[half - quarter : half]
@@ -70,8 +70,8 @@ ORDERS: dict[str, Callable[[Sequence[Record]], Iterator[Record]]] = {
 }
 
 
-def grouped(order: Iterator[Record]) -> list[Group]:
-    """Return transactions as full as the writer makes them."""
+def group_records(order: Iterator[Record]) -> list[Group]:
+    """Return transactions as full as the writer's."""
     groups: list[Group] = [[]]
     for record in order:
         if len(groups[-1]) + len(record) > GROUP_ITEMS:
@@ -81,14 +81,14 @@ def grouped(order: Iterator[Record]) -> list[Group]:
 
 
 def plain_rows(results: int, job_id: UUID, day: int) -> list[tuple[Any, ...]]:
-    """Return as many rows as there are results, ready for COPY, no two with one key."""
+    """Return as many rows as there are results, ready for COPY, with unique keys."""
     body = bodies()
     job = job_id.bytes
-    nothing = (None, None)
+    absent = (None, None)
     return [
         (
             *(job, day, index, 1, 200, 1, 230, 160, 0, 0, custom_id(index)),
-            *(*nothing, body[index % _BODIES], None),
+            *(*absent, body[index % _BODIES], None),
         )
         for index in range(results)
     ]

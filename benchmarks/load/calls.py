@@ -1,4 +1,4 @@
-"""HTTP calls on one kept connection each, timed at the socket: the lightest client we can be."""
+"""A minimal HTTP/1.1 load client: one call at a time on a persistent connection."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import httptools
 EVENT = b"data: "
 DONE = b"data: [DONE]"
 ERROR = b'data: {"error"'
-_TAIL_BYTES = 16  # an event's begin, and the whole of the last one
+_TAIL_BYTES = 16  # enough for an event's prefix and a complete `[DONE]`
 
 
 @dataclass(slots=True)
@@ -19,25 +19,25 @@ class Call:
 
     began_s: float
     status: int = 0
-    first_s: float = 0.0  # when the first byte of the body came
+    first_s: float = 0.0  # arrival of the first byte of the body
     ended_s: float = 0.0
     events: int = 0  # server-sent events, `[DONE]` and errors included
-    errors: int = 0  # events that say why a stream breaks off
+    errors: int = 0  # events with the error that ends a stream
     is_done: bool = False  # its last event was `[DONE]`
 
     @property
     def pieces(self) -> int:
-        """Events that are parts of the answer."""
+        """Events with parts of the answer."""
         return self.events - self.errors - self.is_done
 
     @property
     def latency_s(self) -> float:
-        """From the first byte sent to the last received."""
+        """From the first byte sent to the last byte received."""
         return self.ended_s - self.began_s
 
     @property
     def first_byte_s(self) -> float:
-        """From the first byte sent to the first of the body."""
+        """From the first byte sent to the first byte of the body."""
         return self.first_s - self.began_s
 
 
@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
     """A connection that carries one call at a time."""
 
     def __init__(self) -> None:
-        """Not connected yet."""
+        """Create an unconnected protocol; see `connected`."""
         self._transport: asyncio.WriteTransport | None = None
         self._call: Call | None = None
         self._ended: asyncio.Future[Call] | None = None
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         self._tail = b""
 
     async def ask(self, request: bytes) -> Call:
-        """Send a whole request and return its answer. Raises ConnectionError."""
+        """Send a complete request and return its call. Raises ConnectionError."""
         assert self._transport is not None
         assert self._call is None
         self._ended = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         return await self._ended
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
 
 
 def post(host: str, path: str, key: str, body: bytes) -> bytes:
-    """Return a whole request."""
+    """Return a complete request."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Jobs on a running stack, through the official client."""
+"""Jobs on a running stack, through the official OpenAI client."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from openai.types import Batch
 from benchmarks.runs import VoidRunError
 
 POLL_S = 0.1
-"""A run's wall time is too long by half of this on average; polls more often would cost CPU."""
+"""Lengthens a run by half of this on average; a shorter interval would cost CPU."""
 
 TERMINAL = ("completed", "failed", "expired", "cancelled")
 _TIMEOUT_S = 600.0
@@ -20,33 +20,33 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A terminal job as its client saw it."""
+    """A terminal job and its duration."""
 
-    seconds: float  # from the call that creates it to the first answer that says it is terminal
+    seconds: float  # from the creation request to the first terminal response
     batch: Batch
 
 
 class JobsClient:
-    """One client of one stack."""
+    """A client of one stack."""
 
     def __init__(self, url: str, key: str) -> None:
-        """Nothing is sent yet."""
+        """Create the client without a request."""
         self._client = openai.OpenAI(
             base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=_TIMEOUT_S
         )
 
     def upload(self, path: Path) -> tuple[str, float]:
-        """Return the id of the uploaded file and the seconds it took."""
-        began_s = time.perf_counter()
+        """Return the id of the uploaded file and the seconds that it took."""
+        started_s = time.perf_counter()
         uploaded = self._client.files.create(file=path, purpose="batch")
-        return uploaded.id, time.perf_counter() - began_s
+        return uploaded.id, time.perf_counter() - started_s
 
     def run(self, file_id: str, *, endpoint: str, timeout_s: float) -> Finished:
-        """Create a job and wait until it is terminal. Raises VoidRunError when time is up."""
-        began_s = time.perf_counter()
+        """Create a job and wait until it is terminal. Raises VoidRunError on a timeout."""
+        started_s = time.perf_counter()
         batch = self.start(file_id, endpoint=endpoint)
         batch = self.wait(batch, lambda job: job.status in TERMINAL, timeout_s=timeout_s)
-        return Finished(time.perf_counter() - began_s, batch)
+        return Finished(time.perf_counter() - started_s, batch)
 
     def start(self, file_id: str, *, endpoint: str) -> Batch:
         """Create a job."""
@@ -57,23 +57,23 @@ class JobsClient:
         )
 
     def wait(self, batch: Batch, until: Callable[[Batch], bool], *, timeout_s: float) -> Batch:
-        """Poll a job until `until` holds. Raises VoidRunError when time is up."""
-        began_s = time.perf_counter()
+        """Poll a job until `until` is true. Raises VoidRunError on a timeout."""
+        started_s = time.perf_counter()
         while not until(batch):
-            if time.perf_counter() - began_s > timeout_s:
+            if time.perf_counter() - started_s > timeout_s:
                 raise VoidRunError(f"the job is {batch.status} after {timeout_s:g} s")
             time.sleep(POLL_S)
             batch = self._client.batches.retrieve(batch.id)
         return batch
 
     def cancel(self, batch: Batch, *, timeout_s: float) -> Batch:
-        """Cancel a job unless it has ended, and return it as it ended. Raises VoidRunError."""
+        """Cancel a job unless it has ended, and return it terminal. Raises VoidRunError."""
         with suppress(openai.BadRequestError):  # it has ended
             self._client.batches.cancel(batch.id)
         return self.wait(batch, lambda job: job.status in TERMINAL, timeout_s=timeout_s)
 
     def output(self, batch: Batch, items: int, path: Path) -> Path:
-        """Download the output file of a job in which every item must have succeeded.
+        """Download the output file of a job whose items have all succeeded.
 
         Raises VoidRunError.
         """

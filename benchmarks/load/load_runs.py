@@ -1,4 +1,4 @@
-"""Runs of `benchmarks.children.online_load`, and what they say."""
+"""Runs of `benchmarks.children.online_load`."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from statistics import quantiles
 import msgspec
 
 from benchmarks.children.line_child import LineChild
-from benchmarks.children.online_load import Result, Task
+from benchmarks.children.online_load import LoadResult, LoadTask
 from benchmarks.runs import Setup, VoidRunError
 
 READY_S_MAX = 60.0
@@ -30,55 +30,55 @@ def chat_body(model: str, *, stream: bool, max_tokens: int = 16) -> str:
 
 
 def warm_up(setup: Setup, url: str, key: str, path: str, body: str) -> None:
-    """Ask a stack until its broker is what it is in use. Raises VoidRunError.
+    """Call a stack until its broker has warmed up. Raises VoidRunError.
 
-    Its virtual machine compiles what is asked often: a broker's first five thousand calls take it
-    half as long again as those that follow.
+    The broker's JIT compiles hot code: its first five thousand calls take half as long again as
+    later ones.
     """
     calls = QUICK_WARM_CALLS if setup.quick else WARM_CALLS
-    task = Task(url=url, key=key, path=path, body=body, clients=WARM_CLIENTS, calls=calls)
-    load(task, setup.work, "warm-up")
+    task = LoadTask(url=url, key=key, path=path, body=body, clients=WARM_CLIENTS, calls=calls)
+    run_load(task, setup.work, "warm-up")
 
 
-def load(task: Task, folder: Path, name: str = "clients") -> Result:
-    """Run the clients of `task` in a process of their own.
+def run_load(task: LoadTask, folder: Path, name: str = "clients") -> LoadResult:
+    """Run the clients of `task` in a child process.
 
     Raises VoidRunError on any refusal and any broken stream.
     """
-    with_load = LoadRun(task, folder, name)
+    process = LoadProcess(task, folder, name)
     try:
-        with_load.wait_until_ready()
-        return with_load.run()
+        process.wait_until_ready()
+        return process.run()
     finally:
-        with_load.stop()
+        process.stop()
 
 
-class LoadRun:
-    """A process of clients that have connected and wait."""
+class LoadProcess:
+    """A child process whose clients have connected and wait."""
 
-    def __init__(self, task: Task, folder: Path, name: str) -> None:
-        """Start it."""
+    def __init__(self, task: LoadTask, folder: Path, name: str) -> None:
+        """Start the process."""
         argument = msgspec.json.encode(task).decode()
         self._child = LineChild(
             name, "benchmarks.children.online_load", [argument], folder / "logs"
         )
 
     def wait_until_ready(self) -> None:
-        """Return once every client has been answered. Raises VoidRunError."""
+        """Return once every client has a response. Raises VoidRunError."""
         self._child.expect("ready", READY_S_MAX)
 
-    def run(self) -> Result:
-        """Run and return what was found. Raises VoidRunError."""
-        self._child.tell("go")
-        found = msgspec.json.decode(self._child.expect("result", DONE_S_MAX), type=Result)
+    def run(self) -> LoadResult:
+        """Run the calls and return the result. Raises VoidRunError."""
+        self._child.send_line("go")
+        found = msgspec.json.decode(self._child.expect("result", DONE_S_MAX), type=LoadResult)
         if found.refused:
             raise VoidRunError(f"{found.refused} calls were refused")
         if found.broken:
-            raise VoidRunError(f"{found.broken} streams broke off or lack pieces")
+            raise VoidRunError(f"{found.broken} streams are incomplete or have an error")
         return found
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self._child.stop()
 
 

@@ -1,14 +1,16 @@
-"""A1: items a second, and CPU an item, of a whole job when the engine costs nothing.
+"""A1: items a second, and CPU an item, of a complete job when the engine costs nothing.
 
-What: 200,000 chat items of 1 KB, from the call that creates the batch to the answer that says it is
-completed: validation, expansion, batching, (simulated) execution, rows, files. The upload comes
-before and is reported apart.
-How: interleaved with the throwaway pipeline, which is the same parts on the same broker and
-database programs without the guarantees: no ids checked, no offsets committed, no counters, no
-leases. It is no lower bound: its rows go by INSERT … unnest … ON CONFLICT, at most 2,000 in a
-transaction, under a text key, where ours go by binary COPY, up to 5,000; and its producers are
-idempotent with acks=all, as ours are. Both stacks stay up; the one that is not measured idles. CPU
-is that of every process, broker and database included.
+What: 200,000 chat items of 1 KB, from the creation of the batch to the response that reports it
+completed: validation, expansion, batching, simulated execution, rows, files. The upload precedes it
+and is reported separately.
+
+How: interleaved with the throwaway pipeline: the same components on the same broker and database
+programs without the guarantees, that is without unique ids, committed offsets, counters and leases.
+The pipeline is no lower bound: it writes rows by INSERT … unnest … ON CONFLICT, at most 2,000 in a
+transaction, under a text key, where Millrace uses binary COPY of up to 5,000; and its producers are
+idempotent with acks=all, as Millrace's are. Both stacks stay up; the one that is not measured is
+idle. CPU is that of every process, broker and database included.
+
 Goal: 20,000 items/s now, 40,000 next; 0.8 of the throwaway's rate with every guarantee.
 """
 
@@ -16,8 +18,8 @@ from benchmarks.data.input_files import chat_file
 from benchmarks.runs import Report, Setup
 from benchmarks.stacks.services import running_kafka, running_postgres
 from benchmarks.stacks.stack import running_stack
-from benchmarks.stacks.stack_jobs import upload
-from benchmarks.statistics.pairing import lone_row, paired_row, role_rows, run_pairs
+from benchmarks.stacks.stack_jobs import upload_job
+from benchmarks.statistics.pairing import paired_row, role_rows, run_pairs, single_row
 from benchmarks.throwaway.pipeline import Throwaway
 
 ITEMS, QUICK_ITEMS = 200_000, 2_000
@@ -35,7 +37,7 @@ def measure(setup: Setup) -> Report:
         running_postgres(peer_folder) as postgres,
         running_stack(setup.work / "stack") as stack,
     ):
-        job = upload(stack, file, setup.work / "output.jsonl")
+        job = upload_job(stack, file, setup.work / "output.jsonl")
         peer = Throwaway(kafka, postgres, file, peer_folder)
         pairs, voids = run_pairs(job.run, peer.run, setup)
     ours, theirs = [pair.ours for pair in pairs], [pair.peer for pair in pairs]
@@ -50,6 +52,6 @@ def measure(setup: Setup) -> Report:
         paired_row("all processes", "µs CPU/item", pairs, lambda run: run.cpu_us),
         *role_rows(ours, "ours"),
         *role_rows(theirs, "throwaway"),
-        lone_row("upload", "MB/s", ours, lambda run: run.facts["upload_mb_per_s"]),
+        single_row("upload", "MB/s", ours, lambda run: run.facts["upload_mb_per_s"]),
     ]
     return Report(name="bulk_control_plane", rows=rows, pairs=pairs, voids=voids)

@@ -1,11 +1,14 @@
-"""A4: does the pipeline keep vLLM as busy as offline generation does?
+"""A4: compares vLLM's utilisation in the pipeline with offline generation.
 
-What: output tokens a second of a completions job, from batch create to completed, over those of
+What: output tokens a second of a completions job, from creation to completion, over those of
 `LLM.generate` on the same 2,000 prompts with the same options. The model is generated and random,
-of a size at which offline does at most 100 requests a second on two cores, as real models do on
-real accelerators; with one that answers a thousand a second, the front end would be measured.
-How: each alone on the machine, alternating, both warm, neither's loading counted. A run takes a
-minute, so three pairs are enough here; the first is still dropped.
+with a size at which offline generation does at most 100 requests a second on two cores, like real
+models on real accelerators; with a model of a thousand requests a second, the front end would be
+measured.
+
+How: each alone on the machine, alternating, both warm, without loading. A run takes a minute, so
+three pairs are enough; the first is dropped.
+
 Goal: at least 0.95.
 """
 
@@ -23,8 +26,8 @@ from benchmarks.data.input_files import COMPLETIONS
 from benchmarks.data.prompts import completion_file, prompts
 from benchmarks.runs import Report, Run, Setup, VoidRunError
 from benchmarks.stacks.stack import running_stack
-from benchmarks.stacks.stack_jobs import upload
-from benchmarks.statistics.cpu import cpu_by_role, spent
+from benchmarks.stacks.stack_jobs import upload_job
+from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.statistics.pairing import paired_row, role_rows, run_pairs
 from cli.stack.state.data_folder import cache_dir
 
@@ -39,8 +42,8 @@ def measure(setup: Setup) -> Report:
     items = setup.count(ITEMS, QUICK_ITEMS)
     folder = ensure_bench_llama(cache_dir(os.environ))
     pairs, voids = run_pairs(
-        lambda: _through_the_pipeline(setup, folder, items),
-        lambda: _offline(setup, folder, items),
+        lambda: _run_pipeline(setup, folder, items),
+        lambda: _run_offline(setup, folder, items),
         replace(setup, pairs=min(setup.pairs, PAIRS_MAX)),
     )
     rows = [
@@ -52,23 +55,23 @@ def measure(setup: Setup) -> Report:
     return Report(name="engine_saturation", rows=rows, pairs=pairs, voids=voids)
 
 
-def _through_the_pipeline(setup: Setup, folder: Path, items: int) -> Run:
-    asked = prompts(items)
-    file = completion_file(setup.work / "input.jsonl", asked, model=MODEL)
+def _run_pipeline(setup: Setup, folder: Path, items: int) -> Run:
+    measured = prompts(items)
+    file = completion_file(setup.work / "input.jsonl", measured, model=MODEL)
     warm_up = completion_file(
         setup.work / "warm-up.jsonl", prompts(WARM_UP_ITEMS, seed=0), model=MODEL
     )
     options = ("--engine", "vllm", "--model", f"{MODEL}={folder}")
     output = setup.work / "output.jsonl"
     with running_stack(setup.work / "stack", *options) as stack:
-        upload(stack, warm_up, output, endpoint=COMPLETIONS).run()
-        run = upload(stack, file, output, endpoint=COMPLETIONS).run()
+        upload_job(stack, warm_up, output, endpoint=COMPLETIONS).run()
+        run = upload_job(stack, file, output, endpoint=COMPLETIONS).run()
     tokens = _output_tokens(output)
-    _check_tokens(tokens, sum(prompt.output_tokens for prompt in asked))
+    _check_tokens(tokens, sum(prompt.output_tokens for prompt in measured))
     return replace(run, facts={"output_tokens": tokens})
 
 
-def _offline(setup: Setup, folder: Path, items: int) -> Run:
+def _run_offline(setup: Setup, folder: Path, items: int) -> Run:
     child = LineChild(
         "offline", "benchmarks.children.offline", [str(folder), str(items)], setup.work
     )
@@ -76,9 +79,9 @@ def _offline(setup: Setup, folder: Path, items: int) -> Run:
         child.expect("ready", READY_S_MAX)
         roles = {"offline": child.pid}
         before = cpu_by_role(roles)
-        child.tell("go")
+        child.send_line("go")
         found = json.loads(child.expect("result", DONE_S_MAX))
-        used = spent(before, cpu_by_role(roles))
+        used = cpu_used(before, cpu_by_role(roles))
     finally:
         child.stop()
     _check_tokens(found["tokens"], sum(prompt.output_tokens for prompt in prompts(items)))
@@ -108,10 +111,10 @@ def _output_tokens(path: Path) -> int:
         return sum(decode(text).response.body.usage.completion_tokens for text in file)
 
 
-def _check_tokens(found: int, asked: int) -> None:
-    """Both sides must have done the same work."""
-    if found != asked:
-        raise VoidRunError(f"{found} output tokens where {asked} were asked for")
+def _check_tokens(found: int, requested: int) -> None:
+    """Raise VoidRunError unless the run generated the requested tokens."""
+    if found != requested:
+        raise VoidRunError(f"{found} output tokens, {requested} were requested")
 
 
 def _tokens_per_s(run: Run) -> float:

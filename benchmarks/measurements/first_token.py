@@ -1,10 +1,12 @@
-"""Time to the first token: through the facade, beside vLLM's own HTTP server.
+"""Time to the first token through Millrace, compared with vLLM's own HTTP server.
 
-What: from the first byte of a streaming chat call to the first byte of its answer's body, one
+What: from the first byte of a streaming chat request to the first byte of the response's body, one
 client, the same prompt, model and vLLM options on both sides.
-How: both servers are up the whole time and idle while the other is asked; rounds alternate and the
-first is dropped; both are warm, by as many calls. A first byte is a first token on both sides:
-neither sends a head before it.
+
+How: both servers are up the whole time, and one is idle while the other is measured. Rounds
+alternate and the first is dropped; both are warmed up by as many calls. A first byte is a first
+token on both sides: neither sends a head before it.
+
 Goal: at most 5 ms more at p50.
 """
 
@@ -12,12 +14,12 @@ import os
 from collections.abc import Callable
 
 from benchmarks.children.line_child import LineChild
-from benchmarks.children.online_load import Task
+from benchmarks.children.online_load import LoadTask
 from benchmarks.data.bench_model import ensure_bench_llama
-from benchmarks.load.load_runs import chat_body, load, percentile, warm_up
+from benchmarks.load.load_runs import chat_body, percentile, run_load, warm_up
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import running_stack
-from benchmarks.statistics.cpu import cpu_by_role, spent
+from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.statistics.pairing import paired_row, run_pairs
 from cli.stack.state.data_folder import cache_dir
 
@@ -72,9 +74,9 @@ def _run(setup: Setup, url: str, key: str, roles: dict[str, int]) -> Run:
     calls = setup.count(CALLS, QUICK_CALLS)
     body = chat_body(MODEL, stream=True, max_tokens=TOKENS)
     before = cpu_by_role(roles)
-    task = Task(url=url, key=key, path=PATH, body=body, clients=1, calls=calls, pieces_min=1)
-    found = load(task, setup.work)
-    used = spent(before, cpu_by_role(roles))
+    task = LoadTask(url=url, key=key, path=PATH, body=body, clients=1, calls=calls, pieces_min=1)
+    found = run_load(task, setup.work)
+    used = cpu_used(before, cpu_by_role(roles))
     facts = {f"first_p{p}_ms": percentile(found.first_bytes_s, p) * 1000 for p in PERCENTS}
     return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)
 

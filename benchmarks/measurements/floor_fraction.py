@@ -1,9 +1,11 @@
-"""A2: how many times the CPU of the least work that turns the input file into the output file.
+"""A2: CPU relative to the least work that turns the input file into the output file.
 
-What: CPU µs an item of all our processes over those of one process that reads the file, parses each
-line, packs envelopes of 100 items, unpacks them, builds the result lines and writes the file.
-How: the job of A1, interleaved with that process (`benchmarks/children/floor.py`). CPU ratios hardly depend
-on what else the machine does.
+What: CPU µs an item of all Millrace processes over those of one process that reads the file, parses
+each line, packs envelopes of 100 items, unpacks them, builds the result lines and writes the file.
+
+How: the job of A1, interleaved with that process (`benchmarks/children/floor.py`). CPU ratios
+hardly depend on other load of the machine.
+
 Goal: at most 6 now, 3.5 next.
 """
 
@@ -13,7 +15,7 @@ from benchmarks.children.line_child import LineChild
 from benchmarks.data.input_files import InputFile, chat_file
 from benchmarks.runs import Report, Run, Setup
 from benchmarks.stacks.stack import running_stack
-from benchmarks.stacks.stack_jobs import upload
+from benchmarks.stacks.stack_jobs import upload_job
 from benchmarks.stacks.verification import verify_output
 from benchmarks.statistics.pairing import paired_row, role_rows, run_pairs
 
@@ -26,7 +28,7 @@ def measure(setup: Setup) -> Report:
     """Run the benchmark. Raises VoidRunError."""
     file = chat_file(setup.work / "input.jsonl", setup.count(ITEMS, QUICK_ITEMS), model=MODEL)
     with running_stack(setup.work / "stack") as stack:
-        job = upload(stack, file, setup.work / "output.jsonl")
+        job = upload_job(stack, file, setup.work / "output.jsonl")
         pairs, voids = run_pairs(job.run, lambda: run_floor(file, setup), setup)
     rows = [
         paired_row(

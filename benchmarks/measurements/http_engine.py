@@ -1,10 +1,12 @@
-"""Items a second through `openai_http` against an upstream that takes 20 ms a call.
+"""Items a second through `openai_http` with an upstream that takes 20 ms a call.
 
-What: jobs of chat items of 1 KB, at 64 and at 512 calls at once, from batch create to completed.
-How: the upstream (`benchmarks/children/upstream.py`) is a process on the same machine, so its CPU takes from
-ours; it is reported apart. Each concurrency has a stack of its own; runs follow each other and the
-first is dropped. All places are the job's: none is kept for online calls, which nobody makes here.
-`possible` is concurrency over latency, which no client can pass.
+What: jobs of chat items of 1 KB, at 64 and at 512 concurrent calls, from creation to completion.
+
+How: the upstream (`benchmarks/children/upstream.py`) runs on the same machine and takes CPU from
+the stack; its CPU is reported separately. Each concurrency has a stack of its own; runs follow each
+other and the first is dropped. All slots are the job's, without headroom for online calls.
+`possible` is concurrency over latency, which no client can exceed.
+
 Goal: 3,000 items/s at 64 (3,200 are possible), 6,700 at 512.
 """
 
@@ -12,9 +14,9 @@ from benchmarks.children.line_child import LineChild
 from benchmarks.data.input_files import InputFile, chat_file
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import running_stack
-from benchmarks.stacks.stack_jobs import upload
-from benchmarks.statistics.cpu import cpu_by_role, spent
-from benchmarks.statistics.pairing import lone_row, role_rows, run_alone
+from benchmarks.stacks.stack_jobs import upload_job
+from benchmarks.statistics.cpu import cpu_by_role, cpu_used
+from benchmarks.statistics.pairing import role_rows, run_repeatedly, single_row
 
 LATENCY_MS = 20
 GOALS = {64: "≥ 3,000", 512: "≥ 6,700"}
@@ -58,27 +60,27 @@ def _measure(
     upstream = {"(upstream)": upstream_pid}
     env = {"MILLRACE_ENGINE_INTERACTIVE_HEADROOM": "0"}
     with running_stack(setup.work / f"stack-{concurrency}", *options, env=env) as stack:
-        job = upload(stack, file, setup.work / "output.jsonl")
+        job = upload_job(stack, file, setup.work / "output.jsonl")
 
         def run() -> Run:
             before = cpu_by_role(upstream)
             ours = job.run()
-            used = spent(before, cpu_by_role(upstream))["(upstream)"]
+            used = cpu_used(before, cpu_by_role(upstream))["(upstream)"]
             facts = {"upstream_cpu_s": used, "concurrency": float(concurrency)}
             return Run(items=ours.items, seconds=ours.seconds, cpu_s=ours.cpu_s, facts=facts)
 
-        return run_alone(run, setup)
+        return run_repeatedly(run, setup)
 
 
 def _rows(concurrency: int, goal: str, runs: list[Run]) -> list[Row]:
     name = f"20 ms × {concurrency}"
     possible = concurrency / (LATENCY_MS / 1000)
     return [
-        lone_row(name, "items/s", runs, lambda run: run.rate, goal=goal),
-        lone_row(f"{name} of the possible", "share", runs, lambda run: run.rate / possible),
-        lone_row(f"{name}, all processes", "µs CPU/item", runs, lambda run: run.cpu_us),
+        single_row(name, "items/s", runs, lambda run: run.rate, goal=goal),
+        single_row(f"{name} of the possible", "share", runs, lambda run: run.rate / possible),
+        single_row(f"{name}, all processes", "µs CPU/item", runs, lambda run: run.cpu_us),
         *role_rows(runs, name),
-        lone_row(
+        single_row(
             f"{name}: the upstream, not counted",
             "µs CPU/item",
             runs,

@@ -1,16 +1,18 @@
-"""Resident memory of every role at 10 k, 100 k and 1 M items: flat means that no job is too large.
+"""Resident memory of every role at 10 k, 100 k and 1 M items; it must not grow with the job.
 
-What: the peak of each role's resident memory during one job, sampled every 0.5 s; of pages that the
-processes of a role share (Postgres) the largest view counts once.
-How: a fresh stack for each size, so that no size inherits what another left. `idle` is the reading
-before the job. The upload is part of what is watched, since the API carries it.
+What: the peak resident memory of each role during one job, sampled every 0.5 s; of pages that the
+processes of a role share (Postgres) the largest process counts once.
+
+How: a fresh stack for each size. `idle` is the reading before the job. The upload is included,
+since the API receives it.
+
 Goal: no role grows with the job; intake below 300 MiB at 1 M items.
 """
 
 from benchmarks.data.input_files import chat_file
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import running_stack
-from benchmarks.stacks.stack_jobs import upload
+from benchmarks.stacks.stack_jobs import upload_job
 from benchmarks.statistics.cpu import PeakMemory, resident_by_role
 
 SIZES, QUICK_SIZES = (10_000, 100_000, 1_000_000), (1_000, 5_000)
@@ -52,7 +54,7 @@ def _measure(setup: Setup, items: int) -> tuple[Run, dict[str, int]]:
         roles = stack.roles()
         idle = resident_by_role(roles)
         with PeakMemory(roles) as peak:
-            run = upload(stack, file, setup.work / "output.jsonl").run()
+            run = upload_job(stack, file, setup.work / "output.jsonl").run()
     facts = {f"idle_mib:{role}": resident / MIB for role, resident in idle.items()}
     facts |= {f"peak_mib:{role}": resident / MIB for role, resident in peak.bytes.items()}
     return Run(items=items, seconds=run.seconds, cpu_s=run.cpu_s, facts=facts), peak.bytes

@@ -1,11 +1,13 @@
-"""What a large job costs the calls beside it.
+"""Latency of online calls while a large bulk job runs.
 
-What: latency of unary calls (1 client, simulated engine at 5 ms) while a job runs that uses half
-of the machine's CPU, over the latency of the same calls with nothing else.
-How: the engine's concurrency bounds the job. What it takes for half of the CPU is found first, by a
-job on 100 places, 90 of them its own: up to 18,000 items a second. The broker is warm. Each round
-asks alone, then beside the job; the first is dropped. CPU is that of every process of the stack,
-for a call and the items of the job together; that of the job alone is reported beside it.
+What: latency of unary calls (1 client, simulated engine at 5 ms) during a job that uses half of the
+machine's CPU, over the latency of the same calls without it.
+
+How: the engine's concurrency limits the job. A first job on 100 slots, 90 of them for bulk, shows
+how many slots take half of the CPU: up to 18,000 items a second. The broker is warm. Each round
+measures calls alone, then during the job; the first is dropped. CPU is that of every process of the
+stack, for calls and items together; that of the job alone is reported as well.
+
 Goal: p50 at most 1.25 × alone.
 """
 
@@ -16,13 +18,13 @@ from dataclasses import replace
 
 from openai.types import Batch
 
-from benchmarks.children.online_load import Task
+from benchmarks.children.online_load import LoadTask
 from benchmarks.data.input_files import CHAT, chat_file
 from benchmarks.load.jobs_client import JobsClient
-from benchmarks.load.load_runs import chat_body, load, percentile, warm_up
+from benchmarks.load.load_runs import chat_body, percentile, run_load, warm_up
 from benchmarks.runs import Report, Row, Run, Setup, VoidRunError
 from benchmarks.stacks.stack import RunningStack, running_stack
-from benchmarks.statistics.cpu import cpu_by_role, spent
+from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.statistics.pairing import paired_row, run_pairs
 
 ITEMS, QUICK_ITEMS = 1_000_000, 20_000
@@ -32,7 +34,7 @@ MODEL = "simulated"
 JOB_S_MAX = 600.0
 PAIRS_MAX = 3
 PERCENTS = (50, 99)
-PLACES_MAX, PLACES_MIN = 100, 4
+SLOTS_MAX, SLOTS_MIN = 100, 4
 PACE_S, QUICK_PACE_S = 8.0, 1.0
 
 
@@ -40,19 +42,19 @@ def measure(setup: Setup) -> Report:
     """Run the benchmark. Raises VoidRunError."""
     file = chat_file(setup.work / "input.jsonl", setup.count(ITEMS, QUICK_ITEMS), model=MODEL)
     data = setup.work / "stack"
-    with running_stack(data, *_options(PLACES_MAX)) as stack:
+    with running_stack(data, *_options(SLOTS_MAX)) as stack:
         client = JobsClient(stack.url, stack.key)
         file_id, _ = client.upload(file.path)
         cores = _cores_of_job(setup, stack, client, file_id)
-    places = places_for(cores, (os.cpu_count() or 1) / 2)
-    setup.note(f"a job on {PLACES_MAX} places takes {cores:.2f} cores: it gets {places}")
-    with running_stack(data, *_options(places)) as stack:
+    slots = slots_for_cores(cores, (os.cpu_count() or 1) / 2)
+    setup.note(f"a job on {SLOTS_MAX} places takes {cores:.2f} cores: it gets {slots}")
+    with running_stack(data, *_options(slots)) as stack:
         client = JobsClient(stack.url, stack.key)
         cores = _cores_of_job(setup, stack, client, file_id)
         warm_up(setup, stack.url, stack.key, CHAT, chat_body(MODEL, stream=False))
         pairs, voids = run_pairs(
-            lambda: _beside(setup, stack, client, file_id),
-            lambda: _alone(setup, stack),
+            lambda: _run_with_job(setup, stack, client, file_id),
+            lambda: _run_calls(setup, stack),
             replace(setup, pairs=min(setup.pairs, PAIRS_MAX)),
         )
     rows = [
@@ -70,46 +72,46 @@ def measure(setup: Setup) -> Report:
     return Report(name="online_during_bulk", rows=rows, pairs=pairs, voids=voids)
 
 
-def places_for(cores: float, cores_wanted: float) -> int:
-    """Return the places on which a job takes the wanted cores, if on all of them it takes `cores`.
+def slots_for_cores(cores: float, target_cores: float) -> int:
+    """Return the slots on which a job takes the target cores, if it takes `cores` on all of them.
 
-    More than all there are none.
+    The result is at most `SLOTS_MAX`.
     """
-    wanted = round(PLACES_MAX * cores_wanted / max(cores, 1e-9))
-    return min(PLACES_MAX, max(PLACES_MIN, wanted))
+    slots = round(SLOTS_MAX * target_cores / max(cores, 1e-9))
+    return min(SLOTS_MAX, max(SLOTS_MIN, slots))
 
 
-def _options(places: int) -> tuple[str, ...]:
-    return ("--simulated-latency-ms", "5", "--simulated-concurrency", str(places))
+def _options(slots: int) -> tuple[str, ...]:
+    return ("--simulated-latency-ms", "5", "--simulated-concurrency", str(slots))
 
 
 def _cores_of_job(setup: Setup, stack: RunningStack, client: JobsClient, file_id: str) -> float:
-    """Run a job for a while and return the cores that the whole stack took."""
+    """Run a job for a while and return the cores that the whole stack used."""
     job = client.start(file_id, endpoint=CHAT)
     client.wait(job, lambda batch: _done(batch) > 0, timeout_s=JOB_S_MAX)
-    roles, began_s = stack.roles(), time.monotonic()
+    roles, started_s = stack.roles(), time.monotonic()
     before = cpu_by_role(roles)
     time.sleep(QUICK_PACE_S if setup.quick else PACE_S)
-    used, seconds = spent(before, cpu_by_role(roles)), time.monotonic() - began_s
+    used, seconds = cpu_used(before, cpu_by_role(roles)), time.monotonic() - started_s
     client.cancel(job, timeout_s=JOB_S_MAX)
     return sum(used.values()) / seconds
 
 
-def _beside(setup: Setup, stack: RunningStack, client: JobsClient, file_id: str) -> Run:
-    """Start the job, ask while it runs, cancel it; a job that ended early voids the run."""
+def _run_with_job(setup: Setup, stack: RunningStack, client: JobsClient, file_id: str) -> Run:
+    """Measure calls during a job and cancel it; a job that ends early voids the run."""
     job = client.start(file_id, endpoint=CHAT)
     client.wait(job, lambda batch: _done(batch) > 0, timeout_s=JOB_S_MAX)
-    run = _alone(setup, stack)
+    run = _run_calls(setup, stack)
     if client.cancel(job, timeout_s=JOB_S_MAX).status != "cancelled":
         raise VoidRunError("the job ended before the calls did")
     return run
 
 
-def _alone(setup: Setup, stack: RunningStack) -> Run:
+def _run_calls(setup: Setup, stack: RunningStack) -> Run:
     calls = QUICK_CALLS if setup.quick else CALLS
     roles = stack.roles()
     before = cpu_by_role(roles)
-    task = Task(
+    task = LoadTask(
         url=stack.url,
         key=stack.key,
         path=CHAT,
@@ -117,8 +119,8 @@ def _alone(setup: Setup, stack: RunningStack) -> Run:
         clients=CLIENTS,
         calls=calls,
     )
-    found = load(task, setup.work)
-    used = spent(before, cpu_by_role(roles))
+    found = run_load(task, setup.work)
+    used = cpu_used(before, cpu_by_role(roles))
     facts = {f"p{p}_ms": percentile(found.latencies_s, p) * 1000 for p in PERCENTS}
     facts["cores"] = sum(used.values()) / found.seconds
     return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)

@@ -1,19 +1,21 @@
-"""How many unary calls and streamed tokens one API process carries, and what open streams weigh.
+"""Rate of unary calls and streamed tokens of one API process, and its memory with open streams.
 
 What: unary calls a second (64 clients, simulated engine at 5 ms); streamed tokens a second (128
-streams of 256 tokens, as fast as the simulated engine gives them, an event each); resident memory
+streams of 256 tokens, as fast as the simulated engine generates, one event each); resident memory
 of the API with 2,000 open streams. CPU is that of every process of the stack, by role.
-How: the clients are sockets in a process of their own on the same machine, so their CPU takes from
-ours; it is reported apart. Runs follow each other and the first is dropped.
+
+How: the clients are sockets in a process on the same machine and take CPU from the stack; their CPU
+is reported separately. Runs follow each other and the first is dropped.
+
 Goal: 1,500 calls/s, 20,000 tokens/s, 512 MiB.
 """
 
-from benchmarks.children.online_load import Task
-from benchmarks.load.load_runs import LoadRun, chat_body, load, percentile
+from benchmarks.children.online_load import LoadTask
+from benchmarks.load.load_runs import LoadProcess, chat_body, percentile, run_load
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import RunningStack, running_stack
-from benchmarks.statistics.cpu import PeakMemory, cpu_by_role, spent
-from benchmarks.statistics.pairing import lone_row, role_rows, run_alone
+from benchmarks.statistics.cpu import PeakMemory, cpu_by_role, cpu_used
+from benchmarks.statistics.pairing import role_rows, run_repeatedly, single_row
 
 MODEL = "simulated"
 PATH = "/v1/chat/completions"
@@ -28,14 +30,14 @@ def measure(setup: Setup) -> Report:
     """Run the benchmark. Raises VoidRunError."""
     options = ("--simulated-latency-ms", "5", "--simulated-concurrency", "512")
     with running_stack(setup.work / "stack", *options) as stack:
-        unary, unary_voids = run_alone(lambda: _unary(setup, stack), setup)
-        streamed, stream_voids = run_alone(lambda: _streams(setup, stack), setup)
+        unary, unary_voids = run_repeatedly(lambda: _unary(setup, stack), setup)
+        streamed, stream_voids = run_repeatedly(lambda: _streams(setup, stack), setup)
     rows = [
-        lone_row("unary calls", "calls/s", unary, lambda run: run.rate, goal="≥ 1,500"),
-        lone_row("unary p50", "ms", unary, lambda run: run.facts["p50_ms"]),
-        lone_row("unary p99", "ms", unary, lambda run: run.facts["p99_ms"]),
+        single_row("unary calls", "calls/s", unary, lambda run: run.rate, goal="≥ 1,500"),
+        single_row("unary p50", "ms", unary, lambda run: run.facts["p50_ms"]),
+        single_row("unary p99", "ms", unary, lambda run: run.facts["p99_ms"]),
         *role_rows(unary, "a unary call"),
-        lone_row("streamed tokens", "tokens/s", streamed, lambda run: run.rate, goal="≥ 20,000"),
+        single_row("streamed tokens", "tokens/s", streamed, lambda run: run.rate, goal="≥ 20,000"),
         *role_rows(streamed, "a streamed token"),
         _memory(setup),
     ]
@@ -49,8 +51,8 @@ def _unary(setup: Setup, stack: RunningStack) -> Run:
     task = _task(stack, chat_body(MODEL, stream=False), clients=UNARY_CLIENTS, calls=calls)
     roles = stack.roles()
     before = cpu_by_role(roles)
-    found = load(task, setup.work)
-    used = spent(before, cpu_by_role(roles))
+    found = run_load(task, setup.work)
+    used = cpu_used(before, cpu_by_role(roles))
     facts = {
         "p50_ms": percentile(found.latencies_s, 50) * 1000,
         "p99_ms": percentile(found.latencies_s, 99) * 1000,
@@ -65,14 +67,14 @@ def _streams(setup: Setup, stack: RunningStack) -> Run:
     task = _task(stack, body, clients=STREAMS, calls=calls, pieces_min=STREAM_TOKENS)
     roles = stack.roles()
     before = cpu_by_role(roles)
-    found = load(task, setup.work)
-    used = spent(before, cpu_by_role(roles))
+    found = run_load(task, setup.work)
+    used = cpu_used(before, cpu_by_role(roles))
     facts = {"clients_cpu_s": found.cpu_s, "calls": float(calls)}
     return Run(items=calls * STREAM_TOKENS, seconds=found.seconds, cpu_s=used, facts=facts)
 
 
 def _memory(setup: Setup) -> Row:
-    """Return the peak of the API while every stream is open; they take OPEN_TOKENS slow steps."""
+    """Return the API's peak memory while every stream is open and generates slowly."""
     streams = QUICK_OPEN_STREAMS if setup.quick else OPEN_STREAMS
     options = (
         *("--simulated-latency-ms", "5", "--simulated-token-ms", str(OPEN_TOKEN_MS)),
@@ -82,7 +84,7 @@ def _memory(setup: Setup) -> Row:
         body = chat_body(MODEL, stream=True, max_tokens=OPEN_TOKENS)
         task = _task(stack, body, clients=streams, calls=streams, pieces_min=OPEN_TOKENS)
         with PeakMemory({"api": stack.roles()["api"]}) as peak:
-            open_streams = LoadRun(task, setup.work, "open")
+            open_streams = LoadProcess(task, setup.work, "open")
             try:
                 open_streams.wait_until_ready()
                 open_streams.run()
@@ -96,8 +98,10 @@ def _memory(setup: Setup) -> Row:
     )
 
 
-def _task(stack: RunningStack, body: str, *, clients: int, calls: int, pieces_min: int = 0) -> Task:
-    return Task(
+def _task(
+    stack: RunningStack, body: str, *, clients: int, calls: int, pieces_min: int = 0
+) -> LoadTask:
+    return LoadTask(
         url=stack.url,
         key=stack.key,
         path=PATH,

@@ -1,13 +1,14 @@
-"""A10: rows a second of the results writer's own transactions over a plain COPY of as many rows.
+"""A10: rows a second of the results writer's transactions over a plain COPY of as many rows.
 
-What: 500,000 results of 1 KB, of which 20 % are redelivered: 400,000 items, and 100,000 results
-that the log brings a second time. Ours is `results.writer.item_writer.ItemWriter`: locks,
-admission, duplicates, rows, counters, bill, settling. The peer is COPY BINARY of 500,000 rows that
-were built beforehand, into an equal table (same columns, same key), in transactions of the same
-size.
-How: interleaved, one client, one server, both tables emptied and a checkpoint before every run.
-Two orders of redelivery: `spread`, every fifth record has come just before, and `burst`, a quarter
-of all comes again at half time, as after a crash.
+What: 500,000 results of 1 KB, of which 20 % are redelivered: 400,000 items, and 100,000 duplicates.
+Ours is `results.writer.item_writer.ItemWriter`: locks, admission, duplicates, rows, counters, bill,
+settlement. The peer is COPY BINARY of 500,000 prepared rows into an equal table (same columns, same
+key), in transactions of the same size.
+
+How: interleaved, one client, one server, both tables emptied and a checkpoint before every run. Two
+orders of redelivery: in `spread`, every fifth record has come just before; in `burst`, a quarter of
+all records comes again halfway, as after a crash.
+
 Goal: 0.7 of COPY's rows a second in results judged.
 """
 
@@ -22,13 +23,13 @@ from benchmarks.data.result_records import (
     GROUP_ITEMS,
     ORDERS,
     Group,
-    grouped,
+    group_records,
     plain_rows,
     records,
 )
 from benchmarks.runs import Pair, Report, Row, Run, Setup
 from benchmarks.stacks.services import Service, driver_url, running_postgres
-from benchmarks.statistics.cpu import cpu_by_role, spent
+from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.statistics.pairing import paired_row, role_rows, run_pairs
 from core.ids import new_uuid
 from migrations.runner import upgrade
@@ -55,7 +56,9 @@ def measure(setup: Setup) -> Report:
         sink = Sink(postgres, results)
         for name, order in ORDERS.items():
             setup.note(f"redelivery: {name}")
-            found, void = run_pairs(partial(sink.write, grouped(order(new))), sink.copy, setup)
+            found, void = run_pairs(
+                partial(sink.write, group_records(order(new))), sink.copy, setup
+            )
             rows += _rows(name, found)
             pairs += found
             voids += void
@@ -64,7 +67,7 @@ def measure(setup: Setup) -> Report:
 
 
 class Sink:
-    """A migrated database and the two ways into it."""
+    """A migrated database with both ways to write into it."""
 
     def __init__(self, postgres: Service, results: int) -> None:
         """Migrate, and build the rows of the plain COPY."""
@@ -110,7 +113,7 @@ class Sink:
         return self._measured(work, items=len(self._rows), durable=len(self._rows))
 
     def close(self) -> None:
-        """Leave the server."""
+        """Close the connections."""
         self._connection.close()
         self._engine.dispose()
 
@@ -120,11 +123,11 @@ class Sink:
 
     def _measured(self, work: Callable[[], None], *, items: int, durable: int) -> Run:
         before, client_s = cpu_by_role(self._postgres.roles), time.process_time()
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         work()
-        seconds = time.perf_counter() - began_s
+        seconds = time.perf_counter() - started_s
         used = {"client": time.process_time() - client_s}
-        used |= spent(before, cpu_by_role(self._postgres.roles))
+        used |= cpu_used(before, cpu_by_role(self._postgres.roles))
         return Run(items=items, seconds=seconds, cpu_s=used, facts={"durable_rows": durable})
 
 

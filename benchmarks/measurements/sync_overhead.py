@@ -1,12 +1,14 @@
-"""A3: what a synchronous call pays for travelling through the log.
+"""A3: the added latency of a synchronous call that travels through the log.
 
-What: (latency through the facade − latency of the same call straight to the engine) over three
-hops through the same broker, at p50 and at p99, with 1 and 8 clients that call one after the other.
-The engine is an upstream of 5 ms behind `openai_http`; three hops are what a call makes: requests,
-batches, replies, and one sample of them is all three in a row.
-How: the broker is warm. Each round asks straight, through the facade, and the echo, every other
-round the other way round; the first is dropped. The clients are sockets in a process of their own,
-the same for both sides. Nothing else runs.
+What: (latency through Millrace − latency of the same call straight to the engine) over three hops
+through the same broker, at p50 and p99, with 1 and 8 closed-loop clients. The engine is an upstream
+of 5 ms behind `openai_http`. A call makes three hops: requests, batches, replies; one sample is all
+three in a row.
+
+How: the broker is warm. Each round measures direct calls, calls through Millrace, and the hops, in
+reverse order every other round; the first is dropped. The clients are sockets in a process of their
+own, the same for both sides. Nothing else runs.
+
 Goal: at most 1.1 at p50 and 1.5 at p99; added latency about 5 ms at p50 and 20 ms at p99.
 """
 
@@ -17,13 +19,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from benchmarks.children.line_child import LineChild
-from benchmarks.children.online_load import Task
-from benchmarks.load.load_runs import chat_body, load, percentile, warm_up
+from benchmarks.children.online_load import LoadTask
+from benchmarks.load.load_runs import chat_body, percentile, run_load, warm_up
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import RunningStack, running_stack
-from benchmarks.statistics.cpu import cpu_by_role, spent
+from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.statistics.intervals import interval
-from benchmarks.statistics.pairing import peer_first, role_rows, run_alone
+from benchmarks.statistics.pairing import is_peer_first, role_rows, run_repeatedly
 from cli.stack.state.stack_state import read_state
 
 LATENCY_MS = 5
@@ -38,8 +40,8 @@ ADDED_GOALS_MS = {50: 5, 99: 20}
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
-    """Where calls go."""
+class Endpoints:
+    """The addresses of both sides and of the broker."""
 
     stack: RunningStack
     upstream: str
@@ -61,12 +63,12 @@ def measure(setup: Setup) -> Report:
         with running_stack(data, *options) as stack:
             state = read_state(data)
             assert state is not None
-            sides = Sides(stack, url, state.kafka_bootstrap_servers)
+            endpoints = Endpoints(stack, url, state.kafka_bootstrap_servers)
             warm_up(setup, stack.url, stack.key, PATH, chat_body(MODEL, stream=False))
             for clients in CLIENTS:
                 rounds = itertools.count()
-                found, void = run_alone(
-                    lambda n=clients, rounds=rounds: _round(setup, sides, n, next(rounds)),  # type: ignore[misc]
+                found, void = run_repeatedly(
+                    lambda n=clients, rounds=rounds: _round(setup, endpoints, n, next(rounds)),  # type: ignore[misc]
                     setup,
                 )
                 rows += added_rows(clients, found)
@@ -77,38 +79,38 @@ def measure(setup: Setup) -> Report:
     return Report(name="sync_overhead", rows=rows, runs=runs, voids=voids)
 
 
-def in_turn(round_number: int, parts: Sequence[Callable[[], None]]) -> None:
-    """Run all parts, every other round from the last to the first, as pairs do."""
-    for part in parts[::-1] if peer_first(round_number) else parts:
-        part()
+def run_alternating(round_number: int, steps: Sequence[Callable[[], None]]) -> None:
+    """Run all steps, in reverse order every other round, as pairs do."""
+    for step in steps[::-1] if is_peer_first(round_number) else steps:
+        step()
 
 
-def _round(setup: Setup, sides: Sides, clients: int, round_number: int) -> Run:
+def _round(setup: Setup, endpoints: Endpoints, clients: int, round_number: int) -> Run:
     calls = setup.count(CALLS, QUICK_CALLS)
     body = chat_body(MODEL, stream=False)
-    stack = sides.stack
+    stack = endpoints.stack
 
-    def task(url: str, key: str) -> Task:
-        return Task(url=url, key=key, path=PATH, body=body, clients=clients, calls=calls)
+    def task(url: str, key: str) -> LoadTask:
+        return LoadTask(url=url, key=key, path=PATH, body=body, clients=clients, calls=calls)
 
     samples: dict[str, list[float]] = {}
     runs: list[Run] = []
 
     def direct() -> None:
-        samples["direct"] = load(task(sides.upstream, "none"), setup.work).latencies_s
+        samples["direct"] = run_load(task(endpoints.upstream, "none"), setup.work).latencies_s
 
     def facade() -> None:
         roles = stack.roles()
         before = cpu_by_role(roles)
-        ours = load(task(stack.url, stack.key), setup.work)
-        used = spent(before, cpu_by_role(roles))
+        ours = run_load(task(stack.url, stack.key), setup.work)
+        used = cpu_used(before, cpu_by_role(roles))
         samples["facade"] = ours.latencies_s
         runs.append(Run(items=calls, seconds=ours.seconds, cpu_s=used))
 
     def hops() -> None:
-        samples["hops"] = _echo(setup, sides.servers, calls)
+        samples["hops"] = _echo(setup, endpoints.servers, calls)
 
-    in_turn(round_number, (direct, facade, hops))
+    run_alternating(round_number, (direct, facade, hops))
     facts = {
         f"{name}_p{percent}_ms": percentile(found, percent) * 1000
         for name, found in samples.items()
@@ -128,7 +130,7 @@ def _echo(setup: Setup, servers: str, count: int) -> list[float]:
 
 
 def added_rows(clients: int, runs: list[Run]) -> list[Row]:
-    """Return what the facade adds beside three hops, at each percentile, and the CPU by role."""
+    """Return the added latency against three hops at each percentile, and the CPU by role."""
     rows = []
     for percent, goal in GOALS.items():
         name = f"{clients} clients, p{percent}"

@@ -21,12 +21,12 @@ class Service:
     """A running service."""
 
     address: str  # `host:port` of the broker, SQLAlchemy URL of the database
-    roles: dict[str, int]  # its name and process, as `cpu_by_role` takes them
+    roles: dict[str, int]  # name to process id, for `cpu_by_role`
 
 
 @contextmanager
 def running_kafka(folder: Path) -> Iterator[Service]:
-    """Run a broker that answers."""
+    """Run a broker for a block."""
     broker = kafka.EmbeddedKafka(folder, cache_dir(os.environ))
     broker.prepare()
     with _running(broker.child(), folder / "logs") as supervisor:
@@ -38,7 +38,7 @@ def running_kafka(folder: Path) -> Iterator[Service]:
 
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[Service]:
-    """Run a database server with one empty database."""
+    """Run a database server with one empty database for a block."""
     server = postgres.EmbeddedPostgres(folder)
     server.prepare()
     with _running(server.child(), folder / "logs") as supervisor:
@@ -48,7 +48,7 @@ def running_postgres(folder: Path) -> Iterator[Service]:
 
 
 def driver_url(sqlalchemy_url: str) -> str:
-    """Return a database URL as the driver itself takes it."""
+    """Return a database URL as psycopg expects it."""
     return sqlalchemy_url.replace("+psycopg", "", 1)
 
 
@@ -64,5 +64,5 @@ def _running(child: Child, log_dir: Path) -> Iterator[Supervisor]:
 
 def _roles(supervisor: Supervisor, name: str) -> dict[str, int]:
     pid = supervisor.pid(name)
-    assert pid is not None, f"{name} is ready and dead"
+    assert pid is not None, f"{name} ended after it was ready"
     return {name: pid}

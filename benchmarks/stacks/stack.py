@@ -1,4 +1,4 @@
-"""`millrace up` as a child, as a user starts it, and the processes of its roles."""
+"""`millrace up` as a child process, and the processes of its roles."""
 
 import signal
 import sys
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.runs import VoidRunError
-from benchmarks.statistics.cpu import children
+from benchmarks.statistics.cpu import child_pids
 from cli.stack.processes.child import Child, ChildProcess, spawn
 from cli.stack.processes.role_children import MODULES
 
@@ -21,16 +21,16 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RunningStack:
-    """An embedded stack that can run an item."""
+    """A ready embedded stack."""
 
     url: str
     key: str
     pid: int
 
     def roles(self) -> dict[str, int]:
-        """Return the process of every role, the broker, the database and the supervisor."""
+        """Return the process id of every role, the broker, the database and the supervisor."""
         found = {"supervisor": self.pid}
-        for pid in children(self.pid):
+        for pid in child_pids(self.pid):
             name = role_of(_command_line(pid))
             while name in found:
                 name += "+"  # replicas of several pools
@@ -42,14 +42,14 @@ class RunningStack:
 def running_stack(
     data: Path, *options: str, env: Mapping[str, str] | None = None
 ) -> Iterator[RunningStack]:
-    """Start a stack on `data` with options of `millrace up`, and stop it afterwards.
+    """Start a stack on `data` with options of `millrace up`, and stop it after the block.
 
-    `env` is added to its environment. Raises VoidRunError when it does not get ready.
+    `env` is added to its environment. Raises VoidRunError when it does not become ready.
     """
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
     child = Child(name="up", argv=(*command, *options), env=env or {}, dies_by=signal.SIGTERM)
     log = data / "logs" / "up.log"
-    log.unlink(missing_ok=True)  # of an earlier run on the same data, with another port
+    log.unlink(missing_ok=True)  # left by an earlier run on the same data
     process = spawn(child, log.parent)
     try:
         url, key = _wait_until_ready(process, log)
@@ -63,7 +63,7 @@ def running_stack(
 
 
 def parse_ready(text: str) -> tuple[str, str] | None:
-    """Return URL and key once the output holds the line `ready URL key KEY`."""
+    """Return URL and key once the output has the line `ready URL key KEY`."""
     for line in text.splitlines():
         match line.split(" "):
             case ["ready", url, "key", key]:
@@ -72,7 +72,7 @@ def parse_ready(text: str) -> tuple[str, str] | None:
 
 
 def role_of(command_line: list[str]) -> str:
-    """Return the role that a command line runs: a module of ours, the broker, the database."""
+    """Return the role of a command line: a module of Millrace, the broker or the database."""
     if "kafka.Kafka" in command_line:
         return "kafka"
     if "-m" in command_line:

@@ -1,4 +1,4 @@
-"""Whether an output file is what the input asked for; else the run that made it is void."""
+"""Verification of output files; a run with a wrong output is void."""
 
 from pathlib import Path
 
@@ -23,9 +23,9 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 def verify_output(path: Path, items: int) -> None:
-    """Return when `path` holds one success for every item, in the order of the input.
+    """Check that `path` has one success for every item, in the order of the input.
 
-    The order is that of the custom ids, so nothing can be there twice. Raises VoidRunError.
+    The order is that of the custom ids, so there are no duplicates. Raises VoidRunError.
     """
     count = 0
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
 """CPU seconds and resident memory of process trees, from /proc.
 
-A tree's CPU is user plus system time of its living processes plus what each has inherited from
-children that it reaped, so a Postgres backend that came and went is counted. The clock ticks 100
-times a second: a run must last seconds for the figure of a small role to mean something.
+A tree's CPU is user plus system time of its live processes and of their reaped children, so that a
+finished Postgres backend is counted. The clock ticks 100 times a second: a run must take seconds
+for the figure of a small role to be accurate.
 """
 
 import os
@@ -25,11 +25,11 @@ class Process:
 
     pid: int
     parent: int
-    cpu_s: float  # its own and that of the children that it reaped
+    cpu_s: float  # of the process and its reaped children
 
 
 def parse_stat(text: str) -> Process:
-    """Return what `/proc/PID/stat` says; the command's name may hold blanks and brackets."""
+    """Parse `/proc/PID/stat`; the command's name may contain blanks and brackets."""
     pid, _, rest = text.partition(" (")
     fields = rest.rpartition(") ")[2].split()
     ticks = sum(int(field) for field in fields[11:15])  # utime, stime, cutime, cstime
@@ -37,24 +37,26 @@ def parse_stat(text: str) -> Process:
 
 
 def process_table() -> dict[int, Process]:
-    """Return every process that could be read."""
+    """Return every readable process."""
     table = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             try:
                 process = parse_stat((entry / "stat").read_text())
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
+                continue  # the process has ended
             table[process.pid] = process
     return table
 
 
-def trees(roots: Mapping[str, int], table: Mapping[int, Process]) -> dict[str, list[Process]]:
-    """Return each root and all that descends from it, without the trees of other roots."""
+def process_trees(
+    roots: Mapping[str, int], table: Mapping[int, Process]
+) -> dict[str, list[Process]]:
+    """Return each root with its descendants, without the trees of other roots."""
     others = set(roots.values())
     found = {role: [table[pid]] if pid in table else [] for role, pid in roots.items()}
     for processes in found.values():
-        for process in processes:  # grows while it is walked
+        for process in processes:  # grows during the iteration
             processes += [
                 child
                 for child in table.values()
@@ -63,25 +65,25 @@ def trees(roots: Mapping[str, int], table: Mapping[int, Process]) -> dict[str, l
     return found
 
 
-def children(parent: int) -> list[int]:
+def child_pids(parent: int) -> list[int]:
     """Return the process ids of the children of `parent`."""
     return [process.pid for process in process_table().values() if process.parent == parent]
 
 
 def cpu_by_role(roots: Mapping[str, int]) -> dict[str, float]:
     """Return the CPU seconds so far of the tree below each root."""
-    found = trees(roots, process_table())
+    found = process_trees(roots, process_table())
     return {role: sum(p.cpu_s for p in processes) for role, processes in found.items()}
 
 
-def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return what each role used between two readings."""
+def cpu_used(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return the CPU seconds of each role between two readings."""
     return {role: after[role] - before[role] for role in before}
 
 
 def resident_by_role(roots: Mapping[str, int]) -> dict[str, int]:
-    """Return the resident bytes of each tree; pages that a tree's processes share count once."""
-    found = trees(roots, process_table())
+    """Return the resident bytes of each tree; shared pages within a tree count once."""
+    found = process_trees(roots, process_table())
     return {role: _resident([p.pid for p in processes]) for role, processes in found.items()}
 
 
@@ -93,7 +95,7 @@ def parse_memory(text: str) -> tuple[int, int, int]:
 
 
 def _resident(pids: list[int]) -> int:
-    """Private memory adds up; of files and shared memory the largest view stands for all."""
+    """Private memory adds up; of file and shared memory the largest process stands for all."""
     parts = []
     for pid in pids:
         try:
@@ -108,17 +110,17 @@ def _resident(pids: list[int]) -> int:
 
 
 class PeakMemory:
-    """The largest resident memory of each role while its block runs, sampled every 0.5 s."""
+    """The peak resident memory of each role during a block, sampled every 0.5 s."""
 
     def __init__(self, roots: Mapping[str, int]) -> None:
-        """Watch the trees below `roots`."""
+        """Sample the trees below `roots`."""
         self._roots = roots
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.bytes: dict[str, int] = dict.fromkeys(roots, 0)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start sampling."""
         self._sample()
         self._thread.start()
         return self

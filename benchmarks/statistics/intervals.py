@@ -1,4 +1,4 @@
-"""Medians and how far to trust them: bounds are samples, and their coverage is counted."""
+"""Medians and their confidence intervals, whose bounds are samples with exact coverage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,26 +6,26 @@ from math import comb
 from statistics import median
 
 LEVEL = 0.95
-"""The least coverage that is called an interval. Fewer than six samples cannot have it."""
+"""The least coverage of an interval; fewer than six samples cannot reach it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A median between two of the samples."""
+    """A median and its bounds."""
 
     median: float
     low: float
     high: float
     count: int
     coverage: float | None
-    """How often such bounds hold the true median; None where they are only the range."""
+    """The probability that the bounds contain the true median; None for a plain range."""
 
 
 def interval(samples: Sequence[float]) -> Interval:
-    """Return the median of `samples` between the closest two that cover it in `LEVEL` of cases.
+    """Return the median of `samples` with the closest two samples that cover it at `LEVEL`.
 
-    Without such two, the range. For ratios, pass one ratio a pair: what disturbed both sides stays
-    out. Exact for samples that are independent of each other, whatever they are drawn from
+    Without such samples, the bounds are the range. For ratios, pass one ratio a pair, so that a
+    disturbance of both sides cancels out. Exact for independent samples of any distribution
     (Thompson, 1936).
     """
     assert samples, "nothing was measured"
@@ -41,13 +41,14 @@ def interval(samples: Sequence[float]) -> Interval:
 
 
 def coverage(count: int, outside: int) -> float:
-    """Return how often the median lies between samples that leave `outside` of `count` each side.
+    """Return the probability that the median lies between two order statistics.
 
-    It lies below them all when no more than `outside` samples fall below it: a count of tosses.
+    They leave `outside` of `count` samples on each side. The median lies below both when at most
+    `outside` samples fall below it, which is a binomial probability.
     """
     return 1 - 2 * sum(comb(count, below) for below in range(outside + 1)) / (1 << count)
 
 
 def ratios(ours: Sequence[float], peer: Sequence[float]) -> list[float]:
-    """Return ours over the peer's, pair by pair. A peer of 0 is a broken measurement."""
+    """Return ours over the peer's, pair by pair; a peer of 0 is a broken measurement."""
     return [a / b for a, b in zip(ours, peer, strict=True)]

@@ -1,4 +1,4 @@
-"""Interleaved runs: A B B A A B B A …, so that a drift of the machine meets both sides alike."""
+"""Interleaved runs in the order A B B A A B B A …, so that drift affects both sides equally."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -7,26 +7,26 @@ from benchmarks.runs import Pair, Row, Run, Setup, VoidRunError
 from benchmarks.statistics.intervals import interval, ratios
 
 VOIDS_MAX = 2
-"""Void runs after which a benchmark gives up."""
+"""A benchmark fails after more void runs than this."""
 
-Measure = Callable[[], Run]
+RunOnce = Callable[[], Run]
 
 
-def peer_first(pair: int) -> bool:
-    """Whether the peer begins the pair."""
+def is_peer_first(pair: int) -> bool:
+    """Return whether the peer runs first in a pair."""
     return pair % 2 == 1
 
 
-def run_pairs(ours: Measure, peer: Measure, setup: Setup) -> tuple[list[Pair], list[str]]:
+def run_pairs(ours: RunOnce, peer: RunOnce, setup: Setup) -> tuple[list[Pair], list[str]]:
     """Return `setup.pairs` pairs and the reasons of void runs; the first pair is dropped.
 
-    A void run is repeated as a whole pair. Raises VoidRunError above `VOIDS_MAX` of them.
+    A void run repeats its whole pair. Raises VoidRunError above `VOIDS_MAX` of them.
     """
     pairs: list[Pair] = []
     voids: list[str] = []
     while len(pairs) < setup.pairs + 1:
         try:
-            pair = _run_pair(ours, peer, swapped=peer_first(len(pairs)))
+            pair = _run_pair(ours, peer, swapped=is_peer_first(len(pairs)))
         except VoidRunError as void:
             voids.append(str(void))
             setup.note(f"void: {void}")
@@ -42,7 +42,7 @@ def run_pairs(ours: Measure, peer: Measure, setup: Setup) -> tuple[list[Pair], l
     return pairs[1:], voids
 
 
-def run_alone(measure: Measure, setup: Setup) -> tuple[list[Run], list[str]]:
+def run_repeatedly(measure: RunOnce, setup: Setup) -> tuple[list[Run], list[str]]:
     """Return `setup.pairs` runs of one side and the reasons of void ones; the first is dropped."""
     runs: list[Run] = []
     voids: list[str] = []
@@ -62,7 +62,7 @@ def run_alone(measure: Measure, setup: Setup) -> tuple[list[Run], list[str]]:
 def paired_row(
     metric: str, unit: str, pairs: Sequence[Pair], value: Callable[[Run], float], *, goal: str = ""
 ) -> Row:
-    """Return medians of both sides and the interval of their ratio."""
+    """Return the medians of both sides and the interval of their ratio."""
     ours, peer = [value(pair.ours) for pair in pairs], [value(pair.peer) for pair in pairs]
     ratio = interval(ratios(ours, peer)) if all(peer) else None
     return Row(
@@ -70,7 +70,7 @@ def paired_row(
     )
 
 
-def lone_row(
+def single_row(
     metric: str, unit: str, runs: Sequence[Run], value: Callable[[Run], float], *, goal: str = ""
 ) -> Row:
     """Return the median of one side and its interval."""
@@ -79,10 +79,10 @@ def lone_row(
 
 
 def role_rows(runs: Sequence[Run], side: str) -> list[Row]:
-    """Return the CPU of each role: where the time goes."""
+    """Return the CPU of each role."""
     roles = sorted({role for run in runs for role in run.cpu_s})
     return [
-        lone_row(
+        single_row(
             f"{side}: {role}",
             "µs CPU/item",
             runs,
@@ -92,7 +92,7 @@ def role_rows(runs: Sequence[Run], side: str) -> list[Row]:
     ]
 
 
-def _run_pair(ours: Measure, peer: Measure, *, swapped: bool) -> Pair:
+def _run_pair(ours: RunOnce, peer: RunOnce, *, swapped: bool) -> Pair:
     if swapped:
         second = peer()
         return Pair(ours=ours(), peer=second)

@@ -10,9 +10,9 @@ import pytest
 from benchmarks.children.floor import convert
 from benchmarks.children.upstream import call_bytes
 from benchmarks.data import input_files
-from benchmarks.data.result_records import ORDERS, grouped, records
+from benchmarks.data.result_records import ORDERS, group_records, records
 from benchmarks.machine import settings_of_roles
-from benchmarks.measurements.online_during_bulk import places_for
+from benchmarks.measurements.online_during_bulk import slots_for_cores
 from benchmarks.reporting import number
 from benchmarks.runs import VoidRunError
 from benchmarks.stacks.stack import parse_ready, role_of
@@ -21,10 +21,10 @@ from benchmarks.statistics.cpu import (
     TICK_S,
     Process,
     cpu_by_role,
+    cpu_used,
     parse_memory,
     parse_stat,
-    spent,
-    trees,
+    process_trees,
 )
 from tests.unit.docs.settings_classes import settings_classes
 
@@ -42,7 +42,7 @@ def test_a_tree_holds_what_descends_from_its_root_and_from_no_other() -> None:
     parents = ((1, 0), (2, 1), (3, 2), (4, 3), (9, 1))
     table = {pid: Process(pid, parent, 1.0) for pid, parent in parents}
 
-    found = trees({"supervisor": 1, "role": 2, "gone": 8}, table)
+    found = process_trees({"supervisor": 1, "role": 2, "gone": 8}, table)
 
     pids = {role: [process.pid for process in processes] for role, processes in found.items()}
     assert pids == {"supervisor": [1, 9], "role": [2, 3, 4], "gone": []}
@@ -52,7 +52,7 @@ def test_this_process_uses_cpu() -> None:
     before = cpu_by_role({"me": os.getpid()})
     sum(number * number for number in range(2_000_000))
 
-    assert spent(before, cpu_by_role({"me": os.getpid()}))["me"] > 0
+    assert cpu_used(before, cpu_by_role({"me": os.getpid()}))["me"] > 0
 
 
 def test_memory_of_a_kernel_thread_is_nothing() -> None:
@@ -147,7 +147,7 @@ def test_a_call_is_whole_once_its_body_is() -> None:
 def test_a_fifth_of_the_results_is_redelivered(name: str) -> None:
     new = records(20_000)
 
-    groups = grouped(ORDERS[name](new))
+    groups = group_records(ORDERS[name](new))
     indexes = [item.index for group in groups for item in group]
 
     assert len(indexes) == 20_000
@@ -155,10 +155,10 @@ def test_a_fifth_of_the_results_is_redelivered(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "places"), [(1.0, 100), (0.4, 100), (2.0, 50), (1.5, 67), (1e6, 4), (0.0, 100)]
+    ("cores", "slots"), [(1.0, 100), (0.4, 100), (2.0, 50), (1.5, 67), (1e6, 4), (0.0, 100)]
 )
-def test_a_job_beside_calls_gets_places_for_half_of_the_machine(cores: float, places: int) -> None:
-    assert places_for(cores, 1.0) == places
+def test_a_job_beside_calls_gets_places_for_half_of_the_machine(cores: float, slots: int) -> None:
+    assert slots_for_cores(cores, 1.0) == slots
 
 
 def test_settings_are_reported_without_secrets() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.children.online_load import Task, is_whole
+from benchmarks.children.online_load import LoadTask, is_complete
 from benchmarks.load.calls import Call, connected, post
-from benchmarks.load.load_runs import load
+from benchmarks.load.load_runs import run_load
 from benchmarks.runs import VoidRunError
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -81,8 +81,8 @@ async def test_a_stream_is_whole_with_all_its_pieces_and_its_end(
     call = await asked(body, cut)
 
     assert call.pieces == pieces
-    assert is_whole(call, 3) == is_good
-    assert is_whole(call, 0)  # nothing but a status was asked for
+    assert is_complete(call, 3) == is_good
+    assert is_complete(call, 0)  # nothing but a status was asked for
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ async def test_a_stream_is_whole_with_all_its_pieces_and_its_end(
 async def test_a_broken_stream_voids_its_run(body: bytes, tmp_path: Path) -> None:
     async with server(body) as port:
         with pytest.raises(VoidRunError, match="4 streams"):
-            await asyncio.to_thread(load, task_for(port), tmp_path)
+            await asyncio.to_thread(run_load, task_for(port), tmp_path)
 
 
 async def test_whole_streams_are_counted_by_their_pieces(tmp_path: Path) -> None:
     async with server(PIECE * 3 + DONE) as port:
-        found = await asyncio.to_thread(load, task_for(port), tmp_path)
+        found = await asyncio.to_thread(run_load, task_for(port), tmp_path)
 
     assert (found.pieces, found.broken, found.refused) == (12, 0, 0)
 
 
-def task_for(port: int) -> Task:
+def task_for(port: int) -> LoadTask:
     url = f"http://127.0.0.1:{port}"
-    return Task(url=url, key="k", path="/", body="{}", clients=2, calls=4, pieces_min=3)
+    return LoadTask(url=url, key="k", path="/", body="{}", clients=2, calls=4, pieces_min=3)

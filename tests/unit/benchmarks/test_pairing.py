@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measurements.sync_overhead import added_rows, in_turn
+from benchmarks.measurements.sync_overhead import added_rows, run_alternating
 from benchmarks.reporting import table
 from benchmarks.runs import Report, Run, Setup, VoidRunError
 from benchmarks.statistics.intervals import interval, ratios
 from benchmarks.statistics.pairing import (
     VOIDS_MAX,
-    lone_row,
+    is_peer_first,
     paired_row,
-    peer_first,
     role_rows,
-    run_alone,
     run_pairs,
+    run_repeatedly,
+    single_row,
 )
 
 
@@ -30,7 +30,7 @@ def run_of(seconds: float, cpu_s: float = 1.0) -> Run:
     return Run(items=100, seconds=seconds, cpu_s={"role": cpu_s})
 
 
-class Sides:
+class Endpoints:
     """Two sides that write down when they ran; `seconds` come from a drifting machine."""
 
     def __init__(self, voids: Iterator[bool]) -> None:
@@ -51,21 +51,21 @@ class Sides:
 
 
 def test_pairs_are_interleaved_and_the_first_is_dropped() -> None:
-    sides = Sides(iter(()))
+    endpoints = Endpoints(iter(()))
 
-    pairs, voids = run_pairs(sides.ours, sides.peer, setup_of(3))
+    pairs, voids = run_pairs(endpoints.ours, endpoints.peer, setup_of(3))
 
-    assert sides.order == "ABBAABBA"
+    assert endpoints.order == "ABBAABBA"
     assert (len(pairs), voids) == (3, [])
     assert pairs[0].peer.seconds == pytest.approx(2 * 1.3)  # third of all runs
-    assert [peer_first(pair) for pair in range(4)] == [False, True, False, True]
+    assert [is_peer_first(pair) for pair in range(4)] == [False, True, False, True]
 
 
 def test_rounds_of_a_call_alternate_too() -> None:
     order: list[str] = []
     parts = [partial(order.append, name) for name in "ABC"]
     for number in range(3):
-        in_turn(number, parts)
+        run_alternating(number, parts)
 
     assert "".join(order) == "ABCCBAABC"
 
@@ -88,9 +88,9 @@ def test_three_hops_in_a_row_are_one_sample() -> None:
 
 
 def test_a_void_run_is_told_and_its_pair_repeated() -> None:
-    sides = Sides(iter((False, True)))
+    endpoints = Endpoints(iter((False, True)))
 
-    pairs, voids = run_pairs(sides.ours, sides.peer, setup_of(2))
+    pairs, voids = run_pairs(endpoints.ours, endpoints.peer, setup_of(2))
 
     assert len(pairs) == 2
     assert voids == ["wrong output"]
@@ -98,11 +98,11 @@ def test_a_void_run_is_told_and_its_pair_repeated() -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_too_many_void_runs_end_the_benchmark(alone: bool) -> None:
-    sides = Sides(iter([True] * (VOIDS_MAX + 1)))
+    endpoints = Endpoints(iter([True] * (VOIDS_MAX + 1)))
     measure: Callable[[], object] = (
-        (lambda: run_alone(sides.ours, setup_of(2)))
+        (lambda: run_repeatedly(endpoints.ours, setup_of(2)))
         if alone
-        else (lambda: run_pairs(sides.ours, sides.peer, setup_of(2)))
+        else (lambda: run_pairs(endpoints.ours, endpoints.peer, setup_of(2)))
     )
 
     with pytest.raises(VoidRunError):
@@ -110,9 +110,9 @@ def test_too_many_void_runs_end_the_benchmark(alone: bool) -> None:
 
 
 def test_a_drift_of_the_machine_does_not_move_the_ratio() -> None:
-    sides = Sides(iter(()))
+    endpoints = Endpoints(iter(()))
 
-    pairs, _ = run_pairs(sides.ours, sides.peer, setup_of(8))
+    pairs, _ = run_pairs(endpoints.ours, endpoints.peer, setup_of(8))
     row = paired_row("rate", "items/s", pairs, lambda run: run.rate)
 
     assert row.ratio is not None
@@ -160,7 +160,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
 
 def test_a_report_calls_few_samples_a_range() -> None:
     def printed(count: int) -> str:
-        row = lone_row("rate", "1/s", [run_of(1.0)] * count, lambda run: run.rate)
+        row = single_row("rate", "1/s", [run_of(1.0)] * count, lambda run: run.rate)
         return table([Report(name="any", rows=[row])])
 
     assert "[100, 100] range of 5" in printed(5)
