@@ -1,4 +1,4 @@
-"""What tests of several rooms ask the log for."""
+"""Fixtures that integration tests of several packages share."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from topics.settings import KafkaSettings
 
 @pytest.fixture
 def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
-    """A producer on the log that the room's own `kafka` names."""
+    """A producer on the log that the package's own `kafka` fixture names."""
     producer = LogProducer(kafka, client_id="test", linger_ms=1)
     yield producer
     producer.close()

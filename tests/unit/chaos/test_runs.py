@@ -1,4 +1,4 @@
-"""Goal: a scene that breaks off ends no run, and loses nothing that was found."""
+"""Goal: an aborted suite ends no run and loses no measure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ def suite(*drills: DrillSpec) -> Suite:
     ("failure", "reason"),
     [(DrillError("no mount"), "no mount"), (ValueError("a port"), "ValueError a port")],
 )
-def test_a_scene_that_breaks_off_was_not_tried_and_ends_no_run(
+def test_an_aborted_suite_is_untested_and_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str
 ) -> None:
     def run_installation(_: InstallationSpec) -> NoReturn:
@@ -43,12 +43,12 @@ def test_a_scene_that_breaks_off_was_not_tried_and_ends_no_run(
     monkeypatch.setattr(runs, "run_installation", run_installation)
     run = run_in(tmp_path)
     run_suite(run, suite(), ())
-    (told,) = run.untried
-    assert reason in told
-    assert msgspec.json.decode((tmp_path / "chaos.json").read_bytes())["untried"] == [told]
+    (untested,) = run.untried
+    assert reason in untested
+    assert msgspec.json.decode((tmp_path / "chaos.json").read_bytes())["untried"] == [untested]
 
 
-def test_every_round_is_in_the_report_before_the_next(
+def test_every_round_is_reported_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def test_every_round_is_in_the_report_before_the_next(
         written.append(msgspec.json.decode(path.read_bytes()) if path.exists() else {})
         return [Measure(promise="P1", what="lost", value=len(written))]
 
-    class NoLives:
+    class NoLifecycle:
         def __init__(self, _: object) -> None: ...
 
         def check(self, _: object) -> list[Measure]:
@@ -70,7 +70,7 @@ def test_every_round_is_in_the_report_before_the_next(
 
     monkeypatch.setattr(runs, "run_installation", run_installation)
     monkeypatch.setattr(runs, "install_triggers", lambda _: None)
-    monkeypatch.setattr(runs, "LifecycleChecker", NoLives)
+    monkeypatch.setattr(runs, "LifecycleChecker", NoLifecycle)
     spec = DrillSpec(name="p", run=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
     run_suite(run_in(tmp_path), suite(spec), (spec,))
     assert written[0] == {}

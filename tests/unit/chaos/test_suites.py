@@ -1,4 +1,4 @@
-"""Goal: every promise of the harness is tried by some drill, on an installation of its shape."""
+"""Goal: every promise is tested by some drill, on an installation that fits it."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ DRILLS = [drill for suite in SUITES for drill in suite.drills]
 PAGE = (Path(__file__).parents[3] / "docs/chaos.md").read_text()
 
 
-def test_every_promise_of_the_page_is_tried() -> None:
+def test_every_documented_promise_is_tested() -> None:
     section = PAGE.partition("## What is promised")[2].partition("\n## ")[0]
     promised = re.findall(r"^\| ([PA]\d+) \|", section, re.M)
     assert len(promised) == len(set(promised))
@@ -22,25 +22,25 @@ def test_every_promise_of_the_page_is_tried() -> None:
     assert all(drill.trials_long for drill in DRILLS)
 
 
-def test_the_page_says_what_the_quick_run_leaves_out() -> None:
+def test_the_promises_left_out_of_the_quick_run_are_documented() -> None:
     tried = set().union(*(drill.promises for drill in DRILLS if is_selected(drill, parse([]))))
     everything = set().union(*(drill.promises for drill in DRILLS))
     (row,) = re.findall(r"^\| `make chaos` \| ([^|]+) \|", PAGE, re.M)
     assert set(re.findall(r"P\d+", row)) == everything - tried
 
 
-def test_the_page_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--help"])
     options = set(re.findall(r"--[a-z]+", capsys.readouterr().out)) - {"--help"}
     assert [option for option in sorted(options) if option not in PAGE] == []
 
 
-def test_drills_have_names_of_their_own() -> None:
+def test_drill_names_are_unique() -> None:
     assert len({drill.name for drill in DRILLS}) == len(DRILLS)
 
 
-def test_what_is_named_is_tried_at_least_once() -> None:
+def test_a_named_promise_is_tested_at_least_once() -> None:
     (brokers,) = (drill for drill in DRILLS if drill.name == "brokers")
     assert not is_selected(brokers, parse([]))
     named = parse(["--promise", "P10"])
@@ -49,21 +49,21 @@ def test_what_is_named_is_tried_at_least_once() -> None:
     assert round_count(brokers, parse(["--promise", "P10", "--trials", "7"])) == 7
 
 
-def test_only_what_was_named_is_tried() -> None:
+def test_only_named_drills_are_selected() -> None:
     options = parse(["--promise", "P13"])
     assert [drill.name for drill in DRILLS if is_selected(drill, options)] == ["poison"]
     options = parse(["--part", "storm"])
     assert [drill.name for drill in DRILLS if is_selected(drill, options)] == ["storm"]
 
 
-def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
+def test_installations_fit_their_suites(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1/v1"
-    shapes = {suite.name: suite.build_spec(tmp_path, url, 400) for suite in SUITES}
-    assert shapes["pair"].host_names == ("a", "b")
-    assert shapes["poisoned"].host_names == ("a", "b")
-    assert shapes["cluster"].broker_count == 3
-    assert "http://127.0.0.1:1/v1" in shapes["recorded"].options
-    assert len(shapes["disks"].mounts) == 3
+    specs = {suite.name: suite.build_spec(tmp_path, url, 400) for suite in SUITES}
+    assert specs["pair"].host_names == ("a", "b")
+    assert specs["poisoned"].host_names == ("a", "b")
+    assert specs["cluster"].broker_count == 3
+    assert "http://127.0.0.1:1/v1" in specs["recorded"].options
+    assert len(specs["disks"].mounts) == 3
 
 
 def test_the_clock_of_the_second_host_is_ahead_or_behind(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_the_clock_of_the_second_host_is_ahead_or_behind(tmp_path: Path) -> None
     assert [offset["CHAOS_CLOCK_OFFSET_S"] for offset in offsets] == ["400", "-400"]
 
 
-def test_a_round_runs_alone_as_it_did_among_others() -> None:
-    """Its seed is the run's and its number, while the clock is that of the run."""
+def test_a_repeated_round_has_the_same_seed_and_clock() -> None:
+    """Its seed is the run's plus its number, while the clock is that of the run."""
     (storm,) = (drill for drill in DRILLS if drill.name == "storm")
     options = parse(["--seed", "7", "--long"])
     command = rerun_command(storm, 8, options)
@@ -85,7 +85,7 @@ def test_a_round_runs_alone_as_it_did_among_others() -> None:
     assert skew_s(alone) == skew_s(options) != skew_s(parse(["--seed", "8"]))
 
 
-def test_a_run_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_empty_selection_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report = tmp_path / "chaos.json"
     assert main(["--promise", "P12", "--part", "storm", "--json", str(report)]) == 2
     assert "no drill" in capsys.readouterr().err
@@ -102,7 +102,7 @@ def broker(node: int) -> Broker:
     )
 
 
-def test_a_cluster_keeps_three_copies_and_advertises_its_proxies() -> None:
+def test_a_cluster_has_three_replicas_and_advertises_its_proxies() -> None:
     nodes = [broker(node) for node in (1, 2, 3)]
     text = properties(nodes[1], nodes, Path("log"), session_s=2.0)
     found = dict(line.split("=", 1) for line in text.splitlines())
@@ -114,7 +114,7 @@ def test_a_cluster_keeps_three_copies_and_advertises_its_proxies() -> None:
     assert "A://127.0.0.1:24" in found["advertised.listeners"]
 
 
-def test_one_broker_keeps_one_copy() -> None:
+def test_one_broker_has_one_replica() -> None:
     text = properties(broker(1), [broker(1)], Path("log"), session_s=2.0)
     assert "offsets.topic.replication.factor=1\n" in text
     assert "min.insync.replicas=1\n" in text

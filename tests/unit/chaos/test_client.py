@@ -1,4 +1,4 @@
-"""Goal: clients write down what they hear, however odd it is, and look at what can still change."""
+"""Goal: clients record every response, and watchers stop polling terminal jobs."""
 
 import threading
 import time
@@ -25,23 +25,23 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 
 
 def client_of(recorder: Recorder, *answers: httpx.Response) -> Client:
-    """A client that is given one answer after the other, then the last for ever."""
-    left = list(answers)
-    transport = httpx.MockTransport(lambda _: left.pop(0) if len(left) > 1 else left[0])
+    """A client that receives these responses in order, and then the last one repeatedly."""
+    remaining = list(answers)
+    transport = httpx.MockTransport(
+        lambda _: remaining.pop(0) if len(remaining) > 1 else remaining[0]
+    )
     return Client("c", ["http://api"], "key", recorder, httpx.Client(transport=transport))
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"id": null}', b'"batch_1"'])
-def test_a_success_that_names_nothing_is_in_the_history(recorder: Recorder, body: bytes) -> None:
+def test_a_success_without_an_id_is_in_the_history(recorder: Recorder, body: bytes) -> None:
     client = client_of(recorder, httpx.Response(200, content=body))
     with pytest.raises(DrillError, match="200 without an id"):
         client.create("k", "file_1", time.monotonic() + 5)
-    assert acknowledged_ids(recorder.operations()) == {
-        "k": "None"
-    }  # which is no job: a broken promise
+    assert acknowledged_ids(recorder.operations()) == {"k": "None"}  # which is no job: a violation
 
 
-def test_an_answer_is_told_without_what_it_holds(recorder: Recorder) -> None:
+def test_a_response_is_recorded_without_its_content(recorder: Recorder) -> None:
     replay = httpx.Response(200, json=JOB, headers={"idempotent-replayed": "true"})
     client = client_of(recorder, httpx.Response(200, json=JOB), replay)
     for _ in range(2):
@@ -52,13 +52,13 @@ def test_an_answer_is_told_without_what_it_holds(recorder: Recorder) -> None:
     assert "in_progress" not in str(first)
 
 
-def test_jobs_are_looked_at_once_even_when_time_is_up(recorder: Recorder) -> None:
+def test_jobs_are_polled_once_even_after_the_deadline(recorder: Recorder) -> None:
     client = client_of(recorder, httpx.Response(200, json={**JOB, "status": "completed"}))
     assert client.await_terminal(["batch_1"], time.monotonic() - 1).keys() == {"batch_1"}
 
 
-def test_watchers_leave_what_has_ended(recorder: Recorder) -> None:
-    """Else a job of a long storm is looked at once in seconds."""
+def test_watchers_stop_polling_terminal_jobs(recorder: Recorder) -> None:
+    """Otherwise a running job of a long storm would be polled too rarely."""
     seen: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -81,7 +81,7 @@ def test_watchers_leave_what_has_ended(recorder: Recorder) -> None:
     assert seen.count("ended") == POLLS_AFTER_END
 
 
-def test_nobody_looks_on_when_a_drill_breaks_off(recorder: Recorder) -> None:
+def test_watchers_stop_when_a_drill_aborts(recorder: Recorder) -> None:
     watchers = Watchers([client_of(recorder, httpx.Response(200, json=JOB))])
     watchers.add("batch_1")
     before = set(threading.enumerate())

@@ -1,4 +1,4 @@
-"""Goal: an item that failed, or carries an answer that is not its own, is found in the books."""
+"""Goal: reconciliation finds a failed item and an answer that belongs to another item."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def all_succeeded() -> list[Line]:
     return [succeeded(item, body) for item, body in BODIES.items()]
 
 
-def test_whoever_does_not_stop_a_job_wants_every_item() -> None:
+def test_an_undisturbed_job_must_complete_with_every_item() -> None:
     assert unexpected_ends("completed", {}, ALL_SUCCEED) == []
     assert unexpected_ends("completed", {"item-0": "item_timeout"}, ALL_SUCCEED) == [
         "item-0: item_timeout"
@@ -60,22 +60,22 @@ def test_whoever_does_not_stop_a_job_wants_every_item() -> None:
     assert unexpected_ends("unknown", {}, MAY_BE_CANCELLED) == ["the job is unknown"]
 
 
-def test_an_early_end_explains_its_own_code_alone() -> None:
+def test_an_early_end_allows_only_its_own_error_code() -> None:
     stopped = {"item-0": "batch_cancelled"}
     assert unexpected_ends("cancelled", stopped, MAY_BE_CANCELLED) == []
     assert unexpected_ends("completed", stopped, MAY_BE_CANCELLED) == ["item-0: batch_cancelled"]
     assert unexpected_ends("cancelled", {"item-0": "item_timeout"}, MAY_BE_CANCELLED)
     assert unexpected_ends("completed", {}, MAY_BE_CANCELLED) == []
-    assert unexpected_ends("completed", {}, CANCELLED)  # its cancel was accepted
+    assert unexpected_ends("completed", {}, CANCELLED)  # its cancellation was accepted
     assert unexpected_ends("expired", {"item-0": "batch_expired"}, MAY_EXPIRE) == []
     assert unexpected_ends("expired", stopped, MAY_EXPIRE)
 
 
-def test_the_engines_answer_is_its_items_own() -> None:
+def test_own_answers_of_the_engine_are_accepted() -> None:
     assert foreign_answers(BODIES, all_succeeded(), is_simulated_answer) == []
 
 
-def test_answers_of_neighbours_and_of_other_jobs_are_found() -> None:
+def test_answers_of_other_items_and_jobs_are_found() -> None:
     lines = all_succeeded()
     for one, other in ((0, 1), (1, 0)):
         lines[one]["response"] = succeeded("", BODIES[f"item-{other}"])["response"]
@@ -87,14 +87,14 @@ def test_answers_of_neighbours_and_of_other_jobs_are_found() -> None:
 
 
 @pytest.mark.parametrize(("name", "other"), [("prompt_tokens", 1), ("completion_tokens", 8)])
-def test_tokens_of_others_are_found(name: str, other: int) -> None:
+def test_token_counts_of_other_items_are_found(name: str, other: int) -> None:
     line = succeeded("item-2", BODIES["item-2"])
     line["response"]["body"]["usage"][name] = other
     assert foreign_answers(BODIES, [line], is_simulated_answer) == ["item-2"]
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"choices": [], "usage": {}}, "Simulated"])
-def test_what_is_no_answer_is_nobodys(answer: object) -> None:
+def test_an_invalid_answer_belongs_to_no_item(answer: object) -> None:
     assert not is_simulated_answer(BODIES["item-0"], answer)
     assert not is_echo_answer(BODIES["item-0"], answer)
 
@@ -106,14 +106,14 @@ def echoed(text: str, given: int, granted: int) -> Line:
     }
 
 
-def test_an_echo_is_the_whole_text_and_its_tokens() -> None:
+def test_an_echo_has_the_complete_text_and_its_tokens() -> None:
     body = input_bodies(input_lines(3, MODEL, {2: "cancel-7 1 2"}))["item-2"]
     assert is_echo_answer(body, echoed("cancel-7 1 2", 12, 3))
     assert not is_echo_answer(body, echoed("cancel-7 1 20", 13, 3))
     assert not is_echo_answer(body, echoed("cancel-7 1 2", 12, 4))
 
 
-def test_the_upstream_of_the_drills_says_each_text_again() -> None:
+def test_the_recording_upstream_echoes_each_text() -> None:
     with recording_upstream() as upstream:
         answers = {
             item: httpx.post(f"{upstream.url}/chat/completions", content=body).json()
@@ -125,10 +125,10 @@ def test_the_upstream_of_the_drills_says_each_text_again() -> None:
 
 
 @pytest.fixture
-def judged(
+def reconcile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[list[Line], list[Line]], list[str]]]:
-    """Return what of the books breaks, where counters and ledger agree with the files."""
+    """Return the violated measures where counters and ledger agree with the files."""
     files: dict[str, list[Line]] = {}
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -140,7 +140,7 @@ def judged(
         client = Client("c", ["http://host"], "key", recorder, http)
         engine = sa.create_mock_engine("postgresql://", lambda *_: None)
 
-        def judge(output: list[Line], errors: list[Line]) -> list[str]:
+        def run(output: list[Line], errors: list[Line]) -> list[str]:
             files.update(output=output, errors=errors)
             job: dict[str, Any] = {"output_file_id": "output", "error_file_id": "errors"}
             found = JobFiles(client, job)
@@ -152,7 +152,7 @@ def judged(
             assert all(measure.size == ITEMS for measure in measures)
             return [measure.what for measure in measures if measure.is_violation]
 
-        yield judge
+        yield run
 
 
 def shown(tally: Tally, usage: Usage) -> Line:
@@ -169,21 +169,21 @@ def shown(tally: Tally, usage: Usage) -> Line:
     }
 
 
-def test_sound_books_are_sound(judged: Callable[..., list[str]]) -> None:
-    assert judged(all_succeeded(), []) == []
+def test_consistent_jobs_have_no_violation(reconcile: Callable[..., list[str]]) -> None:
+    assert reconcile(all_succeeded(), []) == []
 
 
-def test_a_job_of_failures_is_broken_though_all_numbers_agree(
-    judged: Callable[..., list[str]],
+def test_a_job_of_failures_is_a_violation_even_if_all_numbers_agree(
+    reconcile: Callable[..., list[str]],
 ) -> None:
-    assert judged([], [failed(item, "item_crashes_engine") for item in BODIES]) == [
+    assert reconcile([], [failed(item, "item_crashes_engine") for item in BODIES]) == [
         "jobs and items that ended otherwise than they had to"
     ]
 
 
-def test_answers_that_changed_places_are_broken_though_the_sum_agrees(
-    judged: Callable[..., list[str]],
+def test_swapped_answers_are_a_violation_even_if_the_sum_agrees(
+    reconcile: Callable[..., list[str]],
 ) -> None:
     lines = all_succeeded()
     lines[0]["response"], lines[1]["response"] = lines[1]["response"], lines[0]["response"]
-    assert judged(lines, []) == ["items with an answer or tokens that are not their own"]
+    assert reconcile(lines, []) == ["items with an answer or tokens that are not their own"]

@@ -1,4 +1,4 @@
-"""Goal: what a killed run left is removed, what lives or was kept is not; no signal cuts that."""
+"""Goal: folders of killed runs are removed, others are kept, and no signal interrupts clean-up."""
 
 import os
 import signal
@@ -22,20 +22,20 @@ def folder(parent: Path, name: str, owner: Owner | None) -> Path:
     return made
 
 
-def test_only_folders_of_the_dead_are_removed(tmp_path: Path) -> None:
-    dead = folder(tmp_path, "dead", Owner(os.getpid(), 1.0))  # its pid was given away again
+def test_only_folders_of_dead_owners_are_removed(tmp_path: Path) -> None:
+    dead = folder(tmp_path, "dead", Owner(os.getpid(), 1.0))  # its process id was reused
     kept = folder(tmp_path, "kept", None)
     mine = folder(tmp_path, "mine", None)
     claim_folder(mine)
-    said: list[str] = []
+    notes: list[str] = []
 
-    remove_stale_folders(tmp_path, said.append)
+    remove_stale_folders(tmp_path, notes.append)
 
     assert [one.exists() for one in (dead, kept, mine)] == [False, True, True]
-    assert len(said) == 1
+    assert len(notes) == 1
 
 
-def test_a_folder_whose_disk_stays_mounted_is_left(
+def test_a_folder_with_a_mounted_disk_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = folder(tmp_path, "dead", Owner(os.getpid(), 1.0))
@@ -48,19 +48,19 @@ def test_a_folder_whose_disk_stays_mounted_is_left(
 
     monkeypatch.setattr("psutil.disk_partitions", lambda **_: [Disk()])
     monkeypatch.setattr(stale_folders, "unmount", refuse)
-    said: list[str] = []
-    remove_stale_folders(tmp_path, said.append)
+    notes: list[str] = []
+    remove_stale_folders(tmp_path, notes.append)
     assert dead.exists()
-    assert "stays mounted" in said[0]
+    assert "stays mounted" in notes[0]
 
 
-def test_an_unmount_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_failed_unmount_raises(tmp_path: Path) -> None:
     with pytest.raises(DrillError, match="stays mounted"):
         unmount(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_run_and_a_second_one_does_not_end_its_clean_up(
+def test_a_second_signal_does_not_interrupt_clean_up(
     number: signal.Signals,
 ) -> None:
     before = {one: signal.getsignal(one) for one in EXIT_SIGNALS}

@@ -1,4 +1,4 @@
-"""Goal: recovery and outages are timed from samples and probes as they are defined."""
+"""Goal: recovery and outages are timed from samples and probes as defined."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from chaos.drills.postgres_loss import check_readiness
 
 
 def samples(*rates: float) -> list[Sample]:
-    """A counter that is looked at ten times a second, at one rate in each second."""
+    """A counter sampled ten times a second, with one rate in each second."""
     found, count = [Sample(0.0, 0)], 0.0
     for second, rate in enumerate(rates):
         for tenth in range(1, 11):
@@ -19,18 +19,18 @@ def samples(*rates: float) -> list[Sample]:
     return found
 
 
-def test_a_rate_that_comes_back_is_timed_from_the_kill() -> None:
+def test_a_recovered_rate_is_timed_from_the_kill() -> None:
     seen = samples(100, 100, 0, 0, 100, 100, 100)
     assert recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0) == pytest.approx(2.0, abs=0.11)
 
 
-def test_a_standstill_before_a_kill_is_no_rate_to_come_back_to() -> None:
+def test_a_stalled_rate_is_not_steady() -> None:
     assert recovery.steady_rate(samples(100, 80, 120), 3.0, over_s=2.0) == pytest.approx(100, abs=2)
     for still in (samples(100, 0, 0), samples(100, 100, 0), samples(100, 0, 400), samples()):
         assert recovery.steady_rate(still, 3.0, over_s=2.0) is None
 
 
-def test_a_rate_that_never_fell_needs_no_time() -> None:
+def test_a_rate_that_never_falls_recovers_in_no_time() -> None:
     assert recovery.seconds_to_recovery(samples(*[100] * 6), 2.0, 90.0, over_s=1.0) == 0.0
 
 
@@ -39,17 +39,17 @@ def test_a_rate_that_stays_low_never_recovers() -> None:
     assert recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0) is None
 
 
-def test_work_that_was_on_its_way_is_no_recovery() -> None:
+def test_work_in_flight_is_no_recovery() -> None:
     seen = samples(100, 100, 100, 0, 0, 100, 100, 100)
     took_s = recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0)
     assert took_s == pytest.approx(3.0, abs=0.11)
 
 
-def test_a_rate_of_too_few_samples_is_none() -> None:
+def test_a_rate_of_too_few_samples_is_zero() -> None:
     assert recovery.rate([Sample(1.0, 5)], 0.0, 2.0) == 0.0
 
 
-def test_a_burst_of_what_had_piled_up_is_no_recovery() -> None:
+def test_a_burst_is_no_recovery() -> None:
     seen = samples(100, 100, 0, 0, 150, 0, 50, *[100] * 6)
     assert recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0) == pytest.approx(1.6, abs=0.11)
     took_s = recovery.seconds_to_recovery(seen, 2.0, 90.0, over_s=1.0, settled_s=3.0)
@@ -57,7 +57,7 @@ def test_a_burst_of_what_had_piled_up_is_no_recovery() -> None:
     assert took_s > 4
 
 
-def test_a_dip_that_comes_late_is_seen_before_its_end_is() -> None:
+def test_a_late_dip_is_seen_before_its_end() -> None:
     seen = samples(100, 100, 100, 100, 0, 0)
     assert recovery.seconds_to_recovery(seen, 1.0, 90.0, over_s=1.0, settled_s=3.0) is None
 
@@ -74,7 +74,7 @@ def test_the_only_proper_refusal_is_503_with_retry_after() -> None:
     assert outages.improper_refusals([probe(5, 507)], proper=(503, 507)) == []
 
 
-def test_the_longest_and_the_first_are_found() -> None:
+def test_the_longest_and_the_first_response_are_found() -> None:
     seen = [probe(0, 200), probe(1, 503, 9.0), probe(11, 503), probe(12, 200, 0.5)]
     assert outages.longest_response_s(seen) == 9.0
     assert outages.longest_response_s([]) == 0.0
@@ -94,19 +94,19 @@ def test_probes_are_read_from_a_history() -> None:
 
 
 def readiness(*seen: outages.Probe) -> dict[str, bool]:
-    """Judge a loss that began at 2 s and was healed at 10 s."""
+    """Check an outage that starts at 2 s and is healed at 10 s."""
     found = check_readiness("stopped", seen, 2.0, 10.0, must_flip=True)
     return {measure.what.removeprefix("stopped: "): measure.passed for measure in found}
 
 
-def test_readiness_turns_bad_and_comes_back() -> None:
+def test_readiness_turns_bad_and_recovers() -> None:
     found = readiness(probe(1, 200), probe(3, 503), probe(9, 503), probe(11, 200))
     assert list(found.values()) == [True, True, True]
 
 
-def test_readiness_that_stays_bad_is_broken_then_and_at_the_next_loss() -> None:
-    unfinished_jobs = readiness(probe(1, 200), probe(3, 503), probe(11, 503), probe(15, 503))
-    assert unfinished_jobs == {
+def test_readiness_that_stays_bad_fails_then_and_in_the_next_outage() -> None:
+    stays_bad = readiness(probe(1, 200), probe(3, 503), probe(11, 503), probe(15, 503))
+    assert stays_bad == {
         "losses before which readiness was bad": True,
         "until readiness says so": True,
         "from heal to readiness": False,
@@ -116,12 +116,12 @@ def test_readiness_that_stays_bad_is_broken_then_and_at_the_next_loss() -> None:
     assert not readiness(probe(3, 503), probe(11, 200))["losses before which readiness was bad"]
 
 
-def test_readiness_is_timed_from_the_beginning_of_a_loss() -> None:
+def test_readiness_is_timed_from_the_start_of_an_outage() -> None:
     found = readiness(probe(1, 200), probe(6, 200), probe(7.5, 503), probe(11, 200))
     assert not found["until readiness says so"]
 
 
-def test_a_restart_that_nobody_saw_asks_for_the_return_alone() -> None:
+def test_an_unobserved_restart_needs_only_good_readiness_after_it() -> None:
     seen = [probe(1, 200), probe(11, 200)]
     found = check_readiness("restart", seen, 2.0, 10.0, must_flip=False)
     assert [measure.passed for measure in found] == [True, True]

@@ -1,4 +1,4 @@
-"""Goal: a stream that broke off is no measurement, and only parts of an answer count as tokens."""
+"""Goal: a broken stream is no measurement, and only parts of an answer count as tokens."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,10 +18,10 @@ ERROR = b'data: {"error":{"code":"interrupted"}}\n\n'
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
 
-Cut = Callable[[bytes], list[bytes]]
+Split = Callable[[bytes], list[bytes]]
 
 
-def whole(body: bytes) -> list[bytes]:
+def unsplit(body: bytes) -> list[bytes]:
     return [body] if body else []
 
 
@@ -30,7 +30,7 @@ def byte_by_byte(body: bytes) -> list[bytes]:
 
 
 @asynccontextmanager
-async def server(body: bytes, cut: Cut = whole) -> AsyncIterator[int]:
+async def server(body: bytes, split: Split = unsplit) -> AsyncIterator[int]:
     """Answer every call with a chunk for each part of `body`; yield the port."""
     serving: set[asyncio.Task[None] | None] = set()
 
@@ -41,7 +41,7 @@ async def server(body: bytes, cut: Cut = whole) -> AsyncIterator[int]:
                 pass
             await reader.readexactly(2)
             writer.write(HEAD)
-            for part in cut(body):
+            for part in split(body):
                 writer.write(b"%x\r\n%b\r\n" % (len(part), part))
             writer.write(b"0\r\n\r\n")
             await writer.drain()
@@ -50,18 +50,18 @@ async def server(body: bytes, cut: Cut = whole) -> AsyncIterator[int]:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         yield listening.sockets[0].getsockname()[1]
-        await asyncio.gather(*filter(None, serving))  # the clients have left
+        await asyncio.gather(*filter(None, serving))  # the clients have disconnected
 
 
-async def asked(body: bytes, cut: Cut) -> Call:
-    async with server(body, cut) as port:
+async def call_once(body: bytes, split: Split) -> Call:
+    async with server(body, split) as port:
         connection = await connected("127.0.0.1", port)
         call = await connection.ask(post("any", "/", "key", b"{}"))
         connection.close()
     return call
 
 
-@pytest.mark.parametrize("cut", [whole, byte_by_byte])
+@pytest.mark.parametrize("split", [unsplit, byte_by_byte])
 @pytest.mark.parametrize(
     ("body", "pieces", "is_good"),
     [
@@ -75,14 +75,14 @@ async def asked(body: bytes, cut: Cut) -> Call:
     ],
     ids=["whole", "comment", "cut", "few", "error", "error, then done", "empty"],
 )
-async def test_a_stream_is_whole_with_all_its_pieces_and_its_end(
-    body: bytes, pieces: int, is_good: bool, cut: Cut
+async def test_a_stream_is_complete_with_all_pieces_and_its_end(
+    body: bytes, pieces: int, is_good: bool, split: Split
 ) -> None:
-    call = await asked(body, cut)
+    call = await call_once(body, split)
 
     assert call.pieces == pieces
     assert is_complete(call, 3) == is_good
-    assert is_complete(call, 0)  # nothing but a status was asked for
+    assert is_complete(call, 0)  # a unary call needs only a status
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_a_broken_stream_voids_its_run(body: bytes, tmp_path: Path) -> Non
             await asyncio.to_thread(run_load, task_for(port), tmp_path)
 
 
-async def test_whole_streams_are_counted_by_their_pieces(tmp_path: Path) -> None:
+async def test_complete_streams_are_counted_by_their_pieces(tmp_path: Path) -> None:
     async with server(PIECE * 3 + DONE) as port:
         found = await asyncio.to_thread(run_load, task_for(port), tmp_path)
 

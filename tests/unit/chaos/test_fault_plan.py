@@ -25,15 +25,15 @@ def test_faults_are_in_order_and_healed_in_time(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_no_two_faults_meet_on_a_place(seed: int) -> None:
+def test_no_two_faults_overlap_on_a_resource(seed: int) -> None:
     ends: dict[str, float] = {}
     for fault in draw(seed):
-        for place in fault.resources:
-            assert ends.get(place, -1.0) < fault.at_s
-            ends[place] = fault.ends_s
+        for resource in fault.resources:
+            assert ends.get(resource, -1.0) < fault.at_s
+            ends[resource] = fault.ends_s
 
 
-def test_faults_meet_on_the_route_the_process_and_the_service_that_they_take() -> None:
+def test_faults_occupy_routes_processes_and_services() -> None:
     resources = {kind.name: kind.resources for kind in KINDS}
     route = set(resources["network"]("kafka-a:latency"))
     assert route == set(resources["network"]("kafka-a:blackhole")) == {"kafka-a"}

@@ -1,4 +1,4 @@
-"""Goal: an accepted call that is lost, answered for another or billed wrongly is found."""
+"""Goal: an accepted call that is lost, swapped or billed wrongly is found."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from chaos.workloads.durable_calls import chat_body, check_calls
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 
 BODY, OTHER = chat_body("call 1", 2), chat_body("call 2", 3)
-Judge = Callable[..., list[str]]
+Check = Callable[..., list[str]]
 
 
 def job(body: bytes, **changed: object) -> dict[str, Any]:
@@ -29,13 +29,13 @@ def job(body: bytes, **changed: object) -> dict[str, Any]:
 
 
 @pytest.fixture
-def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
-    """Return what is broken of one accepted call, as it is shown and as the ledger has it."""
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
+    """Return the violated promises of one accepted call, by its job object and its ledger."""
     monkeypatch.setattr("chaos.workloads.durable_calls.PAUSE_S", 0.0)
     engine = sa.create_mock_engine("postgresql://", lambda *_: None)
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
 
-        def judge(shown: dict[str, Any] | None, times_billed: int = 1) -> list[str]:
+        def run(shown: dict[str, Any] | None, times_billed: int = 1) -> list[str]:
             answer = httpx.Response(404) if shown is None else httpx.Response(200, json=shown)
             http = httpx.Client(transport=httpx.MockTransport(lambda _: answer))
             billed = {
@@ -48,11 +48,11 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
             assert all(measure.size == 1 for measure in found)
             return [measure.promise for measure in found if measure.is_violation]
 
-        yield judge
+        yield run
 
 
-def test_a_call_that_was_answered_once_is_sound(judged: Judge) -> None:
-    assert judged(job(BODY)) == []
+def test_a_call_answered_once_has_no_violation(check: Check) -> None:
+    assert check(job(BODY)) == []
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_a_call_that_was_answered_once_is_sound(judged: Judge) -> None:
         job(BODY, response={"status_code": 500, "body": {}}),
     ],
 )
-def test_a_call_without_a_good_answer_is_a_broken_promise(
-    judged: Judge, shown: dict[str, Any] | None
+def test_a_call_without_a_successful_answer_is_a_violation(
+    check: Check, shown: dict[str, Any] | None
 ) -> None:
-    assert judged(shown) == ["P1"]
+    assert check(shown) == ["P1"]
 
 
-def test_the_answer_of_another_call_is_found(judged: Judge) -> None:
-    assert judged(job(OTHER)) == ["P2"]
+def test_the_answer_of_another_call_is_found(check: Check) -> None:
+    assert check(job(OTHER)) == ["P2"]
 
 
 @pytest.mark.parametrize("times_billed", [0, 2])
-def test_a_call_is_billed_once(judged: Judge, times_billed: int) -> None:
-    assert judged(job(BODY), times_billed) == ["P4"]
+def test_a_call_is_billed_once(check: Check, times_billed: int) -> None:
+    assert check(job(BODY), times_billed) == ["P4"]

@@ -1,4 +1,4 @@
-"""Goal: figures belong to the processes they name, and a wrong output voids its run."""
+"""Goal: figures belong to the named processes, and a wrong output voids its run."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
     assert found.cpu_s == pytest.approx(200 * TICK_S)
 
 
-def test_a_tree_holds_what_descends_from_its_root_and_from_no_other() -> None:
+def test_a_tree_has_the_descendants_of_its_root_only() -> None:
     parents = ((1, 0), (2, 1), (3, 2), (4, 3), (9, 1))
     table = {pid: Process(pid, parent, 1.0) for pid, parent in parents}
 
@@ -55,12 +55,12 @@ def test_this_process_uses_cpu() -> None:
     assert cpu_used(before, cpu_by_role({"me": os.getpid()}))["me"] > 0
 
 
-def test_memory_of_a_kernel_thread_is_nothing() -> None:
+def test_a_kernel_thread_has_no_memory() -> None:
     assert parse_memory("Name:\tx\nRssAnon:\t 2 kB\nRssFile:\t 1 kB\n") == (2048, 1024, 0)
     assert parse_memory("Name:\tkworker\n") == (0, 0, 0)
 
 
-def test_input_lines_are_whole_equal_and_of_one_size(tmp_path: Path) -> None:
+def test_input_lines_are_reproducible_and_of_one_size(tmp_path: Path) -> None:
     lines = list(input_files.chat_lines(50, model="m"))
 
     assert {len(line) for line in lines} == {input_files.LINE_BYTES}
@@ -77,7 +77,7 @@ def test_an_answer_is_json() -> None:
     assert len(answer["choices"][0]["message"]["content"]) == 4 * input_files.OUTPUT_TOKENS
 
 
-def test_the_floor_makes_an_output_that_passes(tmp_path: Path) -> None:
+def test_the_floor_writes_a_valid_output(tmp_path: Path) -> None:
     source = input_files.chat_file(tmp_path / "in", 250, model="m").path
     target = tmp_path / "out"
     with source.open("rb") as reading, target.open("wb") as writing:
@@ -110,7 +110,7 @@ def test_a_wrong_output_voids_its_run(
         verify_output(output, 2)
 
 
-def test_the_ready_line_is_found_among_logs() -> None:
+def test_the_ready_line_is_found_in_the_log() -> None:
     log = '{"event":"ready"}\nready http://127.0.0.1:8080 key sk-abc\n'
 
     assert parse_ready(log) == ("http://127.0.0.1:8080", "sk-abc")
@@ -129,11 +129,11 @@ def test_the_ready_line_is_found_among_logs() -> None:
         ([], "unknown"),
     ],
 )
-def test_roles_are_known_by_their_command_lines(command_line: list[str], role: str) -> None:
+def test_roles_are_identified_by_their_command_lines(command_line: list[str], role: str) -> None:
     assert role_of(command_line) == role
 
 
-def test_a_call_is_whole_once_its_body_is() -> None:
+def test_a_call_is_complete_with_its_body() -> None:
     call = b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
 
     assert [call_bytes(call[:size]) for size in (10, len(call) - 1, len(call))] == [0, 0, len(call)]
@@ -157,7 +157,7 @@ def test_a_fifth_of_the_results_is_redelivered(name: str) -> None:
 @pytest.mark.parametrize(
     ("cores", "slots"), [(1.0, 100), (0.4, 100), (2.0, 50), (1.5, 67), (1e6, 4), (0.0, 100)]
 )
-def test_a_job_beside_calls_gets_places_for_half_of_the_machine(cores: float, slots: int) -> None:
+def test_a_job_gets_slots_for_half_of_the_machine(cores: float, slots: int) -> None:
     assert slots_for_cores(cores, 1.0) == slots
 
 
@@ -172,11 +172,11 @@ def test_settings_are_reported_without_secrets() -> None:
     assert settings_of_roles(env) == {"MILLRACE_BATCHER_POLL_RECORDS": "8"}
 
 
-def test_the_settings_in_a_report_are_of_every_kind_that_a_role_reads() -> None:
+def test_a_report_has_settings_of_every_role() -> None:
     env = {f"{cls.env_prefix}ANY": "1" for cls in settings_classes()}
 
     assert settings_of_roles(env) == env
 
 
-def test_numbers_keep_the_digits_that_mean_something() -> None:
+def test_numbers_have_three_significant_digits() -> None:
     assert [number(v) for v in (48_512.3, 312.4, 31.04, 0.634)] == ["48,512", "312", "31.0", "0.63"]

@@ -1,4 +1,4 @@
-"""Goal: what a fault or its cure comes to is known, and one that fails keeps none from healing."""
+"""Goal: the outcome of a fault and of its healing is known, and one failure stops no healing."""
 
 import signal
 import subprocess
@@ -29,24 +29,24 @@ def fault(kind: str, at_s: float, lasts_s: float) -> Fault:
     return Fault(at_s=at_s, kind=kind, target="t", lasts_s=lasts_s, resources=frozenset({"t"}))
 
 
-def conduct(
+def inject(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *faults: Callable[[], Heal]
 ) -> tuple[FaultInjector, list[tuple[str, str]]]:
-    """Apply faults at once, and heal all of them at the same time."""
+    """Inject faults at once, and heal all of them at the same time."""
     kinds = {str(number): lambda _, __, apply=apply: apply() for number, apply in enumerate(faults)}
     monkeypatch.setattr(injector, "FAULTS", kinds)
     plan = [fault(kind, 0.0, 0.01) for kind in kinds]
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
-        conducting = FaultInjector(NOWHERE, plan, recorder)
-        conducting.start()
-        conducting.join()
-        told = [
+        injecting = FaultInjector(NOWHERE, plan, recorder)
+        injecting.start()
+        injecting.join()
+        steps = [
             (step.op, str(step.phase)) for step in recorder.operations() if step.phase != "invoke"
         ]
-    return conducting, told
+    return injecting, steps
 
 
-def test_a_cure_that_fails_is_told_and_the_next_is_applied(
+def test_a_cure_that_fails_is_steps_and_the_next_is_applied(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     healed: list[int] = []
@@ -54,23 +54,25 @@ def test_a_cure_that_fails_is_told_and_the_next_is_applied(
     def fail() -> None:
         raise RuntimeError("the proxy is gone")
 
-    found, told = conduct(monkeypatch, tmp_path, lambda: fail, lambda: lambda: healed.append(1))
+    found, steps = inject(monkeypatch, tmp_path, lambda: fail, lambda: lambda: healed.append(1))
     assert healed == [1]
     assert [reason.split(":")[0] for reason in found.unhealed] == ["0 t"]
-    assert told == [("fault", "ok"), ("fault", "ok"), ("heal", "fail"), ("heal", "ok")]
+    assert steps == [("fault", "ok"), ("fault", "ok"), ("heal", "fail"), ("heal", "ok")]
     assert found.healed_s <= time.monotonic()
 
 
-def test_a_fault_that_hit_nobody_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fault_without_a_target_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def refuse() -> Heal:
         raise DrillError("no")
 
-    found, told = conduct(monkeypatch, tmp_path, lambda: no_target, refuse, lambda: already_healed)
+    found, steps = inject(monkeypatch, tmp_path, lambda: no_target, refuse, lambda: already_healed)
     assert found.failures == ["0 t: no target", "1 t: DrillError"]
-    assert told == [("fault", "fail"), ("fault", "fail"), ("fault", "ok"), ("heal", "ok")]
+    assert steps == [("fault", "fail"), ("fault", "fail"), ("fault", "ok"), ("heal", "ok")]
 
 
-def test_a_fault_lasts_as_planned_behind_one_that_took_long(
+def test_a_fault_lasts_as_planned_after_a_slow_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     at_s: list[float] = []
@@ -78,33 +80,33 @@ def test_a_fault_lasts_as_planned_behind_one_that_took_long(
     def note() -> None:
         at_s.append(time.monotonic())
 
-    def begin() -> Heal:
+    def pause() -> Heal:
         note()
         return note
 
-    def dawdle() -> Heal:
+    def be_slow() -> Heal:
         time.sleep(0.3)
         return already_healed
 
-    kinds = {"slow": lambda *_: dawdle(), "pause": lambda *_: begin()}
+    kinds = {"slow": lambda *_: be_slow(), "pause": lambda *_: pause()}
     monkeypatch.setattr(injector, "FAULTS", kinds)
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
         plan = [fault("slow", 0.0, 0.0), fault("pause", 0.05, 0.1)]
-        conducting = FaultInjector(NOWHERE, plan, recorder)
-        conducting.start()
-        conducting.join()
+        injecting = FaultInjector(NOWHERE, plan, recorder)
+        injecting.start()
+        injecting.join()
     began_s, ended_s = at_s
     assert ended_s - began_s >= 0.1
-    assert conducting.hits == {"slow": 1, "pause": 1}
+    assert injecting.hits == {"slow": 1, "pause": 1}
 
 
-def test_a_signal_says_whether_it_met_a_process() -> None:
+def test_a_signal_reports_whether_the_process_exists() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
         assert processes.send_signal(alive.pid, signal.SIGKILL)
     assert not processes.send_signal(alive.pid, signal.SIGKILL)
 
 
-def test_a_kill_of_what_is_dead_is_missed() -> None:
+def test_a_kill_of_a_dead_role_has_no_target() -> None:
     class Dead:
         def roles(self) -> dict[str, int]:
             return {}
@@ -121,48 +123,48 @@ class OneService:
     """An installation whose only service is a process of the test."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process, self.held = process, False
+        self.process, self.is_down = process, False
 
     def service_pid(self, _name: str) -> int | None:
         return self.process.pid if self.process.poll() is None else None
 
     def keep_down(self, _name: str) -> None:
-        self.held = True
+        self.is_down = True
 
     def allow_start(self, _name: str) -> None:
-        self.held = False
+        self.is_down = False
 
 
-def test_a_service_is_gone_when_it_was_killed_and_a_dead_one_is_missed() -> None:
+def test_a_killed_service_has_ended_and_a_dead_one_is_no_target() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
         one = OneService(alive)
         installation = cast("Installation", one)
         heal = services.kill(installation, "kafka-1")
-        assert (one.service_pid("kafka-1"), one.held) == (None, True)
+        assert (one.service_pid("kafka-1"), one.is_down) == (None, True)
         heal()
-        assert not one.held
+        assert not one.is_down
         assert services.kill(installation, "kafka-1") is no_target
-        assert not one.held
+        assert not one.is_down
 
 
-def test_a_service_that_outlives_its_kill_was_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_survives_its_kill_fails_the_drill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "EXIT_S_MAX", 0.05)
     monkeypatch.setattr(services, "send_signal", lambda *_: True)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
         one = OneService(alive)
         with pytest.raises(DrillError):
             services.kill(cast("Installation", one), "kafka-1")
-        assert not one.held
+        assert not one.is_down
         alive.kill()
 
 
-def test_a_drill_of_one_fault_that_met_nobody_was_not_tried() -> None:
+def test_a_drill_of_one_fault_without_a_target_fails() -> None:
     assert require_target(already_healed, "a/api") is already_healed
     with pytest.raises(DrillError, match="a/api"):
         require_target(no_target, "a/api")
 
 
-def test_records_that_are_not_delivered_do_not_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_republication_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     class Tail:
         def __init__(self, *_: object, **__: object) -> None:
             pass
@@ -190,7 +192,7 @@ def test_records_that_are_not_delivered_do_not_come_again(monkeypatch: pytest.Mo
         redelivery.republish_records(installation, "results")
 
 
-def test_records_are_lost_once_a_broker_serves_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_deleted_once_a_broker_serves_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     class Admin:

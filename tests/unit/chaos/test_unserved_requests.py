@@ -1,4 +1,4 @@
-"""Goal: what the installation owes its client and does not give is broken, and not just untried."""
+"""Goal: a request that the installation fails to serve is a violation, not an untested promise."""
 
 import contextlib
 import time
@@ -34,7 +34,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     recorder.close()
 
 
-def test_a_file_that_cannot_be_read_has_no_lines_and_a_reason(
+def test_an_unreadable_file_has_no_lines_and_a_reason(
     client: Callable[[Answer], Client],
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
@@ -44,27 +44,29 @@ def test_a_file_that_cannot_be_read_has_no_lines_and_a_reason(
 
     files = JobFiles(client(answer), {"output_file_id": "file-good", "error_file_id": "file-gone"})
     assert files.custom_ids() == ["item-0"]
-    (told,) = files.unreadable
-    assert "file-gone" in told
+    (reason,) = files.unreadable
+    assert "file-gone" in reason
 
 
-def test_a_file_of_what_is_no_json_cannot_be_read(client: Callable[[Answer], Client]) -> None:
+def test_a_file_without_json_is_unreadable(client: Callable[[Answer], Client]) -> None:
     files = JobFiles(
         client(lambda _: httpx.Response(200, content=b"nonsense\n")), {"output_file_id": "file-1"}
     )
     assert files.unreadable
 
 
-def test_a_refused_cancel_is_told_with_its_moment(client: Callable[[Answer], Client]) -> None:
+def test_a_refused_cancellation_has_its_time(client: Callable[[Answer], Client]) -> None:
     began_s = time.time()
     refused = client(lambda _: httpx.Response(400)).request_cancel("batch_1", time.monotonic() + 5)
     assert refused.is_refused
     assert began_s <= refused.at_s <= time.time()
-    taken = client(lambda _: httpx.Response(200)).request_cancel("batch_1", time.monotonic() + 5)
-    assert not taken.is_refused
+    accepted = client(lambda _: httpx.Response(200)).request_cancel("batch_1", time.monotonic() + 5)
+    assert not accepted.is_refused
 
 
-def test_a_refusal_for_good_is_no_fault_of_the_harness(client: Callable[[Answer], Client]) -> None:
+def test_a_final_refusal_is_a_failure_of_the_installation(
+    client: Callable[[Answer], Client],
+) -> None:
     with pytest.raises(NotServedError):
         client(lambda _: httpx.Response(422)).upload("k", b"{}\n", time.monotonic() + 5)
 
@@ -79,7 +81,7 @@ def test_acknowledged_files_are_compared_to_the_byte() -> None:
 @pytest.mark.parametrize(
     ("status", "ends"), [(200, CANCELLED), (400, MAY_BE_CANCELLED), (None, MAY_BE_CANCELLED)]
 )
-def test_a_storm_knows_which_jobs_it_may_have_cancelled(
+def test_a_storm_records_which_jobs_may_be_cancelled(
     client: Callable[[Answer], Client], status: int | None, ends: EndStates
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:

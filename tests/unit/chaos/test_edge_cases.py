@@ -1,4 +1,4 @@
-"""Goal: what the drill of P13 says of its items is what validation and engine make of them."""
+"""Goal: validation and engine treat the edge cases as the poison drill expects."""
 
 import json
 from datetime import UTC, datetime
@@ -40,11 +40,11 @@ def verdict(content: bytes) -> Verdict:
     )
 
 
-def test_odd_items_are_let_in_and_meet_their_fault() -> None:
-    told = TypeAdapter(list[SimulatedFault]).validate_python(
+def test_edge_cases_are_accepted_and_trigger_their_fault() -> None:
+    configured = TypeAdapter(list[SimulatedFault]).validate_python(
         json.loads(POISONED_ROLES["MILLRACE_ENGINE_SIMULATED_FAULTS"])
     )
-    faults = [(fault.contains.encode(), fault) for fault in told]
+    faults = [(fault.contains.encode(), fault) for fault in configured]
     for kind, edge_case in EDGE_CASES.items():
         content = input_lines(1, MODEL, {0: edge_case.text}, {0: edge_case.fields})
         assert verdict(content).error_count == 0, kind
@@ -52,18 +52,18 @@ def test_odd_items_are_let_in_and_meet_their_fault() -> None:
         assert (met.fault if met else None) == (kind if kind in {*POISON, "nan"} else None)
 
 
-def test_some_end_their_process_and_some_succeed() -> None:
+def test_some_edge_cases_crash_and_some_succeed() -> None:
     assert POISON.keys() >= CRASHING_FAULTS
     assert sum(edge_case.code is None for edge_case in EDGE_CASES.values()) == 3
 
 
-def test_bad_lines_are_named_by_validation() -> None:
+def test_validation_reports_the_invalid_lines() -> None:
     found = {error.line: error.code.value for error in verdict(invalid_file(MODEL)).errors}
     assert found == INVALID_LINES
 
 
-def test_every_oddity_that_succeeds_has_its_own_answer() -> None:
-    """Of NaN the engine gives one and the same answer, which is no other item's."""
+def test_every_succeeding_edge_case_has_its_own_answer() -> None:
+    """The answer for NaN is a constant that belongs to no other item."""
     good = [edge_case for edge_case in EDGE_CASES.values() if edge_case.code is None]
     texts = {place: edge_case.text for place, edge_case in enumerate(good)}
     fields = {place: edge_case.fields for place, edge_case in enumerate(good)}
