@@ -1,6 +1,7 @@
-"""Goal: what an owner decides, and the deadline, take hold in time, whatever hosts' clocks say.
+"""Goal: controls of a job and its deadline take effect in time, also with wrong clocks of hosts.
 
-Every role's own clock is minutes off (`tests/skewed_clocks`); Postgres' and this test's are right.
+The clock of every role is minutes off (`tests/skewed_clocks`); those of Postgres and this test are
+correct.
 """
 
 import time
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from openai.types import Batch
 
-from tests.e2e.online_streams import replica_metric, role_metric
+from tests.e2e.observed_streams import replica_metric, role_metric
 from tests.support.early_ends import (
     CANCEL_S_MAX,
     MODEL,
@@ -22,11 +23,9 @@ from tests.support.early_ends import (
     create,
     expire,
     progress,
-    upload,
 )
 from tests.support.job_checks import (
     assert_conserved,
-    chat_line,
     ended,
     lines_of,
     outcomes_of,
@@ -38,7 +37,7 @@ from tests.support.stacks import Stack, await_true, running_stack
 LATENCY_S = 0.05
 CONCURRENCY = 16
 IN_FLIGHT_MAX = 300
-"""Items that may be between a decision and its effect: batches granted, running, published."""
+"""Items that may run between a decision and its effect: batches granted, running, published."""
 
 SETTLE_S = 3.0
 WAITING_COUNT = 64
@@ -67,7 +66,7 @@ def stack(upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kills", [False, True])
-def test_nothing_begins_after_a_cancel(
+def test_no_item_starts_after_a_cancellation(
     stack: Stack, upstream: RecordingUpstream, kills: bool
 ) -> None:
     """P7, two of its two hundred runs each."""
@@ -78,7 +77,7 @@ def test_nothing_begins_after_a_cancel(
 
 
 @pytest.mark.timeout(400)
-def test_nothing_begins_after_the_deadline(stack: Stack, upstream: RecordingUpstream) -> None:
+def test_no_item_starts_after_the_deadline(stack: Stack, upstream: RecordingUpstream) -> None:
     """P8, four of its hundred runs at once."""
     ends = expire(stack, upstream, jobs_count=4, count=4000, name="expire")
     late_s, ended_s = [end.late_s for end in ends], [end.ended_s for end in ends]
@@ -93,8 +92,10 @@ def test_nothing_begins_after_the_deadline(stack: Stack, upstream: RecordingUpst
 
 
 @pytest.mark.timeout(400)
-def test_a_deadline_can_move_both_ways(stack: Stack, upstream: RecordingUpstream) -> None:
-    count = 6000  # twice what all places together execute until then
+def test_a_deadline_can_be_moved_in_both_directions(
+    stack: Stack, upstream: RecordingUpstream
+) -> None:
+    count = 6000  # twice what all slots execute until then
     job = create(stack, "moved", count)
     watch(stack.client, job.id, lambda seen: progress(seen) > 100)
     soon = int(time.time()) + 6
@@ -109,26 +110,26 @@ def test_a_deadline_can_move_both_ways(stack: Stack, upstream: RecordingUpstream
 
 
 @pytest.mark.timeout(400)
-def test_a_paused_job_rests_and_goes_on(stack: Stack, upstream: RecordingUpstream) -> None:
+def test_a_paused_job_stops_and_resumes(stack: Stack, upstream: RecordingUpstream) -> None:
     count = 1500
     job = create(stack, "paused", count)
     watch(stack.client, job.id, lambda seen: progress(seen) >= 200)
     stack.client.post(f"/batches/{job.id}/pause", cast_to=type(job))
-    at_rest = wait_for_rest(upstream, "paused")
-    other = create(stack, "beside", 100)  # a paused job is in nobody's way
+    started = wait_until_idle(upstream, "paused")
+    other = create(stack, "other", 100)  # a paused job blocks no other
     assert watch(stack.client, other.id, ended).status == "completed"
-    seen = watch(stack.client, job.id, lambda seen: progress(seen) >= at_rest)
+    seen = watch(stack.client, job.id, lambda seen: progress(seen) >= started)
     assert seen.status == "in_progress"
-    assert len(upstream.starts("paused")) == at_rest < count
+    assert len(upstream.starts("paused")) == started < count
     stack.client.post(f"/batches/{job.id}/resume", cast_to=type(job))
     done = watch(stack.client, job.id, ended)
     assert done.status == "completed"
     assert_conserved(stack.client, done, count)
-    assert len(upstream.starts("paused")) == count  # it rested: nothing ran twice
+    assert len(upstream.starts("paused")) == count  # no item ran twice
 
 
 @pytest.mark.timeout(400)
-def test_a_job_paused_again_and_again_ends_whole(stack: Stack, upstream: RecordingUpstream) -> None:
+def test_a_repeatedly_paused_job_completes(stack: Stack, upstream: RecordingUpstream) -> None:
     count = 1000
     job = create(stack, "again", count)
     for part in range(1, 6):
@@ -143,29 +144,7 @@ def test_a_job_paused_again_and_again_ends_whole(stack: Stack, upstream: Recordi
 
 
 @pytest.mark.timeout(400)
-def test_files_are_appended_until_the_seal(stack: Stack) -> None:
-    job = create(stack, "appended", 60, sealed=False)
-    files = [range(60, 100), range(90, 95), range(100, 140)]  # the second has ids of the first
-    for numbers in files:
-        content = b"".join(chat_line(n, MODEL, text="appended") for n in numbers)
-        body = {"input_file_id": upload(stack, content)}
-        stack.client.post(f"/batches/{job.id}/append", body=body, cast_to=type(job))
-    seen = watch(stack.client, job.id, lambda seen: progress(seen) == 140)
-    assert seen.status == "in_progress"
-    own = (seen.model_extra or {})["millrace"]
-    assert [file["state"] for file in own["appended_files"]] == ["accepted", "refused", "accepted"]
-    (_, refused, _) = own["appended_files"]
-    assert [(e["code"], e["line"]) for e in refused["errors"]] == [
-        ("duplicate_custom_id", line) for line in range(1, 6)
-    ]
-    stack.client.post(f"/batches/{job.id}/seal", cast_to=type(job))
-    done = watch(stack.client, job.id, ended)
-    assert done.status == "completed"
-    assert_conserved(stack.client, done, 140)
-
-
-@pytest.mark.timeout(400)
-def test_a_job_that_fails_too_often_stops_itself(stack: Stack, upstream: RecordingUpstream) -> None:
+def test_a_job_stops_at_its_failure_budget(stack: Stack, upstream: RecordingUpstream) -> None:
     with upstream.holding("fail", after=20 + IN_FLIGHT_MAX):
         job = create(stack, "fail", 3000, max_failed_items=20)
         seen = watch(stack.client, job.id, lambda seen: close_reason(seen) is not None)
@@ -179,7 +158,7 @@ def test_a_job_that_fails_too_often_stops_itself(stack: Stack, upstream: Recordi
 
 
 @pytest.mark.timeout(400)
-def test_a_job_that_reached_its_cap_stops_itself(stack: Stack, upstream: RecordingUpstream) -> None:
+def test_a_job_stops_at_its_spend_cap(stack: Stack, upstream: RecordingUpstream) -> None:
     cap, each = 100 * TOKENS["total_tokens"], TOKENS["total_tokens"]
     with upstream.holding("spend", after=100 + IN_FLIGHT_MAX):
         job = create(stack, "spend", 3000, max_total_tokens=cap)
@@ -195,16 +174,16 @@ def test_a_job_that_reached_its_cap_stops_itself(stack: Stack, upstream: Recordi
 
 
 @pytest.mark.timeout(400)
-def test_a_call_that_waits_too_long_for_its_place_is_not_executed(
+def test_a_call_beyond_its_queue_timeout_is_not_executed(
     stack: Stack, upstream: RecordingUpstream
 ) -> None:
-    """Every place is taken until all that waited were refused and let go: none of them began."""
+    """All slots are taken until every waiting call is refused and dropped, so none starts."""
 
-    def ask(text: str, queue_timeout_ms: int) -> tuple[int, str]:
-        asked = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+    def call(text: str, queue_timeout_ms: int) -> tuple[int, str]:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
         headers = {"x-request-queue-timeout-ms": str(queue_timeout_ms)}
         url = f"{stack.url}/v1/chat/completions"
-        answer = client.post(url, json=asked, headers=headers)
+        answer = client.post(url, json=body, headers=headers)
         return answer.status_code, (answer.json().get("error") or {}).get("code", "")
 
     limits = httpx.Limits(max_connections=None)
@@ -214,23 +193,29 @@ def test_a_call_that_waits_too_long_for_its_place_is_not_executed(
         ThreadPoolExecutor(CONCURRENCY + WAITING_COUNT) as threads,
     ):
         with upstream.holding("hold"):
-            held = [threads.submit(ask, f"hold {n}", 100_000) for n in range(CONCURRENCY)]
-            await_true(lambda: len(upstream.starts("hold")) == CONCURRENCY, "no place left", 60.0)
-            before = let_go(stack)
-            late = [threads.submit(ask, f"late {n}", 100) for n in range(WAITING_COUNT)]
+            holding = [threads.submit(call, f"hold {n}", 100_000) for n in range(CONCURRENCY)]
+            await_true(
+                lambda: len(upstream.starts("hold")) == CONCURRENCY, "all slots to be taken", 60.0
+            )
+            before = dropped_calls(stack)
+            late = [threads.submit(call, f"late {n}", 100) for n in range(WAITING_COUNT)]
             kinds = Counter(call.result() for call in late)
             assert kinds.keys() <= {(504, "queue_timeout"), (503, "queue_full")}, kinds
             waited = kinds[504, "queue_timeout"]
             assert waited > 0, kinds
-            await_true(lambda: let_go(stack) >= before + waited, "none that waits", 60.0)
-        assert {call.result() for call in held} == {(200, "")}
-        # It goes behind whatever else still waits for a place.
-        assert ask("behind 0", 100_000) == (200, "")
+            await_true(
+                lambda: dropped_calls(stack) >= before + waited,
+                "all waiting calls to be dropped",
+                60.0,
+            )
+        assert {call.result() for call in holding} == {(200, "")}
+        # It is queued after all calls that still wait for a slot.
+        assert call("behind 0", 100_000) == (200, "")
     assert upstream.starts("late") == []
 
 
 @pytest.mark.timeout(400)
-def test_an_urgent_job_goes_before_its_tenants_others(
+def test_an_urgent_job_runs_before_other_jobs_of_its_tenant(
     stack: Stack, upstream: RecordingUpstream
 ) -> None:
     large = create(stack, "large", 15_000)
@@ -244,37 +229,37 @@ def test_an_urgent_job_goes_before_its_tenants_others(
         assert done.status == "completed"
         starts = upstream.starts(name)
         began, last = min(starts), max(starts)
-        beside = [at for at in upstream.starts("large") if began < at < last]
-        shares.append(len(beside) / count)
-    # What was on its way goes on; of two equal jobs as many would begin of the one as of the other.
-    # While intake has no turn on a busy host none waits that is urgent: then it is tried again.
+        others = [at for at in upstream.starts("large") if began < at < last]
+        shares.append(len(others) / count)
+    # Items in flight still run. Two equal jobs would start as many items each. On a busy host the
+    # urgent job may not be expanded in time: then the test tries again.
     assert min(shares) < 1 / 2, shares
     stack.client.batches.cancel(large.id)
     watch(stack.client, large.id, ended)
 
 
 def close_reason(job: Batch) -> object:
-    """Why nothing of a job begins any more; None while something may."""
+    """Return why a job was closed; None while it is open."""
     return (job.model_extra or {})["millrace"].get("close_reason")
 
 
-def let_go(stack: Stack) -> float:
-    """Calls that nobody waits for any more and that never had a place, since the stack's start."""
-    gone = role_metric(
+def dropped_calls(stack: Stack) -> float:
+    """Return how many calls the stack has dropped before they had a slot."""
+    dropped = role_metric(
         stack, "batcher-interactive", 'millrace_batcher_dropped_total{reason="gone"}'
     )
-    cut = (
+    aborted = (
         replica_metric(stack, f'millrace_calls_aborted_total{{reason="{reason}"}}')
         for reason in ("overdue", "caller")
     )
-    return gone + sum(cut)
+    return dropped + sum(aborted)
 
 
-def wait_for_rest(upstream: RecordingUpstream, name: str) -> int:
-    """Return how many items began, once none has for a while."""
+def wait_until_idle(upstream: RecordingUpstream, name: str) -> int:
+    """Return how many items have started, once none has for a while."""
 
-    def rests() -> bool:
+    def is_idle() -> bool:
         return time.time() - max(upstream.starts(name)) > SETTLE_S
 
-    await_true(rests, "rest")
+    await_true(is_idle, "no item to start")
     return len(upstream.starts(name))

@@ -1,4 +1,4 @@
-"""Many open streams, and what each of them came to."""
+"""Many open streams, and what the client of each observes."""
 
 import asyncio
 import json
@@ -15,19 +15,19 @@ ENDPOINT = "/v1/chat/completions"
 
 @dataclass
 class StreamSeen:
-    """What the client of one stream saw."""
+    """What the client of one stream observes."""
 
-    text: str  # of its only message; no other stream's
-    status: int = 0  # 0: no answer at all
+    text: str  # of its only message; unique
+    status: int = 0  # 0: no response
     pieces: list[str] = field(default_factory=list)
-    error: str | None = None  # code in the envelope, or what the connection said
+    error: str | None = None  # code in the envelope, or the transport error
     done: bool = False
-    executions: set[str] = field(default_factory=set)  # those that its pieces name
-    began: asyncio.Event = field(default_factory=asyncio.Event)  # it has a piece, or an end
+    executions: set[str] = field(default_factory=set)  # the ids in its chunks
+    began: asyncio.Event = field(default_factory=asyncio.Event)  # it has a chunk, or an end
 
     @property
     def how(self) -> str:
-        """How it ended; `hung` when it did not say."""
+        """How it ended; `hung` without an end."""
         if self.error is not None:
             return "error"
         return "done" if self.done else "hung"
@@ -41,18 +41,18 @@ async def _read(client: httpx.AsyncClient, body: dict[str, object], seen: Stream
                 seen.error = json.loads(await answer.aread())["error"]["code"]
                 return
             async for line in answer.aiter_lines():
-                _take(line, seen)
+                _parse_line(line, seen)
     except httpx.TransportError as error:
         seen.error = type(error).__name__
     finally:
         seen.began.set()
 
 
-def _take(line: str, seen: StreamSeen) -> None:
+def _parse_line(line: str, seen: StreamSeen) -> None:
     if not line.startswith("data: "):
         return
-    assert not seen.done, "something came after the end"
-    assert seen.error is None, "something came after the error"
+    assert not seen.done, "an event came after the end"
+    assert seen.error is None, "an event came after the error"
     payload = line.removeprefix("data: ")
     if payload == "[DONE]":
         seen.done = True
@@ -67,17 +67,17 @@ def _take(line: str, seen: StreamSeen) -> None:
 
 
 def run_streams(
-    stack: Stack, texts: list[str], *, max_tokens: int, timeout_ms: int, meddle: Callable[[], None]
+    stack: Stack, texts: list[str], *, max_tokens: int, timeout_ms: int, disturb: Callable[[], None]
 ) -> list[StreamSeen]:
-    """Open a stream for each text, call `meddle` when all have a piece; return what became of each.
+    """Open a stream for each text, call `disturb` when all have a chunk, and return the streams.
 
     Fails when one of them is still open 10 s after its deadline.
     """
-    return asyncio.run(_run(stack, texts, max_tokens, timeout_ms, meddle))
+    return asyncio.run(_run(stack, texts, max_tokens, timeout_ms, disturb))
 
 
 async def _run(
-    stack: Stack, texts: list[str], max_tokens: int, timeout_ms: int, meddle: Callable[[], None]
+    stack: Stack, texts: list[str], max_tokens: int, timeout_ms: int, disturb: Callable[[], None]
 ) -> list[StreamSeen]:
     seen = [StreamSeen(text) for text in texts]
     headers = {
@@ -103,19 +103,19 @@ async def _run(
         ]
         async with asyncio.timeout(timeout_ms / 1000 + 10):
             await asyncio.gather(*(one.began.wait() for one in seen))
-            await asyncio.to_thread(meddle)
+            await asyncio.to_thread(disturb)
             await asyncio.gather(*tasks)
     return seen
 
 
 def replica_metric(stack: Stack, name: str) -> float:
-    """Return a number of the one replica; -1 while it does not answer, 0 before it counts."""
+    """Return a number of the one replica; -1 while it is unavailable, 0 before the first count."""
     (replica,) = [role for role in stack.state.metrics_ports if role.startswith("gpu-")]
     return role_metric(stack, replica, name)
 
 
 def role_metric(stack: Stack, role: str, name: str) -> float:
-    """Return a number of a role; -1 while it does not answer, 0 before it counts."""
+    """Return a number of a role; -1 while it is unavailable, 0 before the first count."""
     port = stack.state.metrics_ports[role]
     try:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30, verify=False).text
@@ -125,6 +125,6 @@ def role_metric(stack: Stack, role: str, name: str) -> float:
     return float(lines[0].split()[1]) if lines else 0.0
 
 
-def ways(seen: list[StreamSeen]) -> Counter[str]:
+def count_ends(seen: list[StreamSeen]) -> Counter[str]:
     """Count how streams ended."""
     return Counter(one.how for one in seen)
