@@ -45,12 +45,7 @@ def run_round(current: Round, drill: Check, lifecycle: Check) -> list[Measure]:
     for promise in sorted(current.promises - {measure.promise for measure in found}):
         reasons.append(f"nothing was measured of {promise}")
     aborted = [
-        Measure(
-            promise=promise,
-            what=ABORTED_ROUNDS,
-            value=int(bool(reasons)),
-            evidence="; ".join(reasons[:5]),
-        )
+        Measure(promise, ABORTED_ROUNDS, int(bool(reasons)), evidence="; ".join(reasons[:5]))
         for promise in sorted(current.promises)
     ]
     return _labelled(current, found + aborted)

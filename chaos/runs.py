@@ -135,9 +135,7 @@ def _run_round(
     current = Round(drill.name, drill.promises, seed, command)
     try:
         measures = run_round(
-            current,
-            lambda: drill.run(context),
-            lambda: lifecycle.check(recorder.operations()),
+            current, lambda: drill.run(context), lambda: lifecycle.check(recorder.operations())
         )
         run.add_measures(measures)
         run.write()

@@ -127,11 +127,7 @@ SUITES: Final = (
         build_spec=_pair,
         drills=(
             DrillSpec(
-                name="zombies",
-                run=zombies.run,
-                promises=frozenset({"P9"}),
-                trials=1,
-                trials_long=8,
+                name="zombies", run=zombies.run, promises=frozenset({"P9"}), trials=1, trials_long=8
             ),
             DrillSpec(
                 name="leases",

@@ -4,6 +4,7 @@ import contextlib
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from chaos.checkers import outages
@@ -32,6 +33,8 @@ LEAD_S: Final = 5.0
 SAMPLE_S: Final = 1.0
 END_S_MAX: Final = 300.0
 CREATE: Final = "create batch"
+
+_measure = partial(Measure, "P10")
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
@@ -98,11 +101,10 @@ def _kill_brokers(
     what = "one broker lost" if is_one else "all brokers lost and back"
     context.note(f"{' '.join(names)}: {rate:.0f} items/s before, back after {took_s:.1f} s")
     return [
-        Measure(
-            promise="P10",
-            what=f"{what}: until 90 % of the rate",
+        _measure(
+            f"{what}: until 90 % of the rate",
+            round(took_s, 2),
             unit="s",
-            value=round(took_s, 2),
             limit=limit_s,
             size=ITEMS,
             evidence=f"{rate:.0f} items/s before",
@@ -136,10 +138,9 @@ def _check_acceptance(context: DrillContext) -> list[Measure]:
     refused = [probe for probe in seen if not 200 <= probe.status < 300]
     until_s = time.monotonic() + END_S_MAX
     return [
-        Measure(
-            promise="P10",
-            what="creations that were refused or not answered",
-            value=len(refused),
+        _measure(
+            "creations that were refused or not answered",
+            len(refused),
             size=len(seen),
             evidence=outages.describe_probes(refused),
         ),

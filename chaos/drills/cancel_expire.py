@@ -73,18 +73,18 @@ def cancel(context: DrillContext) -> list[Measure]:
         status = ended[ids[number]]["status"]
         measures += [
             Measure(
-                promise="P7",
-                what="from cancel to the last item that began",
+                "P7",
+                "from cancel to the last item that began",
+                round(seconds_to_last_start(by_job[number], response.at_s), 2),
                 unit="s",
-                value=round(seconds_to_last_start(by_job[number], response.at_s), 2),
                 limit=CANCEL_S_MAX,
                 size=len(by_job[number]),
             ),
             Measure(
-                promise="P7",
-                what="from cancel until terminal",
+                "P7",
+                "from cancel until terminal",
+                max(0.0, round(ended_s - response.at_s, 2)),
                 unit="s",
-                value=max(0.0, round(ended_s - response.at_s, 2)),
                 limit=TERMINAL_S_MAX,
                 evidence="" if status == "cancelled" else status,
             ),
@@ -156,9 +156,9 @@ def _check_refusals(
         if response.is_refused and database.ended_s(engine, ids[number]) > response.at_s
     ]
     return Measure(
-        promise="P7",
-        what="cancels of running jobs that were refused",
-        value=len(wrong),
+        "P7",
+        "cancels of running jobs that were refused",
+        len(wrong),
         size=len(responses),
         evidence=" ".join(wrong[:5]),
     )
@@ -225,23 +225,23 @@ def _check_expiry(
     after_s = database.ended_s(engine, job["id"], "expired") - due_s
     return [
         Measure(
-            promise="P8",
-            what="items that began after expires_at",
-            value=len(started_after(starts, due_s)),
+            "P8",
+            "items that began after expires_at",
+            len(started_after(starts, due_s)),
             size=len(starts),
         ),
         Measure(
-            promise="P8",
-            what="from expires_at until terminal",
+            "P8",
+            "from expires_at until terminal",
+            max(0.0, round(after_s, 2)),
             unit="s",
-            value=max(0.0, round(after_s, 2)),
             limit=TERMINAL_S_MAX,
             evidence="" if job["status"] == "expired" else job["status"],
         ),
         Measure(
-            promise="P8",
-            what="codes of unfinished items other than batch_expired",
-            value=len(codes - {"batch_expired"}),
+            "P8",
+            "codes of unfinished items other than batch_expired",
+            len(codes - {"batch_expired"}),
             evidence=str(sorted(codes)),
         ),
     ]
@@ -250,10 +250,7 @@ def _check_expiry(
 def _check_window(engine: sa.Engine, job: Mapping[str, Any], due_from_s: float) -> Measure:
     early_s = due_from_s - database.ended_s(engine, job["id"], "expired")
     return Measure(
-        promise="P8",
-        what="from an expiry to the end of its window",
-        unit="s",
-        value=max(0.0, round(early_s, 2)),
+        "P8", "from an expiry to the end of its window", max(0.0, round(early_s, 2)), unit="s"
     )
 
 

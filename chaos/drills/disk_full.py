@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ CREATE: Final = "create batch"
 CONTENT: Final = b"{}\n" * 2000
 ITEMS: Final = 20
 
+_measure = partial(Measure, "P12")
+
 
 def run(context: DrillContext) -> Iterator[Measure]:
     """Fill each disk in turn, keep it full, and free the space."""
@@ -54,11 +57,7 @@ def run(context: DrillContext) -> Iterator[Measure]:
         CREATE: {
             "method": "POST",
             "url": "/v1/batches",
-            "json": {
-                "input_file_id": file_id,
-                "endpoint": ENDPOINT,
-                "completion_window": "24h",
-            },
+            "json": {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"},
         },
     }
     for name, folder in FOLDERS.items():
@@ -92,40 +91,35 @@ def _fill(
     refused = sum(not 200 <= probe.status < 300 and probe.answered_s <= freed_s for probe in seen)
     context.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
     return [
-        Measure(
-            promise="P12",
-            what=f"{name} full: answers that are neither good nor 503 or 507",
-            value=len(improper_refusals),
+        _measure(
+            f"{name} full: answers that are neither good nor 503 or 507",
+            len(improper_refusals),
             size=len(seen),
             evidence=outages.describe_probes(improper_refusals),
         ),
-        Measure(
-            promise="P12",
-            what=f"{name} full: longest answer",
+        _measure(
+            f"{name} full: longest answer",
+            round(outages.longest_response_s(seen), 2),
             unit="s",
-            value=round(outages.longest_response_s(seen), 2),
             limit=ANSWER_S_MAX,
             size=len(seen),
         ),
-        Measure(
-            promise="P12",
-            what=f"{name} full: from space to a new job's end",
+        _measure(
+            f"{name} full: from space to a new job's end",
+            round(took_s, 2),
             unit="s",
-            value=round(took_s, 2),
             limit=HEALTHY_S_MAX,
         ),
-        Measure(
-            promise="P12",
-            what=f"{name} full: requests that were refused meanwhile",
-            value=refused,
+        _measure(
+            f"{name} full: requests that were refused meanwhile",
+            refused,
             limit=1,
             relation=">=" if name in REFUSING else "report",
             size=len(seen),
         ),
-        Measure(
-            promise="P12",
-            what=f"{name} full: jobs that stood still until there was space",
-            value=stalled,
+        _measure(
+            f"{name} full: jobs that stood still until there was space",
+            stalled,
             limit=1,
             relation="report" if name in REFUSING else ">=",
             size=len(seen),

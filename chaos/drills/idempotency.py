@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -26,6 +27,8 @@ from chaos.reports.measures import Measure
 CREATE_S_MAX: Final = 240.0
 THREADS: Final = 50
 GROUP_SIZE: Final = 8
+
+_measure = partial(Measure, "P5")
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
@@ -53,39 +56,32 @@ def run(context: DrillContext) -> Iterator[Measure]:
     replays = inconsistent_replays(history)
     made, ids = _count(context, mark), acknowledged_ids(history)
     found = [
-        _measure("jobs beyond or short of one a key", abs(made - keys), keys),
-        Measure(
-            promise="P5",
-            what="keys whose answers are not one answer and its replays",
-            value=len(replays),
+        _measure("jobs beyond or short of one a key", abs(made - keys), size=keys),
+        _measure(
+            "keys whose answers are not one answer and its replays",
+            len(replays),
             size=len(answered),
             evidence=str(list(replays.items())[:3]) if replays else "",
         ),
-        Measure(
-            promise="P5",
-            what="jobs whose own answer a kill took away",
-            value=lost,
-            relation="report",
-            size=broken,
-        ),
-        _measure("keys answered with different ids", len(conflicting_ids(history)), len(ids)),
+        _measure("jobs whose own answer a kill took away", lost, relation="report", size=broken),
+        _measure("keys answered with different ids", len(conflicting_ids(history)), size=len(ids)),
     ]
     is_tested = killer.count and broken and lost
     if not is_tested and not any(measure.is_violation for measure in found):
         raise DrillError("no kill fell between a commit and its answer")
     yield from found
     reused = _reused_with_other_body(client, mark, keys, file_id)
-    yield _measure("changed bodies that were not refused with 422", reused, keys)
+    yield _measure("changed bodies that were not refused with 422", reused, size=keys)
     failures = sum(
         step.detail.get("status", 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
         and step.detail["status"] != HTTPStatus.SERVICE_UNAVAILABLE
         for step in context.recorder.operations()
     )
-    yield _measure("answers 5xx other than 503", failures, len(ids))
+    yield _measure("answers 5xx other than 503", failures, size=len(ids))
     shared = _shared_with_other_tenant(context, mark)
-    yield _measure("jobs of another tenant's same keys that were not new", shared, 3)
+    yield _measure("jobs of another tenant's same keys that were not new", shared, size=3)
     wrong = _invalid_key_results(client, mark, file_id)
-    yield _measure("keys of a wrong form that were let in", wrong, 3)
+    yield _measure("keys of a wrong form that were let in", wrong, size=3)
 
 
 def _create_with_every_key(
@@ -158,7 +154,3 @@ def _count(context: DrillContext, mark: str) -> int:
     with context.installation.engine.connect() as connection:
         query = sa.text("SELECT count(*) FROM jobs WHERE metadata ->> 'drill' = :mark")
         return int(connection.execute(query, {"mark": mark}).scalar_one())
-
-
-def _measure(what: str, value: float, size: int) -> Measure:
-    return Measure(promise="P5", what=what, value=value, size=size)

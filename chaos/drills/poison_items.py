@@ -6,6 +6,7 @@ A file with invalid lines is refused as a whole before any item runs.
 import random
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from chaos.checkers.answers import is_nan_answer, is_simulated_answer
@@ -28,6 +29,8 @@ STARTS_MAX: Final = 3
 JOB_S_MAX: Final = 480.0
 ENDS: Final[EndStates] = {"completed": frozenset(POISON.values())}
 """Allowed ends for the reconciliation, which does not know the positions of the poison."""
+
+_measure = partial(Measure, "P13")
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
@@ -87,17 +90,15 @@ def _check_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str
     except NotServedError:
         shown = []  # counts as all missing
     return [
-        Measure(
-            promise="P13",
-            what="items that ended otherwise than they had to",
-            value=len(wrong),
+        _measure(
+            "items that ended otherwise than they had to",
+            len(wrong),
             size=ITEMS,
             evidence=str(dict(list(wrong.items())[:5])) if wrong else "",
         ),
-        Measure(
-            promise="P13",
-            what="items missing or doubled on the page of results",
-            value=compare_ids(
+        _measure(
+            "items missing or doubled on the page of results",
+            compare_ids(
                 (f"item-{n}" for n in range(ITEMS)), [line["custom_id"] for line in shown]
             ).total,
             size=ITEMS,
@@ -109,10 +110,9 @@ def _check_replica_deaths(starts: int, kinds: Mapping[int, str]) -> list[Measure
     """Compare with the number of crashing items: other poison items end no process."""
     ending = sum(kind in CRASHING_FAULTS for kind in kinds.values())
     return [
-        Measure(
-            promise="P13",
-            what="starts of the replica for each item that ends it",
-            value=starts / ending,
+        _measure(
+            "starts of the replica for each item that ends it",
+            starts / ending,
             limit=STARTS_MAX,
             size=ending,
         ),
@@ -129,10 +129,9 @@ def _check_replica_deaths(starts: int, kinds: Mapping[int, str]) -> list[Measure
 
 def _check_invalid_file(job: Mapping[str, Any]) -> Measure:
     wrong = line_error_mismatches(INVALID_LINES, job)
-    return Measure(
-        promise="P13",
-        what="lines of a refused file that were not told by number and code",
-        value=len(wrong),
+    return _measure(
+        "lines of a refused file that were not told by number and code",
+        len(wrong),
         size=len(INVALID_LINES),
         evidence="; ".join(wrong),
     )

@@ -73,6 +73,8 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     DURABLE: _ONE_CHAT | {"headers": {**_JSON, "prefer": "wait=5"}},
 }
 
+_measure = partial(Measure, "P11")
+
 
 def run(context: DrillContext) -> Iterator[Measure]:
     """Make Postgres unavailable in each way while probes run."""
@@ -157,10 +159,9 @@ def _run_outage(
     return [
         *_check_requests(name, seen, healed_s),
         *check_readiness(name, seen[READY], began_s, healed_s, must_flip=not restarts),
-        Measure(
-            promise="P11",
-            what=f"{name}: roles that ended",
-            value=len(ended),
+        _measure(
+            f"{name}: roles that ended",
+            len(ended),
             size=len(before_pids),
             evidence=", ".join(role for role, _ in ended),
         ),
@@ -204,11 +205,10 @@ def _run_small_job(context: DrillContext, name: str) -> list[Measure]:
             took_s = round(time.monotonic() - began_s, 2)
         reconciled = reconcile_jobs(engine, client, [EndedJob(job, JOB_ITEMS)])
     return [
-        Measure(
-            promise="P11",
-            what=f"{name}: a job that began after it took",
+        _measure(
+            f"{name}: a job that began after it took",
+            took_s,
             unit="s",
-            value=took_s,
             limit=JOB_S_MAX,
             size=JOB_ITEMS,
         ),
@@ -223,32 +223,23 @@ def _check_requests(name: str, seen: dict[str, list[Probe]], healed_s: float) ->
         _or_infinite(outages.seconds_to_response(seen[path], healed_s, good=True)) for path in CALLS
     )
     return [
-        Measure(
-            promise="P11",
-            what=f"{name}: answers that are neither good nor a proper 503",
-            value=len(improper_refusals),
+        _measure(
+            f"{name}: answers that are neither good nor a proper 503",
+            len(improper_refusals),
             size=len(calls),
             evidence=outages.describe_probes(improper_refusals),
         ),
-        Measure(
-            promise="P11",
-            what=f"{name}: longest answer",
+        _measure(
+            f"{name}: longest answer",
+            round(outages.longest_response_s(calls), 2),
             unit="s",
-            value=round(outages.longest_response_s(calls), 2),
             limit=ANSWER_S_MAX,
             size=len(calls),
         ),
-        Measure(
-            promise="P11",
-            what=f"{name}: from heal to service",
-            unit="s",
-            value=round(back_s, 2),
-            limit=RETURN_S_MAX,
-        ),
-        Measure(
-            promise="P11",
-            what=f"{name}: liveness failures",
-            value=sum(probe.status != 200 for probe in seen[ALIVE]),
+        _measure(f"{name}: from heal to service", round(back_s, 2), unit="s", limit=RETURN_S_MAX),
+        _measure(
+            f"{name}: liveness failures",
+            sum(probe.status != 200 for probe in seen[ALIVE]),
             size=len(seen[ALIVE]),
         ),
     ]
@@ -262,28 +253,25 @@ def check_readiness(
     A restart may end before the next probe, so `must_flip` is False for it.
     """
     flip_s = outages.seconds_to_response(seen, began_s, good=False)
-    flip = Measure(
-        promise="P11",
-        what=f"{name}: until readiness says so",
+    flip = _measure(
+        f"{name}: until readiness says so",
+        round(_or_infinite(flip_s), 2),
         unit="s",
-        value=round(_or_infinite(flip_s), 2),
         limit=FLIP_S_MAX,
         size=len(seen),
     )
     back_s = outages.seconds_to_response(seen, healed_s, good=True)
     return [
-        Measure(
-            promise="P11",
-            what=f"{name}: losses before which readiness was bad",
-            value=int(not outages.was_available(seen, began_s)),
+        _measure(
+            f"{name}: losses before which readiness was bad",
+            int(not outages.was_available(seen, began_s)),
             size=len(seen),
         ),
         *([flip] if must_flip else []),
-        Measure(
-            promise="P11",
-            what=f"{name}: from heal to readiness",
+        _measure(
+            f"{name}: from heal to readiness",
+            round(_or_infinite(back_s), 2),
             unit="s",
-            value=round(_or_infinite(back_s), 2),
             limit=RETURN_S_MAX,
             size=len(seen),
         ),

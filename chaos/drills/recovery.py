@@ -60,9 +60,9 @@ def run(context: DrillContext) -> Iterator[Measure]:
         yield from _measure_role_kill(context, name, kill)
         duplicates = total_increase(before, read_counters(installation, DUPLICATES))
         yield Measure(
-            promise="A12",
-            what=f"outcomes that came twice, and were seen once: {name}",
-            value=duplicates,
+            "A12",
+            f"outcomes that came twice, and were seen once: {name}",
+            duplicates,
             relation="report",
         )
         client.cancel(job["id"], time.monotonic() + 60)
@@ -182,10 +182,10 @@ def measure_kill(
     took_s = seconds_to_recovery(samples, killed_s, RECOVERED_SHARE * rate, over_s=over_s)
     context.note(f"{name} at {rate:.0f} items/s: {took_s} s")
     return Measure(
-        promise="A12",
-        what=f"from kill -9 to 90 % of the rate: {name}",
+        "A12",
+        f"from kill -9 to 90 % of the rate: {name}",
+        float("inf") if took_s is None else round(took_s, 2),
         unit="s",
-        value=float("inf") if took_s is None else round(took_s, 2),
         relation="report",
         size=round(rate),
         evidence=f"{rate:.0f} items/s before",

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -41,6 +42,8 @@ JOIN_S: Final = {"gpu-consumer": 0.0, "batcher": SESSION_S}
 JOB_S_MAX: Final = 400.0
 MODEL: Final = "small"
 
+_measure = partial(Measure, "P3")
+
 
 def run(context: DrillContext) -> list[Measure]:
     """Kill one role repeatedly in the middle of a job; count re-executions after each kill."""
@@ -73,19 +76,17 @@ def run(context: DrillContext) -> list[Measure]:
     again = reexecutions_after(seen(), killed_s)
     context.note(f"executed again after each kill of the {role}: {again}")
     each = [
-        Measure(
-            promise="P3",
-            what=f"items executed again after a kill of the {role}",
-            value=count,
+        _measure(
+            f"items executed again after a kill of the {role}",
+            count,
             limit=IN_FLIGHT_MAX[role],
             size=items // len(again),
         )
         for count in again
     ]
-    middle = Measure(
-        promise="P3",
-        what=f"{MEDIAN} of them in one job: {role}",
-        value=median(again),
+    middle = _measure(
+        f"{MEDIAN} of them in one job: {role}",
+        median(again),
         limit=BATCH_ITEMS,
         size=len(again),
         evidence=str(again),

@@ -35,9 +35,9 @@ def check_jobs(context: DrillContext, promise: str, *, items: int, until_s: floa
     lost = missing_or_unfinished(ids, states, {"completed"})
     return [
         Measure(
-            promise=promise,
-            what="acknowledged jobs missing or not completed",
-            value=len(lost),
+            promise,
+            "acknowledged jobs missing or not completed",
+            len(lost),
             size=len(ids),
             evidence="; ".join(f"{job}: {state}" for job, state in list(lost.items())[:5]),
         ),
@@ -58,10 +58,7 @@ def check_accepted_calls(
     found = probed_ids(context.recorder.operations())
     calls = {one: body for one in found if one.startswith(CALLS)}
     count = Measure(
-        promise=promise,
-        what="calls that were told to ask again later",
-        value=len(calls),
-        relation="report",
+        promise, "calls that were told to ask again later", len(calls), relation="report"
     )
     if not calls:
         return [count]
@@ -88,9 +85,9 @@ def compare_contents(
         if content != sent[file_id]
     }
     return Measure(
-        promise=promise,
-        what="acknowledged files missing or of other content",
-        value=len(wrong),
+        promise,
+        "acknowledged files missing or of other content",
+        len(wrong),
         size=len(found),
         evidence="; ".join(f"{file_id}: {reason}" for file_id, reason in list(wrong.items())[:5]),
     )

@@ -64,27 +64,22 @@ def check_lost_leases(
             used += lease.was_used
             details = f"paused: {role} of {pause.host}; {lease.job}" if lease.late_writes else ""
             trials.append(
-                Measure(
-                    promise="P9",
-                    what=lease_loss_measure(role),
-                    value=lease.late_writes,
-                    evidence=details,
-                )
+                Measure("P9", lease_loss_measure(role), lease.late_writes, evidence=details)
             )
     return [
         *trials,
         Measure(
-            promise="P9",
-            what=f"writes under a lost lease that were tried, and refused: {role}",
-            value=refused,
+            "P9",
+            f"writes under a lost lease that were tried, and refused: {role}",
+            refused,
             relation="report",
             size=len(trials),
             evidence="" if refused else "none was tried: the fence had nothing to refuse",
         ),
         Measure(
-            promise="P9",
-            what=f"of the lost leases those under which the stopped {role} had written",
-            value=used,
+            "P9",
+            f"of the lost leases those under which the stopped {role} had written",
+            used,
             relation="report",
             size=len(trials),
         ),

@@ -61,32 +61,29 @@ class LifecycleChecker:
         cursors = self._moves.filter(cursor_moves(self._engine))
         return [
             Measure(
-                promise="P6",
-                what="illegal transitions, as the database saw them",
-                value=len(illegal),
+                "P6",
+                "illegal transitions, as the database saw them",
+                len(illegal),
                 size=len(moves),
                 evidence="; ".join(
                     f"{m.job}: {m.old}-{m.new} {m.changed_stamps}" for m in illegal[:5]
                 ),
             ),
             Measure(
-                promise="P6",
-                what="observations that contradict earlier ones",
-                value=len(contradictions),
+                "P6",
+                "observations that contradict earlier ones",
+                len(contradictions),
                 size=len(observed),
                 evidence="; ".join(contradictions[:5]),
             ),
             Measure(
-                promise="P9",
-                what="writes accepted from an old epoch",
-                value=len(zombies),
+                "P9",
+                "writes accepted from an old epoch",
+                len(zombies),
                 size=len(writes),
                 evidence="; ".join(f"{z.job} {z.role} by {z.user}" for z in zombies[:5]),
             ),
             Measure(
-                promise="P9",
-                what="cursors that went back",
-                value=len(backward_moves(cursors)),
-                size=len(cursors),
+                "P9", "cursors that went back", len(backward_moves(cursors)), size=len(cursors)
             ),
         ]

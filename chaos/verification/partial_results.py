@@ -38,9 +38,9 @@ def check_partial_results(
     if not checked and not wrong:
         context.note(f"no item was answered {COMMIT_S_MAX:g} s before its job's end")
     return Measure(
-        promise=promise,
-        what="finished items that are not in the output file, or others that are",
-        value=len(wrong),
+        promise,
+        "finished items that are not in the output file, or others that are",
+        len(wrong),
         size=checked,
         evidence="; ".join(f"{item}: {reason}" for item, reason in wrong[:5]),
     )

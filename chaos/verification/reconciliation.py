@@ -45,9 +45,7 @@ def reconcile_jobs(engine: sa.Engine, client: Client, jobs: Iterable[EndedJob]) 
     details = "; ".join([one.details for one in found if one.details][:5])
 
     def measure(promise: str, what: str, value: int, unit: str = "") -> Measure:
-        return Measure(
-            promise=promise, what=what, value=value, unit=unit, size=size, evidence=details
-        )
+        return Measure(promise, what, value, unit=unit, size=size, evidence=details)
 
     return [
         measure(

@@ -92,9 +92,7 @@ def check_calls(
 
     def measure(promise: str, what: str, wrong: list[str]) -> Measure:
         details = "; ".join(wrong[:5])
-        return Measure(
-            promise=promise, what=what, value=len(wrong), size=len(bodies), evidence=details
-        )
+        return Measure(promise, what, len(wrong), size=len(bodies), evidence=details)
 
     missing = [f"{job}: {why}" for job, why in unanswered.items()]
     return [

@@ -65,19 +65,19 @@ def check_neighbor(context: DrillContext, client: Client, job_id: str) -> list[M
     failed = [one["id"] for one in ended.values() if tally_from_job(one).succeeded != 1]
     return [
         Measure(
-            promise="P13",
-            what="added to the p95 of another tenant's jobs",
+            "P13",
+            "added to the p95 of another tenant's jobs",
+            p95_increase_s(alone, during),
             unit="s",
-            value=p95_increase_s(alone, during),
             limit=ADDED_S_MAX,
             relation="goal",
             size=len(during),
             evidence=f"p95 {percentile(alone, QUANTILE):.2f} s alone",
         ),
         Measure(
-            promise="P13",
-            what="jobs of another tenant that did not succeed",
-            value=len(failed),
+            "P13",
+            "jobs of another tenant that did not succeed",
+            len(failed),
             size=len(ended),
             evidence=" ".join(failed[:5]),
         ),

@@ -71,8 +71,8 @@ def test_lost_leases_are_found_with_their_late_writes() -> None:
 
 
 def test_a_drill_without_lost_leases_fails() -> None:
-    lost = Measure(promise="P9", what=lease_loss_measure("intake"), value=0)
-    broken = Measure(promise="P2", what="doubled", value=1)
+    lost = Measure("P9", lease_loss_measure("intake"), 0)
+    broken = Measure("P2", "doubled", 1)
     assert require_losses([lost], {"intake": 1}) == [lost]
     assert require_losses([broken], {"intake": 1}) == [broken]
     with pytest.raises(DrillError):
@@ -80,7 +80,7 @@ def test_a_drill_without_lost_leases_fails() -> None:
 
 
 def test_lost_leases_count_for_their_role_only() -> None:
-    lost = Measure(promise="P9", what=lease_loss_measure("finaliser"), value=0)
+    lost = Measure("P9", lease_loss_measure("finaliser"), 0)
     with pytest.raises(DrillError, match="intake"):
         require_losses([lost], {"intake": 1})
 

@@ -12,7 +12,7 @@ from chaos.workloads.neighbor_tenant import p95_increase_s
 
 
 def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:
-    return Measure(promise=promise, what="w", value=value, limit=limit, relation=relation)
+    return Measure(promise, "w", value, limit=limit, relation=relation)
 
 
 def test_trials_of_a_measure_are_summarised() -> None:

@@ -19,7 +19,7 @@ ONE = Round("storm", frozenset({"P1"}), 7, "python -m chaos --part storm --seed 
 
 
 def good(size: int = 1, promise: str = "P1") -> Measure:
-    return Measure(promise=promise, what="w", value=0, size=size)
+    return Measure(promise, "w", 0, size=size)
 
 
 def no_lifecycle() -> list[Measure]:
@@ -71,7 +71,7 @@ def test_the_lifecycle_is_checked_even_in_an_aborted_round() -> None:
     def drill() -> list[Measure]:
         raise DrillError("not terminal")
 
-    wrong = Measure(promise="P6", what="illegal", value=1)
+    wrong = Measure("P6", "illegal", 1)
     assert wrong.what in {m.what for m in run_round(ONE, drill, lambda: [wrong])}
 
 
@@ -84,7 +84,7 @@ def test_other_promises_need_no_evidence() -> None:
 def test_a_measure_without_observations_is_untested() -> None:
     notes: list[str] = []
     run = Run(parse([]), notes.append)
-    report = Measure(promise="P1", what="seconds", value=1, size=0, relation="report")
+    report = Measure("P1", "seconds", 1, size=0, relation="report")
     run.add_measures([good(0), good(3), report])
     assert [m.size for m in run.measures] == [3, 0]
     (reason,) = run.untried
@@ -131,7 +131,7 @@ def test_a_row_is_checked_once_even_if_it_commits_late() -> None:
 
 
 def test_measures_before_an_abort_are_kept() -> None:
-    wrong = Measure(promise="P1", what="lost", value=3)
+    wrong = Measure("P1", "lost", 3)
 
     def drill() -> Iterator[Measure]:
         yield wrong
@@ -144,7 +144,7 @@ def test_measures_before_an_abort_are_kept() -> None:
 def test_a_violation_without_observations_counts() -> None:
     """Nothing was observed because everything is missing."""
     run = Run(parse([]), lambda _: None)
-    missing = Measure(promise="P13", what="missing", value=5000, size=0)
+    missing = Measure("P13", "missing", 5000, size=0)
     run.add_measures([missing])
     assert (run.measures, run.untried) == ([missing], [])
     found = run_round(ONE, lambda: [good()], lambda: [missing])

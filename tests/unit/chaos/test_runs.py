@@ -56,7 +56,7 @@ def test_every_round_is_reported_before_the_next(
     def drill(_: object) -> list[Measure]:
         path = tmp_path / "chaos.json"
         written.append(msgspec.json.decode(path.read_bytes()) if path.exists() else {})
-        return [Measure(promise="P1", what="lost", value=len(written))]
+        return [Measure("P1", "lost", len(written))]
 
     class NoLifecycle:
         def __init__(self, _: object) -> None: ...
