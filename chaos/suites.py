@@ -93,129 +93,58 @@ def _small_disks(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     return InstallationSpec(data=data, options=_SIMULATED, mounts=mounts)
 
 
+def _drill(name: str, run: Drill, promises: str, *, rounds: tuple[int, int]) -> DrillSpec:
+    """`rounds` are those of a quick run and of a long one."""
+    return DrillSpec(
+        name=name,
+        run=run,
+        promises=frozenset(promises.split()),
+        trials=rounds[0],
+        trials_long=rounds[1],
+    )
+
+
 SUITES: Final = (
     Suite(
         name="recorded",
         build_spec=_recorded,
         records_executions=True,
         drills=(
-            DrillSpec(
-                name="cancel",
-                run=cancel_expire.cancel,
-                promises=frozenset({"P7"}),
-                trials=1,
-                trials_long=5,
-            ),
-            DrillSpec(
-                name="expire",
-                run=cancel_expire.expire,
-                promises=frozenset({"P8"}),
-                trials=1,
-                trials_long=4,
-            ),
-            DrillSpec(
-                name="rework",
-                run=reexecution.run,
-                promises=frozenset({"P3"}),
-                trials=2,
-                trials_long=10,
-            ),
+            _drill("cancel", cancel_expire.cancel, "P7", rounds=(1, 5)),
+            _drill("expire", cancel_expire.expire, "P8", rounds=(1, 4)),
+            _drill("rework", reexecution.run, "P3", rounds=(2, 10)),
         ),
     ),
     Suite(
         name="pair",
         build_spec=_pair,
         drills=(
-            DrillSpec(
-                name="zombies", run=zombies.run, promises=frozenset({"P9"}), trials=1, trials_long=8
-            ),
-            DrillSpec(
-                name="leases",
-                run=lost_leases.run,
-                promises=frozenset({"P9"}),
-                trials=0,
-                trials_long=1,
-            ),
-            DrillSpec(
-                name="keys",
-                run=idempotency.run,
-                promises=frozenset({"P5"}),
-                trials=1,
-                trials_long=3,
-            ),
-            DrillSpec(
-                name="recovery",
-                run=recovery.run,
-                promises=frozenset({"A12"}),
-                trials=1,
-                trials_long=2,
-            ),
-            DrillSpec(
-                name="postgres",
-                run=postgres_loss.run,
-                promises=frozenset({"P11"}),
-                trials=1,
-                trials_long=2,
-            ),
-            DrillSpec(
-                name="storm",
-                run=storm.run,
-                promises=frozenset({"P1", "P2", "P4", "P5", "P6", "P9"}),
-                trials=1,
-                trials_long=4,
-            ),
+            _drill("zombies", zombies.run, "P9", rounds=(1, 8)),
+            _drill("leases", lost_leases.run, "P9", rounds=(0, 1)),
+            _drill("keys", idempotency.run, "P5", rounds=(1, 3)),
+            _drill("recovery", recovery.run, "A12", rounds=(1, 2)),
+            _drill("postgres", postgres_loss.run, "P11", rounds=(1, 2)),
+            _drill("storm", storm.run, "P1 P2 P4 P5 P6 P9", rounds=(1, 4)),
         ),
     ),
     Suite(
         name="poisoned",
         build_spec=_poisoned,
-        drills=(
-            DrillSpec(
-                name="poison",
-                run=poison_items.run,
-                promises=frozenset({"P13"}),
-                trials=1,
-                trials_long=2,
-            ),
-        ),
+        drills=(_drill("poison", poison_items.run, "P13", rounds=(1, 2)),),
     ),
     Suite(
         name="engine",
         build_spec=_engine,
-        drills=(
-            DrillSpec(
-                name="vllm",
-                run=engine_recovery.run,
-                promises=frozenset({"A12"}),
-                trials=0,
-                trials_long=1,
-            ),
-        ),
+        drills=(_drill("vllm", engine_recovery.run, "A12", rounds=(0, 1)),),
     ),
     Suite(
         name="cluster",
         build_spec=_cluster,
-        drills=(
-            DrillSpec(
-                name="brokers",
-                run=broker_loss.run,
-                promises=frozenset({"P10"}),
-                trials=0,
-                trials_long=1,
-            ),
-        ),
+        drills=(_drill("brokers", broker_loss.run, "P10", rounds=(0, 1)),),
     ),
     Suite(
         name="disks",
         build_spec=_small_disks,
-        drills=(
-            DrillSpec(
-                name="disks",
-                run=disk_full.run,
-                promises=frozenset({"P12"}),
-                trials=0,
-                trials_long=1,
-            ),
-        ),
+        drills=(_drill("disks", disk_full.run, "P12", rounds=(0, 1)),),
     ),
 )

@@ -46,6 +46,12 @@ def input_lines(
     return ("\n".join(lines) + "\n").encode()
 
 
+def job_body(file_id: str, **fields: object) -> dict[str, object]:
+    """Return the body that creates a job of a file; `fields` are added."""
+    standard = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    return {**standard, **fields}
+
+
 class CancelResponse(NamedTuple):
     """The response to a cancellation."""
 
@@ -129,12 +135,7 @@ class Client:
 
     def create(self, key: str, file_id: str, until_s: float, **fields: object) -> dict[str, Any]:
         """Create a job and return it. Raises NotServedError."""
-        body = {
-            "input_file_id": file_id,
-            "endpoint": ENDPOINT,
-            "completion_window": "24h",
-            **fields,
-        }
+        body = job_body(file_id, **fields)
         response = self.retry_until_success(
             "create",
             key,

@@ -10,7 +10,7 @@ from typing import Any, Final
 from chaos.checkers import outages
 from chaos.checkers.end_states import MAY_BE_CANCELLED
 from chaos.checkers.recovery import RATE_MIN, rate_before, seconds_to_recovery
-from chaos.clients.client import ENDPOINT, Client, input_lines
+from chaos.clients.client import Client, input_lines, job_body
 from chaos.clients.prober import Prober
 from chaos.drills.context import MODEL, DrillContext
 from chaos.drills.recovery import SETTLED_S, RateSampler, record_samples
@@ -44,13 +44,12 @@ def run(context: DrillContext) -> Iterator[Measure]:
     until_s = time.monotonic() + END_S_MAX
     tiny = client.upload(f"tiny-{context.seed}", input_lines(1, MODEL), until_s)
     file_id = client.upload(f"brokers-{context.seed}", input_lines(ITEMS, MODEL), until_s)
-    job_body = {"input_file_id": tiny, "endpoint": ENDPOINT, "completion_window": "24h"}
     host = installation.hosts["a"]
     prober = Prober(
         context.recorder,
         host.url,
         host.key,
-        {CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body}},
+        {CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(tiny)}},
     )
     names = [f"kafka-{node + 1}" for node in range(installation.spec.broker_count)]
     random.Random(context.seed).shuffle(names)
@@ -68,7 +67,7 @@ def run(context: DrillContext) -> Iterator[Measure]:
 def _kill_brokers(
     context: DrillContext, client: Client, job: dict[str, Any], names: list[str], down_s: float
 ) -> list[Measure]:
-    engine = context.installation.engine
+    engine = context.engine
     before_count = database.succeeded_count(engine)
     wait_until(
         lambda: database.succeeded_count(engine) > before_count + 500, PROGRESS_S_MAX, "progress"

@@ -45,7 +45,7 @@ def cancel(context: DrillContext) -> list[Measure]:
     chance = random.Random(context.seed)
     kills = context.seed % 2 == 1
     group = f"cancel-{context.seed}"
-    client, engine = context.client(group), context.installation.engine
+    client, engine = context.client(group), context.engine
     until_s = time.monotonic() + JOB_S_MAX
     size = context.size(*CANCELLED_ITEMS)
     moments = {n: chance.randrange(1, size // 2) for n in range(context.size(40, 10))}
@@ -167,7 +167,7 @@ def _check_refusals(
 def expire(context: DrillContext) -> list[Measure]:
     """Let jobs with the shortest window expire together."""
     group = f"expire-{context.seed}"
-    client, engine = context.client("expiring"), context.installation.engine
+    client, engine = context.client("expiring"), context.engine
     until_s = time.monotonic() + JOB_S_MAX
     numbers = range(context.size(25, 10))
     size = EXPIRING_ITEMS // len(numbers)

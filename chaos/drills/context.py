@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+import sqlalchemy as sa
+
 from chaos.checkers.executions import Start
 from chaos.clients.client import Client
 from chaos.clients.history import Recorder
@@ -30,6 +32,11 @@ class DrillContext:
     note: Callable[[str], None]
     upstream: RecordingUpstream | None = None
 
+    @property
+    def engine(self) -> sa.Engine:
+        """The installation's database, without the proxies."""
+        return self.installation.engine
+
     def starts(self, name: str) -> Callable[[], list[Start]]:
         """Return a function that reads the executions of items whose text starts with `name`."""
         upstream = self.recording()
@@ -49,7 +56,7 @@ class DrillContext:
 
     def create_tenant_client(self, name: str) -> Client:
         """Create another tenant and return a client with its key."""
-        with self.installation.engine.begin() as connection:
+        with self.engine.begin() as connection:
             tenant = create_tenant(connection, f"{name}-{uuid4().hex[:8]}")
             secret = create_key(connection, tenant, "chaos").secret
         client = self.client(name)

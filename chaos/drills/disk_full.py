@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.checkers import outages
-from chaos.clients.client import ENDPOINT, input_lines
+from chaos.clients.client import input_lines, job_body
 from chaos.clients.prober import Prober
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
@@ -54,15 +54,11 @@ def run(context: DrillContext) -> Iterator[Measure]:
             "files": {"file": ("in.jsonl", CONTENT)},
             "data": {"purpose": "batch"},
         },
-        CREATE: {
-            "method": "POST",
-            "url": "/v1/batches",
-            "json": {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"},
-        },
+        CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(file_id)},
     }
     for name, folder in FOLDERS.items():
         yield from _fill(context, name, context.installation.spec.data / folder, requests)
-    for unfinished in database.unfinished_jobs(context.installation.engine):
+    for unfinished in database.unfinished_jobs(context.engine):
         context.note(f"not ended yet: {unfinished}")
     until_s = time.monotonic() + END_S_MAX
     yield check_files(context, "P12", CONTENT)
@@ -79,9 +75,7 @@ def _fill(
         full_s = time.time()
         _keep_full(folder, full_s + context.size(60, 15))
         freed_s = time.time()
-        stalled = database.unfinished_count(
-            context.installation.engine, full_s, freed_s - STALLED_S
-        )
+        stalled = database.unfinished_count(context.engine, full_s, freed_s - STALLED_S)
         took_s = _seconds_to_healthy(context, freed_s)
     finally:
         prober.stop()

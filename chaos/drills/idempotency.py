@@ -18,7 +18,7 @@ from chaos.checkers.acceptance import (
     inconsistent_replays,
     lost_responses,
 )
-from chaos.clients.client import ENDPOINT, PAUSE_S, RETRYABLE_STATUSES, Client, input_lines
+from chaos.clients.client import PAUSE_S, RETRYABLE_STATUSES, Client, input_lines, job_body
 from chaos.drills.context import MODEL, DrillContext
 from chaos.drills.killed_commits import CommitKiller, slow_commits
 from chaos.errors import DrillError
@@ -40,7 +40,7 @@ def run(context: DrillContext) -> Iterator[Measure]:
     file_id = client.upload(f"file-{mark}", input_lines(1, MODEL), until_s)
     answered: list[str] = []
     with (
-        slow_commits(context.installation.engine),
+        slow_commits(context.engine),
         CommitKiller(context, answered, THREADS * keys) as killer,
         ThreadPoolExecutor(THREADS) as pool,
     ):
@@ -133,12 +133,7 @@ def _invalid_key_results(client: Client, mark: str, file_id: str) -> int:
 
 def _create(client: Client, key: str, file_id: str, metadata: dict[str, str]) -> httpx.Response:
     """Send a creation until its response is final. Raises DrillError."""
-    body = {
-        "input_file_id": file_id,
-        "endpoint": ENDPOINT,
-        "completion_window": "24h",
-        "metadata": metadata,
-    }
+    body = job_body(file_id, metadata=metadata)
     until_s = time.monotonic() + CREATE_S_MAX
     while time.monotonic() < until_s:
         answer = client.call("POST", "/v1/batches", {"idempotency-key": key}, json=body)
@@ -151,6 +146,6 @@ def _create(client: Client, key: str, file_id: str, metadata: dict[str, str]) ->
 
 
 def _count(context: DrillContext, mark: str) -> int:
-    with context.installation.engine.connect() as connection:
+    with context.engine.connect() as connection:
         query = sa.text("SELECT count(*) FROM jobs WHERE metadata ->> 'drill' = :mark")
         return int(connection.execute(query, {"mark": mark}).scalar_one())

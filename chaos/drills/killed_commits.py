@@ -66,7 +66,7 @@ class CommitKiller:
 
     def _committing_host(self) -> str | None:
         """Return a host whose API is waiting for a commit."""
-        with self._context.installation.engine.connect() as connection:
+        with self._context.engine.connect() as connection:
             user = connection.execute(_COMMITTING).scalar_one_or_none()
         return None if user is None else str(user).removeprefix("host_")
 

@@ -41,7 +41,7 @@ ENDED_S_MAX: Final = 300.0
 
 def run(context: DrillContext) -> list[Measure]:
     """Pause intakes until enough leases are lost; then cancel and reconcile the jobs."""
-    chance, engine = random.Random(context.seed), context.installation.engine
+    chance, engine = random.Random(context.seed), context.engine
     client, until_s = context.client("leases"), time.monotonic() + CREATED_S_MAX
     required, lost = context.size(*LOSSES), 0
     name = f"leases-{context.seed}"
@@ -72,7 +72,7 @@ def run(context: DrillContext) -> list[Measure]:
 
 def _pause_holder(context: DrillContext, least: int) -> PausedRole:
     """Pause the intake with most leases, at least `least`. Raises DrillError."""
-    engine, lease_counts = context.installation.engine, dict.fromkeys(context.installation.hosts, 0)
+    engine, lease_counts = context.engine, dict.fromkeys(context.installation.hosts, 0)
 
     def holds_enough() -> bool:
         for host in lease_counts:

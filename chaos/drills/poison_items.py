@@ -48,14 +48,12 @@ def run(context: DrillContext) -> Iterator[Measure]:
     with neighbor_jobs(context) as other:
         job_id = client.create(key, file_id, until_s)["id"]
         invalid_job_id = client.create(f"bad-{key}", invalid_file_id, until_s)["id"]
-        ended = database.await_jobs(
-            context.installation.engine, client, [job_id, invalid_job_id], until_s
-        )
+        ended = database.await_jobs(context.engine, client, [job_id, invalid_job_id], until_s)
     yield from _check_items(client, ended[job_id], kinds)
     yield from _check_replica_deaths(_replica_deaths(context) - deaths, kinds)
     yield _check_invalid_file(ended[invalid_job_id])
     ended_job = EndedJob(ended[job_id], ITEMS, ENDS, content, is_own_answer)
-    yield from reconcile_jobs(context.installation.engine, client, [ended_job])
+    yield from reconcile_jobs(context.engine, client, [ended_job])
     yield from check_neighbor(context, other, job_id)
 
 

@@ -126,11 +126,11 @@ def _run_outage(
 ) -> list[Measure]:
     host, restarts = context.installation.hosts["a"], not duration_s
     before_pids = _role_pids(context.installation)
-    started_before = _postgres_started_s(context.installation.engine)
+    started_before = _postgres_started_s(context.engine)
     prober = Prober(context.recorder, host.url, host.key, REQUESTS)
 
     def is_back() -> bool:
-        started_s = _postgres_started_s(context.installation.engine)
+        started_s = _postgres_started_s(context.engine)
         return started_s is not None and (started_s != started_before or not restarts)
 
     try:
@@ -189,7 +189,7 @@ def _role_pids(installation: Installation) -> set[tuple[str, int]]:
 
 
 def _run_small_job(context: DrillContext, name: str) -> list[Measure]:
-    client, engine = context.client(f"after {name}"), context.installation.engine
+    client, engine = context.client(f"after {name}"), context.engine
     key = f"{name.replace(' ', '-')}-{context.seed}"
     began_s = time.monotonic()
     until_s = began_s + JOB_S_MAX

@@ -70,7 +70,7 @@ def run(context: DrillContext) -> list[Measure]:
         require_target(kill(context.installation, f"a/{role}"), f"a/{role}")
     _await_work(context, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
     client.cancel(job["id"], until_s)  # the repeated work is done; the rest is not measured
-    ended = database.await_jobs(context.installation.engine, client, [job["id"]], until_s)
+    ended = database.await_jobs(context.engine, client, [job["id"]], until_s)
     if not killed_s:
         raise DrillError("the work was done before the first kill")
     again = reexecutions_after(seen(), killed_s)
@@ -92,7 +92,7 @@ def run(context: DrillContext) -> list[Measure]:
         evidence=str(again),
     )
     ended_job = EndedJob(ended[job["id"]], items, MAY_BE_CANCELLED, content, is_echo_answer)
-    reconciled = reconcile_jobs(context.installation.engine, client, [ended_job])
+    reconciled = reconcile_jobs(context.engine, client, [ended_job])
     return [*each, middle, *reconciled]
 
 

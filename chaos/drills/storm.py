@@ -202,9 +202,7 @@ def _check_acceptance(
 ) -> list[Measure]:
     history = list(context.recorder.operations())
     accepted = acknowledged_ids(history)
-    lost = missing_or_unfinished(
-        accepted.values(), database.job_states(context.installation.engine), TERMINAL
-    )
+    lost = missing_or_unfinished(accepted.values(), database.job_states(context.engine), TERMINAL)
     files = dict.fromkeys(acknowledged_ids(history, "upload").values(), b"") | jobs.sent
     disagree: dict[str, set[str]] = {}
     for op in CREATIONS:

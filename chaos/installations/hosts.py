@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.stacks import stack
 from chaos.errors import DrillError
 from chaos.faults.clocks import FOLDER
 from cli.stack.processes.child import Child, ChildProcess, spawn
@@ -104,10 +105,8 @@ def await_ready(host: Host) -> Host:
     log = host.data / "logs" / "up.log"
 
     def is_ready() -> bool:
-        for line in log.read_text(errors="replace").splitlines():
-            match line.split(" "):
-                case ["ready", url, "key", key]:
-                    host.url, host.key = url, key
+        if ready := stack.parse_ready(log.read_text(errors="replace")):
+            host.url, host.key = ready
         if host.process.has_ended():
             raise DrillError(f"host {host.name} ended: {log.read_text()[-800:]}")
         return bool(host.url)
@@ -118,11 +117,9 @@ def await_ready(host: Host) -> Host:
 
 def role_of(process: psutil.Process) -> str | None:
     """Return the role that a process runs."""
-    command = process.cmdline()
-    if "-m" not in command:
+    role = stack.role_of(process.cmdline())
+    if role not in MODULES:
         return None
-    module = tuple(command[command.index("-m") + 1 :])
-    role = next((role for role, arguments in MODULES.items() if module == arguments), None)
     job_class = process.environ().get("MILLRACE_BATCHER_JOB_CLASS") if role == "batcher" else ""
     return "batcher-interactive" if job_class == "interactive" else role
 

@@ -24,7 +24,7 @@ def check_jobs(context: DrillContext, promise: str, *, items: int, until_s: floa
 
     Their window is a day and nothing cancels them, so any other end is a loss.
     """
-    engine, client = context.installation.engine, context.client("end")
+    engine, client = context.engine, context.client("end")
     ids = _created_ids(context, JOBS)
     ended = database.await_jobs(engine, client, ids, until_s, note=context.note)
     states = database.job_states(engine) | {
@@ -63,7 +63,7 @@ def check_accepted_calls(
     if not calls:
         return [count]
     client = context.client("follower")
-    checked = check_calls(context.installation.engine, client, promise, calls, until_s)
+    checked = check_calls(context.engine, client, promise, calls, until_s)
     return [count, *checked]
 
 

@@ -37,7 +37,7 @@ def check_paused_roles(
 
     `refused` is, by role, how many writes of the paused processes were refused.
     """
-    events = lease_events(context.installation.engine)
+    events = lease_events(context.engine)
     found: list[Measure] = []
     for role, count in refused.items():
         lost = [

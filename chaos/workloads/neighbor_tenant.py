@@ -12,7 +12,7 @@ from typing import Final
 
 from chaos.checkers.acceptance import probed_ids
 from chaos.checkers.results import tally_from_job
-from chaos.clients.client import ENDPOINT, Client, input_lines
+from chaos.clients.client import Client, input_lines, job_body
 from chaos.clients.prober import Prober
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
@@ -37,8 +37,7 @@ def neighbor_jobs(context: DrillContext) -> Iterator[Client]:
     file_id = client.upload(
         f"bystander-{context.seed}", input_lines(1, MODEL), time.monotonic() + END_S_MAX
     )
-    body = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
-    requests = {CREATE: {"method": "POST", "url": "/v1/batches", "json": body}}
+    requests = {CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(file_id)}}
     prober = Prober(context.recorder, client.urls[0], client.key, requests)
     try:
         time.sleep(ALONE_S)
@@ -49,7 +48,7 @@ def neighbor_jobs(context: DrillContext) -> Iterator[Client]:
 
 def check_neighbor(context: DrillContext, client: Client, job_id: str) -> list[Measure]:
     """Compare the tenant's jobs before the poison's job with those after. Raises DrillError."""
-    engine = context.installation.engine
+    engine = context.engine
     ids = probed_ids(context.recorder.operations())
     ended = database.await_jobs(engine, client, ids, time.monotonic() + END_S_MAX)
     started_s = database.job_timings(engine, [job_id])[job_id].created_s
