@@ -4,6 +4,7 @@ They die with the benchmark. Other output on stdout is ignored, and stderr goes 
 """
 
 import ctypes
+import json
 import os
 import queue
 import signal
@@ -11,9 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from benchmarks.runs import VoidRunError
 
@@ -73,7 +74,7 @@ class LineChild:
         self._popen.stdin.write(line + "\n")
         self._popen.stdin.flush()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Close its stdin, then send SIGTERM and SIGKILL; kill the rest of its process group."""
         assert self._popen.stdin is not None
         self._popen.stdin.close()
@@ -95,6 +96,12 @@ class LineChild:
                 if line.startswith("@"):
                     self._lines_read.put(line.rstrip("\n"))
         self._lines_read.put(None)
+
+
+def run_child(name: str, module: str, arguments: Sequence[str], folder: Path, s_max: float) -> Any:
+    """Run a child until it reports `@result` and return its JSON. Raises VoidRunError."""
+    with closing(LineChild(name, module, arguments, folder)) as child:
+        return json.loads(child.expect("result", s_max))
 
 
 def die_with_parent() -> None:

@@ -1,6 +1,8 @@
 """Runs of `benchmarks.children.online_load`."""
 
 import json
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from statistics import quantiles
 
@@ -9,6 +11,7 @@ import msgspec
 from benchmarks.children.line_child import LineChild
 from benchmarks.children.online_load import LoadResult, LoadTask
 from benchmarks.runs import Setup, VoidRunError
+from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 
 READY_S_MAX = 60.0
 DONE_S_MAX = 300.0
@@ -45,12 +48,18 @@ def run_load(task: LoadTask, folder: Path, name: str = "clients") -> LoadResult:
 
     Raises VoidRunError on any refusal and any broken stream.
     """
-    process = LoadProcess(task, folder, name)
-    try:
+    with closing(LoadProcess(task, folder, name)) as process:
         process.wait_until_ready()
         return process.run()
-    finally:
-        process.stop()
+
+
+def run_measured(
+    task: LoadTask, folder: Path, roles: Mapping[str, int]
+) -> tuple[LoadResult, dict[str, float]]:
+    """Run a load and return its result and the CPU seconds of each role meanwhile."""
+    before = cpu_by_role(roles)
+    found = run_load(task, folder)
+    return found, cpu_used(before, cpu_by_role(roles))
 
 
 class LoadProcess:
@@ -77,9 +86,9 @@ class LoadProcess:
             raise VoidRunError(f"{found.broken} streams are incomplete or have an error")
         return found
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop the process."""
-        self._child.stop()
+        self._child.close()
 
 
 def percentile(samples: list[float], percent: int) -> float:

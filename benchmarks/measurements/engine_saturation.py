@@ -14,6 +14,7 @@ Goal: at least 0.95.
 
 import json
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,18 +73,15 @@ def _run_pipeline(setup: Setup, folder: Path, items: int) -> Run:
 
 
 def _run_offline(setup: Setup, folder: Path, items: int) -> Run:
-    child = LineChild(
-        "offline", "benchmarks.children.offline", [str(folder), str(items)], setup.work
-    )
-    try:
+    with closing(
+        LineChild("offline", "benchmarks.children.offline", [str(folder), str(items)], setup.work)
+    ) as child:
         child.expect("ready", READY_S_MAX)
         roles = {"offline": child.pid}
         before = cpu_by_role(roles)
         child.send_line("go")
         found = json.loads(child.expect("result", DONE_S_MAX))
         used = cpu_used(before, cpu_by_role(roles))
-    finally:
-        child.stop()
     _check_tokens(found["tokens"], sum(prompt.output_tokens for prompt in prompts(items)))
     facts = {"output_tokens": found["tokens"]}
     return Run(items=items, seconds=found["seconds"], cpu_s=used, facts=facts)

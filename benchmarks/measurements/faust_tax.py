@@ -13,11 +13,10 @@ measured.
 Goal: at least 0.8 at 100 items a record.
 """
 
-import json
 from functools import partial
 from pathlib import Path
 
-from benchmarks.children.line_child import LineChild
+from benchmarks.children.line_child import run_child
 from benchmarks.data.chunk_topic import fill_topic
 from benchmarks.runs import Pair, Report, Row, Run, Setup, VoidRunError
 from benchmarks.stacks.services import running_kafka
@@ -54,13 +53,8 @@ def measure(setup: Setup) -> Report:
 
 
 def _read(servers: str, prefix: str, items: int, folder: Path, side: str) -> Run:
-    child = LineChild(
-        side, f"benchmarks.children.{side}_reader", [servers, prefix, str(items)], folder
-    )
-    try:
-        found = json.loads(child.expect("result", DONE_S_MAX))
-    finally:
-        child.stop()
+    module = f"benchmarks.children.{side}_reader"
+    found = run_child(side, module, [servers, prefix, str(items)], folder, DONE_S_MAX)
     if found["items"] != items or found["distinct"] != items:
         raise VoidRunError(f"{side} read {found['items']} items, {found['distinct']} distinct")
     # The first record starts the clock, so its items are not timed.

@@ -12,14 +12,14 @@ Goal: at most 5 ms more at p50.
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 
 from benchmarks.children.line_child import LineChild
 from benchmarks.children.online_load import LoadTask
 from benchmarks.data.bench_model import ensure_bench_llama
-from benchmarks.load.load_runs import chat_body, percentile, run_load, warm_up
+from benchmarks.load.load_runs import chat_body, percentile, run_measured, warm_up
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import running_stack
-from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.statistics.pairing import paired_row, run_pairs
 from cli.stack.state.data_folder import cache_dir
 
@@ -35,23 +35,24 @@ def measure(setup: Setup) -> Report:
     """Run the benchmark. Raises VoidRunError."""
     folder = ensure_bench_llama(cache_dir(os.environ))
     options = ("--engine", "vllm", "--model", f"{MODEL}={folder}")
-    with running_stack(setup.work / "stack", *options) as stack:
-        server = LineChild(
-            "vllm", "benchmarks.children.vllm_server", [str(folder), MODEL], setup.work / "logs"
-        )
-        try:
-            url = f"http://127.0.0.1:{server.expect('ready', READY_S_MAX)}"
-            roles = stack.roles()
-            short = chat_body(MODEL, stream=False, max_tokens=1)
-            for base, key in ((stack.url, stack.key), (url, "none")):
-                warm_up(setup, base, key, PATH, short)
-            pairs, voids = run_pairs(
-                lambda: _run(setup, stack.url, stack.key, roles),
-                lambda: _run(setup, url, "none", {"vllm": server.pid}),
-                setup,
+    with (
+        running_stack(setup.work / "stack", *options) as stack,
+        closing(
+            LineChild(
+                "vllm", "benchmarks.children.vllm_server", [str(folder), MODEL], setup.work / "logs"
             )
-        finally:
-            server.stop()
+        ) as server,
+    ):
+        url = f"http://127.0.0.1:{server.expect('ready', READY_S_MAX)}"
+        roles = stack.roles()
+        short = chat_body(MODEL, stream=False, max_tokens=1)
+        for base, key in ((stack.url, stack.key), (url, "none")):
+            warm_up(setup, base, key, PATH, short)
+        pairs, voids = run_pairs(
+            lambda: _run(setup, stack.url, stack.key, roles),
+            lambda: _run(setup, url, "none", {"vllm": server.pid}),
+            setup,
+        )
     rows = [
         row
         for percent in PERCENTS
@@ -73,10 +74,8 @@ def measure(setup: Setup) -> Report:
 def _run(setup: Setup, url: str, key: str, roles: dict[str, int]) -> Run:
     calls = setup.count(CALLS, QUICK_CALLS)
     body = chat_body(MODEL, stream=True, max_tokens=TOKENS)
-    before = cpu_by_role(roles)
     task = LoadTask(url=url, key=key, path=PATH, body=body, clients=1, calls=calls, pieces_min=1)
-    found = run_load(task, setup.work)
-    used = cpu_used(before, cpu_by_role(roles))
+    found, used = run_measured(task, setup.work, roles)
     facts = {f"first_p{p}_ms": percentile(found.first_bytes_s, p) * 1000 for p in PERCENTS}
     return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)
 

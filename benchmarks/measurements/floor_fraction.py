@@ -9,9 +9,7 @@ hardly depend on other load of the machine.
 Goal: at most 6 now, 3.5 next.
 """
 
-import json
-
-from benchmarks.children.line_child import LineChild
+from benchmarks.children.line_child import run_child
 from benchmarks.data.input_files import InputFile, chat_file
 from benchmarks.runs import Report, Run, Setup
 from benchmarks.stacks.stack import running_stack
@@ -46,12 +44,7 @@ def measure(setup: Setup) -> Report:
 def run_floor(file: InputFile, setup: Setup) -> Run:
     """Run the floor once in a process of its own, which measures itself without its start."""
     output = setup.work / "floor.jsonl"
-    child = LineChild(
-        "floor", "benchmarks.children.floor", [str(file.path), str(output)], setup.work
-    )
-    try:
-        found = json.loads(child.expect("result", FLOOR_S_MAX))
-    finally:
-        child.stop()
+    arguments = [str(file.path), str(output)]
+    found = run_child("floor", "benchmarks.children.floor", arguments, setup.work, FLOOR_S_MAX)
     verify_output(output, file.items)
     return Run(items=file.items, seconds=found["seconds"], cpu_s={"floor": found["cpu_s"]})

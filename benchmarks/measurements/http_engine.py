@@ -10,6 +10,8 @@ other and the first is dropped. All slots are the job's, without headroom for on
 Goal: 3,000 items/s at 64 (3,200 are possible), 6,700 at 512.
 """
 
+from contextlib import closing
+
 from benchmarks.children.line_child import LineChild
 from benchmarks.data.input_files import InputFile, chat_file
 from benchmarks.runs import Report, Row, Run, Setup
@@ -29,13 +31,17 @@ READY_S_MAX = 30.0
 
 def measure(setup: Setup) -> Report:
     """Run the benchmark. Raises VoidRunError."""
-    upstream = LineChild(
-        "upstream", "benchmarks.children.upstream", [MODEL, str(LATENCY_MS)], setup.work / "logs"
-    )
     rows: list[Row] = []
     runs: list[Run] = []
     voids: list[str] = []
-    try:
+    with closing(
+        LineChild(
+            "upstream",
+            "benchmarks.children.upstream",
+            [MODEL, str(LATENCY_MS)],
+            setup.work / "logs",
+        )
+    ) as upstream:
         port = upstream.expect("ready", READY_S_MAX)
         for concurrency, goal in GOALS.items():
             items = setup.count(ITEMS[concurrency], QUICK_ITEMS)
@@ -45,8 +51,6 @@ def measure(setup: Setup) -> Report:
             rows += _rows(concurrency, goal, found)
             runs += found
             voids += void
-    finally:
-        upstream.stop()
     return Report(name="http_engine", rows=rows, runs=runs, voids=voids)
 
 

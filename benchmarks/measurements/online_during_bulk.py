@@ -21,7 +21,7 @@ from openai.types import Batch
 from benchmarks.children.online_load import LoadTask
 from benchmarks.data.input_files import CHAT, chat_file
 from benchmarks.load.jobs_client import JobsClient
-from benchmarks.load.load_runs import chat_body, percentile, run_load, warm_up
+from benchmarks.load.load_runs import chat_body, percentile, run_measured, warm_up
 from benchmarks.runs import Report, Row, Run, Setup, VoidRunError
 from benchmarks.stacks.stack import RunningStack, running_stack
 from benchmarks.statistics.cpu import cpu_by_role, cpu_used
@@ -109,8 +109,6 @@ def _run_with_job(setup: Setup, stack: RunningStack, client: JobsClient, file_id
 
 def _run_calls(setup: Setup, stack: RunningStack) -> Run:
     calls = QUICK_CALLS if setup.quick else CALLS
-    roles = stack.roles()
-    before = cpu_by_role(roles)
     task = LoadTask(
         url=stack.url,
         key=stack.key,
@@ -119,8 +117,7 @@ def _run_calls(setup: Setup, stack: RunningStack) -> Run:
         clients=CLIENTS,
         calls=calls,
     )
-    found = run_load(task, setup.work)
-    used = cpu_used(before, cpu_by_role(roles))
+    found, used = run_measured(task, setup.work, stack.roles())
     facts = {f"p{p}_ms": percentile(found.latencies_s, p) * 1000 for p in PERCENTS}
     facts["cores"] = sum(used.values()) / found.seconds
     return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)

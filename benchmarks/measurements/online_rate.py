@@ -10,11 +10,13 @@ is reported separately. Runs follow each other and the first is dropped.
 Goal: 1,500 calls/s, 20,000 tokens/s, 512 MiB.
 """
 
+from contextlib import closing
+
 from benchmarks.children.online_load import LoadTask
-from benchmarks.load.load_runs import LoadProcess, chat_body, percentile, run_load
+from benchmarks.load.load_runs import LoadProcess, chat_body, percentile, run_measured
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import RunningStack, running_stack
-from benchmarks.statistics.cpu import PeakMemory, cpu_by_role, cpu_used
+from benchmarks.statistics.cpu import PeakMemory
 from benchmarks.statistics.pairing import role_rows, run_repeatedly, single_row
 
 MODEL = "simulated"
@@ -49,10 +51,7 @@ def measure(setup: Setup) -> Report:
 def _unary(setup: Setup, stack: RunningStack) -> Run:
     calls = setup.count(UNARY_CALLS, QUICK_UNARY_CALLS)
     task = _task(stack, chat_body(MODEL, stream=False), clients=UNARY_CLIENTS, calls=calls)
-    roles = stack.roles()
-    before = cpu_by_role(roles)
-    found = run_load(task, setup.work)
-    used = cpu_used(before, cpu_by_role(roles))
+    found, used = run_measured(task, setup.work, stack.roles())
     facts = {
         "p50_ms": percentile(found.latencies_s, 50) * 1000,
         "p99_ms": percentile(found.latencies_s, 99) * 1000,
@@ -65,10 +64,7 @@ def _streams(setup: Setup, stack: RunningStack) -> Run:
     calls = setup.count(STREAM_CALLS, QUICK_STREAM_CALLS)
     body = chat_body(MODEL, stream=True, max_tokens=STREAM_TOKENS)
     task = _task(stack, body, clients=STREAMS, calls=calls, pieces_min=STREAM_TOKENS)
-    roles = stack.roles()
-    before = cpu_by_role(roles)
-    found = run_load(task, setup.work)
-    used = cpu_used(before, cpu_by_role(roles))
+    found, used = run_measured(task, setup.work, stack.roles())
     facts = {"clients_cpu_s": found.cpu_s, "calls": float(calls)}
     return Run(items=calls * STREAM_TOKENS, seconds=found.seconds, cpu_s=used, facts=facts)
 
@@ -83,13 +79,12 @@ def _memory(setup: Setup) -> Row:
     with running_stack(setup.work / "open", *options) as stack:
         body = chat_body(MODEL, stream=True, max_tokens=OPEN_TOKENS)
         task = _task(stack, body, clients=streams, calls=streams, pieces_min=OPEN_TOKENS)
-        with PeakMemory({"api": stack.roles()["api"]}) as peak:
-            open_streams = LoadProcess(task, setup.work, "open")
-            try:
-                open_streams.wait_until_ready()
-                open_streams.run()
-            finally:
-                open_streams.stop()
+        with (
+            PeakMemory({"api": stack.roles()["api"]}) as peak,
+            closing(LoadProcess(task, setup.work, "open")) as open_streams,
+        ):
+            open_streams.wait_until_ready()
+            open_streams.run()
     return Row(
         metric=f"api with {streams:,} open streams",
         unit="MiB",

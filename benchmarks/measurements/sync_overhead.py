@@ -13,17 +13,16 @@ Goal: at most 1.1 at p50 and 1.5 at p99; added latency about 5 ms at p50 and 20 
 """
 
 import itertools
-import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
 
-from benchmarks.children.line_child import LineChild
+from benchmarks.children.line_child import LineChild, run_child
 from benchmarks.children.online_load import LoadTask
-from benchmarks.load.load_runs import chat_body, percentile, run_load, warm_up
+from benchmarks.load.load_runs import chat_body, percentile, run_load, run_measured, warm_up
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import RunningStack, running_stack
-from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.statistics.intervals import interval
 from benchmarks.statistics.pairing import is_peer_first, role_rows, run_repeatedly
 from cli.stack.state.stack_state import read_state
@@ -50,13 +49,17 @@ class Endpoints:
 
 def measure(setup: Setup) -> Report:
     """Run the benchmark. Raises VoidRunError."""
-    upstream = LineChild(
-        "upstream", "benchmarks.children.upstream", [MODEL, str(LATENCY_MS)], setup.work / "logs"
-    )
     rows: list[Row] = []
     runs: list[Run] = []
     voids: list[str] = []
-    try:
+    with closing(
+        LineChild(
+            "upstream",
+            "benchmarks.children.upstream",
+            [MODEL, str(LATENCY_MS)],
+            setup.work / "logs",
+        )
+    ) as upstream:
         url = f"http://127.0.0.1:{upstream.expect('ready', READY_S_MAX)}"
         data = setup.work / "stack"
         options = ("--engine", "openai_http", "--upstream", url, "--model", MODEL)
@@ -74,8 +77,6 @@ def measure(setup: Setup) -> Report:
                 rows += added_rows(clients, found)
                 runs += found
                 voids += void
-    finally:
-        upstream.stop()
     return Report(name="sync_overhead", rows=rows, runs=runs, voids=voids)
 
 
@@ -100,10 +101,7 @@ def _round(setup: Setup, endpoints: Endpoints, clients: int, round_number: int) 
         samples["direct"] = run_load(task(endpoints.upstream, "none"), setup.work).latencies_s
 
     def facade() -> None:
-        roles = stack.roles()
-        before = cpu_by_role(roles)
-        ours = run_load(task(stack.url, stack.key), setup.work)
-        used = cpu_used(before, cpu_by_role(roles))
+        ours, used = run_measured(task(stack.url, stack.key), setup.work, stack.roles())
         samples["facade"] = ours.latencies_s
         runs.append(Run(items=calls, seconds=ours.seconds, cpu_s=used))
 
@@ -121,11 +119,10 @@ def _round(setup: Setup, endpoints: Endpoints, clients: int, round_number: int) 
 
 def _echo(setup: Setup, servers: str, count: int) -> list[float]:
     arguments = [servers, str(count), str(HOPS)]
-    child = LineChild("echo", "benchmarks.children.kafka_echo", arguments, setup.work / "logs")
-    try:
-        hops: list[float] = json.loads(child.expect("result", READY_S_MAX + count * HOPS * 0.1))
-    finally:
-        child.stop()
+    s_max = READY_S_MAX + count * HOPS * 0.1
+    hops: list[float] = run_child(
+        "echo", "benchmarks.children.kafka_echo", arguments, setup.work / "logs", s_max
+    )
     return hops
 
 

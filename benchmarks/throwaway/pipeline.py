@@ -86,6 +86,6 @@ class Throwaway:
                 [self.kafka.address, run, *own],
                 self.folder / "logs",
             )
-            cleanup.callback(child.stop)
+            cleanup.callback(child.close)
             started[role] = child
         return started

@@ -120,7 +120,7 @@ def unary_call(stack: Stack, text: str) -> httpx.Response:
     body = {
         "model": stack.model,
         "messages": [{"role": "user", "content": text}],
-        "max_tokens": TOKENS,
+        "max_tokens": 2 * TOKENS,  # all of them still run when the last has started
     }
     headers = {"authorization": f"Bearer {stack.key}", "x-request-timeout-ms": str(DEADLINE_MS)}
     timeout_s = DEADLINE_MS / 1000 + 10
