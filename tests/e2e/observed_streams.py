@@ -23,7 +23,7 @@ class StreamSeen:
     error: str | None = None  # code in the envelope, or the transport error
     done: bool = False
     executions: set[str] = field(default_factory=set)  # the ids in its chunks
-    began: asyncio.Event = field(default_factory=asyncio.Event)  # it has a chunk, or an end
+    started: asyncio.Event = field(default_factory=asyncio.Event)  # it has a chunk, or an end
 
     @property
     def how(self) -> str:
@@ -45,7 +45,7 @@ async def _read(client: httpx.AsyncClient, body: dict[str, object], seen: Stream
     except httpx.TransportError as error:
         seen.error = type(error).__name__
     finally:
-        seen.began.set()
+        seen.started.set()
 
 
 def _parse_line(line: str, seen: StreamSeen) -> None:
@@ -62,7 +62,7 @@ def _parse_line(line: str, seen: StreamSeen) -> None:
         seen.error = event["error"]["code"]
         return
     seen.pieces.append(event["choices"][0]["delta"]["content"])
-    seen.began.set()
+    seen.started.set()
     seen.executions.add(event["id"])
 
 
@@ -102,7 +102,7 @@ async def _run(
             for body, one in zip(bodies, seen, strict=True)
         ]
         async with asyncio.timeout(timeout_ms / 1000 + 10):
-            await asyncio.gather(*(one.began.wait() for one in seen))
+            await asyncio.gather(*(one.started.wait() for one in seen))
             await asyncio.to_thread(disturb)
             await asyncio.gather(*tasks)
     return seen

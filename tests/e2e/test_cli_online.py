@@ -66,7 +66,7 @@ def test_only_the_answer_is_on_stdout(stack: Stack, env: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--model", "nobody"], ExitCode.NOT_FOUND, "model"),
+        (["--model", "unknown"], ExitCode.NOT_FOUND, "model"),
         (["--key", "sk-wrong"], ExitCode.AUTH, "key"),
         (["--url", "http://127.0.0.1:1", "--model", "m"], ExitCode.FAILED, "Cannot reach"),
         (["--timeout", "0.001"], ExitCode.TIMEOUT, "time"),
@@ -120,7 +120,7 @@ def test_bench_online_measures_calls_and_latencies(env: dict[str, str], form: st
 
 
 def test_bench_online_fails_without_a_success(env: dict[str, str]) -> None:
-    done = millrace(env, "bench-online", "--model", "nobody", "--seconds", "1", "-o", "json")
+    done = millrace(env, "bench-online", "--model", "unknown", "--seconds", "1", "-o", "json")
 
     assert done.exit_code == ExitCode.FAILED
     assert list(json.loads(done.stdout)["errors"]) == ["404 model_not_found"]

@@ -228,8 +228,8 @@ def test_an_urgent_job_runs_before_other_jobs_of_its_tenant(
         done = watch(stack.client, urgent.id, ended)
         assert done.status == "completed"
         starts = upstream.starts(name)
-        began, last = min(starts), max(starts)
-        others = [at for at in upstream.starts("large") if began < at < last]
+        first, last = min(starts), max(starts)
+        others = [at for at in upstream.starts("large") if first < at < last]
         shares.append(len(others) / count)
     # Items in flight still run. Two equal jobs would start as many items each. On a busy host the
     # urgent job may not be expanded in time: then the test tries again.

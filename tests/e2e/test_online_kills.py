@@ -20,7 +20,9 @@ TOKENS = 40
 TOKEN_S = 0.1
 DEADLINE_MS = 40_000
 RECOVERY_S_MAX = 30.0
-"""Tells a recovery from a hang. The promise is seconds on an idle machine; the tests record theirs.
+"""Distinguishes a recovery from a hang.
+
+The promise is seconds on an idle machine; the tests record their measurements.
 """
 
 BROKER_START_S_MAX = 90.0

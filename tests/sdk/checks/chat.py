@@ -3,7 +3,7 @@
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from tests.sdk.checks.site import ASKED, Site, equal, refused
+from tests.sdk.checks.site import MESSAGES, Site, equal, refused
 
 
 def complete_answer(site: Site) -> None:
@@ -79,7 +79,7 @@ def streamed_in_a_with_block(site: Site) -> None:
     client = site.client
     for _ in range(3):
         with client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=500, stream=True
+            model=site.chat_model, messages=MESSAGES, max_tokens=500, stream=True
         ) as stream:
             equal(next(stream).choices[0].delta.role, "assistant")
     equal(client.models.retrieve(site.chat_model).id, site.chat_model)
@@ -87,7 +87,7 @@ def streamed_in_a_with_block(site: Site) -> None:
 
 def streamed_with_the_helper(site: Site) -> None:
     with site.client.chat.completions.stream(
-        model=site.chat_model, messages=ASKED, max_tokens=8
+        model=site.chat_model, messages=MESSAGES, max_tokens=8
     ) as stream:
         kinds = [event.type for event in stream]
         final = (
@@ -100,7 +100,7 @@ def streamed_with_the_helper(site: Site) -> None:
 
 def streamed_raw(site: Site) -> None:
     raw = site.client.chat.completions.with_raw_response.create(
-        model=site.chat_model, messages=ASKED, max_tokens=4, stream=True
+        model=site.chat_model, messages=MESSAGES, max_tokens=4, stream=True
     )
     equal(raw.headers["content-type"].partition(";")[0], "text/event-stream")
     equal(raw.headers["cache-control"], "no-cache")
@@ -112,7 +112,7 @@ def streamed_raw(site: Site) -> None:
 def streamed_lines(site: Site) -> None:
     """The wire format: events with one line of data, then `[DONE]`."""
     with site.client.chat.completions.with_streaming_response.create(
-        model=site.chat_model, messages=ASKED, max_tokens=4, stream=True
+        model=site.chat_model, messages=MESSAGES, max_tokens=4, stream=True
     ) as raw:
         lines = [line for line in raw.iter_lines() if line and not line.startswith(":")]
     equal({line[:6] for line in lines}, {"data: "})
@@ -137,7 +137,7 @@ def unknown_model(site: Site) -> None:
             openai.NotFoundError,
             site.client.chat.completions.create,
             model="nope",
-            messages=ASKED,
+            messages=MESSAGES,
             stream=stream,
         )
         equal(error.code, "model_not_found")
@@ -170,11 +170,11 @@ def legacy_streamed(site: Site) -> None:
 async def through_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         answer = await client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=4
+            model=site.chat_model, messages=MESSAGES, max_tokens=4
         )
         equal(answer.usage and answer.usage.completion_tokens, 4)
         stream = await client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=4, stream=True
+            model=site.chat_model, messages=MESSAGES, max_tokens=4, stream=True
         )
         equal(bool(_text_of([chunk async for chunk in stream])), True)
 
@@ -182,7 +182,7 @@ async def through_the_async_client(site: Site) -> None:
 async def abandoned_by_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         async with await client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=500, stream=True
+            model=site.chat_model, messages=MESSAGES, max_tokens=500, stream=True
         ) as stream:
             async for chunk in stream:
                 equal(chunk.choices[0].delta.role, "assistant")

@@ -4,13 +4,13 @@ import time
 
 import openai
 
-from tests.sdk.checks.site import ASKED, Site, equal, refused
+from tests.sdk.checks.site import MESSAGES, Site, equal, refused
 
 
 def of_the_client(site: Site) -> None:
     client = site.client.with_options(timeout=0.02)
     try:
-        client.chat.completions.create(model=site.chat_model, messages=ASKED)
+        client.chat.completions.create(model=site.chat_model, messages=MESSAGES)
     except openai.APITimeoutError:
         return
     raise AssertionError("answered in time")
@@ -86,7 +86,7 @@ async def of_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         try:
             await client.with_options(timeout=0.02).chat.completions.create(
-                model=site.chat_model, messages=ASKED
+                model=site.chat_model, messages=MESSAGES
             )
         except openai.APITimeoutError:
             return

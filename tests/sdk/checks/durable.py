@@ -5,7 +5,7 @@ from typing import Any
 
 import openai
 
-from tests.sdk.checks.site import ASKED, Site, equal, poll, refused
+from tests.sdk.checks.site import MESSAGES, Site, equal, poll, refused
 
 
 def replayed_under_its_key(site: Site) -> None:
@@ -26,7 +26,7 @@ def reused_key_with_another_body(site: Site) -> None:
 def key_in_flight(site: Site) -> None:
     body: dict[str, Any] = {
         "model": site.chat_model,
-        "messages": ASKED,
+        "messages": MESSAGES,
         "max_tokens": 2000,
         "stream": True,
         "extra_headers": {"Idempotency-Key": uuid.uuid4().hex},
@@ -40,7 +40,7 @@ def key_in_flight(site: Site) -> None:
 def stream_replayed_under_its_key(site: Site) -> None:
     body: dict[str, Any] = {
         "model": site.chat_model,
-        "messages": ASKED,
+        "messages": MESSAGES,
         "max_tokens": 8,
         "stream": True,
         "extra_headers": {"Idempotency-Key": uuid.uuid4().hex},
@@ -92,7 +92,7 @@ def _retrying(site: Site) -> openai.OpenAI:
 def _raw(site: Site, headers: dict[str, str], **extra: bool) -> Any:
     return _retrying(site).chat.completions.with_raw_response.create(
         model=site.chat_model,
-        messages=ASKED,
+        messages=MESSAGES,
         max_tokens=4,
         extra_headers=headers,
         extra_body=extra,

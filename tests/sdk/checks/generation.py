@@ -6,7 +6,7 @@ from typing import Any, Literal
 import openai
 from pydantic import BaseModel
 
-from tests.sdk.checks.site import ASKED, Site, equal
+from tests.sdk.checks.site import MESSAGES, Site, equal
 
 TOKENS_ENOUGH = 1500
 """Random weights fill a structure with white space where its grammar allows it."""
@@ -81,7 +81,7 @@ def streamed_with_log_probabilities(site: Site) -> None:
 
 def parsed_into_a_type(site: Site) -> None:
     parsed = site.client.chat.completions.parse(
-        model=site.chat_model, messages=ASKED, response_format=Verdict, max_tokens=TOKENS_ENOUGH
+        model=site.chat_model, messages=MESSAGES, response_format=Verdict, max_tokens=TOKENS_ENOUGH
     )
     verdict = parsed.choices[0].message.parsed
     equal(isinstance(verdict, Verdict), True)
@@ -89,14 +89,14 @@ def parsed_into_a_type(site: Site) -> None:
 
 def parsed_with_the_older_name(site: Site) -> None:
     parsed = site.client.beta.chat.completions.parse(
-        model=site.chat_model, messages=ASKED, response_format=Verdict, max_tokens=TOKENS_ENOUGH
+        model=site.chat_model, messages=MESSAGES, response_format=Verdict, max_tokens=TOKENS_ENOUGH
     )
     equal(isinstance(parsed.choices[0].message.parsed, Verdict), True)
 
 
 def parsed_from_a_stream(site: Site) -> None:
     with site.client.chat.completions.stream(
-        model=site.chat_model, messages=ASKED, response_format=Verdict, max_tokens=TOKENS_ENOUGH
+        model=site.chat_model, messages=MESSAGES, response_format=Verdict, max_tokens=TOKENS_ENOUGH
     ) as stream:
         for _ in stream:
             pass
@@ -107,7 +107,10 @@ def parsed_from_a_stream(site: Site) -> None:
 async def parsed_by_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         parsed = await client.chat.completions.parse(
-            model=site.chat_model, messages=ASKED, response_format=Verdict, max_tokens=TOKENS_ENOUGH
+            model=site.chat_model,
+            messages=MESSAGES,
+            response_format=Verdict,
+            max_tokens=TOKENS_ENOUGH,
         )
         equal(isinstance(parsed.choices[0].message.parsed, Verdict), True)
 
@@ -127,7 +130,7 @@ def forced_tool_call(site: Site) -> None:
 def tool_call_parsed_into_a_type(site: Site) -> None:
     parsed = site.client.chat.completions.parse(
         model=site.chat_model,
-        messages=ASKED,
+        messages=MESSAGES,
         tools=[openai.pydantic_function_tool(look_up)],
         tool_choice={"type": "function", "function": {"name": "look_up"}},
         max_tokens=TOKENS_ENOUGH,

@@ -2,14 +2,14 @@
 
 import re
 
-from tests.sdk.checks.site import ASKED, Site, equal
+from tests.sdk.checks.site import MESSAGES, Site, equal
 
 _PHASES = ("gateway", "queue", "batch", "execution", "postprocess")
 
 
 def of_a_complete_answer(site: Site) -> None:
     raw = site.client.chat.completions.with_raw_response.create(
-        model=site.chat_model, messages=ASKED, max_tokens=4
+        model=site.chat_model, messages=MESSAGES, max_tokens=4
     )
     equal(raw.headers["content-type"], "application/json")
     equal(raw.headers["x-millrace-durable"], "false")

@@ -4,7 +4,7 @@ import time
 
 import openai
 
-from tests.sdk.checks.site import ASKED, RATE_TOKENS, Site, equal, refused
+from tests.sdk.checks.site import MESSAGES, RATE_TOKENS, Site, equal, refused
 
 
 def after_503(site: Site) -> None:
@@ -14,7 +14,7 @@ def after_503(site: Site) -> None:
         client = site.client.with_options(max_retries=retry_count)
         error: openai.InternalServerError = refused(
             openai.InternalServerError,
-            lambda: client.chat.completions.create(model=site.idle_model, messages=ASKED),
+            lambda: client.chat.completions.create(model=site.idle_model, messages=MESSAGES),
         )
         return error
 
@@ -37,20 +37,20 @@ def after_429(site: Site) -> None:
     """
     client = site.client.with_options(api_key=site.busy_key)
     with client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_tokens=RATE_TOKENS, stream=True
+        model=site.chat_model, messages=MESSAGES, max_tokens=RATE_TOKENS, stream=True
     ) as stream:
         next(stream)
         error = refused(
             openai.RateLimitError,
             client.chat.completions.create,
             model=site.chat_model,
-            messages=ASKED,
+            messages=MESSAGES,
             max_tokens=RATE_TOKENS // 10,
         )
         equal(error.code, "rate_limit_exceeded")
         equal(1 <= int(error.response.headers["retry-after"]) <= 7, True)
         retrying = client.with_options(max_retries=2)
         raw = retrying.chat.completions.with_raw_response.create(
-            model=site.chat_model, messages=ASKED, max_tokens=RATE_TOKENS // 10
+            model=site.chat_model, messages=MESSAGES, max_tokens=RATE_TOKENS // 10
         )
         equal((raw.status_code, raw.retries_taken), (200, 1))

@@ -12,7 +12,9 @@ from openai.types.chat import ChatCompletionUserMessageParam
 
 T = TypeVar("T")
 
-ASKED: list[ChatCompletionUserMessageParam] = [{"role": "user", "content": "Why is the sky blue?"}]
+MESSAGES: list[ChatCompletionUserMessageParam] = [
+    {"role": "user", "content": "Why is the sky blue?"}
+]
 
 RATE_TOKENS = 1_000_000
 """A tenant's token rate a minute."""
@@ -43,9 +45,9 @@ class Site:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=0)
 
     def chat(self, **options: Any) -> Any:
-        """Ask the chat model `ASKED` through a new client."""
+        """Ask the chat model `MESSAGES` through a new client."""
         create: Any = self.client.chat.completions.create
-        return create(**{"model": self.chat_model, "messages": ASKED, **options})
+        return create(**{"model": self.chat_model, "messages": MESSAGES, **options})
 
     @property
     def async_client(self) -> openai.AsyncOpenAI:

@@ -73,7 +73,7 @@ async def call_once(body: bytes, split: Split) -> Call:
         (PIECE * 3 + ERROR + DONE, 3, False),
         (b"", 0, False),
     ],
-    ids=["whole", "comment", "cut", "few", "error", "error, then done", "empty"],
+    ids=["complete", "comment", "interrupted", "few", "error", "error, then done", "empty"],
 )
 async def test_a_stream_is_complete_with_all_pieces_and_its_end(
     body: bytes, pieces: int, is_good: bool, split: Split
@@ -88,7 +88,7 @@ async def test_a_stream_is_complete_with_all_pieces_and_its_end(
 @pytest.mark.parametrize(
     "body",
     [PIECE * 3 + ERROR, PIECE * 2 + DONE, PIECE * 3],
-    ids=["error", "few", "cut"],
+    ids=["error", "few", "interrupted"],
 )
 async def test_a_broken_stream_voids_its_run(body: bytes, tmp_path: Path) -> None:
     async with server(body) as port:

@@ -42,10 +42,10 @@ def test_a_tree_has_the_descendants_of_its_root_only() -> None:
     parents = ((1, 0), (2, 1), (3, 2), (4, 3), (9, 1))
     table = {pid: Process(pid, parent, 1.0) for pid, parent in parents}
 
-    found = process_trees({"supervisor": 1, "role": 2, "gone": 8}, table)
+    found = process_trees({"supervisor": 1, "role": 2, "ended": 8}, table)
 
     pids = {role: [process.pid for process in processes] for role, processes in found.items()}
-    assert pids == {"supervisor": [1, 9], "role": [2, 3, 4], "gone": []}
+    assert pids == {"supervisor": [1, 9], "role": [2, 3, 4], "ended": []}
 
 
 def test_this_process_uses_cpu() -> None:

@@ -51,11 +51,11 @@ class TwoSides:
 
 
 def test_pairs_are_interleaved_and_the_first_is_dropped() -> None:
-    endpoints = TwoSides(iter(()))
+    sides = TwoSides(iter(()))
 
-    pairs, voids = run_pairs(endpoints.ours, endpoints.peer, setup_of(3))
+    pairs, voids = run_pairs(sides.ours, sides.peer, setup_of(3))
 
-    assert endpoints.order == "ABBAABBA"
+    assert sides.order == "ABBAABBA"
     assert (len(pairs), voids) == (3, [])
     assert pairs[0].peer.seconds == pytest.approx(2 * 1.3)  # third of all runs
     assert [is_peer_first(pair) for pair in range(4)] == [False, True, False, True]
@@ -88,9 +88,9 @@ def test_three_consecutive_hops_are_one_sample() -> None:
 
 
 def test_a_void_run_is_reported_and_its_pair_repeated() -> None:
-    endpoints = TwoSides(iter((False, True)))
+    sides = TwoSides(iter((False, True)))
 
-    pairs, voids = run_pairs(endpoints.ours, endpoints.peer, setup_of(2))
+    pairs, voids = run_pairs(sides.ours, sides.peer, setup_of(2))
 
     assert len(pairs) == 2
     assert voids == ["wrong output"]
@@ -98,11 +98,11 @@ def test_a_void_run_is_reported_and_its_pair_repeated() -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_too_many_void_runs_end_the_benchmark(alone: bool) -> None:
-    endpoints = TwoSides(iter([True] * (VOIDS_MAX + 1)))
+    sides = TwoSides(iter([True] * (VOIDS_MAX + 1)))
     measure: Callable[[], object] = (
-        (lambda: run_repeatedly(endpoints.ours, setup_of(2)))
+        (lambda: run_repeatedly(sides.ours, setup_of(2)))
         if alone
-        else (lambda: run_pairs(endpoints.ours, endpoints.peer, setup_of(2)))
+        else (lambda: run_pairs(sides.ours, sides.peer, setup_of(2)))
     )
 
     with pytest.raises(VoidRunError):
@@ -110,9 +110,9 @@ def test_too_many_void_runs_end_the_benchmark(alone: bool) -> None:
 
 
 def test_drift_of_the_machine_does_not_change_the_ratio() -> None:
-    endpoints = TwoSides(iter(()))
+    sides = TwoSides(iter(()))
 
-    pairs, _ = run_pairs(endpoints.ours, endpoints.peer, setup_of(8))
+    pairs, _ = run_pairs(sides.ours, sides.peer, setup_of(8))
     row = paired_row("rate", "items/s", pairs, lambda run: run.rate)
 
     assert row.ratio is not None

@@ -110,8 +110,8 @@ CODES = ["item_timeout", "batch_cancelled", "batch_cancelled", "batch_expired"]
 def tally_mismatches(shown: dict[str, object] = SHOWN, **read_counters: int) -> list[str]:
     files = results.tally_from_files(Usage(items=2, input_tokens=10, output_tokens=5), 2, CODES)
     counters = replace(files, **read_counters)
-    told = {"files": files, "counters": counters, "job": results.tally_from_job(shown)}
-    return results.tally_mismatches(6, told, {"request_counts": 6})
+    tallies = {"files": files, "counters": counters, "job": results.tally_from_job(shown)}
+    return results.tally_mismatches(6, tallies, {"request_counts": 6})
 
 
 def test_counters_are_compared_with_the_files() -> None:
@@ -205,8 +205,8 @@ def test_timestamps_stay_and_are_ordered() -> None:
 def test_wrong_timestamps_of_an_end_are_found(
     status: str, stamps: dict[str, int], wrong: str
 ) -> None:
-    (told,) = states.contradictory_observations([watched(9, status, **stamps)], GRAPH)
-    assert wrong in told
+    (contradiction,) = states.contradictory_observations([watched(9, status, **stamps)], GRAPH)
+    assert wrong in contradiction
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_only_poison_items_may_fail() -> None:
 
 
 def test_a_refused_file_has_an_error_for_each_invalid_line() -> None:
-    def job(status: str, told: dict[int, str]) -> dict[str, object]:
-        data = [{"line": line, "code": code} for line, code in told.items()]
+    def job(status: str, codes: dict[int, str]) -> dict[str, object]:
+        data = [{"line": line, "code": code} for line, code in codes.items()]
         return {"status": status, "errors": {"object": "list", "data": data}}
 
     expected = {2: "a", 4: "b"}

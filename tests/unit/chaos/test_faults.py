@@ -52,7 +52,7 @@ def test_a_cure_that_fails_is_steps_and_the_next_is_applied(
     healed: list[int] = []
 
     def fail() -> None:
-        raise RuntimeError("the proxy is gone")
+        raise RuntimeError("the proxy has stopped")
 
     found, steps = inject(monkeypatch, tmp_path, lambda: fail, lambda: lambda: healed.append(1))
     assert healed == [1]
@@ -193,15 +193,15 @@ def test_a_failed_republication_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_records_are_deleted_once_a_broker_serves_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+    requests: list[object] = []
 
     class Admin:
         def __init__(self, *_: object, **__: object) -> None:
             pass
 
         def delete_records(self, ends: object) -> dict[int, SimpleNamespace]:
-            asked.append(ends)
-            if len(asked) < 3:
+            requests.append(ends)
+            if len(requests) < 3:
                 raise KafkaException
             return {0: SimpleNamespace(result=lambda _: SimpleNamespace(low_watermark=7))}
 
@@ -210,9 +210,9 @@ def test_records_are_deleted_once_a_broker_serves_again(monkeypatch: pytest.Monk
     kafka = SimpleNamespace(client_options=dict)
     installation = cast("Installation", SimpleNamespace(kafka=kafka))
     assert redelivery.delete_records(installation, "batches") is already_healed
-    assert len(asked) == 3
+    assert len(requests) == 3
 
-    asked.clear()
+    requests.clear()
     monkeypatch.setattr(redelivery, "_SERVED_S_MAX", -1.0)
     with pytest.raises(KafkaException):
         redelivery.delete_records(installation, "batches")

@@ -135,7 +135,7 @@ def test_measures_before_an_abort_are_kept() -> None:
 
     def drill() -> Iterator[Measure]:
         yield wrong
-        raise DrillError("nobody to kill")
+        raise DrillError("no role to kill")
 
     found = run_round(ONE, drill, no_lifecycle)
     assert [(m.what, m.value) for m in found] == [("lost", 3), (ABORTED_ROUNDS, 1)]
