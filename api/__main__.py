@@ -8,43 +8,43 @@ from typing import Final
 
 from api.app import create_app
 from api.http.server import http_server
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.open_files import ask_for_open_files
-from core.role_life import run_role, say_ready
+from core.open_files import request_open_file_limit
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from results.webhooks.settings import WebhookSettings
 from storage.objects.open_store import object_store_from_env
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
 log = logging.getLogger("api")
 
-_SWITCH_S: Final = 0.0005
-"""How long a thread keeps the interpreter from others: replies must not wait 5 ms for the loop."""
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""Interval of thread switches: replies must not wait the default 5 ms for the event loop."""
 
-_OTHER_FILES: Final = 256
-"""Connections to Postgres, the log and the object store, and files of our own."""
+_OTHER_FILES_MAX: Final = 256
+"""Files that are not client connections: Postgres, the log, the object store, own files."""
 
 
 def main(env: Mapping[str, str]) -> int:
     """Serve until a signal; return the exit code."""
     configure_logs("api")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    return run_role(lambda: serve(env), away=DATABASE_AWAY)
+    return run_role(lambda: serve(env), unavailable=DATABASE_UNAVAILABLE)
 
 
 def serve(env: Mapping[str, str]) -> None:
-    """Serve until SIGTERM or SIGINT, then let requests in flight end.
+    """Serve until SIGTERM or SIGINT, then complete requests in flight.
 
-    Raises SettingsError, and what a thread beside the server ended with.
+    Raises SettingsError, and the failure that stopped the process.
     """
     settings, database, online, kafka, objects, webhooks = read_all(
         env,
@@ -55,10 +55,10 @@ def serve(env: Mapping[str, str]) -> None:
         object_store_from_env,
         WebhookSettings.from_env,
     )
-    ask_for_open_files(open_files(settings, online))
+    request_open_file_limit(open_files_max(settings, online))
     failures: list[MillraceError] = []
 
-    def end_with(failure: MillraceError) -> None:
+    def stop_with(failure: MillraceError) -> None:
         failures.append(failure)
         server.should_exit = True
 
@@ -68,24 +68,24 @@ def serve(env: Mapping[str, str]) -> None:
         objects,
         database_threads=database.pool_size,
         clock=SystemClock(),
-        setup=OnlineSetup(online, kafka, end_with),
+        online_deps=OnlineDeps(online, kafka, stop_with),
         webhooks=webhooks,
     )
-    # The server takes the signals when it starts, and raises them again when it has stopped.
+    # uvicorn handles the signals while it runs, and raises them again afterwards.
     server = http_server(app, settings, stop_on_signals())
     serve_metrics(settings)
-    sys.setswitchinterval(_SWITCH_S)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     log.info("listening", extra={"host": settings.host, "port": settings.port})
-    say_ready()
+    report_ready()
     server.run()
     if failures:
         raise failures[0]
 
 
-def open_files(settings: ApiSettings, online: OnlineSettings) -> int:
-    """Return how many files all connections take that are let in, those to be refused included."""
-    # Of online requests twice as many as open calls are read before one is refused.
-    others = settings.requests_in_flight_max + settings.followers_max + _OTHER_FILES
+def open_files_max(settings: ApiSettings, online: OnlineSettings) -> int:
+    """Return the number of files for all accepted connections, including those to be refused."""
+    # Twice as many online requests as open calls are read before one is refused.
+    others = settings.requests_in_flight_max + settings.followers_max + _OTHER_FILES_MAX
     return 2 * online.open_calls_max + others
 
 

@@ -1,4 +1,4 @@
-"""The application: routes, errors and the envelope around them. It opens no connection."""
+"""The application: routes, error handlers and middleware. Creating it opens no connection."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,119 +9,128 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from api import audit_log, models
+from api import audit_log_routes, model_list_routes
 from api.auth.key_cache import KeyCache
-from api.auth.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
-from api.batches import batches, dead_letters, single_requests
-from api.files import files
-from api.files.object_threads import ObjectThreads
+from api.auth.key_refresh import ROUNDS_PER_TTL, refresh_keys
+from api.batches import batch_routes, dead_letter_routes, single_request_routes
+from api.files import file_routes
+from api.files.object_thread_pool import ObjectThreadPool
 from api.http import health
-from api.http.errors import install_error_answers
+from api.http.errors import install_error_handlers
 from api.http.head_requests import HeadAsGet
-from api.http.middleware import Pace, RequestEnvelope
+from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.http.openapi_document import describe
-from api.online.admit.readers import LARGE_BYTES, Readers
-from api.online.app import OnlineApp
-from api.online.online import Online, OnlineSetup
+from api.online.asgi_app import OnlineApp
+from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
+from api.online.online_runtime import OnlineDeps, OnlineRuntime
 from api.online.settings import OnlineSettings
-from api.runtime.background import end_process, watched
+from api.runtime.api_services import Services
+from api.runtime.background import end_process
 from api.runtime.database import Database
-from api.runtime.services import Services
-from api.runtime.tenant_slots import Slots
+from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
-from api.views import audits, items, results
-from api.views.services import open_views
-from api.webhooks import webhook_deliveries, webhook_endpoints, webhook_secrets
+from api.views import audit_routes, item_routes, result_routes
+from api.views.view_services import create_view_services
+from api.webhooks import delivery_routes, endpoint_routes, secret_routes
 from api.webhooks.webhook_services import webhook_services
 from core.clock import Clock
+from core.supervised_tasks import supervise
 from results.webhooks.settings import WebhookSettings
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore
 
 ROUTERS: Final = (
-    files.router,
-    batches.router,
-    dead_letters.router,
-    single_requests.router,
-    models.router,
-    webhook_endpoints.router,
-    webhook_secrets.router,
-    webhook_deliveries.router,
+    file_routes.router,
+    batch_routes.router,
+    dead_letter_routes.router,
+    single_request_routes.router,
+    model_list_routes.router,
+    endpoint_routes.router,
+    secret_routes.router,
+    delivery_routes.router,
     health.router,
-    audit_log.router,
-    audits.router,
-    items.router,
-    results.router,
+    audit_log_routes.router,
+    audit_routes.router,
+    item_routes.router,
+    result_routes.router,
 )
-"""All that has routes, but for online calls: those are served around the framework."""
+"""All routers. Online calls are not among them: they are served in front of FastAPI."""
 
 _REFRESH_S_MIN: Final = 0.05
 
 _ONLINE_PER_OPEN: Final = 2
-"""Calls may also arrive, or be answered, while as many as may wait do."""
+"""Online requests that may be in flight for each open call: others may be arriving or responding.
+"""
 
 
-def create_app(  # noqa: PLR0913  one argument a part of the process
+def create_app(  # noqa: PLR0913  one argument for each part of the process
     settings: ApiSettings,
     engine: sa.Engine,
     objects: ObjectStore,
     *,
     database_threads: int,
     clock: Clock,
-    setup: OnlineSetup | None = None,
+    online_deps: OnlineDeps | None = None,
     webhooks: WebhookSettings | None = None,
 ) -> ASGIApp:
-    """Return the application; it closes `engine` when it stops.
+    """Return the application. It closes `engine` when it stops.
 
-    Without `setup` it serves no online calls; without a key in `webhooks`, none of those.
+    Without `online_deps` it serves no online calls; without a key in `webhooks`, no webhook
+    secrets.
     """
-    online_settings = OnlineSettings() if setup is None else setup.settings
+    online_settings = OnlineSettings() if online_deps is None else online_deps.settings
     services = Services(
         settings=settings,
         database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
         objects=objects,
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
-        uploads=Slots("uploads", settings.uploads_max, retry_after_s=2),
-        readers=Readers(online_settings.answers_bytes_max),
+        uploads=TenantSlots("uploads", settings.uploads_max, retry_after_s=2),
+        response_limit=ResponseMemoryLimit(online_settings.answers_bytes_max),
     )
     app = FastAPI(
         title="Millrace",
         docs_url="/docs" if settings.docs else None,
         openapi_url="/openapi.json" if settings.docs else None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would be built from the Host header
+        redirect_slashes=False,  # a redirect would contain the Host header
         lifespan=_lifespan,
     )
     app.state.services = services
-    app.state.probe = health.Probe(services.database, clock)
+    app.state.probe = health.DatabaseProbe(services.database, clock)
     app.state.webhooks = webhook_services(webhooks or WebhookSettings())
-    app.state.online = online = None if setup is None else Online(setup, services, clock)
-    app.state.on_failure = on_failure = end_process if setup is None else setup.on_failure
-    app.state.views = open_views(services, None if setup is None else setup.kafka, on_failure)
-    install_error_answers(app)
+    app.state.online = online = (
+        None if online_deps is None else OnlineRuntime(online_deps, services, clock)
+    )
+    app.state.on_failure = on_failure = (
+        end_process if online_deps is None else online_deps.on_failure
+    )
+    app.state.views = create_view_services(
+        services, None if online_deps is None else online_deps.kafka, on_failure
+    )
+    install_error_handlers(app)
     app.add_middleware(HeadAsGet)
     for router in ROUTERS:
         app.include_router(router)
     describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
-    open_calls_max = 0 if setup is None else online_settings.open_calls_max
+    open_calls_max = 0 if online_deps is None else online_settings.open_calls_max
     return RequestEnvelope(
         routed,
         in_flight_max=settings.requests_in_flight_max,
         online_in_flight_max=_ONLINE_PER_OPEN * max(1, open_calls_max),
-        pace=Pace(BLOCK_BYTES, settings.download_idle_timeout_s),
-        online_pace=Pace(LARGE_BYTES, online_settings.slow_reader_s),
+        write_deadline=WriteDeadline(BLOCK_BYTES, settings.download_idle_timeout_s),
+        online_write_deadline=WriteDeadline(LARGE_BYTES, online_settings.slow_reader_s),
     )
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    threads = ObjectThreads(services.settings.object_threads)
+    threads = ObjectThreadPool(services.settings.object_threads)
     asyncio.get_running_loop().set_default_executor(threads)
     every_s = services.settings.key_cache_s / ROUNDS_PER_TTL
-    keys = keep_keys_fresh(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
-    refreshing = watched(asyncio.create_task(keys), app.state.on_failure)
-    online: Online | None = app.state.online
+    refresh = refresh_keys(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
+    refreshing = supervise(asyncio.create_task(refresh), app.state.on_failure)
+    online: OnlineRuntime | None = app.state.online
     if online is not None:
         online.start()
     yield

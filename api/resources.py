@@ -1,4 +1,4 @@
-"""Files, batches and models as clients see them: every documented key, with null for none."""
+"""Representation of files, batches and models in responses: every documented key, null if unset."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -8,11 +8,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, public_id
-from jobs.store.control_rows import OPEN_STATES
+from jobs.store.control_state import OPEN_STATES
 from jobs.store.keyset_pages import Page
 from registry.models import ModelVersion
 
-_MOMENTS: Final = (
+_TIMESTAMPS: Final = (
     "in_progress_at",
     "expires_at",
     "finalizing_at",
@@ -26,7 +26,7 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled", "expired")
 
 
 def file_object(row: sa.Row[Any]) -> dict[str, object]:
-    """Return a file; it can be used at once, so its status is always the last one."""
+    """Return a file. It is usable at once, so its status is always `processed`."""
     return {
         "id": public_id(FILE, row.id),
         "object": "file",
@@ -56,7 +56,7 @@ def batch_object(row: sa.Row[Any]) -> dict[str, object]:
         "output_file_id": _file_id(row.output_file_id),
         "error_file_id": _file_id(row.error_file_id),
         "created_at": seconds(row.created_at),
-        **{name: seconds(getattr(row, name)) for name in _MOMENTS},
+        **{name: seconds(getattr(row, name)) for name in _TIMESTAMPS},
         "request_counts": {"total": total, "completed": row.succeeded, "failed": row.failed},
         "usage": usage_object(row),
         "metadata": row.metadata,
@@ -72,7 +72,7 @@ def batch_object(row: sa.Row[Any]) -> dict[str, object]:
 
 
 def _controls(row: sa.Row[Any]) -> dict[str, object]:
-    """Return what the owner controls and what came of it."""
+    """Return the fields that the owner controls."""
     is_open = row.state in OPEN_STATES and row.close_reason is None
     return {
         "priority": row.priority,
@@ -91,7 +91,7 @@ def _controls(row: sa.Row[Any]) -> dict[str, object]:
 
 
 def model_object(model: ModelVersion) -> dict[str, object]:
-    """Return a model. One that is only simulated says so in a field that every client shows."""
+    """Return a model. Clients display `owned_by`, which marks a simulated model."""
     simulated = model.engine == "simulated"
     return {
         "id": model.name,
@@ -107,7 +107,7 @@ def model_object(model: ModelVersion) -> dict[str, object]:
 
 
 def page_object(page: Page, show: Callable[[sa.Row[Any]], dict[str, object]]) -> dict[str, object]:
-    """Return a page of a list; clients ask for the next one with `last_id`."""
+    """Return a page of a list. Clients request the next page with `last_id`."""
     data = [show(row) for row in page.rows]
     return {
         "object": "list",
@@ -123,7 +123,7 @@ def _errors(row: sa.Row[Any]) -> dict[str, object] | None:
 
 
 def usage_object(row: sa.Row[Any]) -> dict[str, object]:
-    """Return what a job has used so far, or an item, by the counters in its row."""
+    """Return the token usage of a job or an item."""
     return {
         "input_tokens": row.input_tokens,
         "input_tokens_details": {"cached_tokens": row.cached_tokens},
@@ -137,6 +137,6 @@ def _file_id(file_id: UUID | None) -> str | None:
     return None if file_id is None else public_id(FILE, file_id)
 
 
-def seconds(moment: datetime | None) -> int | None:
-    """Return a moment as OpenAI's API shows it."""
-    return None if moment is None else int(moment.timestamp())
+def seconds(timestamp: datetime | None) -> int | None:
+    """Return a timestamp in the format of OpenAI's API."""
+    return None if timestamp is None else int(timestamp.timestamp())

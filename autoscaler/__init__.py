@@ -1,1 +1,1 @@
-"""Lag to wanted replicas; the room exists, its rules come with scaling."""
+"""Computes the number of replicas from lag; nothing is implemented yet."""

@@ -1,1 +1,1 @@
-"""The Faust application that forms batches and dispatches them against capacity."""
+"""The batcher: reads chunks with Faust, forms batches, sends them to replicas with credit."""

@@ -1,4 +1,4 @@
-"""`python -m batcher`: one Faust app for one class of requests."""
+"""`python -m batcher`: run one Faust app for one job class."""
 
 import asyncio
 import logging
@@ -11,23 +11,23 @@ from pathlib import Path
 
 import uvloop
 
-from batcher.inbound.redelivered_items import FinishedItems
+from batcher.inbound.redelivered_items import FinishedItemLookup
 from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
-from batcher.wiring import Surroundings
+from batcher.wiring import BatcherDeps
 from core.clock import SystemClock
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.role_life import run_role
+from core.role_lifecycle import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from storage.postgres.database_now import database_now_s
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
-# Records wait for the answer about redeliveries, which is only a courtesy.
-_SHORT_WAITS = {
+# Redelivered records wait for these queries, which only save repeated work.
+_SHORT_TIMEOUTS = {
     "pool_size": 1,
     "pool_wait_s": 2.0,
     "connect_timeout_s": 2,
@@ -41,28 +41,29 @@ def run(
     database: DatabaseSettings | None,
     stop: threading.Event,
 ) -> None:
-    """Batch until `stop` is set. Raises MillraceError when the process should start again."""
+    """Batch until `stop` is set. Raises MillraceError when the process must be restarted."""
     clock = SystemClock()
-    finished, ask_time = None, None
+    find_finished, read_database_time = None, None
     if database is not None:
-        waits = database.model_copy(update=_SHORT_WAITS)
-        engine = create_engine(waits, application_name="batcher")
-        finished, ask_time = FinishedItems(engine, clock), partial(database_now_s, engine)
+        short = database.model_copy(update=_SHORT_TIMEOUTS)
+        engine = create_engine(short, application_name="batcher")
+        find_finished = FinishedItemLookup(engine, clock)
+        read_database_time = partial(database_now_s, engine)
     with tempfile.TemporaryDirectory(prefix="millrace-batcher-") as folder:
-        surroundings = Surroundings(
+        deps = BatcherDeps(
             kafka=kafka,
-            finished=finished,
-            ask_time=ask_time,
+            find_finished=find_finished,
+            read_database_time=read_database_time,
             clock=clock,
             datadir=Path(folder),
         )
-        # The policy, not only this loop: Faust's consumer runs a loop of its own in a thread.
+        # Set the policy, not only this loop: Faust's consumer thread creates its own loop.
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-        asyncio.run(run_batcher(settings, surroundings, stop))
+        asyncio.run(run_batcher(settings, deps, stop))
 
 
 def run_from_env(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Batch as `env` says until `stop` is set. Raises SettingsError, and what `run` raises."""
+    """Batch with the settings in `env` until `stop` is set. Raises SettingsError, MillraceError."""
     settings, kafka, database = read_all(
         env, BatcherSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
     )
@@ -74,8 +75,8 @@ def main() -> None:
     """Run until a signal; exit with the role's code."""
     configure_logs("batcher")
     stop = stop_on_signals()
-    code = run_role(lambda: run_from_env(os.environ, stop), away=DATABASE_AWAY)
-    # Faust can leave threads behind that would keep the process alive.
+    code = run_role(lambda: run_from_env(os.environ, stop), unavailable=DATABASE_UNAVAILABLE)
+    # Faust can leave non-daemon threads behind that would keep the process alive.
     logging.shutdown()
     os._exit(code)
 

@@ -1,7 +1,7 @@
-"""The database's clock in a batcher: asked for now and then, counted on between by our monotonic.
+"""The database's clock as seen by a batcher: read periodically, advanced by the monotonic clock.
 
-An answer was true at some moment between question and answer; it is taken for that of the question,
-so the estimate can only be early, by at most what the quickest of the latest questions took.
+A reading is valid for some moment between request and response. It is recorded for the moment of
+the request, so the estimate is never late, and early by at most the shortest recent round trip.
 """
 
 import asyncio
@@ -10,24 +10,27 @@ from collections.abc import Callable
 
 from core.clock import Clock
 from core.database_time import DatabaseTime
-from core.futures import in_daemon
-from storage.postgres.engines import DATABASE_AWAY
+from core.futures import run_in_daemon_thread
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)
 
-ASK_S = 2.0
-"""Between two questions."""
+READ_INTERVAL_S = 2.0
+"""Time between two readings."""
 
-AskTime = Callable[[], float]
-"""Blocking: the database's time, seconds since the epoch. Raises one of DATABASE_AWAY."""
+ReadDatabaseTime = Callable[[], float]
+"""Blocking: returns the database's time, seconds since the epoch.
+
+Raises one of DATABASE_UNAVAILABLE.
+"""
 
 
 class DatabaseClock:
-    """A `Clock` whose wall is the database's as soon as that is known."""
+    """A `Clock` whose wall time is the database's once the database has been read."""
 
-    def __init__(self, clock: Clock, ask: AskTime | None) -> None:
-        """Without `ask` the database's time is never known."""
-        self._clock, self._ask = clock, ask
+    def __init__(self, clock: Clock, read: ReadDatabaseTime | None) -> None:
+        """Without `read` the database's time stays unknown."""
+        self._clock, self._read = clock, read
         self._time = DatabaseTime(min)
 
     def monotonic_s(self) -> float:
@@ -35,23 +38,23 @@ class DatabaseClock:
         return self._clock.monotonic_s()
 
     def wall_s(self) -> float:
-        """See `Clock`; this host's clock until the database has answered."""
+        """See `Clock`; this host's clock until the database has been read."""
         now_s = self.database_s()
         return self._clock.wall_s() if now_s is None else now_s
 
     def database_s(self) -> float | None:
-        """Return the database's time, or None when it was never heard."""
+        """Return the database's time, or None if it was never read."""
         return self._time.now_s(self._clock.monotonic_s())
 
-    async def follow(self) -> None:
-        """Ask until cancelled; while the database is away the last answers count on."""
-        if self._ask is None:
+    async def run(self) -> None:
+        """Read the database's time until cancelled; earlier readings cover an outage."""
+        if self._read is None:
             return
         while True:
-            asked_s = self._clock.monotonic_s()
+            requested_s = self._clock.monotonic_s()
             try:
-                database_s = await in_daemon(self._ask, name="batcher-time")
-                self._time.heard(database_s, monotonic_s=asked_s)
-            except DATABASE_AWAY:
+                database_s = await run_in_daemon_thread(self._read, name="batcher-time")
+                self._time.add_sample(database_s, monotonic_s=requested_s)
+            except DATABASE_UNAVAILABLE:
                 _LOG.warning("the database's time is not known anew: it is away")
-            await asyncio.sleep(ASK_S)
+            await asyncio.sleep(READ_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""What a batcher tells Prometheus; no tenant and no job is ever a label."""
+"""Prometheus metrics of the batcher. No label holds a tenant or a job."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -11,9 +11,9 @@ WAIT_SECONDS = Histogram(
     "From a record's arrival to the dispatch of its items",
     buckets=(0.0005, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
 )
-HELD_ITEMS = Gauge("millrace_batcher_held_items", "Items that wait for credit", ["pool"])
-HELD_BYTES = Gauge("millrace_batcher_held_bytes", "Bytes of the items that wait")
-HAND_BACK = Counter(
+BUFFERED_ITEMS = Gauge("millrace_batcher_held_items", "Items that wait for credit", ["pool"])
+BUFFERED_BYTES = Gauge("millrace_batcher_held_bytes", "Bytes of the items that wait")
+REQUEUED_ITEMS = Counter(
     "millrace_batcher_hand_back_total",
     "Items put back to the tail because they pinned an offset or crowded others out",
 )

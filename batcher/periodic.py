@@ -1,107 +1,102 @@
-"""What a batcher does by the clock: publish demand, sweep, measure, and notice a standstill."""
+"""Periodic tasks of a batcher: publish demand, maintain queues, update metrics, detect a stall."""
 
 import asyncio
 from dataclasses import dataclass
 from functools import partial
 
 from batcher import metrics
-from batcher.faust_app.app import RequestStream, group_of
 from batcher.faust_app.ordered_acks import OrderedAcks
-from batcher.inbound.record_handler import Arrivals
+from batcher.faust_app.request_stream import RequestStream, group_of
+from batcher.inbound.record_handler import RecordHandler
 from batcher.outbound.capacity_reader import DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
 from batcher.policy.credits import CreditLedger
-from batcher.queueing.maintenance import Sweeper
+from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
-from core.futures import in_daemon
-from topics.clients.admin import LogAdmin
-from topics.errors import LogUnavailableError
+from core.futures import run_in_daemon_thread
+from topics.clients.admin import TopicAdmin
+from topics.errors import KafkaUnavailableError
 from topics.metrics import LAG
 from topics.records.catalogue import REQUESTS
 
-TICK_S = 0.2
-"""How often demand is published while items wait."""
+INTERVAL_S = 0.2
+"""Time between two publications of demand while items wait."""
 
-SWEEP_EVERY = 5
-"""Ticks between looks for closed jobs and for records that are held too long, and between two
-publications of a demand for nothing."""
+MAINTENANCE_EVERY = 5
+"""Intervals between two runs of maintenance, and between two publications of zero demand."""
 
-LOOK_S = 5.0
-"""Between looks of the watchdog, each a request to the broker."""
+WATCHDOG_INTERVAL_S = 5.0
+"""Time between two watchdog checks, each a request to the broker."""
 
 
-class StandstillError(MillraceError):
-    """Nothing moves though there is work and room; a new process may do better."""
+class BatcherStalledError(MillraceError):
+    """The batcher made no progress although it could work; it must be restarted."""
 
     code = "standstill"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clockwork:
-    """The parts that are looked at by the clock; everything runs on the event loop."""
+class PeriodicTasks:
+    """The periodic loops; everything runs on the event loop."""
 
     job_class: str
     queues: Queues
     ledger: CreditLedger
     acks: OrderedAcks
-    arrivals: Arrivals
+    record_handler: RecordHandler
     dispatcher: Dispatcher
-    sweeper: Sweeper
+    maintenance: QueueMaintenance
     demand: DemandPublisher
     stream: RequestStream
-    admin: LogAdmin
+    admin: TopicAdmin
     clock: Clock
 
-    async def tick(self) -> None:
-        """Publish, sweep and measure until cancelled."""
+    async def run(self) -> None:
+        """Publish demand, maintain the queues and update metrics until cancelled."""
         count = 0
         while True:
             count += 1
-            is_wanted = self.demand.says_that_items_wait or any(self.queues.waiting().values())
-            if is_wanted or count % SWEEP_EVERY == 0:
+            has_demand = self.demand.has_published_demand or any(self.queues.waiting().values())
+            if has_demand or count % MAINTENANCE_EVERY == 0:
                 self.publish_demand()
-            if count % SWEEP_EVERY == 0:
-                self.sweeper.drop_over()
-                self.queues.rank_again()
-                self.sweeper.hand_back_old()
-                self.ledger.forget_silent(now_s=self.clock.monotonic_s())
-                self.sweeper.forget_pools()
-                self._measure()
-            self.dispatcher.wake()  # credit may have become void, a batch may be due
-            await asyncio.sleep(TICK_S)
+            if count % MAINTENANCE_EVERY == 0:
+                self.maintenance.run_once()
+                self._update_metrics()
+            self.dispatcher.wake()  # a grant may have expired, a batch may be due
+            await asyncio.sleep(INTERVAL_S)
 
     def publish_demand(self) -> None:
-        """Say what waits; pools without anything too, so that their replicas know this batcher."""
+        """Publish waiting items by pool; pools with 0 learn that this batcher exists."""
         self.demand.publish(dict.fromkeys(self.ledger.pools, 0) | self.queues.waiting())
 
-    def publish_news(self) -> None:
-        """Publish demand when a pool for which nothing waited lacks credit now."""
+    def publish_new_demand(self) -> None:
+        """Publish demand if a pool has waiting items that the last record did not name."""
         waiting = self.queues.waiting()
-        if any(count and self.demand.is_news(pool) for pool, count in waiting.items()):
+        if any(count and self.demand.is_unpublished(pool) for pool, count in waiting.items()):
             self.publish_demand()
 
-    async def watch(self, watchdog: Watchdog) -> None:
-        """Look for a standstill until cancelled. Raises StandstillError."""
+    async def run_watchdog(self, watchdog: Watchdog) -> None:
+        """Check for a stall until cancelled. Raises BatcherStalledError."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(WATCHDOG_INTERVAL_S)
             seen = self._observe(await self._lag())
             metrics.COMMIT_AGE_SECONDS.set(watchdog.commit_age_s(seen))
-            if watchdog.is_stuck(seen):
-                raise StandstillError(held=seen.held_count, lag=seen.lag)
+            if watchdog.is_stalled(seen):
+                raise BatcherStalledError(held=seen.buffered_count, lag=seen.lag)
 
     async def _lag(self) -> int | None:
-        """Records of our partitions that are not committed; None when the broker does not say."""
+        """Return the uncommitted records of the assigned partitions; None if unknown."""
         try:
-            ask = partial(self.admin.lag, group_of(self.job_class), REQUESTS[self.job_class])
-            lag = await in_daemon(ask, name="batcher-lag")  # a stop does not wait for the broker
-        except LogUnavailableError:
+            read_lag = partial(self.admin.lag, group_of(self.job_class), REQUESTS[self.job_class])
+            lag = await run_in_daemon_thread(read_lag, name="batcher-lag")  # must not delay a stop
+        except KafkaUnavailableError:
             return None
-        ours = sum(lag.get(number, 0) for number in self.stream.partitions)
-        LAG.labels(REQUESTS[self.job_class].name, group_of(self.job_class)).set(ours)
-        return ours
+        assigned = sum(lag.get(number, 0) for number in self.stream.partitions)
+        LAG.labels(REQUESTS[self.job_class].name, group_of(self.job_class)).set(assigned)
+        return assigned
 
     def _observe(self, lag: int | None) -> Observation:
         now_s = self.clock.monotonic_s()
@@ -109,19 +104,19 @@ class Clockwork:
         return Observation(
             at_s=now_s,
             lag=lag,
-            received_count=self.arrivals.received_count,
+            received_count=self.record_handler.received_count,
             dispatched_count=self.dispatcher.dispatched_count,
             acknowledged_count=self.acks.acknowledged_count,
             committed_offsets=self.stream.committed_offsets,
-            held_count=self.queues.item_count + self.queues.unchecked_count,
+            buffered_count=self.queues.item_count + self.queues.reserved_count,
             has_credit=any(self.ledger.best(pool, now_s=now_s) for pool in pools),
             open_count=self.acks.open_count,
             is_full=self.queues.is_full,
             rebalance_count=self.stream.rebalance_count,
         )
 
-    def _measure(self) -> None:
+    def _update_metrics(self) -> None:
         for pool, count in self.queues.waiting().items():
-            metrics.HELD_ITEMS.labels(pool).set(count)
-        metrics.HELD_BYTES.set(self.queues.byte_count)
+            metrics.BUFFERED_ITEMS.labels(pool).set(count)
+        metrics.BUFFERED_BYTES.set(self.queues.byte_count)
         metrics.OPEN_EVENTS.set(self.acks.open_count)

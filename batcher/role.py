@@ -1,4 +1,4 @@
-"""The batcher as a whole: one event loop, and its ways to begin and end."""
+"""The batcher's life cycle on one event loop: start, run, shut down."""
 
 import asyncio
 import threading
@@ -9,176 +9,175 @@ from typing import Any
 
 from batcher.inbound.unreadable_records import send_unreadable
 from batcher.settings import BatcherSettings
-from batcher.startup import ends_first
+from batcher.startup import completes_before_stop
 from batcher.watchdog import Watchdog
-from batcher.wiring import Surroundings, assemble
+from batcher.wiring import BatcherDeps, build_components
 from core.errors import MillraceError
-from core.futures import in_daemon
-from core.role_life import say_ready
-from topics.clients.admin import LogAdmin
-from topics.clients.offsets import Partition
+from core.futures import run_in_daemon_thread
+from core.role_lifecycle import report_ready
+from topics.clients.admin import TopicAdmin
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
-from topics.errors import LogUnavailableError
-from topics.records.received import Received
+from topics.errors import KafkaUnavailableError
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 
 _START_THREAD = "batcher-start"
 _STOP_POLL_S = 0.1
 
 
-class FaustEndedError(MillraceError):
-    """Faust has stopped by itself."""
+class FaustStoppedError(MillraceError):
+    """Faust stopped by itself; the batcher must be restarted."""
 
     code = "faust_ended"
 
 
-async def run_batcher(
-    settings: BatcherSettings, surroundings: Surroundings, stop: threading.Event
-) -> None:
-    """Batch until `stop`. Raises MillraceError when the process should end and start again.
+async def run_batcher(settings: BatcherSettings, deps: BatcherDeps, stop: threading.Event) -> None:
+    """Batch until `stop`. Raises MillraceError when the process must be restarted.
 
-    1. Wait for the broker. 2. Read control to its end. 3. Join the group. 4. Work.
-    5. Stop taking, acknowledge what is sent, leave the group.
+    1. Wait for the broker. 2. Read job controls to their end. 3. Join the group. 4. Run.
+    5. Stop reading, wait for acknowledgements, leave the group.
     """
-    admin = LogAdmin(surroundings.kafka)
-    waiting = in_daemon(
+    admin = TopicAdmin(deps.kafka)
+    broker_ready = run_in_daemon_thread(
         partial(admin.wait_for_broker, settings.start_timeout_s), name=_START_THREAD
     )
-    if not await ends_first(waiting, stop):
+    if not await completes_before_stop(broker_ready, stop):
         return
-    batcher = Batcher(settings, surroundings, admin)
+    batcher = Batcher(settings, deps, admin)
     try:
-        if await ends_first(batcher.start(), stop):
-            await batcher.work(stop)
+        if await completes_before_stop(batcher.start(), stop):
+            await batcher.run(stop)
     finally:
-        await batcher.leave()
+        await batcher.shut_down()
 
 
 class Batcher:
-    """One running batcher, the owner of its parts; built and used on one event loop."""
+    """One running batcher; built and used on one event loop."""
 
-    def __init__(
-        self, settings: BatcherSettings, surroundings: Surroundings, admin: LogAdmin
-    ) -> None:
-        """Build and wire every part; connect to nothing."""
-        self._settings, self._clock = settings, surroundings.clock
+    def __init__(self, settings: BatcherSettings, deps: BatcherDeps, admin: TopicAdmin) -> None:
+        """Build and wire every component without connecting."""
+        self._settings, self._clock = settings, deps.clock
         self._loop = asyncio.get_running_loop()
-        self._failed: asyncio.Future[BaseException] = self._loop.create_future()
+        self._failure: asyncio.Future[BaseException] = self._loop.create_future()
         self._tasks: list[asyncio.Task[None]] = []
-        self._connecting = self._joined = False
-        self._parts = assemble(settings, surroundings, admin, self)
+        self._is_connecting = self._has_joined = False
+        self._components = build_components(settings, deps, admin, self)
 
     async def start(self) -> None:
-        """Read control, follow capacity, join the group. Raises LogUnavailableError."""
-        parts, timeout_s = self._parts, self._settings.start_timeout_s
-        self._connecting = True
-        await in_daemon(partial(self._connect, timeout_s), name=_START_THREAD)
-        self._spawn(parts.time.follow())
-        self._spawn(parts.dispatcher.run(parts.clockwork.publish_news))
-        self._spawn(parts.arrivals.check_redeliveries(self.wake))
-        self._spawn(parts.clockwork.tick())
-        self._joined = True
+        """Read job controls, read capacity, join the group. Raises KafkaUnavailableError."""
+        components, timeout_s = self._components, self._settings.start_timeout_s
+        self._is_connecting = True
+        await run_in_daemon_thread(partial(self._connect, timeout_s), name=_START_THREAD)
+        self._spawn(components.time.run())
+        self._spawn(components.dispatcher.run(components.periodic.publish_new_demand))
+        self._spawn(components.record_handler.check_redeliveries(self.wake))
+        self._spawn(components.periodic.run())
+        self._has_joined = True
         try:
-            # Faust waits for ever when the broker refuses its session timeout.
+            # Faust waits for ever when the broker rejects its session timeout.
             async with asyncio.timeout(timeout_s):
-                await parts.app.start()
+                await components.app.start()
         except TimeoutError:
-            raise LogUnavailableError("no partitions were assigned in time") from None
-        self._spawn(parts.clockwork.watch(Watchdog(self._settings.stall_limit_s)))
-        say_ready()
+            raise KafkaUnavailableError("no partitions were assigned in time") from None
+        self._spawn(components.periodic.run_watchdog(Watchdog(self._settings.stall_limit_s)))
+        report_ready()
 
-    async def work(self, stop: threading.Event) -> None:
-        """Return when `stop` is set. Raises what ended the role otherwise."""
+    async def run(self, stop: threading.Event) -> None:
+        """Return when `stop` is set. Raises the failure that ends the role."""
         while not stop.is_set():
-            done, _ = await asyncio.wait([self._failed], timeout=_STOP_POLL_S)
+            done, _ = await asyncio.wait([self._failure], timeout=_STOP_POLL_S)
             if done:
-                raise self._failed.result()
-            if self._parts.stream.has_ended:
-                raise FaustEndedError
+                raise self._failure.result()
+            if self._components.stream.has_ended:
+                raise FaustStoppedError
 
-    async def leave(self) -> None:
-        """Stop taking, let what is sent be acknowledged and committed, leave; all bounded."""
-        parts = self._parts
-        parts.stream.stopping = True
+    async def shut_down(self) -> None:
+        """Stop reading, wait for acknowledgements and commits, leave the group; all bounded."""
+        components = self._components
+        components.stream.is_stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         half_s = self._settings.stop_timeout_s / 2
         with suppress(MillraceError):
-            parts.clockwork.demand.publish({})  # credit goes to others at once
-            await asyncio.to_thread(parts.producer.flush, half_s)
+            components.periodic.demand.publish({})  # replicas grant the credit to others at once
+            await asyncio.to_thread(components.producer.flush, half_s)
         await asyncio.sleep(0)  # the last acknowledgements are settled on this loop
-        if self._joined:
+        if self._has_joined:
             with suppress(TimeoutError):
                 async with asyncio.timeout(half_s):
-                    await parts.app.consumer.commit()
-                    await parts.app.stop()
-        if not self._connecting:  # else they are in use, in a thread that was left behind
-            await asyncio.to_thread(parts.close)
+                    await components.app.consumer.commit()
+                    await components.app.stop()
+        if not self._is_connecting:  # else an abandoned thread still uses the connections
+            await asyncio.to_thread(components.close)
 
-    def take(self, record: Received, event: Any) -> None:
-        """See `StreamOwner`."""
-        parts = self._parts
-        parts.arrivals.take(record, event, report=self._report, settle=parts.sender.settle)
+    def on_record(self, record: ReceivedRecord, event: Any) -> None:
+        """See `StreamListener`."""
+        components = self._components
+        components.record_handler.handle_record(
+            record,
+            event,
+            report_unreadable=self._report_unreadable,
+            settle=components.sender.settle_on_delivery,
+        )
         self.wake()
 
-    async def room(self) -> None:
-        """See `StreamOwner`."""
-        while self._parts.queues.is_full:
-            self._parts.dispatcher.room.clear()
-            await self._parts.dispatcher.room.wait()
+    async def wait_until_ready(self) -> None:
+        """See `StreamListener`."""
+        await self._components.dispatcher.wait_until_not_full()
 
-    def assigned(self, end_offsets: Mapping[Partition, int]) -> None:
-        """See `StreamOwner`."""
-        self._parts.arrivals.assigned(end_offsets)
+    def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
+        """See `StreamListener`."""
+        self._components.record_handler.on_assign(end_offsets)
 
-    def revoked(self, partitions: list[Partition]) -> None:
-        """See `StreamOwner`."""
-        self._parts.arrivals.revoked(partitions)
+    def on_revoke(self, partitions: list[Partition]) -> None:
+        """See `StreamListener`."""
+        self._components.record_handler.on_revoke(partitions)
         self.wake()
 
-    def failed(self, failure: BaseException) -> None:
-        """See `StreamOwner`; the first failure is the one that is told."""
-        if not self._failed.done():
-            self._failed.set_result(failure)
+    def on_failure(self, failure: BaseException) -> None:
+        """See `StreamListener`; only the first failure is raised."""
+        if not self._failure.done():
+            self._failure.set_result(failure)
 
     def wake(self) -> None:
-        """See `parts.Owner`."""
-        self._parts.dispatcher.wake()
+        """See `RoleCallbacks`."""
+        self._components.dispatcher.wake()
 
-    def heard(self, news: list[Capacity]) -> None:
-        """See `parts.Owner`."""
-        self._from_thread(self._take_capacity, news)
+    def on_capacity(self, capacities: list[Capacity]) -> None:
+        """See `RoleCallbacks`."""
+        self._call_from_thread(self._record_capacity, capacities)
 
-    def feed_failed(self, failure: BaseException) -> None:
-        """See `parts.Owner`."""
-        self._from_thread(self.failed, failure)
+    def on_reader_failure(self, failure: BaseException) -> None:
+        """See `RoleCallbacks`."""
+        self._call_from_thread(self.on_failure, failure)
 
     def _connect(self, timeout_s: float) -> None:
         try:
-            self._parts.connect(timeout_s)
+            self._components.connect(timeout_s)
         finally:
-            self._connecting = False
+            self._is_connecting = False
 
-    def _take_capacity(self, news: list[Capacity]) -> None:
+    def _record_capacity(self, capacities: list[Capacity]) -> None:
         now_s = self._clock.monotonic_s()
-        for capacity in news:
-            self._parts.ledger.heard(capacity, now_s=now_s)
+        for capacity in capacities:
+            self._components.ledger.record_capacity(capacity, now_s=now_s)
         self.wake()
 
-    def _report(self, record: Received, on_delivery: OnDelivery) -> int:
-        return send_unreadable(self._parts.producer, record, on_delivery)
+    def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
+        return send_unreadable(self._components.producer, record, on_delivery)
 
-    def _from_thread(self, call: Callable[[Any], None], argument: object) -> None:
+    def _call_from_thread(self, call: Callable[[Any], None], argument: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending
             self._loop.call_soon_threadsafe(call, argument)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` until the end; its failure is the role's."""
+        """Run `work` in a task; its failure ends the role."""
         task = asyncio.create_task(work)
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(self._on_task_done)
         self._tasks.append(task)
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
-            self.failed(failure)
+            self.on_failure(failure)

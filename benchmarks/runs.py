@@ -1,23 +1,23 @@
-"""What a benchmark is given, what it measures, and what it reports."""
+"""Types of a benchmark: its setup, runs and report."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.intervals import Interval
+from benchmarks.statistics.intervals import Interval
 
 
 class VoidRunError(Exception):
-    """A run whose output or processes were not what they had to be: its figures mean nothing."""
+    """A run with wrong output or restarted processes; its figures are discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How much to measure, and where."""
+    """The size of a benchmark and its work folder."""
 
     work: Path  # an empty folder of this benchmark; removed afterwards
-    pairs: int  # that count; one more runs first and is dropped
-    items: int | None  # in place of every benchmark's own count
+    pairs: int  # one more runs first and is dropped
+    items: int | None  # replaces every benchmark's own count
     quick: bool
     note: Callable[[str], None]
 
@@ -42,13 +42,13 @@ class Run:
 
     @property
     def cpu_us(self) -> float:
-        """Microseconds of CPU an item, over all roles."""
+        """CPU microseconds an item, over all roles."""
         return sum(self.cpu_s.values()) / self.items * 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two runs next to each other in time."""
+    """Two consecutive runs, one of each side."""
 
     ours: Run
     peer: Run
@@ -56,7 +56,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. Without a peer there is no ratio."""
+    """One line of the table; the ratio needs a peer."""
 
     metric: str
     unit: str
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one benchmark found; every sample is kept."""
+    """The result of one benchmark with every sample."""
 
     name: str
     rows: list[Row]

@@ -1,4 +1,4 @@
-"""Folders in which stacks keep their data while something is measured."""
+"""Work folders of stacks under measurement."""
 
 import shutil
 import tempfile
@@ -11,11 +11,11 @@ from pathlib import Path
 def work_folder(
     name: str, *, parent: Path | None, keep: bool, note: Callable[[str], None]
 ) -> Iterator[Path]:
-    """Make a folder below `parent`, or where the system has its own, and remove it unless kept."""
+    """Create a folder below `parent` or the system's temporary folder; remove it unless kept."""
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f"millrace-{name}-", dir=parent))
-    work.chmod(0o755)  # the user that Postgres runs as must pass
+    work.chmod(0o755)  # Postgres runs as another user
     try:
         yield work
     finally:

@@ -1,1 +1,1 @@
-"""Proof on one machine: real processes, planned faults, recorded histories, judged promises."""
+"""Fault injection on one machine: real processes, planned faults, recorded histories, checkers."""

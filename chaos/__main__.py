@@ -1,4 +1,4 @@
-"""`python -m chaos`: break a real installation on purpose, and judge what it promised."""
+"""`python -m chaos`: inject faults into a running installation and check its promises."""
 
 import logging
 import os
@@ -9,54 +9,61 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.machine import describe
-from chaos.asking import parse, wanted
-from chaos.interrupts import end_by_exceptions
-from chaos.leftovers import sweep
-from chaos.reporting import broken_lines, table
-from chaos.runs import Run, run_scene
-from chaos.scenes import SCENES
-from cli.stack.services.outside_services import named_services
+from chaos.arguments import is_selected, parse
+from chaos.installations.stale_folders import remove_stale_folders
+from chaos.reports.report import table, violation_lines
+from chaos.runs import Run, run_suite
+from chaos.signals import raise_on_signals
+from chaos.suites import SUITES
+from cli.stack.services.external_services import external_service_variables
 from topics.settings import CLIENT_LOG
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 1 when a promise was broken or not tried, 2 when nothing can run."""
-    asked = parse(arguments)
-    if named := named_services(os.environ):
-        sys.stderr.write(f"unset {named}: drills need services that they may break\n")
+    """Run the selected drills; return 1 for a broken or untested promise, 2 when none can run."""
+    options = parse(arguments)
+    if named := external_service_variables(os.environ):
+        sys.stderr.write(
+            f"unset {named}: drills run on services of their own, which they may break\n"
+        )
         return 2
-    chosen = [
-        (scene, parts)
-        for scene in SCENES
-        if (parts := [part for part in scene.parts if wanted(part, asked)])
+    selected = [
+        (suite, drills)
+        for suite in SUITES
+        if (drills := [drill for drill in suite.drills if is_selected(drill, options)])
     ]
-    if not chosen:
-        sys.stderr.write("no drill named by --part tries what --promise names; see --help\n")
+    if not selected:
+        sys.stderr.write(
+            "no drill named by --part tests a promise named by --promise; see --help\n"
+        )
         return 2
-    end_by_exceptions()
-    CLIENT_LOG.setLevel(logging.CRITICAL)  # brokers die here all the time
-    note = notes(time.monotonic())
-    sweep(asked.work or Path(tempfile.gettempdir()), note)
-    note(f"seed {asked.seed}: repeat the plans with --seed {asked.seed}")
-    facts = describe() | {"seed": asked.seed, "command": " ".join(["python -m chaos", *arguments])}
-    run = Run(asked, note, facts=facts)
-    for scene, parts in chosen:
-        run_scene(run, scene, parts)
+    raise_on_signals()
+    CLIENT_LOG.setLevel(logging.CRITICAL)  # drills kill brokers: connection errors are expected
+    note = progress_printer(time.monotonic())
+    remove_stale_folders(options.work or Path(tempfile.gettempdir()), note)
+    note(f"seed {options.seed}: repeat the plans with --seed {options.seed}")
+    facts = describe() | {
+        "seed": options.seed,
+        "command": " ".join(["python -m chaos", *arguments]),
+    }
+    run = Run(options, note, facts=facts)
+    for suite, drills in selected:
+        run_suite(run, suite, drills)
     sys.stdout.write(table(run.measures) + "\n")
     for reason in run.untried:
         sys.stdout.write(f"\nnot tried: {reason}\n")
-    broken = broken_lines(run.measures)
-    for line in broken:
+    violations = violation_lines(run.measures)
+    for line in violations:
         note(line)
-    note(f"all numbers are in {asked.json}")
-    return 1 if broken or run.untried else 0
+    note(f"all numbers are in {options.json}")
+    return 1 if violations or run.untried else 0
 
 
-def notes(began_s: float) -> Callable[[str], None]:
-    """Return what tells the reader how far a run is."""
+def progress_printer(started_s: float) -> Callable[[str], None]:
+    """Return a function that prints a line with the seconds since `started_s`."""
 
     def note(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began_s:7.1f} s  {text}\n")
+        sys.stderr.write(f"{time.monotonic() - started_s:7.1f} s  {text}\n")
         sys.stderr.flush()
 
     return note

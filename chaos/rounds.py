@@ -1,8 +1,8 @@
-"""One round of a drill: run it, judge the lives of its jobs, and lose nothing of what went wrong.
+"""One round of a drill: run it, check its jobs' lifecycle, and collect every measure.
 
-A drill that breaks off may have met the very fault that it looks for, so its round counts as
-failed for each promise of the drill. So does one in which a thread died: it may have been the
-only one that looked.
+A drill that aborts may have met the defect that it tests for. Its round therefore counts as failed
+for each promise of the drill, as does a round in which a thread died: that thread may have been the
+only observer.
 """
 
 import threading
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chaos.failures import DrillError
-from chaos.measures import OTHERS, Measure
-from chaos.reporting import BROKEN_OFF
+from chaos.errors import DrillError
+from chaos.reports.measures import OTHER_DRILLS, Measure
+from chaos.reports.report import ABORTED_ROUNDS
 
-Judge = Callable[[], Iterable[Measure]]
+Check = Callable[[], Iterable[Measure]]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Which drill runs, what it is to prove, and how to run it again."""
+    """A drill's name, the promises that it tests, its seed, and the command that repeats it."""
 
     part: str
     promises: frozenset[str]
@@ -30,49 +30,48 @@ class Round:
     rerun: str
 
 
-def run_round(one: Round, drill: Judge, lives: Judge) -> list[Measure]:
-    """Return what a drill and the lives of its jobs come to, whatever happens on the way."""
+def run_round(current: Round, drill: Check, lifecycle: Check) -> list[Measure]:
+    """Return the measures of a drill and of its jobs' lifecycle, also when either aborts."""
     reasons: list[str] = []
-    with _deaths_of_threads(reasons):
-        found = _tried(drill, reasons)
-        also = _tried(lives, reasons)
-    # What happens to pass by in a drill for other promises is judged, and need not happen.
-    found += [measure for measure in also if measure.was_tried or measure.promise in one.promises]
-    for promise in sorted(one.promises - {measure.promise for measure in found}):
-        reasons.append(f"nothing was measured of {promise}")
-    broken = [
-        Measure(
-            promise=promise,
-            what=BROKEN_OFF,
-            value=int(bool(reasons)),
-            evidence="; ".join(reasons[:5]),
-        )
-        for promise in sorted(one.promises)
+    with _thread_failures(reasons):
+        found = _collect(drill, reasons)
+        observed = _collect(lifecycle, reasons)
+    # A promise that the drill does not test is checked where there is evidence, and needs none.
+    found += [
+        measure
+        for measure in observed
+        if measure.has_evidence or measure.promise in current.promises
     ]
-    return _stamped(one, found + broken)
+    for promise in sorted(current.promises - {measure.promise for measure in found}):
+        reasons.append(f"nothing was measured of {promise}")
+    aborted = [
+        Measure(promise, ABORTED_ROUNDS, int(bool(reasons)), evidence="; ".join(reasons[:5]))
+        for promise in sorted(current.promises)
+    ]
+    return _labelled(current, found + aborted)
 
 
-def _tried(judge: Judge, reasons: list[str]) -> list[Measure]:
-    """Return what a judge finds, and what it had found before it broke off."""
+def _collect(check: Check, reasons: list[str]) -> list[Measure]:
+    """Return the measures of a check, up to the point where it aborts."""
     found: list[Measure] = []
     try:
-        for measure in judge():
+        for measure in check():
             found.append(measure)
     except DrillError as failure:
         reasons.append(str(failure))
-    except Exception as failure:  # noqa: BLE001  an answer that nobody expected is a finding, too
-        reasons.append(told(failure))
+    except Exception as failure:  # noqa: BLE001  an unexpected error is a finding, too
+        reasons.append(describe_error(failure))
     return found
 
 
 @contextmanager
-def _deaths_of_threads(reasons: list[str]) -> Iterator[None]:
-    """Collect what ends threads in a block."""
+def _thread_failures(reasons: list[str]) -> Iterator[None]:
+    """Append a reason for each thread that dies in the block."""
     before = threading.excepthook
 
     def note(death: threading.ExceptHookArgs) -> None:
         name = death.thread.name if death.thread else "a thread"
-        reasons.append(f"{name} died: {told(death.exc_value or death.exc_type())}")
+        reasons.append(f"{name} died: {describe_error(death.exc_value or death.exc_type())}")
 
     threading.excepthook = note
     try:
@@ -81,20 +80,20 @@ def _deaths_of_threads(reasons: list[str]) -> Iterator[None]:
         threading.excepthook = before
 
 
-def told(failure: BaseException) -> str:
-    """Return what failed, and where."""
-    places = traceback.extract_tb(failure.__traceback__)[-3:]
-    where = " > ".join(f"{place.name}:{place.lineno}" for place in places)
+def describe_error(failure: BaseException) -> str:
+    """Return an error with the innermost places of its traceback."""
+    frames = traceback.extract_tb(failure.__traceback__)[-3:]
+    where = " > ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
     return f"{type(failure).__name__} {failure} at {where}"
 
 
-def _stamped(one: Round, found: Sequence[Measure]) -> list[Measure]:
+def _labelled(current: Round, found: Sequence[Measure]) -> list[Measure]:
     return [
         msgspec.structs.replace(
             measure,
-            part=one.part if measure.promise in one.promises else OTHERS,
-            seed=one.seed,
-            rerun=one.rerun,
+            part=current.part if measure.promise in current.promises else OTHER_DRILLS,
+            seed=current.seed,
+            rerun=current.rerun,
         )
         for measure in found
     ]

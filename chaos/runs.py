@@ -1,4 +1,4 @@
-"""Runs: the rounds of every drill that was asked for, each scene on an installation of its own."""
+"""A run: the rounds of every selected drill, each suite on an installation of its own."""
 
 import argparse
 import contextlib
@@ -9,143 +9,149 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.work_folders import work_folder
-from chaos.asking import SEEDS, rerun, skew_s, trials_of
-from chaos.drills.lives import Lives
-from chaos.drills.setting import Setting
-from chaos.evidence import install_triggers
-from chaos.failures import DrillError
-from chaos.histories import Recorder
-from chaos.installation import Installation, installed
-from chaos.leftovers import claim
-from chaos.measures import Measure, summarise
-from chaos.reporting import write_json
-from chaos.rounds import Round, run_round, told
-from chaos.scenes import Part, Scene
-from chaos.upstream import RecordingUpstream, recording_upstream
+from chaos.arguments import SEEDS, rerun_command, round_count, skew_s
+from chaos.clients.history import Recorder
+from chaos.drills.context import DrillContext
+from chaos.errors import DrillError
+from chaos.installations.installation import Installation, run_installation
+from chaos.installations.recording_upstream import RecordingUpstream, recording_upstream
+from chaos.installations.stale_folders import claim_folder
+from chaos.observations.triggers import install_triggers
+from chaos.reports.measures import Measure, summarise
+from chaos.reports.report import write_json
+from chaos.rounds import Round, describe_error, run_round
+from chaos.suites import DrillSpec, Suite
+from chaos.verification.lifecycle import LifecycleChecker
 
 FURTHER_TRIALS_S = 38 * 60.0
-"""What is left of an hour then is enough for the first trials of all that has not been tried."""
+"""Later than this no drill starts a second round, which leaves the rest of an hour for first
+rounds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was asked for, and what was found so far."""
+    """The options of a run and the measures so far."""
 
-    asked: argparse.Namespace
+    options: argparse.Namespace
     note: Callable[[str], None]
     measures: list[Measure] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
     facts: Mapping[str, object] = field(default_factory=dict)  # of the machine and the command
-    began_s: float = field(default_factory=time.monotonic)
+    started_s: float = field(default_factory=time.monotonic)
 
-    def trials(self, part: Part) -> int:
-        """Return how often a part runs."""
-        return trials_of(part, self.asked)
+    def rounds(self, drill: DrillSpec) -> int:
+        """Return how many rounds of a drill to run."""
+        return round_count(drill, self.options)
 
     def is_late(self) -> bool:
-        """Whether no part may begin a second trial any more; each has its first in any case."""
-        return time.monotonic() - self.began_s > FURTHER_TRIALS_S
+        """Return whether drills start no further round; every first round runs in any case."""
+        return time.monotonic() - self.started_s > FURTHER_TRIALS_S
 
-    def give_up(self, what: str, reason: object) -> None:
-        """Remember what could not be tried."""
+    def record_untried(self, what: str, reason: object) -> None:
+        """Record a drill or measure that could not be tested."""
         self.untried.append(f"{what}: {reason}")
         self.note(f"NOT TRIED {self.untried[-1]}")
 
-    def add(self, found: Sequence[Measure]) -> None:
-        """Add what a round found; what looked at nothing was not tried."""
+    def add_measures(self, found: Sequence[Measure]) -> None:
+        """Add the measures of a round; one without evidence counts as untested."""
         for measure in found:
-            if not measure.was_tried:
+            if not measure.has_evidence:
                 what = f"{measure.promise} {measure.what} in {measure.part}, seed {measure.seed}"
-                self.give_up(what, f"there was nothing to look at; {measure.rerun}")
-        tried = [measure for measure in found if measure.was_tried]
+                self.record_untried(what, f"there was no evidence; {measure.rerun}")
+        tried = [measure for measure in found if measure.has_evidence]
         self.measures.extend(tried)
-        _show(tried, self.note)
+        _print_measures(tried, self.note)
 
     def write(self) -> None:
-        """Write all that was found so far, for whoever ends the run before its end."""
+        """Write the report so far, so that an interrupted run keeps its measures."""
         facts = {
             **self.facts,
-            "seconds": round(time.monotonic() - self.began_s),
+            "seconds": round(time.monotonic() - self.started_s),
             "untried": self.untried,
         }
-        write_json(self.asked.json, facts, self.measures)
+        write_json(self.options.json, facts, self.measures)
 
 
-def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
-    """Run the trials of a scene on one installation; what it finds is added as it is found.
+def run_suite(run: Run, suite: Suite, drills: Sequence[DrillSpec]) -> None:
+    """Run the drills of a suite on one installation and add their measures to the run.
 
-    Whatever breaks it off is told as not tried, and the scenes that follow are still run.
+    An error ends this suite only and is reported as untested.
     """
-    name, asked = f"chaos-{scene.name}", run.asked
-    with work_folder(name, parent=asked.work, keep=asked.keep, note=run.note) as work:
-        if not asked.keep:
-            claim(work)
+    name, options = f"chaos-{suite.name}", run.options
+    with work_folder(name, parent=options.work, keep=options.keep, note=run.note) as work:
+        if not options.keep:
+            claim_folder(work)
         try:
-            _run_parts(run, scene, parts, work)
+            _run_drills(run, suite, drills, work)
         except DrillError as failure:
-            run.give_up(scene.name, failure)
-        except Exception as failure:  # noqa: BLE001  the other scenes can still tell something
-            run.give_up(scene.name, told(failure))
+            run.record_untried(suite.name, failure)
+        except Exception as failure:  # noqa: BLE001  the other suites can still run
+            run.record_untried(suite.name, describe_error(failure))
         finally:
-            _keep_histories(work, asked.json.parent / "chaos" / scene.name)
+            _keep_histories(work, options.json.parent / "chaos" / suite.name)
             run.write()
 
 
-def _run_parts(run: Run, scene: Scene, parts: Sequence[Part], work: Path) -> None:
+def _run_drills(run: Run, suite: Suite, drills: Sequence[DrillSpec], work: Path) -> None:
     with contextlib.ExitStack() as stack:
-        upstream = stack.enter_context(recording_upstream()) if scene.records else None
-        shape = scene.shape(work, upstream.url if upstream else "", skew_s(run.asked))
-        running = stack.enter_context(installed(shape))
-        run.note(f"{scene.name}: ready")
-        install_triggers(running.engine)
-        lives = Lives(running.engine)
-        for part in parts:
-            for trial in range(run.trials(part)):
-                if trial and run.is_late():
-                    run.note(f"{part.name}: no further trial, the time is up")
+        upstream = stack.enter_context(recording_upstream()) if suite.records_executions else None
+        spec = suite.build_spec(work, upstream.url if upstream else "", skew_s(run.options))
+        installation = stack.enter_context(run_installation(spec))
+        run.note(f"{suite.name}: ready")
+        install_triggers(installation.engine)
+        lifecycle = LifecycleChecker(installation.engine)
+        for drill in drills:
+            for number in range(run.rounds(drill)):
+                if number and run.is_late():
+                    run.note(f"{drill.name}: no further round, the time is up")
                     break
-                run.note(f"{scene.name} {part.name} {trial + 1} of {run.trials(part)}")
-                _run_trial(run, running, upstream, part, trial, lives)
+                run.note(f"{suite.name} {drill.name} {number + 1} of {run.rounds(drill)}")
+                _run_round(run, installation, upstream, drill, number, lifecycle)
 
 
-def _run_trial(
+def _run_round(
     run: Run,
-    running: Installation,
+    installation: Installation,
     upstream: RecordingUpstream | None,
-    part: Part,
-    trial: int,
-    lives: Lives,
+    drill: DrillSpec,
+    number: int,
+    lifecycle: LifecycleChecker,
 ) -> None:
-    """Run one trial, whose seed follows from the run's."""
-    work = running.shape.data
-    seed = (run.asked.seed + trial) % SEEDS
-    recorder = Recorder(work / "histories" / f"{part.name}-{trial}.jsonl")
-    setting = Setting(
-        running=running,
+    """Run one round of a drill, whose seed is the run's plus the number of the round."""
+    work = installation.spec.data
+    seed = (run.options.seed + number) % SEEDS
+    recorder = Recorder(work / "histories" / f"{drill.name}-{number}.jsonl")
+    context = DrillContext(
+        installation=installation,
         recorder=recorder,
         seed=seed,
-        long=run.asked.long,
+        long=run.options.long,
         work=work,
         note=run.note,
         upstream=upstream,
     )
-    one = Round(part.name, part.promises, seed, rerun(part, seed, run.asked))
+    command = rerun_command(drill, seed, run.options)
+    current = Round(drill.name, drill.promises, seed, command)
     try:
-        run.add(run_round(one, lambda: part.drill(setting), lambda: lives.judge(recorder.so_far())))
+        measures = run_round(
+            current, lambda: drill.run(context), lambda: lifecycle.check(recorder.operations())
+        )
+        run.add_measures(measures)
         run.write()
     finally:
         recorder.close()
 
 
-def _show(measures: Sequence[Measure], note: Callable[[str], None]) -> None:
+def _print_measures(measures: Sequence[Measure], note: Callable[[str], None]) -> None:
     for found in summarise(measures):
-        missed = "missed" if found.relation == "goal" else "BROKEN"
-        mark = missed if found.failures else "ok    "
-        note(f"  {mark} {found.promise} {found.what}: {found.worst:g}, looked at {found.size}")
+        no_target = "missed" if found.relation == "goal" else "BROKEN"
+        mark = no_target if found.failures else "ok    "
+        note(f"  {mark} {found.promise} {found.what}: {found.worst:g}, {found.size} checked")
 
 
 def _keep_histories(work: Path, kept: Path) -> None:
-    """Lay the histories beside the report."""
+    """Copy the histories to a folder next to the report."""
     shutil.rmtree(kept, ignore_errors=True)
     if (work / "histories").exists():
         shutil.copytree(work / "histories", kept)

@@ -1,6 +1,6 @@
-"""How a command ends: every expected failure becomes one line on stderr and one exit code.
+"""Maps every expected failure to one line on stderr and an exit code.
 
-This is the only place that knows exit codes; scripts rely on them.
+Exit codes are defined only here; scripts rely on them.
 """
 
 import sys
@@ -14,23 +14,23 @@ import sqlalchemy.exc
 import typer
 from typer.core import TyperGroup
 
-from cli.streams import flush_stdout, say_last
+from cli.standard_streams import flush_stdout, write_last_line
 from core.errors import Disposition, MillraceError
-from storage.postgres.engines import DATABASE_AWAY, drivers_words
+from storage.postgres.engines import DATABASE_UNAVAILABLE, driver_message
 
 if TYPE_CHECKING:
     import openai
 
 
 class ExitCode(IntEnum):
-    """What a command's exit code means."""
+    """The exit codes of `millrace`."""
 
     OK = 0
     FAILED = 1
     USAGE = 2
     NOT_FOUND = 3
     AUTH = 4
-    CONFLICT = 5  # of states, or with a quota
+    CONFLICT = 5  # the state of the resource, or a quota, forbids the operation
     ITEMS_FAILED = 6  # the job completed, some of its items did not succeed
     JOB_FAILED = 7  # the job failed, expired or was cancelled
     TIMEOUT = 124
@@ -53,7 +53,7 @@ class CommandError(MillraceError):
 
 
 class NotFoundError(CommandError):
-    """There is no such thing."""
+    """The resource does not exist."""
 
     exit_code = ExitCode.NOT_FOUND
 
@@ -64,21 +64,21 @@ class KeyMissingError(CommandError):
     exit_code = ExitCode.AUTH
 
 
-class JobNotEndedError(CommandError):
+class JobStillRunningError(CommandError):
     """The job has not ended yet."""
 
     exit_code = ExitCode.CONFLICT
 
 
-class WaitedTooLongError(CommandError):
-    """The time given by --timeout is over; the job goes on."""
+class WaitTimeoutError(CommandError):
+    """The wait timed out (--timeout); the job continues."""
 
     exit_code = ExitCode.TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the user is told, and the code that scripts read."""
+class CommandFailure:
+    """The exit code and the message of an expected failure."""
 
     exit_code: ExitCode
     message: str
@@ -93,19 +93,20 @@ _BY_STATUS = {
     504: ExitCode.TIMEOUT,
 }
 
-_NOT_OF_THIS_SCHEMA = frozenset({"42P01", "42703"})  # no such table, no such column
-_OUT_OF_TIME = frozenset({"57014", "55P03", "25P03", "25P04"})  # of a statement, lock, transaction
-_GOING_AWAY = ("08", "57P")  # classes of a connection that is lost, and of a server that stops
+# SQLSTATE codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_UNDEFINED_TABLE_OR_COLUMN = frozenset({"42P01", "42703"})
+_TIMEOUTS = frozenset({"57014", "55P03", "25P03", "25P04"})  # statement, lock, transaction
+_UNAVAILABLE = ("08", "57P")  # classes: connection lost, server starting or stopping
 
 _BY_CODE = {
     "batch_ended": ExitCode.CONFLICT,
     "batch_not_open": ExitCode.CONFLICT,
     "batch_sealed": ExitCode.CONFLICT,
-    "deadline_exceeded": ExitCode.TIMEOUT,  # said in the middle of a stream, too
-    "file_not_found": ExitCode.NOT_FOUND,  # 400 where it is the input of a job
+    "deadline_exceeded": ExitCode.TIMEOUT,  # also an event of a stream
+    "file_not_found": ExitCode.NOT_FOUND,  # has status 400 as the input of a job
     "invalid_settings": ExitCode.USAGE,
     "job_ended": ExitCode.CONFLICT,
-    "queue_timeout": ExitCode.TIMEOUT,  # said in the middle of a stream, too
+    "queue_timeout": ExitCode.TIMEOUT,  # also an event of a stream
     "model_differs": ExitCode.CONFLICT,
     "model_refused": ExitCode.USAGE,
     "settings_refused": ExitCode.USAGE,
@@ -115,28 +116,28 @@ _BY_CODE = {
     "webhook_endpoint_disabled": ExitCode.CONFLICT,
     "zero_retention": ExitCode.CONFLICT,
 }
-"""By the code of an error, ours or the server's: it says more than the status does."""
+"""Exit codes by error code, local or of the server; they take precedence over the status."""
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands whose expected failures end as `exit_codes` says."""
+    """A Typer group that reports expected failures through `exit_codes`."""
 
-    def make_context(self, *given: Any, **extra: Any) -> Any:
-        """Read the command line; --help writes here."""
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Parse the command line. `--help` writes its output here."""
         with exit_codes():
-            return super().make_context(*given, **extra)
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the command."""
         with exit_codes():
             return super().invoke(ctx)
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn an expected failure of the block into its line and exit code; let others pass.
+    """Report an expected failure of the block on stderr and exit with its code.
 
-    Output that cannot be written is such a failure, also at the end of the block.
+    A failure to write stdout, also when it is flushed after the block, is expected. Defects pass.
     """
     try:
         try:
@@ -145,89 +146,91 @@ def exit_codes() -> Iterator[None]:
             flush_stdout()
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except Exception as failure:
-        verdict = verdict_on(failure)
-        if verdict is None:
+    except Exception as error:
+        failure = describe_failure(error)
+        if failure is None:
             raise
-        say_last(f"millrace: {verdict.message}")
-        raise typer.Exit(verdict.exit_code) from None
+        write_last_line(f"millrace: {failure.message}")
+        raise typer.Exit(failure.exit_code) from None
 
 
-def verdict_on(failure: Exception) -> Verdict | None:
-    """Return how an expected failure ends, or None for a defect of ours."""
-    if isinstance(failure, CommandError):
-        return Verdict(failure.exit_code, str(failure))
-    if isinstance(failure, MillraceError):
-        facts = ", ".join(f"{name} {value}" for name, value in failure.facts.items())
-        message = f"{failure} ({facts})" if facts else str(failure)
-        return Verdict(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
-    if isinstance(failure, DATABASE_AWAY):
-        return Verdict(ExitCode.FAILED, _told_of_postgres(failure))
-    if isinstance(failure, sqlalchemy.exc.ProgrammingError):
-        return Verdict(ExitCode.FAILED, _told_of_schema(failure))
-    if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
-        where = f"{failure.filename}: " if failure.filename else ""
-        return Verdict(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
-    if isinstance(failure, UnicodeEncodeError) and failure.reason == "surrogates not allowed":
-        return Verdict(ExitCode.USAGE, "An argument holds bytes that are not UTF-8.")
-    return _verdict_on_call(failure)
+def describe_failure(error: Exception) -> CommandFailure | None:
+    """Return the exit code and message of an expected failure, None for a defect."""
+    if isinstance(error, CommandError):
+        return CommandFailure(error.exit_code, str(error))
+    if isinstance(error, MillraceError):
+        facts = ", ".join(f"{name} {value}" for name, value in error.facts.items())
+        message = f"{error} ({facts})" if facts else str(error)
+        return CommandFailure(_BY_CODE.get(error.code, ExitCode.FAILED), message)
+    if isinstance(error, DATABASE_UNAVAILABLE):
+        return CommandFailure(ExitCode.FAILED, _postgres_message(error))
+    if isinstance(error, sqlalchemy.exc.ProgrammingError):
+        return CommandFailure(ExitCode.FAILED, _statement_message(error))
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        filename = f"{error.filename}: " if error.filename else ""
+        return CommandFailure(ExitCode.FAILED, f"{filename}{error.strerror or error}")
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return CommandFailure(ExitCode.USAGE, "An argument contains bytes that are not UTF-8.")
+    return _describe_api_failure(error)
 
 
-def _told_of_postgres(failure: Exception) -> str:
-    """Tell a server that is away from one that answered, and that from one out of time."""
-    state = str(getattr(getattr(failure, "orig", None) or failure, "sqlstate", None) or "")
-    if state in _OUT_OF_TIME:
-        what = "took too long"
-    elif state and not state.startswith(_GOING_AWAY):
-        what = "refuses"
+def _postgres_message(error: Exception) -> str:
+    """Distinguish an unavailable server, a timeout and a refused operation by SQLSTATE."""
+    state = str(getattr(getattr(error, "orig", None) or error, "sqlstate", None) or "")
+    if state in _TIMEOUTS:
+        problem = "took too long"
+    elif state and not state.startswith(_UNAVAILABLE):
+        problem = "refuses"
     else:
-        what = "does not answer"
-    return f"Postgres {what}: {drivers_words(failure)}"
+        problem = "does not answer"
+    return f"Postgres {problem}: {driver_message(error)}"
 
 
-def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:
-    if getattr(failure.orig, "sqlstate", None) in _NOT_OF_THIS_SCHEMA:
+def _statement_message(error: sqlalchemy.exc.ProgrammingError) -> str:
+    if getattr(error.orig, "sqlstate", None) in _UNDEFINED_TABLE_OR_COLUMN:
         return (
-            "The database does not hold the schema of this release: run `python -P -m migrations`."
+            "The database does not have the schema of this release: run `python -P -m migrations`."
         )
-    return f"Postgres refuses: {drivers_words(failure)}"
+    return f"Postgres refuses: {driver_message(error)}"
 
 
-def _verdict_on_call(failure: Exception) -> Verdict | None:
+def _describe_api_failure(error: Exception) -> CommandFailure | None:
     if "openai" not in sys.modules:
-        return None  # no call was made; importing the client would cost a second
+        return None  # no call was made, and importing the client takes a second
 
     import httpx2
     import openai
 
-    if isinstance(failure, openai.APITimeoutError):
-        return Verdict(ExitCode.TIMEOUT, f"{_origin(failure)} did not answer in time.")
-    if isinstance(failure, openai.APIConnectionError):
-        return Verdict(
-            ExitCode.FAILED,
-            f"Cannot reach {_origin(failure)}. Is it up? --url or MILLRACE_URL says where.",
-        )
-    if isinstance(failure, openai.APIStatusError):
-        by_status = _BY_STATUS.get(failure.status_code, ExitCode.FAILED)
-        # Some other server's code may be anything.
-        return Verdict(_BY_CODE.get(str(failure.code), by_status), _told_by(failure))
-    if isinstance(failure, openai.APIError):  # an event of a stream
-        code = _BY_CODE.get(str(failure.code), ExitCode.FAILED)
-        return Verdict(code, f"{failure.message} ({failure.code})")
-    if isinstance(failure, openai.OpenAIError | httpx2.HTTPError | httpx2.InvalidURL):
-        return Verdict(ExitCode.FAILED, f"The call failed: {failure}")
+    if isinstance(error, openai.APITimeoutError):
+        return CommandFailure(ExitCode.TIMEOUT, f"{_origin(error)} did not answer in time.")
+    if isinstance(error, openai.APIConnectionError):
+        return CommandFailure(ExitCode.FAILED, unreachable_message(_origin(error)))
+    if isinstance(error, openai.APIStatusError):
+        by_status = _BY_STATUS.get(error.status_code, ExitCode.FAILED)
+        # `code` may have any type when the response is not of this API.
+        return CommandFailure(_BY_CODE.get(str(error.code), by_status), _response_message(error))
+    if isinstance(error, openai.APIError):  # an error event of a stream
+        code = _BY_CODE.get(str(error.code), ExitCode.FAILED)
+        return CommandFailure(code, f"{error.message} ({error.code})")
+    if isinstance(error, openai.OpenAIError | httpx2.HTTPError | httpx2.InvalidURL):
+        return CommandFailure(ExitCode.FAILED, f"The call failed: {error}")
     return None
 
 
-def _origin(failure: "openai.APIError") -> str:
-    url = failure.request.url
+def unreachable_message(origin: str) -> str:
+    """Return the message for a server that accepts no connection."""
+    return f"Cannot reach {origin}. Check that it runs, and --url or MILLRACE_URL."
+
+
+def _origin(error: "openai.APIError") -> str:
+    url = error.request.url
     return f"{url.scheme}://{url.netloc.decode()}"
 
 
-def _told_by(failure: "openai.APIStatusError") -> str:
-    """Return the server's own words, what they are about, and the id that an operator looks up."""
-    body = failure.body if isinstance(failure.body, dict) else {}
-    message = str(body.get("message") or f"HTTP {failure.status_code}").rstrip()
+def _response_message(error: "openai.APIStatusError") -> str:
+    """Return the server's message with the parameter and the request id that it names."""
+    body = error.body if isinstance(error.body, dict) else {}
+    message = str(body.get("message") or f"HTTP {error.status_code}").rstrip()
     if body.get("param"):
         message = f"{body['param']}: {message}"
-    return f"{message} (request {failure.request_id})" if failure.request_id else message
+    return f"{message} (request {error.request_id})" if error.request_id else message

@@ -1,27 +1,27 @@
-"""The `millrace` command: one verb a module; data on stdout, notes on stderr."""
+"""The `millrace` command. Commands write data to stdout and notes to stderr."""
 
 import typer
 
-from cli.admin.audit_log import app as audit_log
-from cli.admin.keys import app as keys
-from cli.admin.models import app as models
-from cli.admin.rebuild import rebuild_jobs
-from cli.admin.recover import recover_jobs
-from cli.admin.tenants import app as tenants
-from cli.admin.topics import app as topics
-from cli.admin.webhooks import app as webhooks
-from cli.batch.batch import app as batch
-from cli.batch.batch_controls import append, pause, resume, seal, update
-from cli.batch.batch_views import audit, items, stream
-from cli.batch.dlq import app as dlq
-from cli.batch.jobs import app as jobs
-from cli.chat.chat import chat
-from cli.demo.demo import demo
+from cli.admin.audit_commands import app as audit_log
+from cli.admin.key_commands import app as keys
+from cli.admin.model_commands import app as models
+from cli.admin.rebuild_command import rebuild_jobs
+from cli.admin.recover_command import recover_jobs
+from cli.admin.tenant_commands import app as tenants
+from cli.admin.topic_commands import app as topics
+from cli.admin.webhook_commands import app as webhooks
+from cli.batch.background_job_commands import app as jobs
+from cli.batch.batch_commands import app as batch
+from cli.batch.control_commands import append, pause, resume, seal, update
+from cli.batch.dead_letter_commands import app as dlq
+from cli.batch.item_commands import audit, items, stream
+from cli.chat.chat_command import chat
+from cli.demo.demo_command import demo
 from cli.exits import EXIT_CODES_HELP, CommandGroup
-from cli.load.bench_online import bench_online
-from cli.stack.run_role import run
-from cli.stack.up import up
-from cli.streams import prepare_streams
+from cli.load.bench_online_command import bench_online
+from cli.stack.run_command import run
+from cli.stack.up_command import up
+from cli.standard_streams import prepare_streams
 
 app = typer.Typer(
     name="millrace",

@@ -1,15 +1,15 @@
-"""What an error of the operating system is about, where the system does not say it."""
+"""Adds a file name to OSErrors that carry none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def about(what: str) -> Iterator[None]:
-    """Let an OSError of the block name `what`: a path of the user's, or a stream."""
+def name_os_errors(filename: str) -> Iterator[None]:
+    """Set `filename`, a path of the user or a stream, on each OSError that the block raises."""
     try:
         yield
     except OSError as failure:
         if failure.errno is None:
             raise
-        raise OSError(failure.errno, failure.strerror, what) from failure
+        raise OSError(failure.errno, failure.strerror, filename) from failure

@@ -1,1 +1,1 @@
-"""The shared language: ids, states, errors, limits, clock, settings and logs. No I/O."""
+"""What every package shares: ids, states, errors, limits, clock, settings and logs. No I/O."""

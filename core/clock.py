@@ -1,4 +1,4 @@
-"""Time as an argument: code that decides takes a `Clock`, so tests can hold it still."""
+"""The clock that code takes as an argument, so that tests can control time."""
 
 import time
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a process reads time. Expiry itself is judged by the database alone."""
+    """A process's source of time. Expiry is decided by the database's clock alone."""
 
     def monotonic_s(self) -> float:
         """Seconds from an arbitrary start; for waits and ages inside one process."""

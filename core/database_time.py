@@ -1,7 +1,7 @@
-"""What the database's clock says now, learned from samples; no clock of this host takes part.
+"""Estimates the database's time from samples, without this host's wall clock.
 
-Between samples only the time between two of our own monotonic readings counts, so a host whose
-clock is wrong by minutes judges deadlines as every other.
+Between samples the estimate advances with the monotonic clock, so a host whose wall clock is wrong
+by minutes decides deadlines like every other host.
 """
 
 from collections import deque
@@ -14,22 +14,22 @@ Pick = Callable[[Iterable[float]], float]
 
 
 class DatabaseTime:
-    """An estimate that errs to one side. One thread adds samples, any may ask."""
+    """An estimate that is always early or always late. One thread adds samples, any may read."""
 
     def __init__(self, pick: Pick, *, sample_count: int = _SAMPLES) -> None:
-        """`pick` is `max` when samples can only be late, `min` when they can only be early.
+        """`pick` chooses among samples: `max` when they can only be late, `min` when only early.
 
-        The newest `sample_count` are kept: the database's clock may be set.
+        Only the newest `sample_count` count, because the database's clock may be adjusted.
         """
         self._pick = pick
         self._offsets: deque[float] = deque(maxlen=sample_count)
         self._offset: float | None = None
 
-    def heard(self, database_s: float, *, monotonic_s: float) -> None:
-        """The database's clock said `database_s`, as far as we know at `monotonic_s`."""
+    def add_sample(self, database_s: float, *, monotonic_s: float) -> None:
+        """Add a sample: the database's clock read `database_s` at `monotonic_s`."""
         self._offsets.append(database_s - monotonic_s)
         self._offset = self._pick(self._offsets)
 
     def now_s(self, monotonic_s: float) -> float | None:
-        """Return seconds since the epoch by the database, None before the first sample."""
+        """Return the database's time, seconds since the epoch; None before the first sample."""
         return None if self._offset is None else self._offset + monotonic_s

@@ -1,15 +1,15 @@
-"""The error base: each class says who is at fault, so that loops, logs and answers agree."""
+"""The base of all errors: each class has a stable code and a disposition."""
 
 from enum import StrEnum
 from typing import ClassVar
 
 
 class Disposition(StrEnum):
-    """Who is at fault, hence what the process loop does next."""
+    """What a process loop does after an error."""
 
-    RETRY = "retry"  # the world: try the same work again, later
-    REJECT = "reject"  # the input: record the failure, never retry
-    CRASH = "crash"  # this process: stop without committing
+    RETRY = "retry"  # a dependency failed: try the same work again later
+    REJECT = "reject"  # the input is bad: record the failure, never retry
+    CRASH = "crash"  # this process is at fault: stop without committing
 
 
 class MillraceError(Exception):
@@ -19,7 +19,7 @@ class MillraceError(Exception):
     disposition: ClassVar[Disposition] = Disposition.CRASH
 
     def __init__(self, message: str | None = None, **facts: object) -> None:
-        """Use the class docstring as the message; `facts` are for logs, never for clients."""
+        """The message defaults to the class docstring; `facts` are for logs, never for clients."""
         super().__init__(message or self.__doc__)
         self.facts = facts
 
@@ -31,7 +31,7 @@ class SettingsError(MillraceError):
 
 
 class SchemaTooNewError(MillraceError):
-    """A record carries a schema version that this release does not know."""
+    """A record has a newer schema version than this release knows."""
 
     code = "schema_too_new"
 
@@ -51,39 +51,39 @@ class LeaseLostError(MillraceError):
 
 
 class PoolUnavailableError(MillraceError):
-    """The pool cannot execute items at the moment; no attempt is charged."""
+    """The pool cannot execute items now. No attempt is charged."""
 
     code = "pool_unavailable"
     disposition = Disposition.RETRY
 
 
 class PoolBusyError(PoolUnavailableError):
-    """The pool takes this item not now; what it has taken goes on, and it takes others."""
+    """The pool refuses this item for now. Its other items continue."""
 
     code = "pool_busy"
 
     def __init__(
         self, message: str | None = None, *, stated_s: float | None = None, **facts: object
     ) -> None:
-        """`stated_s` is how long the pool asks to be left alone."""
+        """`stated_s` is the delay that the pool's Retry-After requests."""
         super().__init__(message, **facts)
         self.stated_s = stated_s
 
 
 class EngineDeadError(MillraceError):
-    """The engine died; the process must end with its offsets uncommitted."""
+    """The engine died. The process must end without committing offsets."""
 
     code = "engine_dead"
 
 
 class EngineOutOfMemoryError(MillraceError):
-    """What was asked at once does not fit the engine's memory; the engine lives."""
+    """The concurrent items do not fit the engine's memory. The engine is alive."""
 
     code = "engine_out_of_memory"
     disposition = Disposition.RETRY
 
 
 class EngineStalledError(EngineDeadError):
-    """The engine does not react any more; the process must end with its offsets uncommitted."""
+    """The engine is stalled. The process must end without committing offsets."""
 
     code = "engine_stalled"

@@ -1,4 +1,4 @@
-"""Futures that another thread settles, perhaps when nobody waits any more."""
+"""Resolves asyncio futures whose waiter may be gone, and runs blocking calls in daemon threads."""
 
 import asyncio
 import threading
@@ -9,26 +9,26 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def settle(
-    waited_for: asyncio.Future[Any], failure: BaseException | None, value: object = None
+def resolve_future(
+    future: asyncio.Future[Any], failure: BaseException | None, value: object = None
 ) -> None:
-    """Let whoever waits go on with `value`, or raise `failure` there; on the loop.
+    """Set the future's exception, or its result when `failure` is None; call it on the loop.
 
-    Nothing happens a second time, nor when whoever waited was cancelled.
+    A future that is done, for example cancelled by its waiter, is not changed.
     """
-    if waited_for.done():
+    if future.done():
         return
     if failure is None:
-        waited_for.set_result(value)
+        future.set_result(value)
     else:
-        waited_for.set_exception(failure)
+        future.set_exception(failure)
 
 
-def in_daemon(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Run `call`, which blocks, in a thread that neither this loop's end nor the process waits for.
+def run_in_daemon_thread(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
+    """Run a blocking `call` in a thread that neither the loop's nor the process's end waits for.
 
-    The future raises what it raised; cancelled, it leaves the thread behind. Raises RuntimeError
-    when no thread can be started.
+    The future raises the exception of `call`. When it is cancelled, the thread goes on. Raises
+    RuntimeError when no thread can be started.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -38,10 +38,10 @@ def in_daemon(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
         failure: Exception | None = None
         try:
             value = call()
-        except Exception as error:  # noqa: BLE001  raised where it is waited for
+        except Exception as error:  # noqa: BLE001  raised where the future is awaited
             failure = error
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, done, failure, value)
+            loop.call_soon_threadsafe(resolve_future, done, failure, value)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return done

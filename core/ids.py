@@ -15,7 +15,7 @@ _HEX_DIGITS = 32
 
 
 def new_uuid() -> UUID:
-    """Return 128 random bits in a UUID's clothes (no version bits: promise P16 wants all 128)."""
+    """Return a UUID of 128 random bits, without version bits (promise P16 needs all 128)."""
     return UUID(bytes=secrets.token_bytes(16))
 
 
@@ -26,7 +26,7 @@ def public_id(prefix: str, value: UUID) -> str:
 
 
 def parse_public_id(prefix: str, text: str) -> UUID | None:
-    """Return the UUID behind `text`, or None when it is no id of that prefix."""
+    """Return the UUID of a public id, or None when `text` is not one with that prefix."""
     head = f"{prefix}-" if prefix == FILE else f"{prefix}_"
     digits = text.removeprefix(head)
     if digits == text or len(digits) != _HEX_DIGITS:

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on stderr. Prompts, outputs and keys never enter one."""
+"""Structured logs: one JSON object a line on stderr, without prompts, outputs or keys."""
 
 import logging
 import os
@@ -15,18 +15,18 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Render a log record and its `extra` fields as one JSON object."""
+    """Formats a log record and its `extra` fields as one JSON object."""
 
     def __init__(self, role: str) -> None:
-        """`role` is written to every line."""
+        """`role` is a field of every line."""
         super().__init__()
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the JSON line; no field of `extra` takes the place of one of ours.
+        """Return the JSON line. No field of `extra` replaces a standard field.
 
-        A traceback has frames and classes: the text of an error that is not ours may quote what
-        clients sent.
+        A traceback holds frames and classes only: the text of a third-party error may quote
+        clients' data.
         """
         line = {k: v for k, v in vars(record).items() if k not in _STANDARD}
         line |= {
@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
             "event": _event(record),
         }
         if record.exc_info and record.exc_info[1] is not None:
-            line["traceback"] = "".join(_told(record.exc_info[1], set()))
+            line["traceback"] = "".join(_traceback(record.exc_info[1], set()))
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
@@ -53,22 +53,22 @@ def configure_logs(role: str) -> None:
 def _event(record: logging.LogRecord) -> str:
     message = record.getMessage()
     if record.name == "asyncio" and record.exc_info:
-        return message.partition("\n")[0]  # the lines below it show the error's text
+        return message.partition("\n")[0]  # the later lines hold the error's text
     return message
 
 
-def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """Tell an error after what led to it, as Python does, without texts that are not ours."""
+def _traceback(error: BaseException, seen: set[int]) -> Iterator[str]:
+    """Yield the traceback of an error and its causes, without texts of third-party errors."""
     seen.add(id(error))
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None and id(before) not in seen:
-        yield from _told(before, seen)
+        yield from _traceback(before, seen)
         yield "then\n"
     yield from traceback.format_tb(error.__traceback__)
     yield f"{_name(error)}\n"
     if isinstance(error, BaseExceptionGroup):
         for member in error.exceptions:
-            yield from _told(member, seen)
+            yield from _traceback(member, seen)
 
 
 def _name(error: BaseException) -> str:
@@ -76,5 +76,5 @@ def _name(error: BaseException) -> str:
     if isinstance(error, MillraceError):
         return f"{name}: {error.code}: {error}"
     if isinstance(error, OSError) and error.errno is not None:
-        return f"{name}: {os.strerror(error.errno)}"  # without the path, which may be a user's
+        return f"{name}: {os.strerror(error.errno)}"  # the path may be a user's
     return name

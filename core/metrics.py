@@ -1,4 +1,4 @@
-"""What every role tells Prometheus of itself."""
+"""Metrics of every role."""
 
 from prometheus_client import Counter, Gauge
 

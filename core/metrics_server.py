@@ -1,4 +1,4 @@
-"""Where Prometheus reads a process."""
+"""Serves a process's metrics to Prometheus."""
 
 from typing import ClassVar, Protocol
 
@@ -8,7 +8,7 @@ from core.errors import SettingsError
 
 
 class MetricsSettings(Protocol):
-    """What a role's settings say of it."""
+    """The metrics part of a role's settings."""
 
     env_prefix: ClassVar[str]
 
@@ -19,12 +19,12 @@ class MetricsSettings(Protocol):
 
     @property
     def metrics_port(self) -> int | None:
-        """None for no metrics, 0 for any free port."""
+        """None disables metrics, 0 chooses any free port."""
         ...
 
 
 def serve_metrics(settings: MetricsSettings) -> None:
-    """Let Prometheus read, when a port was given. Raises SettingsError for one that is not free."""
+    """Serve metrics if a port is set. Raises SettingsError for a port that cannot be used."""
     if settings.metrics_port is None:
         return
     try:

@@ -1,13 +1,13 @@
-"""Names of objects that more than one room must agree on."""
+"""Prefixes and names of objects that several packages share."""
 
 from typing import Final
 from uuid import UUID
 
 FILES: Final = "files/"
-"""What clients uploaded, one object a file."""
+"""Uploaded files, one object each."""
 
 RESULTS: Final = "results/"
-"""What finalisers wrote: output and error files, by job and epoch."""
+"""Output and error files, by job and epoch."""
 
 ANSWERS: Final = "answers/"
 """Answers too large for a record, by job."""
@@ -16,11 +16,10 @@ REQUESTS: Final = "requests/"
 """Lines of single requests, and bodies of online calls that fit no record."""
 
 KEYED_ANSWERS: Final = "idempotency/"
-"""Long streams that are given again to whoever repeats their key."""
-
+"""Long streams, for replays of calls with the same idempotency key."""
 
 KEYS: Final = "keys/"
-"""Data keys of jobs whose bodies are encrypted; deleting one destroys what it encrypted."""
+"""Data keys of jobs with encrypted bodies; deleting one makes those bodies unreadable."""
 
 CALL_KEYS: Final = f"{KEYS}calls/"
 """Data keys of calls: one for each API process and hour."""
@@ -32,5 +31,5 @@ def job_key_name(job_id: UUID) -> str:
 
 
 def answer_prefix(job_id: UUID) -> str:
-    """Return what the keys of a job's oversized answers start with; its files copy them."""
+    """Return the key prefix of a job's oversized answers; its output files copy them."""
     return f"{ANSWERS}{job_id.hex}/"

@@ -1,4 +1,4 @@
-"""Files that this process may have open, one for each connection, and what it may be short of."""
+"""Raises this process's limit of open files and recognises exhausted resources."""
 
 import errno
 import logging
@@ -8,23 +8,23 @@ from typing import Final
 
 _LOG = logging.getLogger(__name__)
 
-_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
-class ShortageError(Exception):
-    """This process had no file, memory or thread for a try; of its peer this says nothing."""
+class ResourceExhaustedError(Exception):
+    """This process lacked a file, memory or a thread. The error says nothing about the peer."""
 
 
-def is_shortage(error: OSError) -> bool:
-    """Whether a call failed for want of something of our own."""
-    if isinstance(error, socket.gaierror):  # numbers of its own
+def is_resource_exhaustion(error: OSError) -> bool:
+    """Whether a call failed because this process or host lacks a resource."""
+    if isinstance(error, socket.gaierror):  # has its own error numbers
         return error.errno == socket.EAI_MEMORY
-    return error.errno in _SHORT
+    return error.errno in _EXHAUSTED
 
 
-def ask_for_open_files(wanted: int) -> None:
-    """Raise the soft limit to `wanted`; where the hard one is lower, go on and say so once."""
-    if (allowed := allow_open_files(wanted)) < wanted:
+def request_open_file_limit(wanted: int) -> None:
+    """Raise the soft limit to `wanted`; log a warning when the hard limit is lower."""
+    if (allowed := raise_open_file_limit(wanted)) < wanted:
         _LOG.warning(
             "fewer open files are allowed than connections may need: raise the hard limit "
             "(ulimit -Hn)",
@@ -32,8 +32,8 @@ def ask_for_open_files(wanted: int) -> None:
         )
 
 
-def allow_open_files(wanted: int) -> int:
-    """Raise the soft limit to `wanted`, as far as the hard one lets; return what is allowed."""
+def raise_open_file_limit(wanted: int) -> int:
+    """Raise the soft limit to `wanted` or the hard limit; return the lower of the two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted

@@ -1,10 +1,10 @@
-"""How an item ends: exactly one of four outcomes, whose numbers are stored and on the wire."""
+"""The four terminal outcomes of an item; their numbers are stored and sent."""
 
 from enum import IntEnum
 
 
 class Outcome(IntEnum):
-    """The terminal outcome of an item; the value is what `items.outcome` holds."""
+    """The terminal outcome of an item; the value of `items.outcome`."""
 
     SUCCEEDED = 1
     FAILED = 2

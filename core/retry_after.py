@@ -1,13 +1,13 @@
-"""How long a server asks to be left alone: the Retry-After field of RFC 9110, 10.2.3."""
+"""Parses the Retry-After header (RFC 9110, 10.2.3)."""
 
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 
 def retry_after_s(text: str | None, now_s: float, *, s_max: float) -> float | None:
-    """Return the seconds that a Retry-After names, `s_max` at most; None when it says nothing.
+    """Return the delay of a Retry-After value, at most `s_max`; None when it is missing or invalid.
 
-    `now_s` is in seconds since the epoch: a server may name a date.
+    `now_s`, seconds since the epoch, is for values that are dates.
     """
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""The settings base: read once from the environment, checked whole, frozen."""
+"""The base of settings classes: read once from the environment, validated, frozen."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Self, TypeAlias, TypeVar, overload
@@ -18,10 +18,10 @@ Environment: TypeAlias = Mapping[str, str]
 
 
 class Settings(BaseModel):
-    """Base of every settings class; it lives beside the client or role that it configures.
+    """Base of every settings class, which is defined next to the client or role it configures.
 
-    A misspelt or bad variable stops the process at start, all mistakes of the class in one message;
-    `read_all` gathers those of several classes.
+    An unknown or invalid variable stops the process at start, with all mistakes of the class in one
+    message; `read_all` combines the mistakes of several classes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,9 +71,9 @@ def read_all(
     /,
 ) -> tuple[A, B, C, D, E, F]: ...
 def read_all(env: Environment, /, *readers: Callable[[Environment], object]) -> tuple[object, ...]:
-    """Return what each reads of `env`, such as `KafkaSettings.from_env`, in their order.
+    """Return the result of each reader, such as `KafkaSettings.from_env`, in order.
 
-    Raises one SettingsError with the mistakes of all.
+    Raises one SettingsError with the mistakes of all readers.
     """
     found, mistakes = [], []
     for read in readers:
@@ -87,7 +87,7 @@ def read_all(env: Environment, /, *readers: Callable[[Environment], object]) -> 
 
 
 def _mistakes(prefix: str, error: ValidationError) -> Iterable[str]:
-    """One sentence a mistake, naming the variable and never its value: it may be a secret."""
+    """Yield one sentence for each mistake, with the variable but not its value, maybe a secret."""
     for mistake in error.errors(include_input=False, include_url=False):
         name = prefix + "_".join(str(part) for part in mistake["loc"]).upper()
         yield f"{name}: {mistake['msg']}"

@@ -1,4 +1,4 @@
-"""How a process learns that it should stop: SIGTERM, SIGINT and SIGHUP set one event."""
+"""Turns SIGTERM, SIGINT and SIGHUP into a stop event."""
 
 import signal
 import threading
@@ -7,77 +7,77 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 
 
-class AskedEvent(threading.Event):
-    """An event that a signal handler may set: `ask` takes no lock, which its own thread may hold.
+class SignalSafeEvent(threading.Event):
+    """An event that a signal handler can set without a lock, by `set_from_signal`.
 
-    `set` takes one that is not reentrant: in a handler it would wait for ever where a wait, or the
-    `set` of an earlier signal, was interrupted.
+    `set` acquires a lock that is not reentrant. In a handler it would deadlock when the signal
+    interrupted a `wait`, or the `set` of an earlier signal.
     """
 
     def __init__(self) -> None:
-        """Start the thread that wakes those who wait; it ends with the first ask."""
+        """Start a thread that wakes the waiting threads; it ends after the first signal."""
         super().__init__()
-        self._is_asked = False
-        self._asks: SimpleQueue[None] = SimpleQueue()  # its `put` may interrupt itself
-        threading.Thread(target=self._set_once_asked, name="stop", daemon=True).start()
+        self._has_signal = False
+        self._signals: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant
+        threading.Thread(target=self._set_after_signal, name="stop", daemon=True).start()
 
-    def ask(self) -> None:
-        """Let the event be set from now on; who waits for it wakes a moment later."""
-        self._is_asked = True
-        self._asks.put(None)
+    def set_from_signal(self) -> None:
+        """Make `is_set` true at once; waiting threads wake a moment later."""
+        self._has_signal = True
+        self._signals.put(None)
 
     def is_set(self) -> bool:
         """See `threading.Event`."""
-        return self._is_asked or super().is_set()
+        return self._has_signal or super().is_set()
 
-    def _set_once_asked(self) -> None:
-        self._asks.get()
+    def _set_after_signal(self) -> None:
+        self._signals.get()
         self.set()
 
 
 def stop_on_signals() -> threading.Event:
     """Return an event that SIGTERM, SIGINT or SIGHUP sets. Call once, from the main thread.
 
-    A second SIGINT falls through to Python's default, so that an impatient user gets out.
+    A second SIGINT has Python's default effect, so that a user can end the process at once.
     """
-    stop = AskedEvent()
+    stop = SignalSafeEvent()
 
     def handle(signal_number: int, _frame: object) -> None:
         if signal_number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop.ask()
+        stop.set_from_signal()
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
-    hang_up_as_term()
+    treat_sighup_as_sigterm()
     return stop
 
 
-def hang_up_as_term() -> None:
-    """Let a SIGHUP, as of a closed terminal, be a SIGTERM; one that is ignored (nohup) stays so."""
+def treat_sighup_as_sigterm() -> None:
+    """Handle SIGHUP, which a closing terminal sends, as SIGTERM; keep it ignored under nohup."""
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 @contextmanager
-def cut_short_by_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block when a signal says stop, after what it does otherwise.
+def interrupted_by_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt in the block on SIGTERM or SIGINT, after the signal's own handler.
 
-    For work that cannot ask whether to stop. In the main thread only.
+    For work that cannot check a stop event. In the main thread only.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def cut(signal_number: int, frame: object) -> None:
+    def interrupt(signal_number: int, frame: object) -> None:
         handler = before[signal.Signals(signal_number)]
         if callable(handler):
             handler(signal_number, frame)  # type: ignore[arg-type]  # one of ours, or Python's own
         raise KeyboardInterrupt
 
     for number in before:
-        signal.signal(number, cut)
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
         for number, handler in before.items():
-            if signal.getsignal(number) is cut:  # else the handler chose another one
+            if signal.getsignal(number) is interrupt:  # else the handler has set another one
                 signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The life cycle of a job: one table, read by every process and enforced by the database.
+"""The states of a job and their transitions, enforced by the database as well.
 
 validating ──► in_progress ──► finalizing ──► completed | expired
     │  │            │              │
@@ -10,19 +10,19 @@ from enum import StrEnum
 
 
 class JobKind(StrEnum):
-    """What a job came as."""
+    """How a job was submitted."""
 
     BATCH = "batch"  # a file of items
-    REQUEST = "request"  # one item that came by itself; its answer is read, not downloaded
+    REQUEST = "request"  # a single item; its answer is read, not downloaded
 
 
 class JobState(StrEnum):
-    """Where a job is; the value is what Postgres holds and `status` shows."""
+    """The state of a job; the value is stored and shown as `status`."""
 
     VALIDATING = "validating"  # accepted; intake reads its input file
     IN_PROGRESS = "in_progress"  # valid; items are expanded and executed
     FINALIZING = "finalizing"  # every item has its row; files are being written
-    CANCELLING = "cancelling"  # closed by its owner; what has no row gets one
+    CANCELLING = "cancelling"  # closed by its owner; items without a row get one
     COMPLETED = "completed"
     FAILED = "failed"  # the input file is not valid; nothing was executed
     EXPIRED = "expired"
@@ -44,7 +44,7 @@ TERMINAL_STATES = frozenset(state for state, after in NEXT_STATES.items() if not
 
 
 class CloseReason(StrEnum):
-    """Why a job takes no more results; the first reason wins (ADR 1)."""
+    """Why a job accepts no more results; the first reason wins (ADR 1)."""
 
     CANCELLED = "cancelled"
     EXPIRED = "expired"
@@ -55,9 +55,9 @@ class CloseReason(StrEnum):
 STOPPED_EARLY = frozenset(
     {CloseReason.CANCELLED, CloseReason.FAILURE_BUDGET, CloseReason.SPEND_CAP}
 )
-"""Closes that move a job to `cancelling`; at its expiry it stays in progress."""
+"""Reasons that move a job to `cancelling`; an expired job stays in progress."""
 
 
 def can_move(current: JobState, target: JobState) -> bool:
-    """Whether `target` may follow `current`; repeating a state is a harmless redelivery."""
+    """Whether `target` may follow `current`; a repeated state is a harmless redelivery."""
     return target is current or target in NEXT_STATES[current]

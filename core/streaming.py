@@ -1,12 +1,12 @@
-"""Which calls are answered as streams: endpoints that have them, and what asks for one."""
+"""Decides which calls are answered as streams."""
 
 from typing import Final
 
 STREAMED_ENDPOINTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
-"""Endpoints that have streams. At all others `stream` is a field that nobody knows."""
+"""Endpoints that can stream. At all others `stream` is an unknown field."""
 
 StreamField = bool | int | float | str | None
-"""What a body may hold as `stream`: vLLM takes more than JSON's booleans, and so do we."""
+"""Values of `stream`: like vLLM, more than JSON's booleans."""
 
 _YES: Final = ("1", "true", "t", "yes", "y", "on")
 _NO: Final = ("0", "false", "f", "no", "n", "off")
@@ -18,11 +18,11 @@ _MEANINGS: Final[dict[StreamField, bool]] = {
 }
 
 
-def asks_to_stream(field: StreamField) -> bool:
-    """Return what `stream` says, read as pydantic's lax mode reads it. Raises ValueError."""
-    if field is None:  # as bulk items have it
+def is_stream_requested(field: StreamField) -> bool:
+    """Return the boolean of a `stream` field, as pydantic's lax mode does. Raises ValueError."""
+    if field is None:  # as in bulk items
         return False
     meaning = _MEANINGS.get(field.lower() if isinstance(field, str) else field)
     if meaning is None:
-        raise ValueError("`stream` is no boolean")
+        raise ValueError("`stream` is not a boolean")
     return meaning

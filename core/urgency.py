@@ -1,7 +1,7 @@
-"""Which of a tenant's own jobs goes first: its priority decides, then the octave of its time left.
+"""Ranks a tenant's jobs: by priority, then by the octave of the time left until the deadline.
 
-Jobs of one octave share: a strict order of deadlines would let a job of a million items keep out
-every small one that came a minute later.
+Jobs of one rank share capacity. In a strict order of deadlines a job of a million items would block
+every small job that was submitted a minute later.
 """
 
 from typing import Final
@@ -15,10 +15,12 @@ _CLASSES: Final = _LEFT_S_MAX.bit_length() + 1
 
 
 def rank(priority: int, left_s: float) -> int:
-    """Return a job's rank among those of its tenant; the lowest goes first, equal ones share."""
+    """Return a job's rank among its tenant's jobs; the lowest is first, equal ranks share."""
     return (PRIORITY_MAX - priority) * _CLASSES + deadline_class(left_s)
 
 
 def deadline_class(left_s: float) -> int:
-    """Return the octave of the time to a deadline: 0 when it is past or no number, 17 for a day."""
-    return int(min(max(0.0, left_s), _LEFT_S_MAX)).bit_length()  # not a number: max is its first
+    """Return the octave of the time to a deadline: 0 when past or NaN, 17 for a day."""
+    return int(
+        min(max(0.0, left_s), _LEFT_S_MAX)
+    ).bit_length()  # of NaN, `max` returns its first argument

@@ -1,1 +1,1 @@
-"""The consumer loop of a GPU pool and the engines it runs."""
+"""The GPU consumer: replicas of a pool, which execute batches and calls on an engine."""

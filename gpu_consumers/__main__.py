@@ -1,4 +1,4 @@
-"""The role `gpu-consumer`: reads settings, builds the parts of a replica, runs it."""
+"""The role `gpu-consumer`: reads settings, builds a replica and runs it."""
 
 import asyncio
 import os
@@ -9,36 +9,36 @@ import uvloop
 
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.open_files import ask_for_open_files
-from core.role_life import run_role, say_ready
+from core.open_files import request_open_file_limit
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from gpu_consumers import metrics
-from gpu_consumers.engine_watchdog import ending_when_stuck
+from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.settings import ReplicaSettings
-from gpu_consumers.wiring import build, engine_for
+from gpu_consumers.wiring import build_replica, engine_settings_for
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import ATTEMPTS, pool_topics
 from topics.settings import KafkaSettings
 
 _START_S_MAX = 60.0
-_OTHER_FILES = 256  # the log, objects, the engine's own
+_OTHER_FILES = 256  # of Kafka, the object store and the engine
 
 
 def main() -> None:
-    """Run until a signal; exit with the role's code."""
+    """Run until a signal, then exit with the exit code of the role."""
     configure_logs("gpu-consumer")
     stop = stop_on_signals()
-    # At once: threads and engine processes hold nothing that must be saved.
+    # Without clean-up: threads and engine processes have nothing to save.
     os._exit(run_role(lambda: run_on_loop(os.environ, stop)))
 
 
 def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Run the replica that `env` describes on the loop that suits its engine."""
+    """Run the replica that `env` configures, on the event loop that suits its engine."""
     settings, kafka, engine, objects = read_all(
         env,
         ReplicaSettings.from_env,
@@ -46,11 +46,11 @@ def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
         EngineSettings.from_env,
         object_store_from_env,
     )
-    ask_for_open_files(engine.items_at_once + _OTHER_FILES)  # an upstream has one for each item
-    # vLLM stays on the loop it is tested on; the others spend most of their CPU in the loop.
+    request_open_file_limit(engine.items_at_once + _OTHER_FILES)  # one connection per item
+    # vLLM is tested with the loop of asyncio; other engines spend most of their CPU in the loop.
     loop_factory = None if engine.kind == "vllm" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(run(settings, kafka, engine_for(settings, engine), objects, stop))
+        runner.run(run(settings, kafka, engine_settings_for(settings, engine), objects, stop))
 
 
 async def run(
@@ -60,19 +60,21 @@ async def run(
     objects: ObjectStore,
     stop: threading.Event,
 ) -> None:
-    """Build a replica and run it until `stop`."""
+    """Start the engine, build a replica and run it until `stop`."""
     serve_metrics(settings)
     metrics.ENGINE.info({"engine": engine_settings.kind, "model": engine_settings.model_name})
-    LogAdmin(kafka).wait_for_broker(_START_S_MAX)
-    LogAdmin(kafka).create([ATTEMPTS, *pool_topics(settings.pool)])
+    TopicAdmin(kafka).wait_for_broker(_START_S_MAX)
+    TopicAdmin(kafka).create([ATTEMPTS, *pool_topics(settings.pool)])
     engine = open_engine(engine_settings)
     await engine.start()
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
     try:
-        replica, closing = build(settings, kafka, engine, objects, silence_s_max=silence_s_max)
+        replica, closing = build_replica(
+            settings, kafka, engine, objects, silence_s_max=silence_s_max
+        )
         with closing:
-            say_ready()
-            async with ending_when_stuck(settings.stuck_s_max):
+            report_ready()
+            async with exit_when_stuck(settings.stuck_s_max):
                 await replica.run(stop)
     finally:
         await engine.stop()

@@ -1,4 +1,4 @@
-"""Wires one lane of a replica, for the class that it serves, around what the lanes share."""
+"""Builds the worker of one class from the dependencies that the classes share."""
 
 import asyncio
 import contextlib
@@ -6,126 +6,138 @@ from dataclasses import dataclass
 from typing import Final
 
 from core.clock import Clock
-from core.supervised_tasks import RunningTasks
-from gpu_consumers.bulk.batch_execution import BatchExecution, ExecutionParts
-from gpu_consumers.cancellation.cutting import Cutting
-from gpu_consumers.cancellation.wanted import Wanted
-from gpu_consumers.class_workers import BulkLane, Lane, OnlineLane
-from gpu_consumers.consumer import Assigned, BatchConsumer
+from core.supervised_tasks import SupervisedTasks
+from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
+from gpu_consumers.bulk.batch_execution import BatchExecution
+from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness
+from gpu_consumers.class_workers import BulkWorker, OnlineWorker
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.replies import ReplyPublisher
-from gpu_consumers.online.call_execution import OnlineExecution, OnlineParts
+from gpu_consumers.online.call_completion import CallCompletion
+from gpu_consumers.online.call_execution import CallExecution
+from gpu_consumers.online.call_server import CallServer
+from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.quarantine.attempt_log import AttemptLog
-from gpu_consumers.quarantine.crash_attribution import Trials
-from gpu_consumers.quarantine.quarantine import Isolation
+from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.quarantine.locks import SharedExclusiveLock
+from gpu_consumers.quarantine.quarantine import Quarantine
+from gpu_consumers.quarantine.rerun_permission import RerunPermissions
 from gpu_consumers.quarantine.suspect_calls import SuspectCalls
-from gpu_consumers.quarantine.turns import Turns
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import batches_topic
-from topics.records.records import CallerNews
+from topics.records.records import CallerHeartbeat
 from topics.settings import KafkaSettings
-from topics.tail_readers.callers import Callers
-from topics.tail_readers.job_controls import JobControls
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.job_controls import JobControlReader
 
 START_S_MAX: Final = 60.0
-"""How long each follower of a topic may take to reach its end."""
+"""How long each topic tail reader may take to reach the end of its topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedParts:
-    """What the lanes of a replica share."""
+class SharedDeps:
+    """The dependencies that the classes of a replica share."""
 
     settings: ReplicaSettings
     kafka: KafkaSettings
     engine: Engine
     replica_id: str
-    producer: LogProducer
+    producer: RecordProducer
     objects: ObjectStore
-    controls: JobControls
-    wanted: Wanted
+    controls: JobControlReader
+    liveness: BatchLiveness
     pool: PoolHealth
-    tasks: RunningTasks
-    trials: Trials
+    tasks: SupervisedTasks
+    attribution: CrashAttribution
     clock: Clock
     closing: contextlib.ExitStack
 
 
-def wire_bulk_lane(shared: SharedParts, capacity: CapacityPublisher) -> tuple[BulkLane, Cutting]:
-    """Return the lane, and what is to watch its runs."""
-    turns = Turns()
+def build_bulk_worker(shared: SharedDeps, capacity: CapacityPublisher) -> BulkWorker:
+    """Return the worker of class bulk, whose consumer has joined its group."""
+    lock = SharedExclusiveLock()
     execution = BatchExecution(
-        ExecutionParts(
-            engine=shared.engine,
-            producer=shared.producer,
-            objects=shared.objects,
-            wanted=shared.wanted,
-            capacity=capacity,
-            job_class="bulk",
-            clock=shared.clock,
-        ),
-        turns,
-        shared.trials,
+        engine=shared.engine,
+        producer=shared.producer,
+        bodies=BatchBodies(shared.objects, shared.clock),
+        liveness=shared.liveness,
+        capacity=capacity,
+        lock=lock,
+        attribution=shared.attribution,
+        job_class="bulk",
     )
     log = AttemptLog(shared.kafka, shared.producer, client_id=shared.replica_id)
-    isolation = Isolation(
-        execution, log, turns, shared.trials, crashes_max=shared.settings.crashes_max
+    crashes_max = shared.settings.crashes_max
+    return BulkWorker(
+        consumer=_consumer(shared, "bulk"),
+        capacity=capacity,
+        execution=execution,
+        quarantine=Quarantine(execution, log, lock, shared.attribution, crashes_max=crashes_max),
+        pool=shared.pool,
+        tasks=shared.tasks,
+        clock=shared.clock,
     )
-    consumer = _consumer(shared, "bulk")
-    lane = BulkLane(consumer, capacity, execution, isolation, (shared.pool, shared.tasks))
-    return lane, Cutting(lambda: execution.runs, shared.wanted)
 
 
-def wire_online_lane(
-    shared: SharedParts, capacity: CapacityPublisher
-) -> tuple[Lane, OnlineExecution, ReplyPublisher]:
-    """Return the lane, what is to watch its calls, and what fails when a reply is not taken."""
-    loop = asyncio.get_running_loop()
-    # A producer of its own: a token waits for no bulk outcome, and for no linger.
-    speaking = LogProducer(shared.kafka, client_id=f"{shared.replica_id}-replies", linger_ms=0)
-    shared.closing.callback(speaking.close)
-    replies = ReplyPublisher(speaking, shared.replica_id, loop)
+def build_online_worker(
+    shared: SharedDeps, capacity: CapacityPublisher
+) -> tuple[OnlineWorker, ReplyPublisher]:
+    """Return the worker of class interactive, and the publisher that fails when it loses a reply.
 
-    def on_news(news: CallerNews) -> None:
-        if news.aborted or news.permitted or news.leaving:
-            shared.tasks.step_soon(execution.heard, news)
-
-    callers = Callers(
-        shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_news=on_news
+    The tail reader of callers has started and the consumer has joined its group, in this order.
+    """
+    # A producer of its own, without linger: a token must not wait for outcomes of bulk items.
+    reply_producer = RecordProducer(
+        shared.kafka, client_id=f"{shared.replica_id}-replies", linger_ms=0
     )
-    execution = OnlineExecution(
-        OnlineParts(
-            engine=shared.engine,
-            producer=shared.producer,
-            replies=replies,
-            objects=shared.objects,
-            callers=callers,
-            controls=shared.controls,
-            capacity=capacity,
-            pool=shared.pool,
-            tasks=shared.tasks,
-            suspects=SuspectCalls(
-                AttemptLog(shared.kafka, shared.producer, client_id=f"{shared.replica_id}-calls"),
-                shared.trials,
-                crashes_max=shared.settings.crashes_max,
-            ),
-            clock=shared.clock,
-        )
+    shared.closing.callback(reply_producer.close)
+    replies = ReplyPublisher(reply_producer, shared.replica_id, asyncio.get_running_loop())
+
+    def on_caller_record(record: CallerHeartbeat) -> None:
+        if record.aborted or record.permitted or record.leaving:
+            shared.tasks.call_from_thread(execution.apply_caller_record, record)
+
+    callers = CallerHeartbeatReader(
+        shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_heartbeat=on_caller_record
+    )
+    suspects = SuspectCalls(
+        AttemptLog(shared.kafka, shared.producer, client_id=f"{shared.replica_id}-calls"),
+        shared.attribution,
+        crashes_max=shared.settings.crashes_max,
+    )
+    execution = CallExecution(
+        server=CallServer(shared.engine, shared.objects, shared.pool, shared.clock),
+        completion=CallCompletion(shared.producer, shared.objects, shared.pool),
+        replies=replies,
+        permissions=RerunPermissions(replies.request_permission),
+        liveness=CallLiveness(callers, shared.controls, shared.clock),
+        capacity=capacity,
+        pool=shared.pool,
+        suspects=suspects,
+        clock=shared.clock,
     )
     callers.start(START_S_MAX)
     shared.closing.callback(callers.stop)
-    return OnlineLane(_consumer(shared, "interactive"), capacity, execution), execution, replies
+    worker = OnlineWorker(
+        consumer=_consumer(shared, "interactive"),
+        capacity=capacity,
+        execution=execution,
+        suspects=suspects,
+        tasks=shared.tasks,
+    )
+    return worker, replies
 
 
-def _consumer(shared: SharedParts, job_class: str) -> BatchConsumer:
+def _consumer(shared: SharedDeps, job_class: str) -> BatchConsumer:
     settings, is_online = shared.settings, job_class == "interactive"
 
-    def connect(on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
-        return LogConsumer(
+    def connect(on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> GroupConsumer:
+        return GroupConsumer(
             shared.kafka,
             group=f"gpu-{settings.pool}-{job_class}",
             topics=[batches_topic(settings.pool, job_class).name],

@@ -1,150 +1,211 @@
-"""The two ways through a replica: batches of bulk items, and online calls."""
+"""The workers of a replica: one for batches of bulk items, one for online calls."""
 
 import asyncio
 from collections.abc import Collection
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from core.supervised_tasks import RunningTasks
+from core.clock import Clock
+from core.supervised_tasks import SupervisedTasks
+from gpu_consumers import metrics
+from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution
-from gpu_consumers.consumer import BatchConsumer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.batch_run import BatchRun, Cut, Ending
-from gpu_consumers.inflight.delivery import Delivery
-from gpu_consumers.online.call_execution import OnlineExecution
-from gpu_consumers.quarantine.quarantine import Isolation
-from topics.clients.offsets import Partition
+from gpu_consumers.inflight.batch_run import BatchAbortReason, BatchRun, ExecutionStatus
+from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.online.call_execution import CallExecution
+from gpu_consumers.quarantine.quarantine import Quarantine
+from gpu_consumers.quarantine.suspect_calls import SuspectCalls
+from topics.clients.offset_tracker import Partition
 
-FORGET_S = 1.0
-"""Between two looks at what is committed."""
+_CLEANUP_INTERVAL_S: Final = 1.0  # between two deletions of committed attempts
 
-LET_GO_S = 2.0
-"""How long a group waits for this member to put down what another one will own."""
+REVOKE_S_MAX: Final = 2.0
+"""How long the rebalance of a group waits until this member has stopped revoked batches."""
 
 
-class Lane(Protocol):
-    """One class of batches: who reads them and who runs them. Used on the event loop."""
+class ClassWorker(Protocol):
+    """Runs the batches of one job class. Its methods are called on the event loop."""
+
+    @property
+    def consumer(self) -> BatchConsumer:
+        """The consumer that delivers the batches."""
+        ...
+
+    @property
+    def capacity(self) -> CapacityPublisher:
+        """The credit that batchers have for this class."""
+        ...
+
+    def start_batch(self, delivered: DeliveredBatch) -> None:
+        """Start a batch; report it to the consumer when all its records are acknowledged."""
+        ...
+
+    async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
+        """Stop the batches of partitions that have moved; return within `REVOKE_S_MAX`.
+
+        The partitions are `lost` when they have another owner already.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Start no new work."""
+        ...
+
+    def requeue_all(self) -> None:
+        """Abort what runs and requeue what is not answered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkWorker:
+    """Runs batches of bulk items, each in one task.
+
+    From delivery to engine: the consumer thread has `start_batch` called, which starts
+    `_run_batch`, which calls `BatchExecution.execute_items`, which calls `_execute_job` for each
+    job of the batch, which calls `Engine.execute`. A batch passes these steps:
+
+    1. Accept it: drop the items of closed, paused and expired jobs.
+    2. Execute its items; in `Quarantine` if it is redelivered or exceeds the engine's memory.
+    3. Publish outcomes, and requeue the items that the pool could not answer.
+    4. When every record is acknowledged, report the batch to the consumer, which commits it.
+
+    The order is the guarantee (docs/delivery.md). A failure that must end the process ends the task
+    before step 4, so that the batch is redelivered.
+    """
 
     consumer: BatchConsumer
     capacity: CapacityPublisher
+    execution: BatchExecution
+    quarantine: Quarantine
+    pool: PoolHealth
+    tasks: SupervisedTasks
+    clock: Clock
 
-    def begin(self, delivery: Delivery) -> None:
-        """Run a batch and report it to the consumer when all of it is acknowledged."""
-        ...
+    def start_batch(self, delivered: DeliveredBatch) -> None:
+        """Accept a batch and run it in its own task."""
+        run = self.execution.accept_batch(delivered)
+        run.task = self.tasks.start(self._run_batch(run))
 
-    async def let_go(self, partitions: Collection[Partition], *, lost: bool) -> None:
-        """Put down what lies on partitions that are no longer ours; return within `LET_GO_S`.
+    async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
+        """Abort the batches of the partitions and requeue their open items.
 
-        They are `lost` when they have another owner already.
+        Batches of lost partitions run elsewhere by now. Redelivered batches keep their offset and
+        attempt: a requeued item would look like a new one.
         """
-        ...
-
-    def drain(self) -> None:
-        """Begin nothing more."""
-        ...
-
-    def hand_back(self) -> None:
-        """Cut short what runs; what is not answered goes back to its requests."""
-        ...
-
-
-class BulkLane:
-    """Batches of items, each run by one task."""
-
-    def __init__(
-        self,
-        consumer: BatchConsumer,
-        capacity: CapacityPublisher,
-        execution: BatchExecution,
-        isolation: Isolation,
-        parts: tuple[PoolHealth, RunningTasks],
-    ) -> None:
-        """Nothing runs."""
-        self.consumer, self.capacity = consumer, capacity
-        self._execution, self._isolation = execution, isolation
-        self._pool, self._tasks = parts
-
-    def begin(self, delivery: Delivery) -> None:
-        """Run a batch in a task of its own."""
-        run = self._execution.begin(delivery)
-        run.task = self._tasks.start(self._run(run))
-
-    async def let_go(self, partitions: Collection[Partition], *, lost: bool) -> None:
-        """Drop what others run by now; hand back the rest before others find it.
-
-        What may have run before stays where it is, with what is known of it: handed back it would
-        look like new.
-        """
-        going = [run for run in self._execution.runs if run.place in partitions]
-        for run in going:
-            stays = lost or run.delivery.may_have_run
-            run.stop(Cut.DROP if stays else Cut.HAND_BACK)
-        tasks = [run.task for run in going if run.task is not None]
+        revoked = [run for run in self.execution.runs if run.partition in partitions]
+        for run in revoked:
+            keeps_offset = lost or run.delivered.is_redelivered
+            run.abort(BatchAbortReason.LOST if keeps_offset else BatchAbortReason.REQUEUE)
+        tasks = [run.task for run in revoked if run.task is not None]
         if tasks and not lost:
-            await asyncio.wait(tasks, timeout=LET_GO_S)
+            await asyncio.wait(tasks, timeout=REVOKE_S_MAX)
 
     def drain(self) -> None:
-        """Leave what comes to the partitions' next owner."""
+        """Start no new batch: the next owner of the partitions reads them."""
         self.consumer.drain()
 
-    async def watch(self) -> None:
-        """Forget attempts of batches that nobody reads again, until cancelled."""
+    def requeue_all(self) -> None:
+        """Abort what runs: answers are published, other items requeued."""
+        self.execution.requeue_all()
+
+    async def delete_attempts(self) -> None:
+        """Delete the attempts of committed batches, repeatedly until cancelled."""
         while True:
-            await asyncio.sleep(FORGET_S)
-            await self._isolation.forget(self.consumer.is_committed)
+            await asyncio.sleep(_CLEANUP_INTERVAL_S)
+            await self.quarantine.delete_attempts(self.consumer.is_committed)
 
-    def hand_back(self) -> None:
-        """Publish what is answered and put back the rest."""
-        self._execution.hand_back()
-
-    async def _run(self, run: BatchRun) -> None:
+    async def _run_batch(self, run: BatchRun) -> None:
+        """Steps 2 to 4. Cancelling the task leaves the batch to its redelivery."""
+        status: ExecutionStatus | None = None
         try:
-            ending = await self._ending(run)
+            if run.delivered.is_redelivered:
+                status = await self.quarantine.run_redelivered(run)
+            elif run.items:
+                began_s = self.clock.monotonic_s()
+                work = self.execution.execute_items(run, range(len(run.items)))
+                status = await run.until_aborted(work)
+                metrics.EXECUTION_SECONDS.observe(self.clock.monotonic_s() - began_s)
+                status = await self._publish_batch(run, status)
+            else:
+                await self.quarantine.record_completed(run)
         finally:
-            self._execution.end(run)
-        if run.cut is not Cut.DROP:
-            self.consumer.finished(run.delivery.record, run.delivery.generation)
-        if ending is Ending.ANSWERED and run.answers:
-            self._pool.answered()
-        elif ending is Ending.AWAY:
-            self._pool.away()
+            self.execution.remove_batch(run)
+        if run.abort_reason is not BatchAbortReason.LOST:
+            self.consumer.mark_finished(run.delivered.record, run.delivered.generation)
+        if status is ExecutionStatus.ANSWERED and run.answers:
+            self.pool.mark_available()
+        elif status is ExecutionStatus.UNAVAILABLE:
+            self.pool.mark_unavailable()
 
-    async def _ending(self, run: BatchRun) -> Ending | None:
-        if run.delivery.may_have_run:
-            return await self._isolation.redelivered(run)
-        ending = await self._execution.whole(run)
-        if ending is Ending.OUT_OF_MEMORY:
-            return await self._isolation.too_large(run)
-        await self._isolation.ended_beside(run)
-        return ending
+    async def _publish_batch(
+        self, run: BatchRun, status: ExecutionStatus
+    ) -> ExecutionStatus | None:
+        """Step 3; items that exceeded the memory are not requeued but run again in quarantine."""
+        is_too_large = status is ExecutionStatus.OUT_OF_MEMORY
+        requeues = not is_too_large and run.abort_reason is not BatchAbortReason.LOST
+        await self.execution.publish_outcomes(run, range(len(run.items)), requeues=requeues)
+        if is_too_large:
+            return await self.quarantine.run_too_large(run)
+        await self.quarantine.record_completed(run)
+        return ExecutionStatus.UNAVAILABLE if run.is_store_unavailable else status
 
 
-class OnlineLane:
-    """Online calls, each run by a task of its own."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineWorker:
+    """Runs online calls, each in one task.
 
-    def __init__(
-        self, consumer: BatchConsumer, capacity: CapacityPublisher, execution: OnlineExecution
-    ) -> None:
-        """Nothing runs."""
-        self.consumer, self.capacity, self._execution = consumer, capacity, execution
+    From delivery to engine: the consumer thread has `start_batch` called, which starts
+    `CallExecution.run_call` for each call, which calls `_execute_call`, which calls
+    `CallServer.serve_call`, which calls `Engine.serve`. A call passes these steps:
 
-    def begin(self, delivery: Delivery) -> None:
-        """Run the calls of a batch."""
+    1. Drop it if its caller, its deadline or its job makes it useless.
+    2. If it is redelivered, ask its caller for permission to run it again.
+    3. Execute it; pieces of a stream are sent as they come.
+    4. Publish its end, and the outcome of a durable call; or requeue it if its pool failed.
+    5. When every record is acknowledged, for all calls of the batch, report it to the consumer.
 
-        def finished() -> None:
-            self.consumer.finished(delivery.record, delivery.generation)
+    A failure that must end the process ends the task, so that step 5 is never reached.
+    """
 
-        self._execution.begin(delivery, finished)
+    consumer: BatchConsumer
+    capacity: CapacityPublisher
+    execution: CallExecution
+    suspects: SuspectCalls
+    tasks: SupervisedTasks
 
-    async def let_go(self, partitions: Collection[Partition], *, lost: bool) -> None:
-        """Go on: callers wait for these. What may have run before is told of as put down."""
-        telling = self._execution.let_go(partitions, lost=lost)
-        await asyncio.wait([telling], timeout=LET_GO_S)
+    def start_batch(self, delivered: DeliveredBatch) -> None:
+        """Accept a batch and run each of its calls in its own task."""
+        calls = self.execution.accept_batch(delivered)
+        unfinished_count = len(calls)
+
+        def mark_finished() -> None:
+            self.consumer.mark_finished(delivered.record, delivered.generation)
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            nonlocal unfinished_count
+            if not task.cancelled() and task.exception() is None:
+                unfinished_count -= 1
+                if unfinished_count == 0:
+                    mark_finished()
+
+        for call in calls:
+            call.task = self.tasks.start(self.execution.run_call(call))
+            call.task.add_done_callback(on_done)
+        if not calls:
+            mark_finished()
+
+    async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
+        """Let the calls run on, because callers wait, and record that they did not crash."""
+        calls = self.execution.calls_to_release(partitions, lost=lost)
+        released = self.tasks.start(self.suspects.release_calls(calls, lost=lost))
+        await asyncio.wait([released], timeout=REVOKE_S_MAX)
 
     def drain(self) -> None:
-        """Put back at once what still comes: its callers wait, and others can run it."""
-        self._execution.drain()
+        """Requeue new calls at once: their callers wait, and other replicas can run them."""
+        self.execution.drain()
 
-    def hand_back(self) -> None:
-        """Cut short what runs."""
-        self._execution.hand_back()
+    def requeue_all(self) -> None:
+        """Abort what runs; calls that have sent nothing are requeued."""
+        self.execution.abort_all()

@@ -1,8 +1,8 @@
-"""Ends a process whose engine, or whose event loop, does not react any more.
+"""Ends the process when its engine or its event loop hangs.
 
-An engine cuts each item by itself. One that does not, because it hangs in a kernel, a lock or an
-endless loop, keeps its partitions for ever: the group sees a member that lives. So the process ends
-as by a crash, and what it ran is narrowed down by the next owner.
+An engine stops each item at its time limit. An engine that cannot, because it hangs in a kernel, a
+lock or an endless loop, would keep its partitions for ever, because its group member stays alive.
+So the process ends as in a crash, and quarantine narrows down the items that were running.
 """
 
 import asyncio
@@ -15,48 +15,48 @@ from core.clock import Clock
 from core.errors import EngineStalledError
 from gpu_consumers.engines.engine import Engine
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 
 
 async def watch_progress(
     engine: Engine, ended_count: Callable[[], int], silence_s_max: float, clock: Clock
 ) -> None:
-    """Look at the engine until cancelled.
+    """Check the engine until cancelled.
 
-    Raises EngineStalledError when items run, or could, for `silence_s_max`, and none ends and none
-    is refused: more than the longest execution of one.
+    Raises EngineStalledError when items run, or could run, and for `silence_s_max` none has ended
+    or been refused. The limit must exceed the longest execution of one item.
     """
-    seen, since_s = (ended_count(), engine.slots.refused), clock.monotonic_s()
+    last, changed_s = (ended_count(), engine.slots.refused), clock.monotonic_s()
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_S)
         now_s = clock.monotonic_s()
         slots = engine.slots
-        now = ended_count(), slots.refused
-        if now != seen or not (slots.bulk or slots.idle):
-            seen, since_s = now, now_s
-        elif now_s - since_s > silence_s_max:
-            raise EngineStalledError(silent_s=round(now_s - since_s))
+        progress = ended_count(), slots.refused
+        if progress != last or not (slots.bulk or slots.idle):
+            last, changed_s = progress, now_s
+        elif now_s - changed_s > silence_s_max:
+            raise EngineStalledError(silent_s=round(now_s - changed_s))
 
 
 @contextlib.asynccontextmanager
-async def ending_when_stuck(stuck_s_max: float) -> AsyncIterator[None]:
-    """During a block, end the process with exit code 1 when its loop has no turn for so long.
+async def exit_when_stuck(stuck_s_max: float) -> AsyncIterator[None]:
+    """During the block, exit with code 1 when the event loop does not run for `stuck_s_max`.
 
-    By a watch of the interpreter that needs no turn of Python itself; it writes where each thread
-    was to stderr: names of functions, no values.
+    The timer of `faulthandler` does not need the interpreter lock. It writes the stacks of all
+    threads to stderr: names of functions, no values.
     """
-    watch = asyncio.create_task(_rearm(stuck_s_max))
+    watchdog = asyncio.create_task(_rearm_timer(stuck_s_max))
     try:
         yield
     finally:
-        watch.cancel()
-        await asyncio.wait([watch])
+        watchdog.cancel()
+        await asyncio.wait([watchdog])
 
 
-async def _rearm(stuck_s_max: float) -> None:
+async def _rearm_timer(stuck_s_max: float) -> None:
     try:
         while True:
             faulthandler.dump_traceback_later(stuck_s_max, exit=True)
-            await asyncio.sleep(min(LOOK_S, stuck_s_max / 4))
+            await asyncio.sleep(min(CHECK_S, stuck_s_max / 4))
     finally:
         faulthandler.cancel_dump_traceback_later()

@@ -1,6 +1,6 @@
-"""A replica of a pool: consumer threads, event loop, engine and capacity, started and drained.
+"""Runs a replica: consumer threads, class workers and background tasks, until it is drained.
 
-Load and warm the engine, then join the groups: no partition waits behind a loading model.
+The engine is loaded and warm before: no partition is assigned to a replica that loads a model.
 """
 
 import asyncio
@@ -8,135 +8,136 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from core.supervised_tasks import RunningTasks
+from core.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
-from gpu_consumers.class_workers import LET_GO_S, Lane
-from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, follow_demand
+from gpu_consumers.class_workers import REVOKE_S_MAX, ClassWorker
+from gpu_consumers.flow_control.capacity_publisher import REPEAT_S
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.delivery import Delivery
-from topics.clients.offsets import Partition
-from topics.records.received import Received
-from topics.tail_readers.topic_tail import TopicTail
+from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from topics.clients.offset_tracker import Partition
+from topics.records.received_record import ReceivedRecord
+from topics.tail_readers.tail_reader_thread import TailReaderThread
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
 _LEAVE_S = 5.0
 _STOP_POLL_S = 0.1
 
 
-Watch = Callable[[], Coroutine[Any, Any, None]]
+BackgroundWork = Callable[[], Coroutine[Any, Any, None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaParts:
-    """What the composition root has built for a replica."""
-
-    lanes: Sequence[Lane]
-    pool: PoolHealth
-    tasks: RunningTasks
-    demand: TopicTail
-    watches: Sequence[Watch] = ()  # run beside; they never return
-    failures: Sequence[asyncio.Future[None]] = field(default=())  # each ends the process
-
-
+@dataclass(kw_only=True, eq=False)
 class Replica:
-    """Runs until stopped, or raises what ends the process with its offsets uncommitted."""
+    """Runs until stopped, or raises the failure that must end the process."""
 
-    def __init__(self, parts: ReplicaParts, *, shutdown_grace_s: float) -> None:
-        """Nothing runs yet."""
-        self._parts, self._grace_s = parts, shutdown_grace_s
-        self._leave = threading.Event()
-        self._quiet = threading.Event()
+    workers: Sequence[ClassWorker]
+    pool: PoolHealth
+    tasks: SupervisedTasks
+    demand: TopicTailReader
+    background: Sequence[BackgroundWork] = ()  # each runs until cancelled
+    failures: Sequence[asyncio.Future[None]] = ()  # each ends the process
+    shutdown_grace_s: float
+    _stop_consumers: threading.Event = field(default_factory=threading.Event)
 
     @property
     def in_flight(self) -> int:
-        """Items taken over and not ended, of all classes."""
-        return sum(lane.capacity.in_flight for lane in self._parts.lanes)
+        """Items of all classes that have arrived and not ended."""
+        return sum(worker.capacity.in_flight for worker in self.workers)
 
     async def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`; then finish what fits the grace period and hand the rest back.
+        """Serve until `stop`; then finish what the grace period allows and requeue the rest.
 
-        Raises EngineDeadError, DeliveryError, SchemaTooNewError, LogUnavailableError; what runs
-        then is left to its redelivery.
+        Raises EngineDeadError, DeliveryError, SchemaTooNewError, KafkaUnavailableError: the batches
+        that run then are not committed, and are redelivered.
         """
         self._loop = asyncio.get_running_loop()
-        lanes = self._parts.lanes
-        beside = [
+        background = [
             asyncio.create_task(work())
             for work in (
-                *(lane.capacity.run for lane in lanes),
-                *self._parts.watches,
-                self._observe,
+                *(worker.capacity.run for worker in self.workers),
+                *self.background,
+                self._update_metrics,
             )
         ]
-        threads = [asyncio.create_task(asyncio.to_thread(self._poll, lane)) for lane in lanes]
-        threads.append(asyncio.create_task(asyncio.to_thread(self._listen)))
-        stopping = asyncio.create_task(_stopped(stop))
-        failures = [self._parts.tasks.failed, *self._parts.failures]
-        ending: list[asyncio.Future[None]] = [*failures, *beside, *threads]
+        threads = [asyncio.create_task(asyncio.to_thread(self._consume, w)) for w in self.workers]
+        demand = TailReaderThread(
+            self.demand,
+            partial(self.tasks.call_from_thread, self._apply_demand),
+            name="demand-tail",
+            on_failure=partial(self.tasks.call_from_thread, _raise),
+        )
+        demand.start_at_end()
+        stopping = asyncio.create_task(_wait_for(stop))
+        failures = [self.tasks.failed, *self.failures]
+        running: list[asyncio.Future[None]] = [*failures, *background, *threads]
         try:
-            await asyncio.wait([*ending, stopping], return_when=asyncio.FIRST_COMPLETED)
-            for ended in ending:
+            await asyncio.wait([*running, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for ended in running:
                 if ended.done():
-                    ended.result()  # raises what went wrong; nothing was committed for it
+                    ended.result()  # raises the failure; its work is not committed
             await self._drain()
             for failure in failures:
                 if failure.done():
                     failure.result()
         finally:
-            for task in (*beside, stopping):
+            for task in (*background, stopping):
                 task.cancel()
-            self._parts.tasks.cancel()
-            self._leave.set()
-            self._quiet.set()
+            self.tasks.cancel_all()
+            self._stop_consumers.set()
+            demand.request_stop()
             await asyncio.wait(threads, timeout=_LEAVE_S)
-        for lane in lanes:
-            lane.capacity.withdraw()
+            await asyncio.to_thread(demand.stop)
+        for worker in self.workers:
+            worker.capacity.publish_withdrawal()
 
-    def _poll(self, lane: Lane) -> None:
-        def deliver(delivery: Delivery) -> None:
-            self._parts.tasks.step_soon(lane.begin, delivery)
+    def _consume(self, worker: ClassWorker) -> None:
+        """Thread body of a class: its consumer, whose callbacks run on the event loop."""
 
-        def moved(partitions: list[Partition]) -> None:
-            self._parts.tasks.step_soon(lane.capacity.assigned, partitions)
+        def deliver(delivered: DeliveredBatch) -> None:
+            self.tasks.call_from_thread(worker.start_batch, delivered)
 
-        def let_go(partitions: list[Partition], lost: bool) -> None:
-            going = lane.let_go(frozenset(partitions), lost=lost)
+        def on_assignment(partitions: list[Partition]) -> None:
+            self.tasks.call_from_thread(worker.capacity.start_epoch, partitions)
+
+        def on_revoke(partitions: list[Partition], lost: bool) -> None:
+            revoking = worker.on_revoke(frozenset(partitions), lost=lost)
             try:
-                asyncio.run_coroutine_threadsafe(going, self._loop).result(2 * LET_GO_S)
+                asyncio.run_coroutine_threadsafe(revoking, self._loop).result(2 * REVOKE_S_MAX)
             except TimeoutError:
                 _LOG.warning("the event loop is busy: a partition goes before its batches are down")
 
-        lane.consumer.run(deliver, moved, self._leave, let_go)
+        worker.consumer.run(deliver, on_assignment, self._stop_consumers, on_revoke)
 
-    def _listen(self) -> None:
-        def hear(records: list[Received]) -> None:
-            for lane in self._parts.lanes:
-                lane.capacity.demand(records)
-
-        def deliver(records: list[Received]) -> None:
-            self._parts.tasks.step_soon(hear, records)
-
-        follow_demand(self._parts.demand, deliver, self._quiet)
+    def _apply_demand(self, records: list[ReceivedRecord]) -> None:
+        for worker in self.workers:
+            worker.capacity.apply_demand(records)
 
     async def _drain(self) -> None:
-        for lane in self._parts.lanes:
-            lane.drain()
-        self._parts.pool.leave()
-        await self._parts.tasks.wait(self._grace_s)
-        for lane in self._parts.lanes:
-            lane.hand_back()
-        await self._parts.tasks.wait(_LEAVE_S)
+        for worker in self.workers:
+            worker.drain()
+        self.pool.close()
+        await self.tasks.wait_all(self.shutdown_grace_s)
+        for worker in self.workers:
+            worker.requeue_all()
+        await self.tasks.wait_all(_LEAVE_S)
 
-    async def _observe(self) -> None:
-        lanes = self._parts.lanes
+    async def _update_metrics(self) -> None:
         while True:
             metrics.IN_FLIGHT.set(self.in_flight)
-            metrics.ITEMS_PER_SECOND.set(sum(lane.capacity.items_per_s for lane in lanes))
+            metrics.ITEMS_PER_SECOND.set(
+                sum(worker.capacity.items_per_s for worker in self.workers)
+            )
             await asyncio.sleep(REPEAT_S)
 
 
-async def _stopped(stop: threading.Event) -> None:
-    while not stop.is_set():  # noqa: ASYNC110  a signal sets it, in no event loop
+async def _wait_for(stop: threading.Event) -> None:
+    while not stop.is_set():  # noqa: ASYNC110  set by a signal, outside of any event loop
         await asyncio.sleep(_STOP_POLL_S)
+
+
+def _raise(failure: BaseException) -> None:
+    raise failure

@@ -1,47 +1,52 @@
-"""Wires a replica around a started engine: what its lanes share, and one lane for each class."""
+"""Builds a replica around a started engine: its shared dependencies, and a worker per class."""
 
 import asyncio
 import contextlib
 import math
 import socket
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from core.clock import SystemClock
 from core.database_time import DatabaseTime
 from core.ids import new_uuid
-from core.supervised_tasks import RunningTasks
-from gpu_consumers.cancellation.cutting import Cutting
-from gpu_consumers.cancellation.wanted import Wanted
-from gpu_consumers.class_wiring import START_S_MAX, SharedParts, wire_bulk_lane, wire_online_lane
-from gpu_consumers.class_workers import Lane
+from core.supervised_tasks import SupervisedTasks
+from gpu_consumers.cancellation.liveness import BatchLiveness, ObsoleteBatchAborter
+from gpu_consumers.class_wiring import (
+    START_S_MAX,
+    SharedDeps,
+    build_bulk_worker,
+    build_online_worker,
+)
+from gpu_consumers.class_workers import ClassWorker
 from gpu_consumers.engine_watchdog import watch_progress
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.quarantine.crash_attribution import Trials
-from gpu_consumers.replica import Replica, ReplicaParts, Watch
+from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.replica import BackgroundWork, Replica
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEMAND, JOB_CLASSES
 from topics.records.records import JobControl
 from topics.settings import KafkaSettings
-from topics.tail_readers.job_controls import JobControls
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.job_controls import JobControlReader
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
-_NEWS_LOOK_S: Final = 1.0
+_CONTROLS_CHECK_S: Final = 1.0
 
 
-def engine_for(settings: ReplicaSettings, engine: EngineSettings) -> EngineSettings:
-    """Return the engine's settings here; without online calls nothing is kept free for them."""
+def engine_settings_for(settings: ReplicaSettings, engine: EngineSettings) -> EngineSettings:
+    """Return the engine's settings for this replica: without online calls, no headroom."""
     if settings.job_class == "bulk":
         return engine.model_copy(update={"interactive_headroom": 0})
     return engine
 
 
-def build(
+def build_replica(
     settings: ReplicaSettings,
     kafka: KafkaSettings,
     engine: Engine,
@@ -49,30 +54,42 @@ def build(
     *,
     silence_s_max: float = math.inf,
 ) -> tuple[Replica, contextlib.ExitStack]:
-    """Build a replica on the running event loop; the stack releases its parts.
+    """Build a replica on the running event loop; the stack closes its dependencies.
 
-    It fails when its engine runs bulk items for `silence_s_max` and none of them ends.
+    The replica fails when the engine runs bulk items and ends none of them for `silence_s_max`.
     """
     replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     closing = contextlib.ExitStack()
-    producer = LogProducer(kafka, client_id=replica_id, linger_ms=1.0)
+    producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0)
     closing.callback(producer.close)
     database_time = DatabaseTime(max)
-    changed = _Changed(asyncio.get_running_loop())
-    controls = JobControls(kafka, client_id=replica_id, clock=clock, on_change=changed.tell)
+    control_changes = _ControlChanges(asyncio.get_running_loop())
+    controls = JobControlReader(
+        kafka, client_id=replica_id, clock=clock, on_change=control_changes.on_change
+    )
     controls.start(START_S_MAX)
     closing.callback(controls.stop)
     classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
-    trials = Trials()
+    attribution = CrashAttribution()
     capacities = {
-        name: _capacity(
-            _identity(name, replica_id, settings), engine, producer, database_time, trials
+        job_class: CapacityPublisher(
+            ReplicaIdentity(
+                replica_id=replica_id,
+                pool=settings.pool,
+                job_class=job_class,
+                batch_items=settings.batch_items,
+            ),
+            producer,
+            partial(_concurrency, engine, job_class),
+            clock,
+            database_time=database_time,
+            has_suspects=attribution.has_suspects,
         )
-        for name in classes
+        for job_class in classes
     }
-    trials.on_danger += [capacity.changed for capacity in capacities.values()]
-    shared = SharedParts(
+    attribution.on_suspects_changed += [capacity.publish_soon for capacity in capacities.values()]
+    shared = SharedDeps(
         settings=settings,
         kafka=kafka,
         engine=engine,
@@ -80,87 +97,71 @@ def build(
         producer=producer,
         objects=objects,
         controls=controls,
-        wanted=Wanted(controls, database_time, clock),
+        liveness=BatchLiveness(controls, database_time, clock),
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
-        tasks=RunningTasks(asyncio.get_running_loop()),
-        trials=trials,
+        tasks=SupervisedTasks(asyncio.get_running_loop()),
+        attribution=attribution,
         clock=clock,
         closing=closing,
     )
-    lanes: list[Lane] = []
-    watches: list[Watch] = [partial(_watch_news, controls)]
+    return _replica(shared, capacities, control_changes, silence_s_max), closing
+
+
+def _replica(
+    shared: SharedDeps,
+    capacities: Mapping[str, CapacityPublisher],
+    control_changes: "_ControlChanges",
+    silence_s_max: float,
+) -> Replica:
+    """Build the worker of each class, with the background work that belongs to it."""
+    workers: list[ClassWorker] = []
+    background: list[BackgroundWork] = [partial(_check_controls, shared.controls)]
     failures = []
     if bulk := capacities.get("bulk"):
-        lane, cutting = wire_bulk_lane(shared, bulk)
-        lanes.append(lane)
-        changed.cuttings.append(cutting)
-        watches.append(cutting.watch)
-        watches.append(lane.watch)
-        watches.append(partial(_watch_bulk, engine, bulk, silence_s_max))
+        worker = build_bulk_worker(shared, bulk)
+        aborter = ObsoleteBatchAborter(lambda: worker.execution.runs, shared.liveness)
+        control_changes.aborter = aborter
+        workers.append(worker)
+        watch = partial(
+            watch_progress, shared.engine, lambda: bulk.ended_count, silence_s_max, shared.clock
+        )
+        background += [aborter.run, worker.delete_attempts, watch]
     if online := capacities.get("interactive"):
-        online_lane, execution, replies = wire_online_lane(shared, online)
-        lanes.append(online_lane)
-        watches.append(execution.watch)
+        online_worker, replies = build_online_worker(shared, online)
+        workers.append(online_worker)
+        background.append(online_worker.execution.abort_obsolete_calls)
         failures.append(replies.failed)
-    parts = ReplicaParts(
-        lanes=lanes,
+    client_id = f"{shared.replica_id}-demand"
+    return Replica(
+        workers=workers,
         pool=shared.pool,
         tasks=shared.tasks,
-        demand=TopicTail(kafka, DEMAND, client_id=f"{replica_id}-demand", past_counts=False),
-        watches=watches,
+        demand=TopicTailReader(shared.kafka, DEMAND, client_id=client_id, reset_to_earliest=False),
+        background=background,
         failures=failures,
+        shutdown_grace_s=shared.settings.shutdown_grace_s,
     )
-    return Replica(parts, shutdown_grace_s=settings.shutdown_grace_s), closing
 
 
-class _Changed:
-    """Passes the news of a control state from its thread to the event loop."""
+class _ControlChanges:
+    """Passes control records from the thread of their reader to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.cuttings: list[Cutting] = []
+        self.aborter: ObsoleteBatchAborter | None = None
 
-    def tell(self, _: JobControl) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
-            for cutting in self.cuttings:
-                self._loop.call_soon_threadsafe(cutting.changed)
-
-
-def _identity(job_class: str, replica_id: str, settings: ReplicaSettings) -> ReplicaIdentity:
-    return ReplicaIdentity(
-        replica_id=replica_id,
-        pool=settings.pool,
-        job_class=job_class,
-        batch_items=settings.batch_items,
-    )
+    def on_change(self, _: JobControl) -> None:
+        if self.aborter is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                self._loop.call_soon_threadsafe(self.aborter.check_soon)
 
 
-def _capacity(
-    identity: ReplicaIdentity,
-    engine: Engine,
-    producer: LogProducer,
-    database_time: DatabaseTime,
-    trials: Trials,
-) -> CapacityPublisher:
-    def concurrency() -> int:
-        return engine.concurrency - (engine.headroom if identity.job_class == "bulk" else 0)
-
-    return CapacityPublisher(
-        identity,
-        producer,
-        concurrency,
-        SystemClock(),
-        database_time=database_time,
-        in_danger=trials.in_danger,
-    )
+def _concurrency(engine: Engine, job_class: str) -> int:
+    return engine.concurrency - (engine.headroom if job_class == "bulk" else 0)
 
 
-async def _watch_news(controls: JobControls) -> None:
-    """End with the news of jobs, before a batch comes that would need them."""
+async def _check_controls(controls: JobControlReader) -> None:
+    """Raise the failure of the reader of control records, before a batch needs its state."""
     while True:
-        controls.check()
-        await asyncio.sleep(_NEWS_LOOK_S)
-
-
-async def _watch_bulk(engine: Engine, bulk: CapacityPublisher, silence_s_max: float) -> None:
-    await watch_progress(engine, lambda: bulk.ended_count, silence_s_max, SystemClock())
+        controls.raise_failure()
+        await asyncio.sleep(_CONTROLS_CHECK_S)

@@ -1,1 +1,1 @@
-"""The life cycle of a job: rows, states, files, intake (file to records) and outbox."""
+"""Jobs: their rows, states and files, the intake role (input files to records), and the outbox."""

@@ -1,4 +1,4 @@
-"""The role `intake`: reads settings, builds the parts, runs their threads."""
+"""The role `intake`: reads its settings, creates its components and runs their threads."""
 
 import contextlib
 import os
@@ -13,31 +13,31 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.role_life import run_role, say_ready
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs import metrics
 from jobs.expansion.expander import Expander
-from jobs.expansion.intake import Intake, IntakeParts
+from jobs.expansion.intake_loop import IntakeLoop, IntakeLoopDeps
 from jobs.expansion.job_loads import ROLE
-from jobs.expansion.leased_jobs import HeldJobs
-from jobs.expansion.pool_capacity import PoolCapacities, follow
+from jobs.expansion.leased_jobs import LeasedJobs
+from jobs.expansion.pool_capacity import PoolCapacities, read_capacities
 from jobs.outbox_relay import OutboxRelay
-from jobs.periodic import PRODUCERS, Means, held_leases, start_beside
+from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
 from jobs.settings import IntakeSettings
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.validator import Validator
 from storage.objects.open_store import object_store_from_env
-from storage.postgres.engines import DATABASE_AWAY, create_engine
-from storage.postgres.notifications import Notifications
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer, close_all
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer, close_producers
 from topics.records.catalogue import CAPACITY
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
-_SWITCH_S = 0.0005  # a large validation must not hold up each statement of a small one by 5 ms
+_SWITCH_INTERVAL_S = 0.0005  # a large validation must not delay each small statement by 5 ms
 _START_S_MAX: Final = 60.0
 _STOP_S_MAX: Final = 20.0
 _NAME: Final = "intake"
@@ -48,12 +48,12 @@ def main() -> int:
     """Run until a signal; return the exit code."""
     configure_logs(_NAME)
     stop = stop_on_signals()
-    return run_role(lambda: run(os.environ, stop), away=DATABASE_AWAY)
+    return run_role(lambda: run(os.environ, stop), unavailable=DATABASE_UNAVAILABLE)
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Build the role that `env` describes and run it until `stop`. Raises what ended it."""
-    sys.setswitchinterval(_SWITCH_S)
+    """Create the role from `env` and run it until `stop`. Raises the failure that stopped it."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     settings, kafka, database, objects = read_all(
         env,
         IntakeSettings.from_env,
@@ -64,37 +64,41 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     serve_metrics(settings)
-    LogAdmin(kafka).wait_for_broker(_START_S_MAX)
+    TopicAdmin(kafka).wait_for_broker(_START_S_MAX)
     with contextlib.ExitStack() as closing:
         engine = create_engine(database, application_name=_NAME)
         closing.callback(engine.dispose)
-        woken_for_jobs = closing.enter_context(Notifications(database, "millrace_jobs"))
-        woken_for_outbox = closing.enter_context(Notifications(database, "millrace_outbox"))
-        producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
-        closing.callback(close_all, producers)
-        tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity", past_counts=False)
+        job_notifications = closing.enter_context(NotificationListener(database, "millrace_jobs"))
+        outbox_notifications = closing.enter_context(
+            NotificationListener(database, "millrace_outbox")
+        )
+        producers = [RecordProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
+        closing.callback(close_producers, producers)
+        tail = TopicTailReader(
+            kafka, CAPACITY, client_id=f"{holder}-capacity", reset_to_earliest=False
+        )
         closing.callback(tail.close)
-        tail.skip_to_end(_START_S_MAX)
+        tail.seek_to_end(_START_S_MAX)
         capacities = PoolCapacities(clock)
-        leases = held_leases(engine, ROLE, holder, settings)
+        leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
-        held = HeldJobs(engine, leases, clock)
+        leased_jobs = LeasedJobs(engine, leases, clock)
         validator = Validator(engine, objects, leases, settings, clock, stop)
-        parts = IntakeParts(
+        deps = IntakeLoopDeps(
             engine=engine,
-            held=held,
-            expander=Expander(engine, objects, producers[0], held, clock),
+            leased_jobs=leased_jobs,
+            expander=Expander(engine, objects, producers[0], leased_jobs, clock),
             validator=validator,
             capacities=capacities,
-            notifications=woken_for_jobs,
+            notifications=job_notifications,
             clock=clock,
             stop=stop,
         )
-        intake, relay = Intake(parts, settings), OutboxRelay(engine, producers[1], clock)
-        threads = Background(stop, away_s_max=settings.away_s_max, clock=clock)
-        threads.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        threads.every(0.0, "capacity", partial(follow, tail, capacities))
-        means = Means(
+        intake, relay = IntakeLoop(deps, settings), OutboxRelay(engine, producers[1], clock)
+        threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
+        threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
+        threads.start_periodic(0.0, "capacity", partial(read_capacities, tail, capacities))
+        periodic = PeriodicDeps(
             settings=settings,
             engine=engine,
             objects=objects,
@@ -104,19 +108,19 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             clock=clock,
             stop=stop,
         )
-        other_leases = start_beside(threads, means, producers[2:])
-        threads.start("outbox", relay.step, partial(woken_for_outbox.wait, _RELAY_IDLE_S))
-        threads.start("intake", intake.round, intake.pause)
-        say_ready()
+        append_leases = start_periodic_tasks(threads, periodic, producers[2:])
+        threads.start("outbox", relay.run_once, partial(outbox_notifications.wait, _RELAY_IDLE_S))
+        threads.start("intake", intake.run_once, intake.wait_for_work)
+        report_ready()
         stop.wait()
         try:
             threads.join(_STOP_S_MAX)
         finally:
             validator.close()
-            held.close()
-            with contextlib.suppress(*DATABASE_AWAY):
+            leased_jobs.close()
+            with contextlib.suppress(*DATABASE_UNAVAILABLE):
                 leases.release_all()
-                other_leases.release_all()
+                append_leases.release_all()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""Outbox to log: claim, send, flush, delete, commit. A crash between sends the rows again.
+"""The outbox relay: moves committed records from the table `outbox` to the log.
 
-A row that no broker would ever take is put aside: its id becomes negative, and what is behind it
-goes on. Later records of its job come without it, so none that others build upon may grow so large.
+    claim ─► send ─► flush ─► delete ─► commit
+
+A crash between two steps sends the rows again. A record too large for every broker is parked: its
+row gets a negative id, and the rows behind it are sent. Later records of the same job arrive
+without it, so no record that later ones depend on may grow that large.
 """
 
 import logging
@@ -13,37 +16,37 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.limits import RECORD_BYTES_MAX
 from jobs import metrics
-from jobs.store.transaction_keepalive import CUT_WHEN_FROZEN, flush_alive
+from jobs.store.transaction_keepalive import LIMIT_IDLE_TIME, flush_with_keepalive
 from jobs.tables.outbox import outbox
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 
 LOG = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 500
-_ROW_BYTES_MAX: Final = RECORD_BYTES_MAX - 1000  # less what the log itself adds to a record
-_LOCK_KEY: Final = 0x6F7574626F78  # one relay at a time: rivals would mix the order of a job
+_ROW_BYTES_MAX: Final = RECORD_BYTES_MAX - 1000  # the log adds its own bytes to each record
+_LOCK_KEY: Final = 0x6F7574626F78  # one relay at a time: two would mix the order of a job's records
 _COUNT_MAX: Final = 100_000
-_MEASURE_S: Final = 2.0
+_MEASURE_INTERVAL_S: Final = 2.0
 
-_ALONE: Final = sa.text("SELECT pg_try_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
+_LOCK: Final = sa.text("SELECT pg_try_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
 
-# With a sum, which no index helps: else a backlog would be sorted where the outbox was empty when
-# its statistics were taken.
-_WAITS: Final = outbox.c.id + 0 > 0
+# The addition keeps Postgres from using an index on this condition. Otherwise it would sort a
+# backlog if the outbox was empty when its statistics were collected.
+_IS_PENDING: Final = outbox.c.id + 0 > 0
 
 
 class OutboxRelay:
-    """Empties the outbox whenever it is stepped; rows outlive every crash of it."""
+    """Relays all pending rows of the outbox on each run."""
 
-    def __init__(self, engine: sa.Engine, producer: LogProducer, clock: Clock) -> None:
-        """`producer` is of this relay alone: a flush waits for what others send, too."""
+    def __init__(self, engine: sa.Engine, producer: RecordProducer, clock: Clock) -> None:
+        """`producer` belongs to this relay alone: a flush waits for all its records."""
         self._engine = engine
         self._producer = producer
         self._clock = clock
         self._measure_at_s = 0.0
 
-    def step(self) -> None:
-        """Relay until nothing is left. Raises DeliveryError."""
+    def run_once(self) -> None:
+        """Relay until no row is pending. Raises DeliveryError."""
         count = CLAIM_MAX
         while count == CLAIM_MAX:
             with self._engine.begin() as connection:
@@ -51,35 +54,35 @@ class OutboxRelay:
             metrics.OUTBOX_RELAYED.inc(count)
         now_s = self._clock.monotonic_s()
         if now_s >= self._measure_at_s:
-            self._measure_at_s = now_s + _MEASURE_S
+            self._measure_at_s = now_s + _MEASURE_INTERVAL_S
             with self._engine.begin() as connection:
                 pending, age_s = backlog(connection)
             metrics.OUTBOX_PENDING.set(pending)
             metrics.OUTBOX_OLDEST_AGE.set(age_s)
 
 
-def claimed(limit: int) -> sa.Select[tuple[object, ...]]:
-    """Return the query that locks the oldest rows."""
-    rows = sa.select(outbox).where(_WAITS).order_by(outbox.c.id).limit(limit)
+def claim_query(limit: int) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks the oldest pending rows."""
+    rows = sa.select(outbox).where(_IS_PENDING).order_by(outbox.c.id).limit(limit)
     return rows.with_for_update(skip_locked=True)
 
 
-def relay(connection: sa.Connection, producer: LogProducer) -> int:
-    """Put the oldest rows on the log in the order of their ids; return how many are dealt with.
+def relay(connection: sa.Connection, producer: RecordProducer) -> int:
+    """Send the oldest rows in the order of their ids; return how many were sent or parked.
 
-    One transaction: commit it afterwards, or the rows are sent again. 0 also while another
-    process relays. Raises DeliveryError.
+    Commit the transaction afterwards, or the rows are sent again. Returns 0 while another process
+    relays. Raises DeliveryError.
     """
-    if not connection.scalar(_ALONE):
+    if not connection.scalar(_LOCK):
         return 0
-    connection.execute(CUT_WHEN_FROZEN)
-    rows = connection.execute(claimed(CLAIM_MAX)).all()
+    connection.execute(LIMIT_IDLE_TIME)
+    rows = connection.execute(claim_query(CLAIM_MAX)).all()
     if not rows:
         return 0
-    fitting = [row for row in rows if _byte_count(row) <= _ROW_BYTES_MAX]
-    if len(fitting) < len(rows):
-        _put_aside(connection, [row for row in rows if _byte_count(row) > _ROW_BYTES_MAX])
-    for row in fitting:
+    sendable = [row for row in rows if _byte_count(row) <= _ROW_BYTES_MAX]
+    if len(sendable) < len(rows):
+        _park_oversized(connection, [row for row in rows if _byte_count(row) > _ROW_BYTES_MAX])
+    for row in sendable:
         producer.send(
             row.topic,
             row.value,
@@ -87,18 +90,18 @@ def relay(connection: sa.Connection, producer: LogProducer) -> int:
             key=row.key,
             headers=[(name, value.encode()) for name, value in row.headers],
         )
-    flush_alive(connection, producer)
-    connection.execute(sa.delete(outbox).where(outbox.c.id.in_([row.id for row in fitting])))
+    flush_with_keepalive(connection, producer)
+    connection.execute(sa.delete(outbox).where(outbox.c.id.in_([row.id for row in sendable])))
     return len(rows)
 
 
-def _put_aside(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> None:
+def _park_oversized(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> None:
     for row in rows:
         facts = {"row": row.id, "topic": row.topic, "bytes": _byte_count(row)}
         LOG.error("record too large for the log, put aside", extra=facts)
     metrics.OUTBOX_PUT_ASIDE.inc(len(rows))
-    mine = outbox.c.id.in_([row.id for row in rows])
-    connection.execute(sa.update(outbox).where(mine).values(id=-outbox.c.id))
+    is_oversized = outbox.c.id.in_([row.id for row in rows])
+    connection.execute(sa.update(outbox).where(is_oversized).values(id=-outbox.c.id))
 
 
 def _byte_count(row: sa.Row[Any]) -> int:
@@ -107,12 +110,12 @@ def _byte_count(row: sa.Row[Any]) -> int:
 
 
 def backlog(connection: sa.Connection) -> tuple[int, float]:
-    """Return how many rows wait (counted up to 100,000) and the age of the oldest in seconds."""
-    some = sa.select(outbox.c.id).where(_WAITS).limit(_COUNT_MAX).subquery()
-    count = connection.scalar(sa.select(sa.func.count()).select_from(some))
+    """Return the number of pending rows (at most 100,000) and the age of the oldest in seconds."""
+    pending = sa.select(outbox.c.id).where(_IS_PENDING).limit(_COUNT_MAX).subquery()
+    count = connection.scalar(sa.select(sa.func.count()).select_from(pending))
     age_s = connection.scalar(
         sa.select(sa.extract("epoch", sa.func.now() - outbox.c.created_at))
-        .where(_WAITS)
+        .where(_IS_PENDING)
         .order_by(outbox.c.id)
         .limit(1)
     )

@@ -1,4 +1,4 @@
-"""What intake does beside its loop: repair, resume, retry, expire, and judge appended files."""
+"""Periodic tasks of intake: re-emission, resume, retries, expiry and appended files."""
 
 import threading
 from dataclasses import dataclass
@@ -10,78 +10,86 @@ import sqlalchemy as sa
 from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.copy_sweep import CopySweep
-from jobs.recovery.emitting_again import EmittingAgain
 from jobs.recovery.expiry import ExpirySweep
-from jobs.recovery.resume import Resuming
-from jobs.recovery.retry_emission import Retrying
-from jobs.recovery.retry_policy import BudgetRules
-from jobs.recovery.stall_recovery import Repairs
+from jobs.recovery.re_emit import ReEmitter
+from jobs.recovery.resume import ResumeSweep
+from jobs.recovery.retry_emission import RetryEmitter
+from jobs.recovery.retry_policy import RetryBudgetRules
+from jobs.recovery.stall_recovery import StallRecovery
 from jobs.recovery.stall_watch import StallWatch
 from jobs.settings import IntakeSettings
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.append_validator import ROLE, SMALL, AppendValidator
-from jobs.validation.append_verdicts import APPEND_DUE
+from jobs.validation.verdicts import APPEND_DUE
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 
 PRODUCERS: Final = 3
-"""A producer for each thread that sends: a flush waits for what others send, too."""
+"""One producer for each sending thread: a flush waits for every record of its producer."""
 
-_REPAIR_LOOKS: Final = 10  # in one stall limit
-_RESUME_LOOK_S: Final = 0.5
-_APPEND_LOOK_S: Final = 0.25
+_STALL_CHECKS_PER_LIMIT: Final = 10
+_RESUME_INTERVAL_S: Final = 0.5
+_APPEND_INTERVAL_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What the threads of intake share."""
+class PeriodicDeps:
+    """Dependencies of the periodic tasks."""
 
     settings: IntakeSettings
     engine: sa.Engine
     objects: ObjectStore
     holder: str  # names this process in its leases
-    leases: HeldLeases  # under which jobs are expanded
+    leases: ActiveLeases  # of the expansion
     capacities: PoolCapacities
     clock: Clock
     stop: threading.Event
 
 
-def start_beside(threads: Background, means: Means, producers: list[LogProducer]) -> HeldLeases:
-    """Start everything; return the leases that are to be given back at the end."""
-    settings, engine, clock = means.settings, means.engine, means.clock
-    for_repairs, for_retries, for_resumes = producers
+def start_periodic_tasks(
+    threads: SupervisedThreads, deps: PeriodicDeps, producers: list[RecordProducer]
+) -> ActiveLeases:
+    """Start one thread for each task; return the leases on appends, to release at the end."""
+    settings, engine, clock = deps.settings, deps.engine, deps.clock
+    stall_producer, retry_producer, resume_producer = producers
     watch = StallWatch(settings.stall_limit_s)
-    repairs = Repairs(engine, means.objects, for_repairs, means.leases, watch)
+    stalls = StallRecovery(engine, deps.objects, stall_producer, deps.leases, watch)
     copies = CopySweep(engine, stall_limit_s=settings.stall_limit_s)
 
-    def repair() -> None:
-        repairs.step(means.capacities, clock)
-        copies.step()
+    def recover_stalls() -> None:
+        stalls.run_once(deps.capacities, clock)
+        copies.run_once()
 
-    threads.every(settings.stall_limit_s / _REPAIR_LOOKS, "repairs", repair)
-    rules = BudgetRules(share=settings.retry_share, items_per_s_min=settings.retry_items_per_s_min)
-    retrying = Retrying(engine, means.objects, for_retries, rules, clock)
-    threads.every(settings.retry_interval_s, "retries", partial(retrying.step, means.capacities))
-    again = EmittingAgain(engine, means.objects, for_resumes, means.leases)
-    resuming = Resuming(engine, again, clock, window_items_max=settings.window_items_max)
-    threads.every(_RESUME_LOOK_S, "resumes", resuming.step)
+    stall_interval_s = settings.stall_limit_s / _STALL_CHECKS_PER_LIMIT
+    threads.start_periodic(stall_interval_s, "repairs", recover_stalls)
+    rules = RetryBudgetRules(
+        share=settings.retry_share, items_per_s_min=settings.retry_items_per_s_min
+    )
+    retries = RetryEmitter(engine, deps.objects, retry_producer, rules, clock)
+    emit_retries = partial(retries.run_once, deps.capacities)
+    threads.start_periodic(settings.retry_interval_s, "retries", emit_retries)
+    emitter = ReEmitter(engine, deps.objects, resume_producer, deps.leases)
+    resumes = ResumeSweep(engine, emitter, clock, window_items_max=settings.window_items_max)
+    threads.start_periodic(_RESUME_INTERVAL_S, "resumes", resumes.run_once)
     expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
-    threads.every(settings.expiry_interval_s, "expiry", expiry.step)
-    leases = held_leases(engine, ROLE, means.holder, settings)
-    threads.every(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
+    threads.start_periodic(settings.expiry_interval_s, "expiry", expiry.run_once)
+    leases = create_leases(engine, ROLE, deps.holder, settings)
+    threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
     for name, size in (("appends", ~SMALL), ("small-appends", SMALL)):
         queue = LeaseQueue(engine, leases, sa.and_(APPEND_DUE, size), clock)
-        appends = AppendValidator(engine, means.objects, leases, settings, queue, means.stop)
-        threads.every(_APPEND_LOOK_S, name, appends.step)
+        appends = AppendValidator(engine, deps.objects, leases, settings, queue, deps.stop)
+        threads.start_periodic(_APPEND_INTERVAL_S, name, appends.run_once)
     return leases
 
 
-def held_leases(engine: sa.Engine, role: str, holder: str, settings: IntakeSettings) -> HeldLeases:
-    """Return leases of a role for this process."""
-    return HeldLeases(
+def create_leases(
+    engine: sa.Engine, role: str, holder: str, settings: IntakeSettings
+) -> ActiveLeases:
+    """Return an empty set of leases of `role` for this process."""
+    return ActiveLeases(
         engine,
         role=role,
         holder=holder,

@@ -7,11 +7,11 @@ from pydantic import Field
 from core.settings import Settings
 
 LINE_BYTES_CEILING: Final = 64 * 1024 * 1024
-"""Largest `line_bytes_max` that may be set: what was valid under one setting stays readable."""
+"""Largest permitted `line_bytes_max`: files validated under any setting stay readable."""
 
 
 class IntakeSettings(Settings):
-    """How much one intake process takes on, and when it looks again."""
+    """Limits and intervals of one intake process."""
 
     env_prefix: ClassVar[str] = "MILLRACE_INTAKE_"
 

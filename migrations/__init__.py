@@ -1,1 +1,1 @@
-"""Alembic revisions of the whole schema."""
+"""Alembic revisions of the database schema, and the upgrade command."""

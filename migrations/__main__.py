@@ -1,4 +1,4 @@
-"""`python -P -m migrations`: bring `MILLRACE_DATABASE_URL` to the newest revision."""
+"""`python -P -m migrations`: upgrade `MILLRACE_DATABASE_URL` to the newest revision."""
 
 import logging
 import os
@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from core.errors import MillraceError
 from core.logs import configure_logs
 from migrations.runner import upgrade
-from storage.postgres.engines import DATABASE_AWAY, drivers_words
+from storage.postgres.engines import DATABASE_UNAVAILABLE, driver_message
 from storage.postgres.settings import DatabaseSettings
 
 _LOG = logging.getLogger("migrations")
 
 
 def main(env: Mapping[str, str]) -> int:
-    """Apply what is missing; 1 when the settings are wrong or Postgres does not answer."""
+    """Apply missing revisions; return 1 for wrong settings or an unavailable database."""
     configure_logs("migrations")
     try:
         settings = DatabaseSettings.from_env(env)
@@ -23,8 +23,8 @@ def main(env: Mapping[str, str]) -> int:
     except MillraceError as failure:
         _LOG.error("not upgraded", extra={"code": failure.code, "reason": str(failure)})
         return 1
-    except DATABASE_AWAY as failure:
-        error = {"error": type(failure).__name__, "reason": drivers_words(failure)}
+    except DATABASE_UNAVAILABLE as failure:
+        error = {"error": type(failure).__name__, "reason": driver_message(failure)}
         _LOG.error("not upgraded", extra=error)
         return 1
     _LOG.info("the schema is the newest")

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the revisions on the connection that `migrations.upgrade` opened."""
+"""Alembic's entry point: runs the revisions on the connection of `migrations.runner`."""
 
 from alembic import context
 

@@ -1,6 +1,6 @@
-"""Indexes on tables in use: built and removed beside writers, again after a build that failed.
+"""Builds and drops indexes concurrently with writers, and repeats a build that failed.
 
-What a revision did before is committed by then. Do it first, and only where `is_new` says so.
+The revision's earlier statements are committed first. So run them before, and only if `is_new`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,20 +11,20 @@ import sqlalchemy as sa
 from alembic import op
 
 _WAIT_S_MAX: Final = 900
-"""It waits for every older transaction, and nobody behind it: it may take its time."""
+"""A concurrent build waits for every older transaction, and nothing queues behind it."""
 
 _IS_VALID: Final = sa.text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
 
 
 def is_new(table: str, column: str) -> bool:
-    """Whether a revision has yet to add this column: false after a build of indexes that failed."""
+    """Whether the table lacks this column; False in a repetition after a failed index build."""
     return column not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns(table)}
 
 
 def build(name: str, table: str, columns: Sequence[str], condition: str | None = None) -> None:
-    """Create an index, unless it is there and whole, without holding up a writer of its table."""
+    """Create an index concurrently unless a valid one exists."""
     where = None if condition is None else sa.text(condition)
-    with _patient() as connection:
+    with _long_lock_timeout() as connection:
         if connection.scalar(_IS_VALID, {"name": name}) is False:
             op.drop_index(name, table_name=table, postgresql_concurrently=True)
         op.create_index(
@@ -38,25 +38,25 @@ def build(name: str, table: str, columns: Sequence[str], condition: str | None =
 
 
 def drop(name: str, table: str) -> None:
-    """Remove an index, if it is there, without holding up a writer of its table."""
-    with _patient():
+    """Drop an index concurrently, if it exists."""
+    with _long_lock_timeout():
         op.drop_index(name, table_name=table, postgresql_concurrently=True, if_exists=True)
 
 
 @contextmanager
-def _patient() -> Iterator[sa.Connection]:
-    """Outside a transaction, and with the patience of what nobody waits behind."""
+def _long_lock_timeout() -> Iterator[sa.Connection]:
+    """Run the block outside a transaction and with a long lock timeout."""
     with op.get_context().autocommit_block():
         connection = op.get_bind()
-        waited = connection.scalar(sa.text("SHOW lock_timeout"))
-        _limit_waits(connection, f"{_WAIT_S_MAX}s")
+        before = connection.scalar(sa.text("SHOW lock_timeout"))
+        _set_lock_timeout(connection, f"{_WAIT_S_MAX}s")
         try:
             yield connection
         finally:
-            _limit_waits(connection, str(waited))
+            _set_lock_timeout(connection, str(before))
 
 
-def _limit_waits(connection: sa.Connection, limit: str) -> None:
+def _set_lock_timeout(connection: sa.Connection, limit: str) -> None:
     connection.execute(
         sa.text("SELECT set_config('lock_timeout', :limit, false)"), {"limit": limit}
     )

@@ -1,4 +1,4 @@
-"""Bring a database to the newest revision; safe to call from several processes at once."""
+"""Upgrades a database to the newest revision; safe to run in several processes at once."""
 
 import time
 from pathlib import Path
@@ -9,30 +9,30 @@ from alembic import command
 from alembic.config import Config
 
 from core.errors import MillraceError
-from storage.postgres.refused_statements import lacking_right, waited_for_lock
 from storage.postgres.settings import DatabaseSettings
+from storage.postgres.statement_errors import is_lock_timeout, missing_privilege
 
 LOCK_TIMEOUT_S: Final = 1
-"""Longest wait of a revision for a lock: every later query of its table queues behind it."""
+"""Longest wait of a revision for a lock: later queries of its table queue behind it."""
 
 _TRIES: Final = 30
 _PAUSE_S: Final = 2.0
-"""Between tries, so that those who queued behind a revision come first."""
+"""Pause between tries, so that queries that queued behind a revision can run."""
 
 _ADVISORY_LOCK: Final = 0x6D696C6C  # one upgrade at a time in one database
-_TURN_S_MAX: Final = 1800.0
-"""How long an upgrade waits for another, and after which none begins again."""
-_TURN_ASK_S: Final = 0.2
+_WAIT_S_MAX: Final = 1800.0
+"""How long an upgrade waits for another one, and after which it starts no retry."""
+_LOCK_RETRY_S: Final = 0.2
 
 
-class UpgradeRunsError(MillraceError):
-    """Another upgrade of this database takes too long. See what it waits for."""
+class UpgradeInProgressError(MillraceError):
+    """Another upgrade of this database takes too long. Check which lock it waits for."""
 
     code = "upgrade_runs"
 
 
-class RightMissingError(MillraceError):
-    """The user of the database lacks a right that a revision needs."""
+class PrivilegeMissingError(MillraceError):
+    """The database user lacks a privilege that a revision needs."""
 
     code = "right_missing"
 
@@ -40,56 +40,55 @@ class RightMissingError(MillraceError):
 def upgrade(url: str) -> None:
     """Apply every revision that the database at `url` lacks.
 
-    Waits for another upgrade, and tries again while a lock is taken. Raises ValidationError,
-    RightMissingError, UpgradeRunsError; what was applied before a refusal stays.
+    Waits for another upgrade, and retries after lock timeouts. Raises ValidationError,
+    PrivilegeMissingError, UpgradeInProgressError; revisions applied before stay applied.
     """
     settings = DatabaseSettings.model_validate({"url": url})
-    primary = {"target_session_attrs": "read-write"}  # of several hosts; no standby alone
+    primary = {"target_session_attrs": "read-write"}  # the primary of several hosts
     engine = sa.create_engine(
         settings.sqlalchemy_url(), connect_args=primary, poolclass=sa.NullPool
     )
     try:
         with engine.connect() as connection:
-            _take_turn(connection)
+            _acquire_upgrade_lock(connection)
             connection.execute(sa.text(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'"))
             connection.commit()
             _apply(connection)
             connection.commit()
     except sa.exc.ProgrammingError as error:
-        right = lacking_right(error)
+        right = missing_privilege(error)
         if right is None:
             raise
-        raise RightMissingError(right) from error
+        raise PrivilegeMissingError(right) from error
     finally:
         engine.dispose()
 
 
-def _take_turn(connection: sa.Connection) -> None:
-    """Wait for the advisory lock. Raises UpgradeRunsError.
+def _acquire_upgrade_lock(connection: sa.Connection) -> None:
+    """Poll for the advisory lock. Raises UpgradeInProgressError.
 
-    It is asked for again and again: who waits inside a statement is an older transaction that the
-    other's build of an index waits for.
+    A blocking wait would be an open transaction, for which the other upgrade's index build waits.
     """
-    give_up_at = time.monotonic() + _TURN_S_MAX
-    ask = sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK))
-    while not connection.scalar(ask):
+    give_up_at = time.monotonic() + _WAIT_S_MAX
+    try_lock = sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK))
+    while not connection.scalar(try_lock):
         connection.commit()
         if time.monotonic() >= give_up_at:
-            raise UpgradeRunsError
-        time.sleep(_TURN_ASK_S)
+            raise UpgradeInProgressError
+        time.sleep(_LOCK_RETRY_S)
     connection.commit()
 
 
 def _apply(connection: sa.Connection) -> None:
-    """Apply what is missing; a revision that did not get its lock goes again from its begin."""
-    give_up_at = time.monotonic() + _TURN_S_MAX
+    """Apply missing revisions; repeat a revision whose lock timed out from its start."""
+    give_up_at = time.monotonic() + _WAIT_S_MAX
     for tries_left in reversed(range(_TRIES)):
         try:
             command.upgrade(alembic_config(connection), "head")
         except sa.exc.OperationalError as error:
             connection.rollback()
             is_late = time.monotonic() >= give_up_at
-            if not waited_for_lock(error) or not tries_left or is_late:
+            if not is_lock_timeout(error) or not tries_left or is_late:
                 raise
             time.sleep(_PAUSE_S)
         else:
@@ -97,7 +96,7 @@ def _apply(connection: sa.Connection) -> None:
 
 
 def alembic_config(connection: sa.Connection) -> Config:
-    """Return Alembic's configuration, bound to `connection`."""
+    """Return Alembic's configuration for `connection`."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.attributes["connection"] = connection

@@ -1,4 +1,4 @@
-"""Every table of the installation, registered by import: what the revisions must add up to."""
+"""All tables, registered by import: the schema that the revisions must produce."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ from storage.postgres.metadata import metadata
 from tenancy import audit_tables, deletions
 from tenancy import tables as tenancy_tables
 
-assert all(  # named once more, or a linter would take their imports away
+assert all(  # a use of each import, so that linters keep them
     (
         audit_tables,
         call_tables,

@@ -1,1 +1,1 @@
-"""Models, their immutable versions and where they are served."""
+"""The model registry: models, their immutable versions and pools."""

@@ -1,4 +1,4 @@
-"""Models by name: what may be asked for, and which version serves new jobs."""
+"""The model registry: registers versions and finds the version that serves new jobs."""
 
 import re
 from dataclasses import dataclass
@@ -19,30 +19,30 @@ ENDPOINTS: Final = (
     "/v1/rerank",
     "/v1/classify",
 )
-"""Every endpoint that some engine can serve."""
+"""All endpoints that an engine may serve."""
 
 ENGINES: Final = ("vllm", "openai_http", "simulated")
 NAME_CHARS_MAX: Final = 256
 _POOL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")  # part of topic names
-_TEXT: Final = re.compile(r"[!-~]{1,256}")  # visible ASCII, so that it fits every header and label
+_TEXT: Final = re.compile(r"[!-~]{1,256}")  # visible ASCII: valid in every header and label
 
 
-class ModelRefusedError(MillraceError):
-    """The model cannot be registered like this."""
+class InvalidModelError(MillraceError):
+    """The model is not valid."""
 
     code = "model_refused"
     disposition = Disposition.REJECT
 
 
-class ModelDiffersError(ModelRefusedError):
-    """The version exists and differs."""
+class ModelVersionConflictError(InvalidModelError):
+    """The version is registered with another pool, engine or endpoints."""
 
     code = "model_differs"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """An immutable version of a model and where it is served."""
+    """An immutable version of a model, and the pool that serves it."""
 
     name: str
     version: str
@@ -61,10 +61,10 @@ def add_model(
     engine: str,
     endpoints: tuple[str, ...],
 ) -> ModelVersion:
-    """Register a version; the one registered last under its name serves new jobs.
+    """Register a version; the version of a name registered last serves new jobs.
 
-    Registering the same again changes nothing but that, and returns what is there.
-    Raises ModelRefusedError for a bad value, ModelDiffersError.
+    Registering an existing version again only makes it the last one. Raises InvalidModelError for
+    an invalid value, and ModelVersionConflictError.
     """
     _check(name, version, pool=pool, engine=engine, endpoints=endpoints)
     connection.execute(
@@ -88,24 +88,24 @@ def add_model(
         )
     ).one()
     if (row.pool, row.engine, set(row.endpoints)) != (pool, engine, set(endpoints)):
-        raise ModelDiffersError(name=name, version=version)
+        raise ModelVersionConflictError(name=name, version=version)
     return _model(row)
 
 
 def list_models(connection: sa.Connection) -> list[ModelVersion]:
-    """Return the version that serves new jobs of every name, by name."""
-    return [_model(row) for row in connection.execute(_serving())]
+    """Return the serving version of every model, ordered by name."""
+    return [_model(row) for row in connection.execute(_serving_query())]
 
 
 def find_model(connection: sa.Connection, name: str) -> ModelVersion | None:
-    """Return the version of a name that serves new jobs, or None. Any text may be asked for."""
+    """Return the serving version of a model, or None. Accepts any text as name."""
     if "\x00" in name or len(name) > NAME_CHARS_MAX:
         return None
-    row = connection.execute(_serving().where(model_versions.c.name == name)).one_or_none()
+    row = connection.execute(_serving_query().where(model_versions.c.name == name)).one_or_none()
     return None if row is None else _model(row)
 
 
-def _serving() -> sa.Select[Any]:
+def _serving_query() -> sa.Select[Any]:
     order = (
         model_versions.c.name,
         model_versions.c.registered_at.desc(),
@@ -122,13 +122,13 @@ def _model(row: sa.Row[Any]) -> ModelVersion:
 
 
 def _check(name: str, version: str, *, pool: str, engine: str, endpoints: tuple[str, ...]) -> None:
-    mistakes = {
+    is_invalid = {
         "name": not _TEXT.fullmatch(name),
         "version": not _TEXT.fullmatch(version),
         "pool": not _POOL.fullmatch(pool),
         "engine": engine not in ENGINES,
         "endpoints": not endpoints or not set(endpoints) <= set(ENDPOINTS),
     }
-    wrong = ", ".join(field for field, is_wrong in mistakes.items() if is_wrong)
-    if wrong:
-        raise ModelRefusedError(f"Not valid: {wrong}.", name=name)
+    fields = ", ".join(field for field, invalid in is_invalid.items() if invalid)
+    if fields:
+        raise InvalidModelError(f"Not valid: {fields}.", name=name)

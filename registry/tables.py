@@ -1,4 +1,4 @@
-"""Tables of models: immutable versions under a name."""
+"""The table of model versions."""
 
 from datetime import datetime
 from typing import Final

@@ -13,16 +13,16 @@ from core.errors import SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.role_life import run_role, say_ready
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery.retry_policy import RetryRules
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
-from results.finaliser.request_finalisation import CHANNEL as REQUESTS
-from results.finaliser.request_finalisation import RequestEnding
-from results.retention.idempotency_key_removal import KeyRemoval
+from results.finaliser.request_finaliser import CHANNEL as REQUESTS
+from results.finaliser.request_finaliser import RequestFinaliser
+from results.retention.idempotency_key_removal import IdempotencyKeyRemoval
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.settings import FinaliserSettings, WriterSettings
@@ -31,15 +31,15 @@ from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.outcome_router import Judge
+from results.writer.outcome_router import OutcomeRouter
 from results.writer.writer import GROUP, ResultsWriter
 from storage.objects.open_store import object_store_from_env
-from storage.postgres.engines import DATABASE_AWAY, create_engine
-from storage.postgres.notifications import Notifications
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import LogAdmin
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
@@ -48,30 +48,30 @@ _JOIN_S: Final = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run one role until a signal; return the exit code, 2 for a wrong argument too."""
+    """Run one role until a signal; return the exit code, 2 for a wrong argument."""
     if len(arguments) != 1 or arguments[0] not in ROLES:
         sys.stderr.write("usage: python -m results writer|finaliser\n")
         return 2
     role, run = ROLES[arguments[0]]
     configure_logs(role)
     stop = stop_on_signals()
-    return run_role(lambda: run(os.environ, stop), away=DATABASE_AWAY)
+    return run_role(lambda: run(os.environ, stop), unavailable=DATABASE_UNAVAILABLE)
 
 
 def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Judge results until `stop`. Raises what `ResultsWriter.run` raises, and SettingsError."""
+    """Run the writer until `stop`. Raises what `ResultsWriter.run` raises, and SettingsError."""
     settings, kafka, database = read_all(
         env, WriterSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
     )
-    require_connections(database, 2)  # one to write, one to make a day's partition meanwhile
+    check_pool_size(database, 2)  # one to write, one to create a day's partition
     engine = create_engine(database, application_name=GROUP)
     serve_metrics(settings)
-    LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
+    TopicAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     name = process_name(GROUP)
-    producer = LogProducer(kafka, client_id=name)
+    producer = RecordProducer(kafka, client_id=name)
     partitions = DayPartitions(engine)
     writer = ResultsWriter(
-        judge=Judge(
+        router=OutcomeRouter(
             items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
             closes=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
             copies=CopyWriter(engine),
@@ -82,18 +82,18 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
         commit_interval_s=kafka.commit_interval_s,
         clock=SystemClock(),
     )
-    consumer = LogConsumer(
+    consumer = GroupConsumer(
         kafka,
         group=GROUP,
         topics=[RESULTS.name],
         client_id=name,
         on_assign=lambda _: None,
-        on_revoke=writer.revoked,
+        on_revoke=writer.on_revoke,
         fetch_bytes_min=settings.fetch_bytes_min,
         fetch_wait_s=settings.fetch_wait_s,
     )
     try:
-        say_ready()
+        report_ready()
         writer.run(consumer, stop)
     finally:
         consumer.close()
@@ -102,7 +102,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
 
 
 def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
-    """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
+    """Run the finaliser until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
     settings, database, retention, store = read_all(
         env,
         FinaliserSettings.from_env,
@@ -110,38 +110,39 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
         RetentionSettings.from_env,
         object_store_from_env,
     )
-    # To claim, for heartbeats, to remove files, orphans and what is old, to end requests.
-    require_connections(database, settings.jobs_max + 6)
+    # Claims, heartbeats, file removal, orphan sweep, retention, requests.
+    check_pool_size(database, settings.jobs_max + 6)
     engine = create_engine(database, application_name=ROLE)
     serve_metrics(settings)
     clock = SystemClock()
     finaliser = Finaliser(
         engine=engine,
         store=store,
-        leases=HeldLeases(engine, role=ROLE, holder=process_name(ROLE), ttl_s=settings.lease_s),
+        leases=ActiveLeases(engine, role=ROLE, holder=process_name(ROLE), ttl_s=settings.lease_s),
         settings=settings,
         clock=clock,
     )
-    beside = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
-    keys = KeyRemoval(engine, store)
+    background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
+    keys = IdempotencyKeyRemoval(engine, store)
     sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
     try:
         with (
-            Notifications(database, CHANNEL, application_name=ROLE) as for_jobs,
-            Notifications(database, REQUESTS, application_name=ROLE) as for_requests,
+            NotificationListener(database, CHANNEL, application_name=ROLE) as for_jobs,
+            NotificationListener(database, REQUESTS, application_name=ROLE) as for_requests,
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
-            beside.start("requests", RequestEnding(engine, store).step, wait)
-            beside.every(settings.removal_interval_s, "ages", in_turn(keys.step, sweep.step))
-            say_ready()
+            background.start("requests", RequestFinaliser(engine, store).run_once, wait)
+            retention_runs = in_sequence(keys.run_once, sweep.run_once)
+            background.start_periodic(settings.removal_interval_s, "ages", retention_runs)
+            report_ready()
             finaliser.run(for_jobs, stop)
-            beside.join(_JOIN_S)
+            background.join(_JOIN_S)
     finally:
         engine.dispose()
 
 
 def retry_rules(settings: WriterSettings) -> RetryRules:
-    """Return when failed items try again, as `settings` say."""
+    """Return the retry rules that `settings` define."""
     return RetryRules(
         attempts_max=settings.attempts_max,
         backoff_s=settings.retry_backoff_s,
@@ -149,24 +150,24 @@ def retry_rules(settings: WriterSettings) -> RetryRules:
     )
 
 
-def require_connections(database: DatabaseSettings, count: int) -> None:
-    """Raises SettingsError for a pool in which threads of this role would wait for each other."""
+def check_pool_size(database: DatabaseSettings, count: int) -> None:
+    """Raises SettingsError for a pool with fewer connections than the role's threads need."""
     if database.pool_size < count:
         raise SettingsError(f"{database.env_prefix}POOL_SIZE: this role needs at least {count}")
 
 
-def in_turn(*steps: Callable[[], None]) -> Callable[[], None]:
-    """Return one step that does these, so that they share a thread and its connection."""
+def in_sequence(*steps: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that runs `steps` in order, so that they share a thread and connection."""
 
-    def step() -> None:
-        for one in steps:
-            one()
+    def run_steps() -> None:
+        for step in steps:
+            step()
 
-    return step
+    return run_steps
 
 
 def process_name(role: str) -> str:
-    """Return a name of this process alone, for leases and the broker's logs."""
+    """Return a name unique to this process, for leases and the broker's logs."""
     return f"{role}-{socket.gethostname()}-{new_uuid().hex[:8]}"
 
 

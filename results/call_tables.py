@@ -1,4 +1,4 @@
-"""The connection-bound calls that are on the bill; their answers are kept nowhere."""
+"""The table of billed connection-bound calls, which prevents billing a call twice."""
 
 from datetime import datetime
 from typing import Final

@@ -1,4 +1,4 @@
-"""Settings of the two roles of this room."""
+"""Settings of the results writer and the finaliser."""
 
 from typing import ClassVar
 
@@ -10,82 +10,84 @@ MIB = 1024 * 1024
 
 
 class WriterSettings(Settings):
-    """How the results writer groups what it reads, and how long it bears a database away."""
+    """Limits of the writer's transactions, retries of items, and waits."""
 
     env_prefix: ClassVar[str] = "MILLRACE_WRITER_"
 
     group_items_max: int = Field(default=5000, ge=1, le=100_000)
-    """Items of one transaction at most. Default 5,000: larger ones gain nothing measurable."""
+    """Items per transaction at most. Default 5,000: larger transactions gain nothing measurable."""
 
     group_bytes_max: int = Field(default=8 * MIB, ge=1024, le=256 * MIB)
-    """Bytes of the records of one transaction at most, so that bodies bound it too."""
+    """Record bytes per transaction at most, which bounds the size of bodies."""
 
     group_wait_s: float = Field(default=0.05, ge=0, le=5)
-    """Longest wait for a transaction to fill. Default 50 ms: little beside any bulk deadline."""
+    """Longest wait for a transaction to fill. Default 50 ms: short against bulk deadlines."""
 
     fetch_bytes_min: int = Field(default=64 * 1024, ge=1, le=8 * MIB)
-    """What a broker gathers before it answers. Calls that trickle in would each cost a fetch."""
+    """Bytes that a broker gathers before it answers, so that single calls do not cost a fetch each.
+    """
 
     fetch_wait_s: float = Field(default=0.1, ge=0.001, le=5)
-    """Longest wait of a broker for that much. Nobody waits for this role but the end of a job."""
+    """Longest wait of a broker for `fetch_bytes_min`. It delays only the end of a job."""
 
     poll_records_max: int = Field(default=256, ge=1, le=10_000)
     """Records held in memory at most, each of up to 1.1 MB."""
 
     close_slice_items: int = Field(default=10_000, ge=1, le=10_000)
-    """Item indexes that one transaction of a close looks at."""
+    """Item indexes that one transaction of a close examines."""
 
     attempts_max: int = Field(default=3, ge=1, le=100)
-    """Executions of an item in all, while its failures are of a kind that may pass."""
+    """Executions of an item at most, if its failures are retryable."""
 
     retry_backoff_s: float = Field(default=5, ge=0, le=3600)
-    """Longest wait before the second execution of an item; it doubles with each one."""
+    """Longest wait before the second execution of an item; it doubles with each further one."""
 
     retry_backoff_s_max: float = Field(default=300, ge=0, le=86_400)
-    """Bound on the wait before any execution; a quarter of the job's time left is another."""
+    """Upper bound of that wait; a quarter of the job's remaining time is another."""
 
     database_wait_s: float = Field(default=120, gt=0, le=3600)
-    """How long the same transaction is tried again while Postgres is away; then the role ends."""
+    """How long a transaction is repeated while Postgres is unavailable before the role ends."""
 
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
-    """Where Prometheus reads; without it, nowhere."""
+    """Port of the Prometheus endpoint; None disables it."""
 
     metrics_host: str = "127.0.0.1"
     """Address that the metrics port listens on."""
 
 
 class FinaliserSettings(Settings):
-    """How many jobs are finalised at once, and under which lease."""
+    """How many jobs are finalised at once, under which lease, and intervals of removals."""
 
     env_prefix: ClassVar[str] = "MILLRACE_FINALISER_"
 
     jobs_max: int = Field(default=2, ge=1, le=64)
-    """Jobs at once, one thread and one database connection each; the last for a tenant without."""
+    """Jobs finalised at once, a thread and a connection each. The last thread is reserved for a
+    tenant without a running job."""
 
     look_interval_s: float = Field(default=1.0, gt=0, le=10)
-    """Longest wait before looking for jobs again; news is sooner while places are free, no stop."""
+    """Longest wait between two claims; a notification ends it while a thread is free."""
 
     lease_s: float = Field(default=30, ge=3, le=3600)
-    """Life of a lease without a heartbeat: how long a dead finaliser's job waits."""
+    """Lease time without a heartbeat: how long the job of a dead finaliser waits."""
 
     database_wait_s: float = Field(default=120, gt=0, le=3600)
-    """How long Postgres may be away before the role ends."""
+    """How long Postgres may be unavailable before the role ends."""
 
     removal_interval_s: float = Field(default=60, ge=0.1, le=3600)
-    """Pause between two looks for deleted and expired files, whose objects are then removed."""
+    """Pause between two removals of expired data and of objects of deleted files."""
 
     orphan_interval_s: float = Field(default=3600, ge=0.1, le=7 * 86_400)
-    """Pause between two looks at all objects for those that a crash left behind."""
+    """Pause between two sweeps of all objects for orphans that a crash left."""
 
     orphan_age_s: float = Field(default=86_400, ge=3 * 3600, le=365 * 86_400)
-    """How old they must be, three hours at least: keys of calls live for two. An upload that has
-    moved nothing for so long is cut."""
+    """Age of orphans at removal, three hours at least: keys of calls live for two. Uploads without
+    progress for so long are aborted."""
 
     stop_grace_s: float = Field(default=20, ge=0, le=600)
-    """How long a stop waits for jobs that are begun; then they are left to another process."""
+    """How long a stop waits for running jobs; then another process takes them."""
 
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
-    """Where Prometheus reads; without it, nowhere."""
+    """Port of the Prometheus endpoint; None disables it."""
 
     metrics_host: str = "127.0.0.1"
     """Address that the metrics port listens on."""

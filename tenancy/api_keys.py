@@ -1,6 +1,6 @@
-"""API keys: made once, shown once, stored as a hash.
+"""API keys: the secret is shown once, at creation, and stored as a hash.
 
-A secret is `sk-`, 256 random bits and a checksum, so that a typo is refused without a query.
+A secret is `sk-`, 256 random bits and a checksum, so that a typo is rejected without a query.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import KEY, new_uuid, public_id
-from tenancy.audit_log import CLI, Act, Action, record_act
+from tenancy.audit_log import CLI, Action, AuditEvent, record_audit_event
 from tenancy.tables import api_keys, tenants
 
 PREFIX: Final = "sk-"
@@ -27,17 +27,17 @@ _SECRET: Final = re.compile(r"(sk-[A-Za-z0-9_-]{43})([0-9a-f]{8})")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whom a request acts for."""
+    """The authenticated tenant and API key of a request."""
 
     tenant_id: UUID
     key_id: UUID
-    zero_retention: bool = False  # the tenant keeps nothing but the ledger
-    call_timeout_s: float | None = None  # longest time that a call of the tenant may take
+    zero_retention: bool = False  # of the tenant
+    call_timeout_s: float | None = None  # limit of the tenant's calls
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key as its owner sees it once."""
+    """A new key with its secret, which its owner sees once."""
 
     key_id: UUID
     hint: str
@@ -45,7 +45,7 @@ class NewKey:
 
 
 def create_key(connection: sa.Connection, tenant_id: UUID, name: str) -> NewKey:
-    """Add a key of a tenant and return its secret, which cannot be read again."""
+    """Create a key of a tenant and return it with its secret."""
     secret = _secret(secrets.token_bytes(_RANDOM_BYTES))
     key = NewKey(new_uuid(), secret[-_HINT_CHARS:], secret)
     connection.execute(
@@ -62,7 +62,7 @@ def create_key(connection: sa.Connection, tenant_id: UUID, name: str) -> NewKey:
 
 
 def revoke_key(connection: sa.Connection, key_id: UUID) -> bool:
-    """Revoke a key for ever; return False when there is none that works."""
+    """Revoke a key permanently; return False if there is no such active key."""
     tenant_id: UUID | None = connection.scalar(
         sa.update(api_keys)
         .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
@@ -75,9 +75,9 @@ def revoke_key(connection: sa.Connection, key_id: UUID) -> bool:
 
 
 def authenticate(connection: sa.Connection, secret: str) -> Principal | None:
-    """Return whose working key `secret` is, or None.
+    """Return the principal of an active key, or None.
 
-    The lookup is by hash, so its time tells nothing about stored secrets.
+    The lookup is by hash, so its timing reveals nothing about stored secrets.
     """
     if not is_well_formed(secret):
         return None
@@ -85,7 +85,7 @@ def authenticate(connection: sa.Connection, secret: str) -> Principal | None:
 
 
 def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[bytes, Principal]:
-    """Return whose keys these are, by `secret_hash`; without those that do not work any more."""
+    """Return the principals of active keys by `secret_hash`; revoked keys are left out."""
     rows = connection.execute(
         sa.select(
             api_keys.c.secret_sha256,
@@ -101,13 +101,13 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
 
 
 def is_well_formed(secret: str) -> bool:
-    """Whether `secret` could be one of ours: shape and checksum."""
+    """Whether `secret` has the format and checksum of an API key."""
     parts = _SECRET.fullmatch(secret)
     return parts is not None and _checksum(parts[1]) == parts[2]
 
 
 def secret_hash(secret: str) -> bytes:
-    """Return what is stored. 256 random bits need no slow hash: they cannot be guessed."""
+    """Return the stored hash. 256 random bits cannot be guessed, so they need no slow hash."""
     return hashlib.sha256(secret.encode()).digest()
 
 
@@ -119,8 +119,8 @@ def _principal(row: Any) -> Principal:
 
 def _record(connection: sa.Connection, tenant_id: UUID, action: Action, key_id: UUID) -> None:
     subject = public_id(KEY, key_id)
-    act = Act(tenant_id=tenant_id, actor=CLI, action=action, subject=subject)
-    record_act(connection, act)
+    event = AuditEvent(tenant_id=tenant_id, actor=CLI, action=action, subject=subject)
+    record_audit_event(connection, event)
 
 
 def _secret(random_bytes: bytes) -> str:

@@ -1,8 +1,8 @@
-"""What was done, by whom and when: rows that are only ever added, each sealed into the next.
+"""The audit log: append-only entries with action, actor and time, linked by hashes.
 
-A tenant's rows are a chain: a row's hash covers its content and the hash of the row before. So
-nobody can change, drop or insert one without changing every hash behind it, and the last of them
-is the head. Rows name things by their ids; nothing here is a secret or anything that users wrote.
+The entries of a tenant form a hash chain: the hash of an entry covers its content and the hash of
+the previous entry, and the last hash is the head. Changing, deleting or inserting an entry changes
+every later hash. Entries refer to objects by id; they contain no secret and no user content.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from core.ids import KEY, new_uuid, public_id
 from tenancy.audit_tables import audit_heads, audit_log
 
 ENTRY: Final = "audit"
-"""Prefix of the public ids of rows."""
+"""Prefix of the public ids of entries."""
 
 CLI: Final = "cli"
-"""The actor of what an operator did with the command line."""
+"""The actor of operations by the command line."""
 
 Details: TypeAlias = Mapping[str, str | int | bool | list[str] | None]
 
@@ -33,7 +33,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Action(StrEnum):
-    """What was done."""
+    """An audited operation."""
 
     TENANT_CREATED = "tenant.created"
     TENANT_UPDATED = "tenant.updated"
@@ -58,19 +58,19 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
-    """One operation that was accepted."""
+class AuditEvent:
+    """An accepted operation to be recorded."""
 
     tenant_id: UUID
     actor: str  # a key's public id, or CLI
     action: Action
-    subject: str  # the public id of what it was done to
+    subject: str  # the public id of its object
     details: Details = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
-    """What the hash of a row covers, beside the hash before it."""
+class SealedEntry:
+    """The content of an entry that its hash covers, together with the previous hash."""
 
     tenant_id: UUID
     sequence: int
@@ -82,62 +82,62 @@ class Sealed:
 
 
 def key_actor(key_id: UUID) -> str:
-    """Return the actor of what was asked for with an API key."""
+    """Return the actor of requests with an API key."""
     return public_id(KEY, key_id)
 
 
-def record_act(connection: sa.Connection, act: Act) -> None:
-    """Add the row of an act, as the last statement of its transaction.
+def record_audit_event(connection: sa.Connection, event: AuditEvent) -> None:
+    """Insert the entry of an event, as the last statement of its transaction.
 
-    It holds the tenant's head until the commit, so acts of one tenant are put in line; whoever
-    locked anything else after it could wait for somebody who waits for the head.
+    It locks the tenant's head until the commit, which serialises the events of a tenant. A lock
+    taken after it could deadlock with a transaction that waits for the head.
     """
-    head = _locked_head(connection, act.tenant_id)
-    sealed = Sealed(
-        tenant_id=act.tenant_id,
+    head = _lock_head(connection, event.tenant_id)
+    entry = SealedEntry(
+        tenant_id=event.tenant_id,
         sequence=head.sequence + 1,
         at=head.now,
-        actor=act.actor,
-        action=act.action.value,
-        subject=act.subject,
-        details=dict(act.details),
+        actor=event.actor,
+        action=event.action.value,
+        subject=event.subject,
+        details=dict(event.details),
     )
-    digest = entry_hash(sealed, head.hash)
-    moved = (
+    digest = entry_hash(entry, head.hash)
+    advanced = (
         sa.update(audit_heads)
-        .where(audit_heads.c.tenant_id == act.tenant_id)
-        .values(sequence=sealed.sequence, hash=digest)
+        .where(audit_heads.c.tenant_id == event.tenant_id)
+        .values(sequence=entry.sequence, hash=digest)
         .returning(audit_heads.c.tenant_id)
-        .cte("moved")
+        .cte("advanced")
     )
     row = audit_log.insert().values(
         id=new_uuid(),
-        tenant_id=sealed.tenant_id,
-        sequence=sealed.sequence,
-        created_at=sealed.at,
-        actor=sealed.actor,
-        action=sealed.action,
-        subject=sealed.subject,
-        details=sealed.details,
+        tenant_id=entry.tenant_id,
+        sequence=entry.sequence,
+        created_at=entry.at,
+        actor=entry.actor,
+        action=entry.action,
+        subject=entry.subject,
+        details=entry.details,
         previous_hash=head.hash,
         hash=digest,
     )
-    connection.execute(row.add_cte(moved))
+    connection.execute(row.add_cte(advanced))
 
 
-def entry_hash(sealed: Sealed, previous: bytes) -> bytes:
-    """Return the SHA-256 that seals a row; times count in whole microseconds."""
+def entry_hash(entry: SealedEntry, previous: bytes) -> bytes:
+    """Return the SHA-256 of an entry; its time counts in whole microseconds."""
     content = json.dumps(
         [
             _FORM,
             previous.hex(),
-            sealed.tenant_id.hex,
-            sealed.sequence,
-            (sealed.at - _EPOCH) // timedelta(microseconds=1),
-            sealed.actor,
-            sealed.action,
-            sealed.subject,
-            sealed.details,
+            entry.tenant_id.hex,
+            entry.sequence,
+            (entry.at - _EPOCH) // timedelta(microseconds=1),
+            entry.actor,
+            entry.action,
+            entry.subject,
+            entry.details,
         ],
         ensure_ascii=True,
         sort_keys=True,
@@ -147,16 +147,16 @@ def entry_hash(sealed: Sealed, previous: bytes) -> bytes:
 
 
 def first_hash(tenant_id: UUID) -> bytes:
-    """Return the hash before a tenant's first row."""
+    """Return the previous hash of a tenant's first entry."""
     return hashlib.sha256(f"{_FORM} {tenant_id.hex}".encode()).digest()
 
 
-def _locked_head(connection: sa.Connection, tenant_id: UUID) -> sa.Row[Any]:
+def _lock_head(connection: sa.Connection, tenant_id: UUID) -> sa.Row[Any]:
     query = (
         sa.select(
             audit_heads.c.sequence,
             audit_heads.c.hash,
-            # The moment of the lock: so times never run against the order.
+            # Read after the lock, so that times never decrease along the chain.
             sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)).label("now"),
         )
         .where(audit_heads.c.tenant_id == tenant_id)

@@ -1,4 +1,4 @@
-"""Reading the audit log: pages for its tenant, and the proof that nobody changed it."""
+"""Reads the audit log: pages of entries, and verification of the hash chains."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import public_id
-from tenancy.audit_log import ENTRY, Sealed, entry_hash, first_hash
+from tenancy.audit_log import ENTRY, SealedEntry, entry_hash, first_hash
 from tenancy.audit_tables import audit_heads, audit_log
 
 _WINDOW_ROWS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """The end of a tenant's chain at some moment; kept elsewhere it is an anchor."""
+class ChainHead:
+    """The last hash of a tenant's chain at some moment; stored elsewhere it is an anchor."""
 
     tenant_id: UUID
     sequence: int
@@ -24,42 +24,42 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
-    """The first row that does not fit, and why."""
+class ChainMismatch:
+    """The first entry that does not match, and the reason."""
 
     sequence: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What a look at a tenant's whole chain found."""
+class ChainCheck:
+    """The result of verifying a tenant's chain."""
 
-    head: Head  # where the rows that fit end
-    misfit: Misfit | None = None
+    head: ChainHead  # of the matching entries
+    mismatch: ChainMismatch | None = None
 
 
-def list_acts(
+def read_entries(
     connection: sa.Connection, tenant_id: UUID, *, after: UUID | None, limit: int
 ) -> tuple[list[sa.Row[Any]], bool] | None:
-    """Return a tenant's rows, newest first, and whether more follow; None: `after` is unknown."""
+    """Return a tenant's entries, newest first, and whether more follow; None: unknown `after`."""
     query = sa.select(audit_log).where(audit_log.c.tenant_id == tenant_id)
     if after is not None:
-        place = connection.scalar(
+        after_sequence = connection.scalar(
             sa.select(audit_log.c.sequence).where(
                 audit_log.c.id == after, audit_log.c.tenant_id == tenant_id
             )
         )
-        if place is None:
+        if after_sequence is None:
             return None
-        query = query.where(audit_log.c.sequence < place)
+        query = query.where(audit_log.c.sequence < after_sequence)
     query = query.order_by(audit_log.c.sequence.desc()).limit(limit + 1)
     rows = list(connection.execute(query).all())
     return rows[:limit], len(rows) > limit
 
 
 def entry_fields(row: Any) -> dict[str, object]:
-    """Return a row as programs see it, but for its moment: the API shows whole seconds."""
+    """Return the public fields of an entry, except its time: the API shows whole seconds."""
     return {
         "id": public_id(ENTRY, row.id),
         "sequence": row.sequence,
@@ -72,54 +72,56 @@ def entry_fields(row: Any) -> dict[str, object]:
     }
 
 
-def read_heads(connection: sa.Connection, tenant_id: UUID | None = None) -> list[Head]:
-    """Return the heads of all tenants that did anything, or of one."""
+def read_chain_heads(connection: sa.Connection, tenant_id: UUID | None = None) -> list[ChainHead]:
+    """Return the chain heads of all tenants with entries, or of one tenant."""
     query = sa.select(audit_heads).order_by(audit_heads.c.tenant_id)
     if tenant_id is not None:
         query = query.where(audit_heads.c.tenant_id == tenant_id)
-    return [Head(row.tenant_id, row.sequence, row.hash) for row in connection.execute(query)]
+    return [ChainHead(row.tenant_id, row.sequence, row.hash) for row in connection.execute(query)]
 
 
-def chains(connection: sa.Connection) -> list[UUID]:
-    """Return the tenants that have rows or a head: a chain without its head is one, too."""
+def find_chains(connection: sa.Connection) -> list[UUID]:
+    """Return the tenants with entries or a head; a chain may have lost its head."""
     rows = sa.select(audit_log.c.tenant_id).union(sa.select(audit_heads.c.tenant_id))
     return sorted(connection.scalars(rows), key=lambda tenant_id: tenant_id.hex)
 
 
-def check_chain(
+def verify_chain(
     connection: sa.Connection, tenant_id: UUID, anchors: Mapping[int, Collection[bytes]]
-) -> Checked:
-    """Compute a tenant's chain again; `anchors` are hashes by sequence that were kept elsewhere.
+) -> ChainCheck:
+    """Recompute a tenant's chain; `anchors` are hashes by sequence that were stored elsewhere.
 
-    Of one sequence there may be several, and each must hold: two that differ never do.
-    Run it in a transaction that sees one moment (REPEATABLE READ): others go on adding rows.
+    Every anchor of a sequence must match, so two different ones never do. Run it in a REPEATABLE
+    READ transaction, because other transactions keep adding entries.
     """
-    heads = read_heads(connection, tenant_id)
-    last = heads[0] if heads else Head(tenant_id, 0, first_hash(tenant_id))
-    return judge(last, _rows(connection, tenant_id), anchors)
+    heads = read_chain_heads(connection, tenant_id)
+    last = heads[0] if heads else ChainHead(tenant_id, 0, first_hash(tenant_id))
+    return verify_entries(last, _rows(connection, tenant_id), anchors)
 
 
-def judge(last: Head, rows: Iterable[Any], anchors: Mapping[int, Collection[bytes]]) -> Checked:
-    """Judge rows in the order of their sequence against the head that the database has."""
+def verify_entries(
+    last: ChainHead, rows: Iterable[Any], anchors: Mapping[int, Collection[bytes]]
+) -> ChainCheck:
+    """Verify rows in sequence order against the stored head and the anchors."""
     tenant_id = last.tenant_id
-    known = Head(tenant_id, 0, first_hash(tenant_id))
+    known = ChainHead(tenant_id, 0, first_hash(tenant_id))
     for row in rows:
-        wanted = known.sequence + 1
-        if row.sequence != wanted:
-            return Checked(known, Misfit(wanted, "the row is missing"))
+        expected = known.sequence + 1
+        if row.sequence != expected:
+            return ChainCheck(known, ChainMismatch(expected, "the row is missing"))
         if row.previous_hash != known.hash:
-            return Checked(known, Misfit(wanted, "it does not follow the row before"))
-        if row.hash != entry_hash(_sealed(row), known.hash):
-            return Checked(known, Misfit(wanted, "its content is not what was sealed"))
-        if any(anchor != row.hash for anchor in anchors.get(wanted, ())):
-            return Checked(known, Misfit(wanted, "the anchor says otherwise"))
-        known = Head(tenant_id, wanted, row.hash)
+            return ChainCheck(known, ChainMismatch(expected, "it does not follow the row before"))
+        if row.hash != entry_hash(_entry(row), known.hash):
+            return ChainCheck(known, ChainMismatch(expected, "its content is not what was sealed"))
+        if any(anchor != row.hash for anchor in anchors.get(expected, ())):
+            return ChainCheck(known, ChainMismatch(expected, "the anchor says otherwise"))
+        known = ChainHead(tenant_id, expected, row.hash)
     beyond = max(anchors, default=0)
     if max(beyond, last.sequence) > known.sequence:
-        return Checked(known, Misfit(known.sequence + 1, "the row is missing"))
+        return ChainCheck(known, ChainMismatch(known.sequence + 1, "the row is missing"))
     if (last.sequence, last.hash) != (known.sequence, known.hash):
-        return Checked(known, Misfit(known.sequence, "the head says otherwise"))
-    return Checked(known)
+        return ChainCheck(known, ChainMismatch(known.sequence, "the head says otherwise"))
+    return ChainCheck(known)
 
 
 def _rows(connection: sa.Connection, tenant_id: UUID) -> Iterator[sa.Row[Any]]:
@@ -138,8 +140,8 @@ def _rows(connection: sa.Connection, tenant_id: UUID) -> Iterator[sa.Row[Any]]:
         sequence = rows[-1].sequence
 
 
-def _sealed(row: Any) -> Sealed:
-    return Sealed(
+def _entry(row: Any) -> SealedEntry:
+    return SealedEntry(
         tenant_id=row.tenant_id,
         sequence=row.sequence,
         at=row.created_at,

@@ -1,4 +1,4 @@
-"""Tables of the audit log. Postgres refuses changes of rows, and steps back of heads."""
+"""Tables of the audit log. Triggers reject changes of entries and lower head sequences."""
 
 from datetime import datetime
 from typing import Final

@@ -1,4 +1,4 @@
-"""What was deleted, by whom and when: one row each, counts and no content, never changed."""
+"""The deletion log: one append-only row per deletion, with counts and without content."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,17 +29,17 @@ deletions: Final = Table(
 
 
 class What(StrEnum):
-    """What a deletion row tells of."""
+    """The kind of a deletion."""
 
-    FILE = "file"  # it does not show any more
-    BATCH = "batch"  # nothing of it shows any more
-    BATCH_BODIES = "batch_bodies"  # its rows and objects are gone
-    REQUESTS = "requests"  # single requests are gone with all they had
+    FILE = "file"  # no longer visible
+    BATCH = "batch"  # no longer visible
+    BATCH_BODIES = "batch_bodies"  # its rows and objects were removed
+    REQUESTS = "requests"  # single requests were removed with their rows and objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """One thing that was deleted."""
+    """A deletion to be recorded."""
 
     tenant_id: UUID
     what: What
@@ -49,7 +49,7 @@ class Deletion:
 
 
 def record_deletion(connection: Connection, deletion: Deletion) -> None:
-    """Add the row, in the transaction of what it tells."""
+    """Insert the row, in the transaction of the deletion."""
     connection.execute(
         deletions.insert().values(
             tenant_id=deletion.tenant_id,

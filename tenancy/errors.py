@@ -1,31 +1,31 @@
-"""What can be wrong with a tenant that an operator names."""
+"""Errors of operations on tenants."""
 
 from core.errors import Disposition, MillraceError
 
 
 class TenantExistsError(MillraceError):
-    """There is a tenant of that name already."""
+    """A tenant with this name exists already."""
 
     code = "tenant_exists"
     disposition = Disposition.REJECT
 
 
-class TenantMissingError(MillraceError):
+class TenantNotFoundError(MillraceError):
     """There is no such tenant."""
 
     code = "tenant_missing"
     disposition = Disposition.REJECT
 
 
-class TenantRefusedError(MillraceError):
-    """A tenant's name is a text that can be seen, without control characters."""
+class InvalidTenantNameError(MillraceError):
+    """A tenant's name must have visible characters and no control characters."""
 
     code = "tenant_refused"
     disposition = Disposition.REJECT
 
 
-class AnswersNotKeptError(MillraceError):
-    """This tenant retains nothing, so no answer can be given again: `off` is its only choice."""
+class ZeroRetentionConflictError(MillraceError):
+    """The tenant has zero retention, so its answers cannot be cached: only `off` is possible."""
 
     code = "zero_retention"
     disposition = Disposition.REJECT

@@ -1,4 +1,4 @@
-"""Tables of tenants and their API keys."""
+"""Tables of tenants, API keys and the usage ledger."""
 
 from datetime import datetime
 from typing import Final

@@ -1,4 +1,4 @@
-"""Tenants: who owns files, jobs and keys. Identity comes from a key alone, never from a request."""
+"""Tenants: the owners of files, jobs and keys. The API key alone determines the tenant."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,11 +9,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import TENANT, new_uuid, public_id
-from tenancy.audit_log import CLI, Act, Action, Details, record_act
-from tenancy.errors import TenantExistsError, TenantMissingError, TenantRefusedError
+from tenancy.audit_log import CLI, Action, AuditEvent, Details, record_audit_event
+from tenancy.errors import InvalidTenantNameError, TenantExistsError, TenantNotFoundError
 from tenancy.tables import tenants
 
-_UNSEEN: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})  # of Unicode: control, half pairs, line ends
+_UNSEEN: Final = frozenset(
+    {"Cc", "Cs", "Zl", "Zp"}
+)  # Unicode: control, surrogate, line and paragraph separator
 
 
 def create_tenant(
@@ -23,13 +25,12 @@ def create_tenant(
     stored_bytes_max: int | None = None,
     zero_retention: bool = False,
 ) -> UUID:
-    """Add a tenant; without `stored_bytes_max` the installation's default holds.
+    """Create a tenant; without `stored_bytes_max` the default of the installation applies.
 
-    With `zero_retention` it keeps nothing but the ledger. Raises TenantRefusedError,
-    TenantExistsError.
+    With `zero_retention` only the ledger is kept. Raises InvalidTenantNameError, TenantExistsError.
     """
     if not name.strip() or any(category(character) in _UNSEEN for character in name):
-        raise TenantRefusedError
+        raise InvalidTenantNameError
     statement = (
         insert(tenants)
         .values(
@@ -45,44 +46,45 @@ def create_tenant(
     if tenant_id is None:
         raise TenantExistsError(name=name)
     subject = public_id(TENANT, tenant_id)
-    act = Act(tenant_id=tenant_id, actor=CLI, action=Action.TENANT_CREATED, subject=subject)
-    record_act(connection, act)
+    event = AuditEvent(
+        tenant_id=tenant_id, actor=CLI, action=Action.TENANT_CREATED, subject=subject
+    )
+    record_audit_event(connection, event)
     return tenant_id
 
 
 def find_tenant(connection: sa.Connection, name: str) -> UUID:
-    """Return the tenant of that name. Raises TenantMissingError."""
+    """Return the tenant with that name. Raises TenantNotFoundError."""
     tenant_id: UUID | None = connection.scalar(
         sa.select(tenants.c.id).where(tenants.c.name == name)
     )
     if tenant_id is None:
-        raise TenantMissingError(name=name)
+        raise TenantNotFoundError(name=name)
     return tenant_id
 
 
 def set_zero_retention(connection: sa.Connection, tenant_id: UUID, *, on: bool) -> None:
-    """Let a tenant keep nothing but the ledger, or end that; for what is created from then on.
+    """Turn zero retention of a tenant on or off, for data created from then on.
 
-    Answers that may be given again are kept answers: turning it on turns them off. Said again, it
-    still began when it was said first.
+    Turning it on turns the response cache off. Turning it on again keeps its first start time.
     """
     values: dict[str, object] = {"zero_retention": on, "zero_retention_since": None}
     if on:
-        began = sa.case(
+        since = sa.case(
             (tenants.c.zero_retention, tenants.c.zero_retention_since), else_=sa.func.now()
         )
-        values |= {"zero_retention_since": began, "response_cache_ttl_s": None}
+        values |= {"zero_retention_since": since, "response_cache_ttl_s": None}
     change_tenant(connection, tenant_id, values, {"zero_retention": on})
 
 
 def set_call_timeout(connection: sa.Connection, tenant_id: UUID, timeout_ms: int | None) -> None:
-    """Bound the time of a tenant's online calls; with None the installation's limit holds."""
+    """Limit the time of a tenant's online calls; None: the limit of the installation applies."""
     values = {"call_timeout_ms": timeout_ms}
     change_tenant(connection, tenant_id, values, values)
 
 
-def keeps_nothing(tenant_id: UUID | sa.ColumnElement[Any]) -> sa.ScalarSelect[bool]:
-    """Return the expression whether a tenant keeps nothing but the ledger; a column names many."""
+def has_zero_retention(tenant_id: UUID | sa.ColumnElement[Any]) -> sa.ScalarSelect[bool]:
+    """Return the SQL expression whether a tenant has zero retention."""
     query = sa.select(tenants.c.zero_retention).where(tenants.c.id == tenant_id)
     return query.scalar_subquery()
 
@@ -92,8 +94,8 @@ def stored_bytes_max(
 ) -> int:
     """Return the bytes that a tenant may store.
 
-    With `lock`, whoever else asks with it waits for the end of this transaction, so that two
-    uploads cannot both take the last bytes. Readers and new jobs do not wait.
+    With `lock`, other callers with `lock` wait for the end of this transaction, so that two uploads
+    cannot both use the last bytes. Readers and new jobs do not wait.
     """
     query = sa.select(tenants.c.stored_bytes_max).where(tenants.c.id == tenant_id)
     if lock:
@@ -105,13 +107,13 @@ def stored_bytes_max(
 def change_tenant(
     connection: sa.Connection, tenant_id: UUID, values: Mapping[str, object], details: Details
 ) -> None:
-    """Change columns of a tenant, and record the act with `details`."""
+    """Change columns of a tenant and record the audit event with `details`."""
     connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))
-    act = Act(
+    event = AuditEvent(
         tenant_id=tenant_id,
         actor=CLI,
         action=Action.TENANT_UPDATED,
         subject=public_id(TENANT, tenant_id),
         details=details,
     )
-    record_act(connection, act)
+    record_audit_event(connection, event)

@@ -1,7 +1,7 @@
-"""Real services for tests: one broker and one cluster a session, fresh topics and databases a test.
+"""Real services for tests: one broker and one cluster a session, new topics and databases a test.
 
-`MILLRACE_KAFKA_BOOTSTRAP_SERVERS` and `MILLRACE_DATABASE_URL` name running ones to use instead.
-Children die with the session, also when it is killed.
+`MILLRACE_KAFKA_BOOTSTRAP_SERVERS` and `MILLRACE_DATABASE_URL` name running services to use instead.
+Child processes die with the session, also when it is killed.
 """
 
 import logging
@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, settings
 
 from cli.stack.processes.child import Child
 from cli.stack.processes.supervisor import Supervisor
-from cli.stack.services import kafka, postgres
+from cli.stack.services import embedded_kafka, embedded_postgres
 from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
 
-# The brokers of tests live for seconds: the optimising compiler would cost half of their CPU.
+# Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# A slow host is no fault of what is tested. `make test` sets CI: whether it passes is no matter of
-# luck there, while `make check` goes on looking for new examples.
+# No deadline, since hosts may be slow. `make test` sets CI and draws the same examples each time;
+# `make check` draws new ones.
 settings.register_profile(
     "millrace",
     deadline=None,
@@ -35,20 +35,20 @@ settings.register_profile(
 )
 settings.load_profile("millrace")
 
-# A line a poll would bury what a failing test has to say.
+# One log line a poll would hide the output of a failing test.
 for client in ("httpx", "httpx2"):
     logging.getLogger(client).setLevel(logging.WARNING)
 
-LONGEST = ("test_vllm_engine", "test_poison", "test_demo", "test_vllm", "test_bulk_job")
-"""Files that take minutes, so that no worker begins one when the others have ended.
+LONGEST = ("test_vllm_engine", "test_demo", "test_vllm", "test_bulk_job")
+"""Files that take minutes. They run first, so that no worker starts one when the others are done.
 
-The last of them is the first to use the session's stack, which takes a quarter of a core from then
-on, used or not.
+The last of them is the first to start the session's stack, which uses a quarter of a core from then
+on, even when idle.
 """
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the order is that of the command line otherwise."""
+    """Run the longest files first; otherwise keep the order of the command line."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(LONGEST)))
 
@@ -57,15 +57,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         crash = getattr(report.longrepr, "reprcrash", None)
         message, _, _ = str(crash.message if crash else report.longrepr).partition("\n")
-        tell_of_failure(f"{report.nodeid[:150]}: {message[:150]}")
+        record_failure(f"{report.nodeid[:150]}: {message[:150]}")
 
 
 def pytest_internalerror(excrepr: object) -> None:
-    tell_of_failure(str(excrepr).splitlines()[-1][:300])
+    record_failure(str(excrepr).splitlines()[-1][:300])
 
 
-def tell_of_failure(line: str) -> None:
-    """Write the line where CI asked for it: a run that is cut short prints no summary."""
+def record_failure(line: str) -> None:
+    """Append a line to CI's file of failures: an interrupted run prints no summary."""
     if path := os.environ.get("FAILURES"):
         with Path(path).open("a", errors="backslashreplace") as failures:
             failures.write(f"{line}\n")
@@ -73,7 +73,7 @@ def tell_of_failure(line: str) -> None:
 
 @contextmanager
 def running(child: Child, log_dir: Path) -> Iterator[Supervisor]:
-    """Run `child` and stop it at the end."""
+    """Run `child` for a block."""
     supervisor = Supervisor(log_dir)
     supervisor.start([child])
     try:
@@ -85,39 +85,41 @@ def running(child: Child, log_dir: Path) -> Iterator[Supervisor]:
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`host:port` of a real broker."""
-    if outside := os.environ.get("MILLRACE_KAFKA_BOOTSTRAP_SERVERS"):
-        yield outside
+    if external := os.environ.get("MILLRACE_KAFKA_BOOTSTRAP_SERVERS"):
+        yield external
         return
     folder = tmp_path_factory.mktemp("kafka")
-    broker = kafka.EmbeddedKafka(folder, cache_dir(os.environ))
+    broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ))
     broker.prepare()
     with running(broker.child(), folder / "logs") as supervisor:
-        supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
+        supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")
         yield broker.bootstrap_servers
 
 
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The SQLAlchemy URL of an empty database in a real cluster."""
-    if outside := os.environ.get("MILLRACE_DATABASE_URL"):
-        yield outside
+    if external := os.environ.get("MILLRACE_DATABASE_URL"):
+        yield external
         return
     folder = tmp_path_factory.mktemp("postgres")
-    server = postgres.EmbeddedPostgres(folder)
+    server = embedded_postgres.EmbeddedPostgres(folder)
     server.prepare()
-    # A database is cloned for each test: that no power fails during tests halves what it costs.
+    # Each test clones a database: without durability that takes half of the time.
     options = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "wal_compression=off")
     child = server.child()
     child = replace(child, argv=(*child.argv, *options))
     with running(child, folder / "logs") as supervisor:
-        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        supervisor.wait_until(
+            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
+        )
         yield server.url
-    server.leave()
+    server.remove_socket_folder()
 
 
 @pytest.fixture(scope="session")
 def migrated_template(postgres_url: str) -> Iterator[str]:
-    """The name of a database at the newest revision; tests clone it and never open it."""
+    """The name of a database at the newest revision, which tests clone."""
     name = f"template_{uuid.uuid4().hex[:12]}"
     execute(postgres_url, f"CREATE DATABASE {name}")
     upgrade(with_database(postgres_url, name))
@@ -127,7 +129,7 @@ def migrated_template(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
-    """The SQLAlchemy URL of a database of this test alone, at the newest revision, without rows."""
+    """The SQLAlchemy URL of an empty database of this test alone, at the newest revision."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
     yield with_database(postgres_url, name)

@@ -1,41 +1,38 @@
-"""What can go wrong on the log, and who is at fault."""
+"""Errors of Kafka clients."""
 
 from core.errors import Disposition, MillraceError
 
 
 class DeliveryError(MillraceError):
-    """A record was not acknowledged in time; the role ends and what it read is delivered again."""
+    """A record was not acknowledged in time. The role ends; its input is delivered again."""
 
     code = "delivery_failed"
 
 
 class DeliveryPendingError(DeliveryError):
-    """Records were not acknowledged in time; they may be yet."""
+    """Records were not acknowledged in time. They may still be."""
 
 
 class ProducerFatalError(DeliveryError):
-    """The producer will never send again: the log lost records that it had acknowledged.
-
-    Only a new process, with a new producer, mends that.
-    """
+    """The producer cannot send any more: Kafka lost acknowledged records. Restart the process."""
 
     code = "producer_failed"
 
 
-class LogUnavailableError(MillraceError):
-    """The log does not answer."""
+class KafkaUnavailableError(MillraceError):
+    """Kafka does not answer."""
 
     code = "log_unavailable"
 
 
-class LogRefusedError(LogUnavailableError):
-    """The broker does not let this user read. Only its operator mends that."""
+class KafkaAuthorizationError(KafkaUnavailableError):
+    """Kafka denies this user read access. Change its ACLs."""
 
     code = "log_refused"
 
 
 class StaleMemberError(MillraceError):
-    """The group goes on without this member; what it holds belongs to others now."""
+    """The consumer group has removed this member. Its partitions belong to other members."""
 
     code = "stale_member"
     disposition = Disposition.RETRY

@@ -1,4 +1,4 @@
-"""What every reader of the log tells Prometheus."""
+"""Metrics of consumer groups."""
 
 from prometheus_client import Gauge
 

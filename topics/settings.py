@@ -1,4 +1,4 @@
-"""How this process reaches the log."""
+"""Settings of Kafka clients."""
 
 import logging
 import ssl
@@ -11,10 +11,10 @@ from core.settings import Settings
 from topics.records.catalogue import RETENTION_DAYS
 
 CLIENT_LOG = logging.getLogger("librdkafka")
-"""Where the clients' own threads log, instead of straight to stderr."""
+"""Logger of the clients' own threads, which otherwise write to stderr."""
 
 HEARTBEATS_PER_SESSION: Final = 12
-"""A partition that moves waits for up to three of them: who had it, who gets it, and when."""
+"""Heartbeats in a session timeout. A rebalance takes up to three: revoke, join and assign."""
 
 HEARTBEAT_S_MIN: Final = 0.1
 
@@ -23,26 +23,26 @@ GroupProtocol = Literal["classic", "consumer"]
 
 
 class KafkaSettings(Settings):
-    """Connection and delivery bounds shared by every producer and consumer."""
+    """Connection, delivery and group settings of every Kafka client."""
 
     env_prefix: ClassVar[str] = "MILLRACE_KAFKA_"
 
     bootstrap_servers: str = Field(min_length=1)
-    """Comma-separated `host:port` list. No default: a wrong guess would look like an outage."""
+    """Comma-separated `host:port` list. No default: a wrong one would look like an outage."""
 
     topic_prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]*$", max_length=64)
-    """Put before every topic and group name, so that installations can share a cluster."""
+    """Prefix of every topic and group name, so that installations can share a cluster."""
 
     replication_factor: int = Field(default=1, ge=1, le=7)
-    """Copies of each partition. Default 1 for one broker; a cluster of three wants 3."""
+    """Copies of each partition. Default 1 for one broker; use 3 in a cluster of three."""
 
     min_insync_replicas: int = Field(default=1, ge=1, le=7)
     """Copies that must hold a record before it is acknowledged. With three copies, 2."""
 
     retention_days: int = Field(default=RETENTION_DAYS, ge=1, le=RETENTION_DAYS)
-    """How long the log keeps prompts and answers. With less than the longest completion window, a
-    job that waits longer is emitted again by repair; a rebuild and an audit of the log reach back
-    as far as the log does."""
+    """How long topics keep prompts and answers. With less than the longest completion window, items
+    of a job that waits longer are re-emitted. A rebuild and an audit of the log reach back only as
+    far as the log does."""
 
     delivery_timeout_s: float = Field(default=120.0, ge=1, le=3600)
     """How long a produced record may be retried before the role gives up and restarts."""
@@ -51,7 +51,7 @@ class KafkaSettings(Settings):
     """How producers pack records. Default lz4: half the bytes for a few µs of CPU a KB."""
 
     session_timeout_s: float = Field(default=6.0, ge=0.5, le=300)
-    """Silence after which the broker gives a dead member's partitions to others."""
+    """Time without a heartbeat after which the broker reassigns a member's partitions."""
 
     group_protocol: GroupProtocol = "classic"
     """How members join groups; Faust always joins as `classic`. `consumer` (KIP-848) moves only the
@@ -59,13 +59,13 @@ class KafkaSettings(Settings):
     broker sets the session: `group.consumer.session.timeout.ms`, 45 s unless it is lowered."""
 
     members_folder: Path | None = None
-    """Where the process notes which groups it is in. One that is killed and starts again with the
-    same folder leaves them in the name of its predecessor, so that it has its partitions at once,
-    not after a session. One folder for each process, on a local disk; `millrace up` sees to it."""
+    """Folder where the process records its group memberships. After a kill, the next process with
+    the same folder removes its predecessor's membership and so gets the partitions at once, not
+    after a session timeout. One folder for each process, on a local disk; `millrace up` sets it."""
 
     commit_interval_s: float = Field(default=0.2, ge=0.01, le=60)
-    """How often finished offsets are committed: bounds what a crash repeats. Replicas have one of
-    their own."""
+    """Interval of offset commits: bounds the work that a crash repeats. Replicas have their own
+    interval."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """As in Kafka's own `security.protocol`."""
@@ -78,20 +78,20 @@ class KafkaSettings(Settings):
     @field_validator("bootstrap_servers")
     @classmethod
     def _names_hosts(cls, given: str) -> str:
-        """Clients read a list in different ways, so all of them get it without spaces."""
+        """Remove spaces, which clients read in different ways."""
         servers = [server.strip() for server in given.split(",") if server.strip()]
         if not servers:
             raise ValueError("names no server")
         if any("://" in server for server in servers):
-            raise ValueError("host:port is wanted, without a scheme such as PLAINTEXT://")
+            raise ValueError("give host:port, without a scheme such as PLAINTEXT://")
         return ",".join(servers)
 
     @field_validator("members_folder")
     @classmethod
     def _is_absolute(cls, given: Path | None) -> Path | None:
-        """Roles may start in different folders, and an empty value would name that one."""
+        """Reject relative paths: roles may start in different folders."""
         if given is not None and not given.is_absolute():
-            raise ValueError("an absolute path is wanted")
+            raise ValueError("give an absolute path")
         return given
 
     @model_validator(mode="after")
@@ -108,11 +108,11 @@ class KafkaSettings(Settings):
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds between two heartbeats of a member, who learns of a rebalance only by one."""
+        """Interval of a member's heartbeats, whose responses announce a rebalance."""
         return max(HEARTBEAT_S_MIN, self.session_timeout_s / HEARTBEATS_PER_SESSION)
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return what clients in Python encrypt with, or None where nothing is encrypted."""
+        """Return the TLS context of Python clients, None without encryption."""
         if not self.security_protocol.endswith("SSL"):
             return None
         return ssl.create_default_context(cafile=self.ssl_ca_location)
@@ -138,7 +138,7 @@ class KafkaSettings(Settings):
 
 
 def _check_certificates(path: str) -> None:
-    """Raise ValueError when no client could trust what the file holds."""
+    """Raise ValueError unless the file holds certificates."""
     try:
         ssl.create_default_context(cafile=path)
     except ssl.SSLError:

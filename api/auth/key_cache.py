@@ -1,4 +1,4 @@
-"""Who is calling: the tenant comes from the key alone."""
+"""Cache of authenticated API keys."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,64 +10,69 @@ _ENTRIES_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Known:
-    """Whose secret it was at a moment."""
+class _Entry:
+    """The owner of a secret."""
 
     principal: Principal
-    until_s: float  # by the monotonic clock; then it must be looked up again
-    was_used: bool = True  # since the last look
+    expires_s: float  # monotonic; after it the secret must be looked up again
+    was_used: bool = True  # since `take_used_hashes`
 
 
 class KeyCache:
-    """Remembers for moments which secret was whose, so that pollers cost Postgres nothing.
+    """Caches for seconds which principal a secret belongs to, so that polling clients need no
+    query.
 
-    Refusals are not remembered: a key works as soon as it is made. Keys in use are confirmed in
-    the background before their time is up, so an active key never waits for Postgres.
+    Failures are not cached: a new key works at once. Keys in use are confirmed in the background
+    before they expire, so that an active key never waits for Postgres.
     """
 
     def __init__(self, *, ttl_s: float, clock: Clock) -> None:
-        """`ttl_s` bounds how long a revoked key goes on."""
+        """`ttl_s` limits how long a revoked key keeps working."""
         self._ttl_s = ttl_s
         self._clock = clock
-        self._known: dict[bytes, _Known] = {}
+        self._entries: dict[bytes, _Entry] = {}
 
     def find(self, secret: str) -> Principal | None:
-        """Return whose secret it was a moment ago."""
-        known = self._known.get(secret_hash(secret))
-        if known is None or known.until_s <= self._clock.monotonic_s():
+        """Return the principal of a secret, or None when it is not cached."""
+        known = self._entries.get(secret_hash(secret))
+        if known is None or known.expires_s <= self._clock.monotonic_s():
             return None
         known.was_used = True
         return known.principal
 
-    def remember(self, secret: str, principal: Principal, asked_s: float) -> None:
-        """Keep an answer that was asked for at `asked_s` of this clock's monotonic time."""
+    def remember(self, secret: str, principal: Principal, queried_s: float) -> None:
+        """Cache the result of a query that was sent at monotonic time `queried_s`."""
         key = secret_hash(secret)
-        self._known.pop(key, None)  # so that the oldest answer is the first
-        if len(self._known) >= _ENTRIES_MAX:
-            del self._known[next(iter(self._known))]
-        self._known[key] = _Known(principal, asked_s + self._ttl_s)
+        self._entries.pop(key, None)  # so that the oldest entry is the first
+        if len(self._entries) >= _ENTRIES_MAX:
+            del self._entries[next(iter(self._entries))]
+        self._entries[key] = _Entry(principal, queried_s + self._ttl_s)
 
-    def in_use(self) -> list[bytes]:
-        """Return the hashes of secrets that were used since the last look; forget what is stale."""
+    def take_used_hashes(self) -> list[bytes]:
+        """Return the hashes of secrets used since the last call, and drop expired entries."""
         now_s = self._clock.monotonic_s()
-        self._known = {key: known for key, known in self._known.items() if known.until_s > now_s}
-        used = [key for key, known in self._known.items() if known.was_used]
+        self._entries = {
+            key: known for key, known in self._entries.items() if known.expires_s > now_s
+        }
+        used = [key for key, known in self._entries.items() if known.was_used]
         for key in used:
-            self._known[key].was_used = False
+            self._entries[key].was_used = False
         return used
 
-    def confirm(self, asked: list[bytes], working: dict[bytes, Principal], asked_s: float) -> None:
-        """Believe `working` again from `asked_s` on, and no other of `asked` any more."""
-        for key in asked:
+    def confirm(
+        self, queried: list[bytes], working: dict[bytes, Principal], queried_s: float
+    ) -> None:
+        """Extend the entries in `working` from `queried_s` on, and drop the others of `queried`."""
+        for key in queried:
             principal = working.get(key)
             if principal is None:
-                self._known.pop(key, None)
-            elif key in self._known:
-                known = self._known[key]
-                known.principal, known.until_s = principal, asked_s + self._ttl_s
+                self._entries.pop(key, None)
+            elif key in self._entries:
+                known = self._entries[key]
+                known.principal, known.expires_s = principal, queried_s + self._ttl_s
 
     def now_s(self) -> float:
-        """Return this clock's monotonic time."""
+        """Return this cache's monotonic time."""
         return self._clock.monotonic_s()
 
 

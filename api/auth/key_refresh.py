@@ -1,29 +1,29 @@
-"""Keys in use are confirmed before their time is up."""
+"""Background refresh of API keys in use."""
 
 import asyncio
 import logging
 from typing import Final
 
 from api.auth.key_cache import KeyCache
-from api.runtime.database import Database, DatabaseAwayError
+from api.runtime.database import Database, DatabaseUnavailableError
 from tenancy.api_keys import working_keys
 
 _LOG = logging.getLogger(__name__)
 
 ROUNDS_PER_TTL: Final = 4
-"""How often a key is looked at in its time: one slow answer does not let it run out."""
+"""Refreshes within the time to live of an entry: one slow query does not let an entry expire."""
 
 
-async def keep_keys_fresh(keys: KeyCache, database: Database, every_s: float) -> None:
-    """Confirm until cancelled; while Postgres is away keys run out."""
+async def refresh_keys(keys: KeyCache, database: Database, every_s: float) -> None:
+    """Refresh until cancelled. While Postgres is unavailable, entries expire."""
     while True:
         await asyncio.sleep(every_s)
-        asked_s, asked = keys.now_s(), keys.in_use()
-        if not asked:
+        queried_s, queried = keys.now_s(), keys.take_used_hashes()
+        if not queried:
             continue
         try:
-            working = await database.run_across_tenants(working_keys, asked)
-        except DatabaseAwayError:
+            working = await database.run_across_tenants(working_keys, queried)
+        except DatabaseUnavailableError:
             _LOG.warning("keys were not confirmed")
         else:
-            keys.confirm(asked, working, asked_s)
+            keys.confirm(queried, working, queried_s)

@@ -1,59 +1,59 @@
-"""The dependency that every route of `/v1` begins with."""
+"""Authentication: the dependency of every `/v1` route."""
 
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
 from api.auth.key_cache import offered_secret
-from api.http.answers import ApiError
-from api.http.middleware import count_for
-from api.runtime.services import Services, services_of
+from api.http.middleware import count_for_tenant
+from api.http.responses import ApiError
+from api.runtime.api_services import Services, services_of
 from tenancy.api_keys import Principal, authenticate, is_well_formed
 
-ServicesOf = Annotated[Services, Depends(services_of)]
+ServicesDep = Annotated[Services, Depends(services_of)]
 
 _INCORRECT: Final = "Incorrect API key provided."
 
 
-async def principal_of(request: Request, services: ServicesOf) -> Principal:
-    """Return whom the request acts for, and count it for its tenant.
+async def authenticate_request(request: Request, services: ServicesDep) -> Principal:
+    """Return the principal of a request, and count the request for its tenant.
 
-    Raises ApiError: 401, 429; DatabaseAwayError.
+    Raises ApiError: 401, 429; DatabaseUnavailableError.
     """
-    principal = await principal_by(
+    principal = await authenticate_headers(
         request.headers.get("authorization"), request.headers.get("x-api-key"), services
     )
-    count_for(request.scope, principal.tenant_id)
+    count_for_tenant(request.scope, principal.tenant_id)
     return principal
 
 
-async def principal_by(
+async def authenticate_headers(
     authorization: str | None, x_api_key: str | None, services: Services
 ) -> Principal:
-    """Return whom a request with these headers acts for. Raises ApiError (401), DatabaseAwayError.
+    """Return the principal of these headers. Raises ApiError (401), DatabaseUnavailableError.
 
-    A typo costs no query.
+    A malformed secret costs no query.
     """
     secret = offered_secret(authorization, x_api_key)
     if secret is None:
-        raise _refused("Give an API key: 'Authorization: Bearer sk-…'.")
+        raise _unauthorized("The API key is missing: send 'Authorization: Bearer sk-…'.")
     principal = services.keys.find(secret)
     if principal is not None:
         return principal
     if not is_well_formed(secret):
-        raise _refused(_INCORRECT)
-    asked_s = services.keys.now_s()  # before the query: a revocation meanwhile must count
+        raise _unauthorized(_INCORRECT)
+    queried_s = services.keys.now_s()  # before the query: a revocation meanwhile must take effect
     principal = await services.database.run_across_tenants(authenticate, secret)
     if principal is None:
-        raise _refused(_INCORRECT)
-    services.keys.remember(secret, principal, asked_s)
+        raise _unauthorized(_INCORRECT)
+    services.keys.remember(secret, principal, queried_s)
     return principal
 
 
-PrincipalOf = Annotated[Principal, Depends(principal_of)]
+PrincipalDep = Annotated[Principal, Depends(authenticate_request)]
 
 
-def _refused(message: str) -> ApiError:
+def _unauthorized(message: str) -> ApiError:
     return ApiError(
         401,
         message,

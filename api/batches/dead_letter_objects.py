@@ -1,4 +1,4 @@
-"""Dead letters as clients see them, and their ids."""
+"""Representation of dead letters in responses, and their ids."""
 
 import re
 from typing import Any, Final
@@ -9,16 +9,16 @@ import sqlalchemy as sa
 
 from api.resources import seconds
 from core.ids import JOB, public_id
-from results.views.dead_letters import DeadLetterView, Place, code_of_row
+from results.views.dead_letter_queries import DeadLetterPosition, DeadLetterView, code_of_row
 
 _PREFIX: Final = "dead"
 _ID: Final = re.compile(r"dead_([0-9a-f]{32})_(0|[1-9][0-9]{0,8})")
 
 
-def parse_dead_id(text: str) -> Place | None:
-    """Return the item behind an id, or None when it is no id of a dead letter."""
-    found = _ID.fullmatch(text)
-    return None if found is None else Place(UUID(hex=found[1]), int(found[2]))
+def parse_dead_letter_id(text: str) -> DeadLetterPosition | None:
+    """Return the item of an id, or None when it is not an id of a dead letter."""
+    match = _ID.fullmatch(text)
+    return None if match is None else DeadLetterPosition(UUID(hex=match[1]), int(match[2]))
 
 
 def dead_letter_object(row: sa.Row[Any]) -> dict[str, object]:
@@ -39,20 +39,20 @@ def dead_letter_object(row: sa.Row[Any]) -> dict[str, object]:
     }
 
 
-def whole_letter_object(view: DeadLetterView, body: bytes | None) -> dict[str, object]:
-    """Return a dead letter with all its attempts, and its last answer where it is known."""
+def dead_letter_detail_object(view: DeadLetterView, body: bytes | None) -> dict[str, object]:
+    """Return a dead letter with all attempts, and its last response if that is known."""
     row = view.row
     return {
         **dead_letter_object(row),
         "endpoint": row.endpoint,
         "history": [
             {
-                "attempt": t.attempt,
-                "status_code": t.status_code or None,
-                "code": t.code,
-                "failed_at": seconds(t.failed_at),
+                "attempt": attempt.attempt,
+                "status_code": attempt.status_code or None,
+                "code": attempt.code,
+                "failed_at": seconds(attempt.failed_at),
             }
-            for t in view.tries
+            for attempt in view.attempts
         ],
         "response": None if body is None else _json_or_text(body),
     }

@@ -1,4 +1,4 @@
-"""The `Range` header (RFC 9110, 14.2): one range is served, anything else gets the whole."""
+"""The `Range` header (RFC 9110, 14.2). A single range is served; otherwise the whole file is."""
 
 import re
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ _ONE_RANGE: Final = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*")
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """A part of an object."""
+    """A range of an object."""
 
     offset: int
     length: int
 
 
 class RangeUnsatisfiableError(Exception):
-    """The range begins behind the end."""
+    """The range starts after the end of the object."""
 
 
 def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
-    """Return the part that is asked for, or None for the whole. Raises RangeUnsatisfiableError."""
+    """Return the requested range, or None for the whole object. Raises RangeUnsatisfiableError."""
     parts = _ONE_RANGE.fullmatch(header or "")
     if parts is None or parts[1] == parts[2] == "":
         return None
@@ -32,7 +32,7 @@ def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
     first = int(parts[1])
     last = int(parts[2]) if parts[2] else size_bytes - 1
     if parts[2] and last < first:
-        return None  # not a range at all
+        return None  # not a valid range
     if first >= size_bytes:
         raise RangeUnsatisfiableError
     return ByteRange(first, min(last, size_bytes - 1) - first + 1)

@@ -1,4 +1,4 @@
-"""Names of files as clients give them: shown back, never used as a path."""
+"""File names of clients: shown again, never used as a path."""
 
 import re
 import unicodedata
@@ -6,21 +6,21 @@ from typing import Final
 from urllib.parse import quote
 
 NAME_CHARS_MAX: Final = 255
-NAMELESS: Final = "file"
+DEFAULT_NAME: Final = "file"
 
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 def safe_filename(raw: bytes) -> str:
-    """Return the last part of a path without anything that hides, reorders or ends text."""
+    """Return the last part of a path, without characters that hide, reorder or end text."""
     text = raw.decode("utf-8", errors="replace").replace("\\", "/")
     name = text.rsplit("/", 1)[-1]
     # Category C: controls, CR and LF, U+0000, direction overrides, surrogates, unassigned.
     shown = "".join(c for c in name if not unicodedata.category(c).startswith("C"))
-    return shown.strip(" .")[:NAME_CHARS_MAX] or NAMELESS
+    return shown.strip(" .")[:NAME_CHARS_MAX] or DEFAULT_NAME
 
 
 def content_disposition(name: str) -> str:
-    """Return the header that names a download (RFC 6266); ASCII, so that every server takes it."""
+    """Return the Content-Disposition of a download (RFC 6266), in ASCII."""
     plain = _PLAIN.sub("_", name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -1,4 +1,4 @@
-"""What a client says about a file that it uploads."""
+"""The form fields of an upload."""
 
 import re
 from dataclasses import dataclass
@@ -20,19 +20,21 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class UploadFields:
-    """The checked fields of an upload."""
+    """The validated fields of an upload."""
 
     purpose: str
-    expires_after_s: int | None  # None: lives until it is deleted
+    expires_after_s: int | None  # None: the file does not expire
 
 
 def upload_fields(fields: dict[str, str]) -> UploadFields:
-    """Check the fields of a form; unknown ones are ignored. Raises FormRefusedError."""
+    """Validate the fields of a form; unknown ones are ignored. Raises FormRefusedError."""
     purpose = fields.get("purpose")
     if purpose is None:
         raise FormRefusedError("The form has no purpose.", param="purpose")
     if purpose not in UPLOAD_PURPOSES:
-        raise FormRefusedError(f"Supported are {', '.join(UPLOAD_PURPOSES)}.", param="purpose")
+        raise FormRefusedError(
+            f"The purpose must be one of {', '.join(UPLOAD_PURPOSES)}.", param="purpose"
+        )
     expires_after_s = _expires_after_s(fields)
     if expires_after_s is None and purpose == INPUT_PURPOSE:
         expires_after_s = INPUT_EXPIRES_AFTER_S
@@ -46,9 +48,10 @@ def _expires_after_s(fields: dict[str, str]) -> int | None:
     if anchor != "created_at":
         raise FormRefusedError("The anchor must be 'created_at'.", param=_ANCHOR)
     if seconds is None or not _NUMBER.fullmatch(seconds):
-        raise FormRefusedError("Give a number of seconds.", param=_SECONDS)
+        raise FormRefusedError("The value must be a number of seconds.", param=_SECONDS)
     if not EXPIRES_AFTER_S_MIN <= int(seconds) <= EXPIRES_AFTER_S_MAX:
         raise FormRefusedError(
-            f"Give {EXPIRES_AFTER_S_MIN} to {EXPIRES_AFTER_S_MAX} seconds.", param=_SECONDS
+            f"The value must be {EXPIRES_AFTER_S_MIN} to {EXPIRES_AFTER_S_MAX} seconds.",
+            param=_SECONDS,
         )
     return int(seconds)

@@ -1,4 +1,4 @@
-"""From the socket to the object store: a file of any size in constant memory, never spooled."""
+"""Uploads: from the socket to the object store, a file of any size in constant memory."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -9,72 +9,80 @@ from uuid import UUID
 from fastapi import Request
 
 from api import metrics
-from api.auth.key_watch import KeyWatch
+from api.auth.key_revalidation import KeyRevalidator
 from api.files.filenames import safe_filename
 from api.files.object_sink import ObjectSink
 from api.files.upload_fields import upload_fields
-from api.http.answers import ApiError
 from api.http.multipart import FileForm, FormRefusedError, form_boundary
-from api.http.request_bodies import Pace, declared_bytes, paced_body, require_identity_encoding
-from api.runtime.services import Services
+from api.http.request_bodies import (
+    MinReadRate,
+    declared_bytes,
+    read_at_min_rate,
+    require_identity_encoding,
+)
+from api.http.responses import ApiError
+from api.runtime.api_services import Services
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.ids import new_uuid
-from jobs.errors import StorageQuotaError
+from jobs.errors import StorageLimitError
 from jobs.store.files import NewFile, StorageQuota, stored_bytes_left
 
 FORM_BYTES_MAX: Final = 256 * 1024
-"""What a form may add to its file: boundaries, headers and fields within their own limits."""
+"""Bytes of a form in addition to its file: boundaries, headers and fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """How much one new file may bring."""
+    """Limits of one new file."""
 
     file_bytes_max: int
-    left_bytes: int  # of the tenant's quota
+    quota_left_bytes: int  # of the tenant's quota
 
     def check(self, file_bytes: int) -> None:
-        """Raise ApiError (413) or StorageQuotaError when a file is too large."""
+        """Raise ApiError (413) or StorageLimitError when a file is too large."""
         if file_bytes > self.file_bytes_max:
             raise too_large(self.file_bytes_max)
-        if file_bytes > self.left_bytes:
-            raise StorageQuotaError
+        if file_bytes > self.quota_left_bytes:
+            raise StorageLimitError
 
 
 async def receive_upload(
-    request: Request, tenant_id: UUID, services: Services, *, has_room: bool = False
+    request: Request, tenant_id: UUID, services: Services, *, skips_quota: bool = False
 ) -> NewFile:
-    """Store the file that `request` carries; its object is complete and has no row yet.
+    """Store the file of a request. Its object is complete, and has no row yet.
 
-    With `has_room` the tenant's quota is not looked at: it may count this very file already.
-    Raises ApiError, QuotaError, ObjectStoreFullError, ObjectStoreAwayError,
-    DatabaseAwayError; then no object is left.
+    `skips_quota` is for a possible replay: the tenant's quota may count this very file already.
+    Raises ApiError, QuotaExceededError, DatabaseUnavailableError and the errors of the object
+    store; then no object remains.
     """
     require_identity_encoding(request)
-    with refused_forms(), services.uploads.one(tenant_id):
+    with form_errors_as_api_errors(), services.uploads.acquire(tenant_id):
         boundary = form_boundary(request.headers.get("content-type", ""))
         if boundary is None:
             raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
         file_bytes_max = services.settings.file_bytes_max
         limits = UploadLimits(file_bytes_max, file_bytes_max)
-        if not has_room:
+        if not skips_quota:
             limits = await upload_limits(tenant_id, services)
         limits.check((declared_bytes(request) or 0) - FORM_BYTES_MAX)
         return await _store(request, boundary, limits, tenant_id, services)
 
 
 async def upload_limits(tenant_id: UUID, services: Services) -> UploadLimits:
-    """Return what a tenant may store in one file now. Raises FileCountError, DatabaseAwayError."""
+    """Return the limits of a tenant's next file.
+
+    Raises QuotaExceededError, DatabaseUnavailableError.
+    """
     settings = services.settings
-    left = await services.database.run_for(
+    left = await services.database.run_for_tenant(
         tenant_id, stored_bytes_left, tenant_id, storage_quota(settings)
     )
     return UploadLimits(settings.file_bytes_max, left)
 
 
 def storage_quota(settings: ApiSettings) -> StorageQuota:
-    """Return what `settings` say of every tenant's files."""
+    """Return the default quota of every tenant."""
     return StorageQuota(settings.stored_bytes_max, settings.files_max)
 
 
@@ -83,15 +91,15 @@ async def _store(
 ) -> NewFile:
     file_id = new_uuid()
     async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:
-        form = FileForm(boundary, sink.take)
+        form = FileForm(boundary, sink.buffer)
         received = 0
-        watch = KeyWatch(request, services)
+        revalidator = KeyRevalidator(request, services)
         async for data in _body(request, services):
-            await watch.check()
+            await revalidator.check_if_due()
             received += len(data)
             form.feed(data)
             limits.check(max(sink.size_bytes, received - FORM_BYTES_MAX))
-            await sink.relieve()
+            await sink.flush_full_blocks()
         form.finish()
         fields = upload_fields(form.fields)
         stored = await sink.complete()
@@ -109,8 +117,8 @@ async def _store(
 
 
 @contextmanager
-def refused_forms() -> Iterator[None]:
-    """Answer 400 to a form that is refused."""
+def form_errors_as_api_errors() -> Iterator[None]:
+    """Raise ApiError (400) for a form that is refused."""
     try:
         yield
     except FormRefusedError as error:
@@ -126,7 +134,7 @@ def too_large(file_bytes_max: int) -> ApiError:
 
 def _body(request: Request, services: Services) -> AsyncIterator[bytes]:
     settings = services.settings
-    pace = Pace(
-        span_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
+    rate = MinReadRate(
+        window_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
     )
-    return paced_body(request, pace, SystemClock())
+    return read_at_min_rate(request, rate, SystemClock())

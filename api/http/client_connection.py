@@ -1,4 +1,4 @@
-"""The client's end of a connection, for who must know at once that it is gone, or be rid of it."""
+"""The connection of a client: notification of a disconnect, and ways to end the connection."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,97 +7,97 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 EXTENSION: Final = "millrace.connection"
-"""Its name among the extensions of an ASGI scope."""
+"""Name of the connection among the extensions of an ASGI scope."""
 
-CUT_S: Final = 2.0
-"""How long a connection that was cut may take to accept its last words."""
+CLOSE_S: Final = 2.0
+"""Time that a connection has to accept its last bytes after the response was cut off."""
 
 
 class ClientConnection:
-    """One connection; it may serve several requests, one after the other."""
+    """One connection. It may serve several requests, one after the other."""
 
     def __init__(self, protocol: HttpToolsProtocol) -> None:
-        """The connection of `protocol`, which is open."""
+        """`protocol` is connected."""
         self._protocol = protocol
-        self._is_lost = False
-        self._watchers: list[Callable[[], None]] = []
+        self._is_disconnected = False
+        self._disconnect_listeners: list[Callable[[], None]] = []
         self._served: RequestResponseCycle | None = None
 
     @property
     def has_whole_body(self) -> bool:
-        """Whether the body of the newest request, and so of all before it, has arrived."""
+        """Whether the body of the newest request has arrived, and so those of all before it."""
         return not self._protocol.cycle.more_body
 
     @property
-    def is_behind(self) -> bool:
-        """Whether what was written waits for the client, so that the next write would, too."""
+    def is_write_paused(self) -> bool:
+        """Whether written bytes wait for the client, so that the next write would wait too."""
         return self._protocol.flow.write_paused
 
-    async def caught_up(self) -> None:
-        """Wait until the client has taken nearly all that was written, or is gone."""
+    async def drain(self) -> None:
+        """Wait until the client has read nearly all written bytes, or has disconnected."""
         await self._protocol.flow.drain()
 
-    def notice_leaving(self) -> None:
-        """Read on, so that its end is noticed: the body of the newest request was taken.
+    def resume_reading(self) -> None:
+        """Read the socket again, to notice a disconnect after the newest body was consumed.
 
-        What came with the last of a large body left the socket unread. A request sent ahead is
-        still left there, or a client could fill memory with them.
+        The end of a large body leaves reading paused. With a pipelined request it stays paused:
+        otherwise a client could fill memory with requests.
         """
         if not self._protocol.pipeline:
             self._protocol.flow.resume_reading()
 
-    def begin(self, cycle: RequestResponseCycle) -> None:
-        """Note which request is served now; the protocol knows only the newest that came."""
+    def set_served(self, cycle: RequestResponseCycle) -> None:
+        """Set the request that is served now; the protocol only knows the newest request."""
         self._served = cycle
 
-    def watch(self, on_lost: Callable[[], None]) -> None:
-        """Call `on_lost` when the client is gone; at once when it is already."""
-        if self._is_lost:
-            on_lost()
+    def add_disconnect_listener(self, on_disconnect: Callable[[], None]) -> None:
+        """Call `on_disconnect` when the client disconnects; at once if it already has."""
+        if self._is_disconnected:
+            on_disconnect()
         else:
-            self._watchers.append(on_lost)
+            self._disconnect_listeners.append(on_disconnect)
 
-    def forget(self, on_lost: Callable[[], None]) -> None:
-        """Undo `watch`."""
-        if on_lost in self._watchers:
-            self._watchers.remove(on_lost)
+    def remove_disconnect_listener(self, on_disconnect: Callable[[], None]) -> None:
+        """Undo `add_disconnect_listener`."""
+        if on_disconnect in self._disconnect_listeners:
+            self._disconnect_listeners.remove(on_disconnect)
 
-    def lost(self) -> None:
-        """Tell the watchers."""
-        self._is_lost = True
-        watchers, self._watchers = self._watchers, []
-        for on_lost in watchers:
-            on_lost()
+    def notify_disconnected(self) -> None:
+        """Call the listeners."""
+        self._is_disconnected = True
+        listeners, self._disconnect_listeners = self._disconnect_listeners, []
+        for on_disconnect in listeners:
+            on_disconnect()
 
-    def drop(self) -> None:
-        """End the connection in the middle of an answer that its client does not take."""
-        self._write_no_more()
+    def abort(self) -> None:
+        """Close the connection in the middle of a response that its client does not read."""
+        self._discard_writes()
         self._protocol.transport.abort()
 
-    def cut(self, last: bytes) -> None:
-        """End an answer of unknown length with `last` behind all that waits to be read, and close.
+    def write_last_and_close(self, last: bytes) -> None:
+        """End a response of unknown length with `last`, after all unread bytes, and close.
 
-        A client that does not take it in time is dropped with all that waits for it.
+        The connection is aborted when the client does not read the rest within CLOSE_S.
         """
         protocol, served = self._protocol, self._served
         assert served is not None
-        self._write_no_more()
+        self._discard_writes()
         transport = protocol.transport
-        is_old = served.scope["http_version"] == "1.0"  # which knows no chunks
-        transport.write(last if is_old else b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
+        is_http10 = served.scope["http_version"] == "1.0"  # has no chunked encoding
+        transport.write(last if is_http10 else b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
         transport.close()
-        protocol.loop.call_later(CUT_S, transport.abort)
+        protocol.loop.call_later(CLOSE_S, transport.abort)
 
-    def _write_no_more(self) -> None:
-        """Let what routes still send go nowhere, also those of requests that were sent ahead."""
-        ahead = [cycle for cycle, _ in self._protocol.pipeline]
-        for cycle in (*ahead, self._served):
+    def _discard_writes(self) -> None:
+        """Discard what routes still send, also for pipelined requests."""
+        pipelined = [cycle for cycle, _ in self._protocol.pipeline]
+        for cycle in (*pipelined, self._served):
             if cycle is not None:
                 cycle.disconnected = True
 
 
 def client_connection(scope: Scope) -> ClientConnection:
-    """Return the connection that a request came by; our server puts it there."""
+    """Return the connection of a request, which `HttpProtocol` puts into its scope."""
     connection = scope["extensions"][EXTENSION]
     assert isinstance(connection, ClientConnection)
     return connection

@@ -1,20 +1,19 @@
-"""HEAD wherever there is GET: the same head, and nothing of the body is made."""
+"""HEAD for every route that supports GET."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class _AnsweredError(Exception):
-    """The head is sent, so whoever would go on with the body ends here."""
+class _HeadSentError(Exception):
+    """The head is sent; stops the route before it creates the body."""
 
 
 class HeadAsGet:
-    """Serves HEAD by the route of GET, and stops that once its head is out.
+    """Serves HEAD with the route of GET, and stops the route after the head.
 
-    Some bodies are long, and a stream of events may have no end.
+    Some bodies are long, and an event stream may be endless.
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """`app` need not know HEAD."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -26,15 +25,15 @@ class HeadAsGet:
         async def send_head(message: Message) -> None:
             await send(message)
             await send({"type": "http.response.body", "body": b""})
-            raise _AnsweredError
+            raise _HeadSentError
 
-        # Ranges are of GET alone (RFC 9110, 14.2).
+        # Ranges apply only to GET (RFC 9110, 14.2).
         headers = [pair for pair in scope["headers"] if pair[0] != b"range"]
-        asked = {**scope, "method": "GET", "headers": headers}
+        get_scope = {**scope, "method": "GET", "headers": headers}
         try:
-            await self._app(asked, receive, send_head)
-        except _AnsweredError:
+            await self._app(get_scope, receive, send_head)
+        except _HeadSentError:
             pass
         finally:
-            if "route" in asked:
-                scope["route"] = asked["route"]  # for the metrics of the envelope
+            if "route" in get_scope:
+                scope["route"] = get_scope["route"]  # for the metrics of the middleware

@@ -1,4 +1,4 @@
-"""Routes for whoever runs us: alive, ready, numbers. They need no key and tell no tenant's data."""
+"""Routes for operators: liveness, readiness, metrics. They need no key, and show no tenant data."""
 
 import asyncio
 import math
@@ -7,8 +7,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from api.http.answers import json_answer
-from api.online.online import Online
+from api.http.responses import json_response
+from api.online.online_runtime import OnlineRuntime
 from api.runtime.database import Database
 from core.clock import Clock
 
@@ -18,44 +18,43 @@ _PROBE_S_MAX: Final = 2.0
 _KEEP_S: Final = 1.0  # how old an answer may be
 
 
-class Probe:
-    """Asks whether Postgres serves tenants: once for all who want to know, since all may ask."""
+class DatabaseProbe:
+    """Checks whether Postgres can serve tenants; concurrent checks share one query."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
-        """Nothing is asked yet."""
         self._database, self._clock = database, clock
         self._asked_s = -math.inf
         self._asking: asyncio.Task[str | None] | None = None
 
-    async def hindrance(self) -> str | None:
-        """Return why tenants cannot be served, as of a second ago at most; None when they can."""
+    async def find_problem(self) -> str | None:
+        """Return why tenants cannot be served, at most a second old; None when they can."""
         now_s = self._clock.monotonic_s()
         if self._asking is None or (self._asking.done() and now_s - self._asked_s >= _KEEP_S):
             self._asked_s = now_s
-            self._asking = asyncio.create_task(self._database.hindrance(_PROBE_S_MAX))
+            self._asking = asyncio.create_task(self._database.find_problem(_PROBE_S_MAX))
         return await asyncio.shield(self._asking)
 
 
 @router.get("/healthz")
 async def alive() -> Response:
-    """Answer while the event loop turns: a restart would cure nothing else."""
-    return json_answer({"status": "ok"})
+    """Answer while the event loop runs."""
+    return json_response({"status": "ok"})
 
 
 @router.get("/readyz")
 async def ready(request: Request) -> Response:
-    """Answer 200 while requests can be served, and from the first moment on that all can."""
-    online: Online | None = request.app.state.online
+    """Answer 200 while requests can be served."""
+    online: OnlineRuntime | None = request.app.state.online
     if online is not None and not online.is_ready:
-        return json_answer({"status": "log away"}, 503, {"retry-after": "2"})
-    probe: Probe = request.app.state.probe
-    hindrance = await probe.hindrance()
-    if hindrance is not None:
-        return json_answer({"status": hindrance}, 503, {"retry-after": "2"})
-    return json_answer({"status": "ok"})
+        return json_response({"status": "log away"}, 503, {"retry-after": "2"})
+    probe: DatabaseProbe = request.app.state.probe
+    find_problem = await probe.find_problem()
+    if find_problem is not None:
+        return json_response({"status": find_problem}, 503, {"retry-after": "2"})
+    return json_response({"status": "ok"})
 
 
 @router.get("/metrics")
-async def numbers() -> Response:
-    """Return this process's metrics in Prometheus' text format."""
+async def prometheus_metrics() -> Response:
+    """Return this process's metrics in the Prometheus text format."""
     return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})

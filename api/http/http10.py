@@ -1,16 +1,16 @@
-"""Answers of unknown length to clients of HTTP/1.0, which know no chunks: their end is the close.
+"""Responses of unknown length to HTTP/1.0 clients, which do not support chunked encoding.
 
-Some proxies speak 1.0 to what is behind them unless they are told otherwise.
+The end of such a response is the close of the connection. Some proxies use HTTP/1.0 by default.
 """
 
 from starlette.types import Message
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
-def end_by_closing(cycle: RequestResponseCycle) -> None:
-    """Let `cycle`, of a request in HTTP/1.0 that has not begun, send what has no length as it is.
+def delimit_body_by_close(cycle: RequestResponseCycle) -> None:
+    """Send responses of `cycle`, an HTTP/1.0 request, without chunked encoding.
 
-    uvicorn would send chunks. It keeps no such connection, so the close tells the end.
+    uvicorn would send chunks. It closes every such connection, which marks the end.
     """
     send = cycle.send
     has_length = False
@@ -24,12 +24,12 @@ def end_by_closing(cycle: RequestResponseCycle) -> None:
         elif has_length or cycle.scope["method"] == "HEAD":
             await send(message)  # type: ignore[arg-type]
         else:
-            await _write(cycle, message)
+            await _write_plain(cycle, message)
 
     cycle.send = send_plain  # type: ignore[method-assign, assignment]
 
 
-async def _write(cycle: RequestResponseCycle, message: Message) -> None:
+async def _write_plain(cycle: RequestResponseCycle, message: Message) -> None:
     if cycle.flow.write_paused and not cycle.disconnected:
         await cycle.flow.drain()
     if cycle.disconnected:

@@ -1,7 +1,7 @@
-"""HTTP on a socket: uvicorn's httptools, with the bounds that it lacks and our envelope.
+"""HTTP on a socket: uvicorn's httptools protocol with limits and this API's error envelope.
 
-httptools costs a third of h11 a request, but bounds nothing by itself: heads, chunk headers and
-trailers are counted here, and trailers are thrown away.
+httptools costs a third of h11 a request, but has no limits. Heads, chunk headers and trailers are
+counted here, and trailers are discarded.
 """
 
 import asyncio
@@ -12,97 +12,107 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from api.http.answers import ApiError, error_body
 from api.http.client_connection import EXTENSION, ClientConnection
-from api.http.http10 import end_by_closing
+from api.http.http10 import delimit_body_by_close
+from api.http.responses import ApiError, error_body
 from core.ids import REQUEST, new_uuid, public_id
 
-PIPELINE_MAX: Final = 16
-"""Requests that a client may send ahead of their answers; hardly any sends one."""
+UVICORN_VERSION: Final = "0.54.0"
+"""The version of uvicorn whose private parts this package uses.
 
-_KEEPALIVE: Final = (
+`HttpProtocol` overrides `_start_asgi_task` and calls `_unset_keepalive_if_required`. With `http10`
+and `ClientConnection` it reads the protocol's `pipeline`, `flow`, `cycle` and timers, and sets
+fields of its request cycles. A test compares the installed version: check these parts before an
+upgrade.
+"""
+
+PIPELINE_MAX: Final = 16
+"""Requests that a client may pipeline. Hardly any client does."""
+
+_SOCKET_OPTIONS: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
 )
-"""A client that answers no probe for a minute is gone; its call is then aborted as any other's.
+"""A client that answers no probe for a minute is disconnected, and its call aborted.
 
-While bytes wait to be acknowledged no probe is sent: the last option bounds that, and how long a
-reader may take nothing at all (tcp(7))."""
+No probe is sent while bytes are unacknowledged. TCP_USER_TIMEOUT limits that time, and so how long
+a client may read nothing at all (tcp(7)).
+"""
 
-LAST_BYTES_S: Final = 60.0
-"""How long what is left of an answer may wait once its connection is to close."""
+FLUSH_S: Final = 60.0
+"""How long unread bytes of a response may wait once the connection is to be closed."""
 
-_LINE_BYTES: Final = 4  # what a header line is longer than its name and value
+_LINE_OVERHEAD_BYTES: Final = 4  # colon, space and line break
 
 
-_NOT_HTTP: Final = "This is not HTTP as we understand it."
-_TOO_LARGE: Final = "The head is too large."
-_TOO_MANY: Final = f"More than {PIPELINE_MAX} requests wait on this connection."
+_INVALID_HTTP: Final = "The request is not valid HTTP/1.1."
+_TOO_LARGE: Final = "The request head is too large."
+_TOO_MANY: Final = f"More than {PIPELINE_MAX} pipelined requests wait on this connection."
 
 
 class _RefusedError(Exception):
-    """What a client sent is above a limit; the text is for it."""
+    """A client exceeded a limit. The message is sent to the client."""
 
 
 def http_protocol(*, head_timeout_s: float, head_bytes_max: int) -> type[HttpToolsProtocol]:
-    """Return the protocol class with these bounds; uvicorn makes one instance a connection."""
+    """Return the protocol class with these limits; uvicorn creates one instance a connection."""
     bounds = {"head_timeout_s": head_timeout_s, "head_bytes_max": head_bytes_max}
     return type("BoundHttpProtocol", (HttpProtocol,), bounds)
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection. Overrides private parts of uvicorn; see UVICORN_VERSION."""
 
     head_timeout_s: float
     head_bytes_max: int
     _head_timer: asyncio.TimerHandle | None = None
-    _end_timer: asyncio.TimerHandle | None = None
+    _flush_timer: asyncio.TimerHandle | None = None
     _is_in_head = False
-    _head_bytes = 0  # of the request line and headers so far, trailers included
-    _unfinished_bytes = 0  # since a head, a piece of a body or a message was complete
+    _head_bytes = 0  # request line, headers and trailers so far
+    _unfinished_bytes = 0  # since a head, a body chunk or a message was complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client that says nothing is not kept."""
+        """See `HttpToolsProtocol`; starts the timer for the first head."""
         super().connection_made(transport)
-        _notice_silence(transport)
+        _set_socket_options(transport)
         self._client_connection = ClientConnection(self)
-        self._bound_the_head()
+        self._update_head_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Bound what comes, and time a head from its first byte, however slowly the rest comes."""
+        """Parse data; limit its size, and time a head from its first byte."""
         self._unfinished_bytes += len(data)
         self._unset_keepalive_if_required()
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
-            refused = error.__context__  # of a callback of ours
-            told = str(refused) if isinstance(refused, _RefusedError) else _NOT_HTTP
-            self.send_400_response(told)
+            refused = error.__context__  # raised in a callback of this class
+            message = str(refused) if isinstance(refused, _RefusedError) else _INVALID_HTTP
+            self.send_400_response(message)
         if self._unfinished_bytes > self.head_bytes_max:
             self.send_400_response(_TOO_LARGE)
-        self._bound_the_head()
+        self._update_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits for it."""
+        """Notify the listeners of the connection."""
         super().connection_lost(exc)
-        self._stop_timer()
-        if self._end_timer is not None:
-            self._end_timer.cancel()
-        self._client_connection.lost()
+        self._stop_head_timer()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self._client_connection.notify_disconnected()
 
     def timeout_keep_alive_handler(self) -> None:
         """See `HttpToolsProtocol`."""
         super().timeout_keep_alive_handler()
-        self._bound_the_end()
+        self._start_flush_timer()
 
     def on_response_complete(self) -> None:
-        """See `HttpToolsProtocol`; the last answer of a connection is closed behind."""
+        """See `HttpToolsProtocol`; limits the time to flush the last response."""
         super().on_response_complete()
         if self.transport.is_closing():
-            self._bound_the_end()
+            self._start_flush_timer()
 
     def on_message_begin(self) -> None:
         """See `HttpToolsProtocol`."""
@@ -111,18 +121,18 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Count and keep a part of the request line."""
-        self._count(len(url))
+        """Count and append a part of the request line."""
+        self._count_head_bytes(len(url))
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count and keep a header; a trailer is only counted."""
-        self._count(len(name) + len(value) + _LINE_BYTES)
+        """Count and append a header. A trailer is only counted."""
+        self._count_head_bytes(len(name) + len(value) + _LINE_OVERHEAD_BYTES)
         if self._is_in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin a request. What is raised here is answered as bad HTTP."""
+        """Start a request. An exception here is answered as invalid HTTP."""
         self._is_in_head = False
         self._unfinished_bytes = 0
         if len(self.pipeline) >= PIPELINE_MAX:
@@ -132,10 +142,10 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {EXTENSION: self._client_connection}  # type: ignore[dict-item]
         super().on_headers_complete()
         if self.parser.get_http_version() == "1.0":
-            end_by_closing(self.cycle)
+            delimit_body_by_close(self.cycle)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._client_connection.begin(cycle)
+        self._client_connection.set_served(cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
@@ -150,85 +160,85 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP, in the envelope and with a request id."""
+        """Answer invalid HTTP with the error envelope and a request id."""
         if self.transport.is_closing():
             return
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True  # the route must not answer as well
+            cycle.disconnected = True  # the route must not respond as well
             cycle.message_event.set()
         if cycle is None or cycle.response_complete or not cycle.response_started:
-            self.transport.write(_refusal(msg))
+            self.transport.write(_bad_request(msg))
         self._close()
 
     def _feed(self, data: bytes) -> None:
-        """Parse. A wish to speak another protocol is ignored, as RFC 9110 allows.
+        """Parse. A request to upgrade the protocol is ignored, as RFC 9110 allows.
 
-        Some clients wish so with every request. The parser takes what follows such a head for the
-        other protocol, so the head is parsed again without the wish.
+        Some clients send one with every request. The parser takes what follows such a head for the
+        other protocol, so the head is parsed again without the upgrade header.
         """
         while data:
             try:
                 self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as wish:
+            except httptools.HttpParserUpgrade as upgrade:
                 if self.parser.get_method() == b"CONNECT":
                     raise httptools.HttpParserError from None
-                data = self._head_without_wish() + data[wish.args[0] :]
+                data = self._head_without_upgrade() + data[upgrade.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
             else:
                 return
 
-    def _head_without_wish(self) -> bytes:
+    def _head_without_upgrade(self) -> bytes:
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
         return b"\r\n".join([*lines, b"", b""])
 
-    def _count(self, byte_count: int) -> None:
+    def _count_head_bytes(self, byte_count: int) -> None:
         self._head_bytes += byte_count
         if self._head_bytes > self.head_bytes_max:
             raise _RefusedError(_TOO_LARGE)
 
-    def _bound_the_head(self) -> None:
-        if not self._waits_unwatched():
-            self._stop_timer()
+    def _update_head_timer(self) -> None:
+        if not self._owes_bytes():
+            self._stop_head_timer()
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_timeout_s, self._give_up)
+            self._head_timer = self.loop.call_later(self.head_timeout_s, self._on_head_timeout)
 
-    def _waits_unwatched(self) -> bool:
+    def _owes_bytes(self) -> bool:
         """Whether the client owes bytes that no route waits for: a head, or a refused body."""
         is_served = self.cycle is not None and not self.cycle.response_complete
         return not is_served and self.timeout_keep_alive_task is None
 
-    def _give_up(self) -> None:
+    def _on_head_timeout(self) -> None:
         self._head_timer = None
         if not self.transport.is_closing():
             self._close()
 
     def _close(self) -> None:
         self.transport.close()
-        self._bound_the_end()
+        self._start_flush_timer()
 
-    def _bound_the_end(self) -> None:
-        """Give up what is left in a while. A close waits until all is sent, for ever by itself."""
-        if self._end_timer is None and self.transport.get_write_buffer_size():
-            self._end_timer = self.loop.call_later(LAST_BYTES_S, self.transport.abort)
+    def _start_flush_timer(self) -> None:
+        """Abort the connection after FLUSH_S. A close alone waits until all bytes are sent."""
+        if self._flush_timer is None and self.transport.get_write_buffer_size():
+            self._flush_timer = self.loop.call_later(FLUSH_S, self.transport.abort)
 
-    def _stop_timer(self) -> None:
+    def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
 
-def _notice_silence(transport: asyncio.Transport) -> None:
-    """Let the kernel find out that a client has vanished, which no read or write would tell."""
+def _set_socket_options(transport: asyncio.Transport) -> None:
+    """Let the kernel detect a client that vanished, which no read or write reports."""
     connection = transport.get_extra_info("socket")
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
-        for level, option, value in _KEEPALIVE:
+        for level, option, value in _SOCKET_OPTIONS:
             connection.setsockopt(level, option, value)
 
 
-def _refusal(message: str) -> bytes:
+def _bad_request(message: str) -> bytes:
     body = error_body(ApiError(400, message, code="invalid_http"))
     lines = [
         "HTTP/1.1 400 Bad Request",

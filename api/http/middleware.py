@@ -1,4 +1,4 @@
-"""Around every request: its id, its numbers, the bound on how many, and an answer when we crash."""
+"""Around every request: its id, its metrics, the limit of requests in flight, crash handling."""
 
 import asyncio
 import logging
@@ -13,31 +13,31 @@ from uuid import UUID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
-from api.http.answers import ApiError, crash_answer, error_answer
 from api.http.client_connection import EXTENSION, ClientConnection
+from api.http.responses import ApiError, error_response, internal_error_response
 from api.online.answer.call_failures import shutting_down
-from api.runtime.tenant_slots import Slots
+from api.runtime.tenant_slots import TenantSlots
 from core.ids import REQUEST, new_uuid, public_id
 from registry.models import ENDPOINTS
 
 log = logging.getLogger(__name__)
 
 _ID_KEY: Final = "millrace.request_id"
-_HELD_KEY: Final = "millrace.held"
-_CLAIM_KEY: Final = "millrace.claim"
+_EXIT_STACK_KEY: Final = "millrace.exit_stack"
+_ASSIGN_TENANT_KEY: Final = "millrace.assign_tenant"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # answered under any load
+_UNLIMITED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # served under any load
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How a whole answer is handed over: a client that takes no block in time is dropped."""
+class WriteDeadline:
+    """Time for a client to read each block of a complete response, before it is disconnected."""
 
     block_bytes: int
-    idle_s: float
+    timeout_s: float
 
 
-_PACE: Final = Pace(1024 * 1024, 60.0)
+_WRITE_DEADLINE: Final = WriteDeadline(1024 * 1024, 60.0)
 
 
 class RequestEnvelope:
@@ -49,159 +49,161 @@ class RequestEnvelope:
         *,
         in_flight_max: int,
         online_in_flight_max: int,
-        pace: Pace = _PACE,
-        online_pace: Pace = _PACE,
+        write_deadline: WriteDeadline = _WRITE_DEADLINE,
+        online_write_deadline: WriteDeadline = _WRITE_DEADLINE,
     ) -> None:
-        """More requests at once are refused; online calls wait long and are counted apart."""
+        """Requests beyond a limit are refused. Online calls wait long and have their own limit."""
         self._app = app
-        online = Slots(
+        online = TenantSlots(
             "online_requests", online_in_flight_max, kind="online calls", retry_after_s=1
         )
-        others = Slots("requests_in_flight", in_flight_max, kind="requests", retry_after_s=1)
-        self._online, self._others = (online, online_pace), (others, pace)
+        others = TenantSlots("requests_in_flight", in_flight_max, kind="requests", retry_after_s=1)
+        self._online, self._others = (online, online_write_deadline), (others, write_deadline)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        slots, pace = self._online if scope["path"] in ENDPOINTS else self._others
-        exchange = _Exchange(scope, send, pace)
+        slots, deadline = self._online if scope["path"] in ENDPOINTS else self._others
+        writer = _ResponseWriter(scope, send, deadline)
         metrics.IN_FLIGHT.inc()
         try:
-            with ExitStack() as held:
-                scope[_HELD_KEY] = held
-                refusal = self._let_in(scope, slots, held)
+            with ExitStack() as exit_stack:
+                scope[_EXIT_STACK_KEY] = exit_stack
+                refusal = self._acquire_slot(scope, slots, exit_stack)
                 if refusal is None:
-                    await self._serve(scope, receive, exchange)
+                    await self._serve(scope, receive, writer)
                 else:
-                    await error_answer(refusal)(scope, receive, exchange.send)
+                    await error_response(refusal)(scope, receive, writer.send)
         finally:
             metrics.IN_FLIGHT.dec()
-            exchange.count()
+            writer.record_metrics()
 
-    def _let_in(self, scope: Scope, slots: Slots, held: ExitStack) -> ApiError | None:
-        """Take a slot until the request is answered, or return why there is none."""
-        if scope["path"] in _ALWAYS:
+    def _acquire_slot(
+        self, scope: Scope, slots: TenantSlots, exit_stack: ExitStack
+    ) -> ApiError | None:
+        """Acquire a slot until the response is sent, or return the refusal."""
+        if scope["path"] in _UNLIMITED_PATHS:
             return None
         try:
-            scope[_CLAIM_KEY] = held.enter_context(slots.unclaimed())
+            scope[_ASSIGN_TENANT_KEY] = exit_stack.enter_context(slots.acquire_unassigned())
         except ApiError as refusal:
             return refusal
         return None
 
-    async def _serve(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> None:
+    async def _serve(self, scope: Scope, receive: Receive, writer: "_ResponseWriter") -> None:
         try:
-            await self._app(scope, receive, exchange.send)
-        except asyncio.CancelledError:  # only by a server that stops and whose grace is over
-            if exchange.status is not None:
+            await self._app(scope, receive, writer.send)
+        except asyncio.CancelledError:  # the server stops and its grace period is over
+            if writer.status is not None:
                 raise  # the server closes the connection
-            await error_answer(shutting_down())(scope, receive, exchange.send)
-        except Exception as error:  # noqa: BLE001  the process loop of a server
+            await error_response(shutting_down())(scope, receive, writer.send)
+        except Exception as error:  # noqa: BLE001  the outermost loop
             metrics.CRASHES.inc()
-            # Frames but no message: messages of drivers quote what clients sent.
+            # Frames without the message: messages of drivers quote data of clients.
             log.error(  # noqa: TRY400
                 "request crashed",
                 extra={
-                    "request_id": exchange.request_id,
+                    "request_id": writer.request_id,
                     "error": type(error).__name__,
                     "frames": "".join(traceback.format_tb(error.__traceback__)),
                 },
             )
-            if exchange.is_whole:
-                return  # the framework answered with `crash_answer` and raised again
-            if exchange.status is not None:
+            if writer.is_complete:
+                return  # FastAPI sent `internal_error_response` and raised again
+            if writer.status is not None:
                 raise ConnectionAbortedError from None  # the server closes the connection
-            await crash_answer()(scope, receive, exchange.send)
+            await internal_error_response()(scope, receive, writer.send)
 
 
 def request_id_of(scope: Scope) -> UUID:
-    """Return the id that the envelope gave to a request; an answer's head shows it."""
+    """Return the id of a request, which the head of its response shows."""
     request_id = scope[_ID_KEY]
     assert isinstance(request_id, UUID)
     return request_id
 
 
-def count_for(scope: Scope, tenant_id: UUID) -> None:
-    """Count a request among those of its tenant that are in flight. Raises ApiError (429)."""
-    scope[_CLAIM_KEY](tenant_id)
+def count_for_tenant(scope: Scope, tenant_id: UUID) -> None:
+    """Count a request in flight for its tenant. Raises ApiError (429)."""
+    scope[_ASSIGN_TENANT_KEY](tenant_id)
 
 
-def until_answered(scope: Scope) -> ExitStack:
-    """Return what gives back, once a request is answered to its end, all that it was handed."""
-    held = scope[_HELD_KEY]
-    assert isinstance(held, ExitStack)
-    return held
+def request_exit_stack(scope: Scope) -> ExitStack:
+    """Return the exit stack that is closed when the response is sent."""
+    exit_stack = scope[_EXIT_STACK_KEY]
+    assert isinstance(exit_stack, ExitStack)
+    return exit_stack
 
 
-class _Exchange:
-    """One request and its answer, which ends when its client has it: until then it takes a slot."""
+class _ResponseWriter:
+    """Writes the response of one request, which keeps its slot until the client has it."""
 
-    def __init__(self, scope: Scope, send: Send, pace: Pace) -> None:
+    def __init__(self, scope: Scope, send: Send, deadline: WriteDeadline) -> None:
         request_id = new_uuid()
         scope[_ID_KEY] = request_id
         self.request_id = public_id(REQUEST, request_id)
-        self.status: int | None = None  # None: not answered yet
-        self.is_whole = False  # all was sent, and of a whole answer all but the last bytes taken
+        self.status: int | None = None  # None: the response has not started
+        self.is_complete = False  # all is sent and nearly all of it read
         self._scope = scope
         self._send = send
-        self._pace = pace
-        self._is_stream = False  # which bounds by itself what waits
-        self._is_dropped = False  # its client took too long
+        self._deadline = deadline
+        self._is_stream = False  # streams limit unread bytes by themselves
+        self._is_aborted = False  # its client read too slowly
         self._connection: ClientConnection | None = scope.get("extensions", {}).get(EXTENSION)
-        self._begun_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     async def send(self, message: Message) -> None:
-        """Pass on a message of the answer, with the request's id on its head."""
-        if self._is_dropped:
+        """Send a message, with the request id in the head."""
+        if self._is_aborted:
             return
         connection = self._connection
         if message["type"] == "http.response.start":
             self.status = message["status"]
             head = (b"x-request-id", self.request_id.encode())
             message = {**message, "headers": [*message.get("headers", ()), head]}
-            if connection is not None and connection.is_behind:  # with the answer before
-                await self._in_time(self._send(message))
+            if connection is not None and connection.is_write_paused:  # by the previous response
+                await self._within_deadline(self._send(message))
             else:
                 await self._send(message)
             return
         self._is_stream |= message.get("more_body", False)
         if self._is_stream:
             await self._send(message)
-            self.is_whole = not message.get("more_body", False)
+            self.is_complete = not message.get("more_body", False)
             return
-        if len(message.get("body", b"")) > self._pace.block_bytes:
+        if len(message.get("body", b"")) > self._deadline.block_bytes:
             await self._send_in_blocks(message)
         else:
             await self._send(message)
-        if connection is not None and connection.is_behind:
-            await self._in_time(connection.caught_up())
-        self.is_whole = not self._is_dropped
+        if connection is not None and connection.is_write_paused:
+            await self._within_deadline(connection.drain())
+        self.is_complete = not self._is_aborted
 
     async def _send_in_blocks(self, message: Message) -> None:
-        """Send a large body as it is taken: whole, all of it would lie in the transport."""
-        body, size = message["body"], self._pace.block_bytes
+        """Send a large body in blocks as the client reads. At once, all of it would be buffered."""
+        body, size = message["body"], self._deadline.block_bytes
         for start in range(0, len(body), size):
             end = start + size
-            # A copy: of a view the last bytes that wait would keep the whole body in memory.
+            # A copy: a view would keep the whole body in memory until the last bytes are read.
             block = {**message, "body": bytes(body[start:end]), "more_body": end < len(body)}
-            await self._in_time(self._send(block))
-            if self._is_dropped:
+            await self._within_deadline(self._send(block))
+            if self._is_aborted:
                 return
 
-    async def _in_time(self, taking: Awaitable[None]) -> None:
+    async def _within_deadline(self, write: Awaitable[None]) -> None:
         try:
-            async with asyncio.timeout(self._pace.idle_s):
-                await taking
+            async with asyncio.timeout(self._deadline.timeout_s):
+                await write
         except TimeoutError:
             assert self._connection is not None
-            self._connection.drop()
-            self._is_dropped = True
+            self._connection.abort()
+            self._is_aborted = True
 
-    def count(self) -> None:
-        """Put the request into the metrics, under its route and not its path."""
+    def record_metrics(self) -> None:
+        """Record the request in the metrics, under its route instead of its path."""
         route = getattr(self._scope.get("route"), "path", "unknown")
         method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
-        status = str(self.status) if self.is_whole else "cut"
+        status = str(self.status) if self.is_complete else "cut"
         metrics.REQUESTS.labels(route, method, status).inc()
-        metrics.REQUEST_SECONDS.labels(route).observe(time.monotonic() - self._begun_s)
+        metrics.REQUEST_SECONDS.labels(route).observe(time.monotonic() - self._started_s)

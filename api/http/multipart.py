@@ -1,6 +1,6 @@
-"""A multipart form parsed as it arrives: small fields are kept, the file's bytes pass through.
+"""Parser of a multipart form as it arrives: small fields are kept, the file's bytes passed on.
 
-Parts may come in any order. Nothing here does I/O or waits.
+Parts may come in any order. The parser does no I/O.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ HEADER_BYTES_MAX: Final = 4096
 
 
 class FormRefusedError(Exception):
-    """The form is malformed or exceeds a limit; the message is for the client."""
+    """The form is malformed or exceeds a limit. The message is for the client."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
-        """`param` names the part at fault."""
+        """`param` names the invalid part."""
         super().__init__(message)
         self.message = message
         self.param = param
@@ -29,20 +29,20 @@ class FormRefusedError(Exception):
 
 @dataclass(slots=True)
 class _Part:
-    """The part being read."""
+    """The part that is being parsed."""
 
     name: str = ""
     disposition: bytes = b""
-    value: bytearray | None = None  # None: the file, whose bytes are not kept
+    value: bytearray | None = None  # None: the file, whose bytes are passed on
 
 
 class FileForm:
-    """The form of an upload: fields, and one part called `file`."""
+    """The form of an upload: fields, and one part named `file`."""
 
     def __init__(self, boundary: bytes, on_file_data: Callable[[bytes], None]) -> None:
-        """`on_file_data` gets the file's bytes in order. Raises FormRefusedError."""
+        """`on_file_data` receives the file's bytes in order. Raises FormRefusedError."""
         self.fields: dict[str, str] = {}
-        self.filename: bytes | None = None  # as sent; None until the file part came
+        self.filename: bytes | None = None  # as sent; None before the file part
         self._on_file_data = on_file_data
         self._part = _Part()
         self._part_count = 0
@@ -62,7 +62,7 @@ class FileForm:
         try:
             self._parser = MultipartParser(
                 boundary,
-                callbacks,  # type: ignore[arg-type]  # a TypedDict; the names are its own
+                callbacks,  # type: ignore[arg-type]  # a TypedDict with these keys
                 max_header_count=HEADERS_PER_PART_MAX,
                 max_header_size=HEADER_BYTES_MAX,
             )
@@ -70,16 +70,16 @@ class FileForm:
             raise FormRefusedError("The boundary of the form is too long.") from None
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the body, cut anywhere. Raises FormRefusedError."""
+        """Parse the next bytes of the body, split anywhere. Raises FormRefusedError."""
         try:
             self._parser.write(data)
         except FormParserError:
             raise FormRefusedError("The form is malformed.") from None
 
     def finish(self) -> None:
-        """Check that the body ended where the form did. Raises FormRefusedError."""
+        """Check that the form is complete. Raises FormRefusedError."""
         if not self._is_complete:
-            raise FormRefusedError("The form has no end: its closing boundary is missing.")
+            raise FormRefusedError("The form is incomplete: its closing boundary is missing.")
         if self.filename is None:
             raise FormRefusedError("The form has no file.", param=FILE_PART)
 
@@ -126,7 +126,7 @@ class FileForm:
             return
         name = self._part.name
         if name in self.fields:
-            raise FormRefusedError("The form has a field twice.", param=name)
+            raise FormRefusedError("The form has the same field twice.", param=name)
         try:
             text = self._part.value.decode("utf-8")
         except UnicodeDecodeError:
@@ -140,7 +140,7 @@ class FileForm:
 
 
 def form_boundary(content_type: str) -> bytes | None:
-    """Return the boundary of a multipart form, or None when the type is another."""
+    """Return the boundary of a multipart form, or None for another media type."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
         return None

@@ -1,7 +1,7 @@
-"""What `/openapi.json` says: bodies, statuses and errors, beside what the framework sees.
+"""The document at `/openapi.json`: adds bodies, statuses and errors to what FastAPI knows.
 
-Routes read their bodies themselves, so the framework knows no shape of any of them; and a failure
-is never the 422 of its own that it would list.
+Routes read their bodies themselves, so FastAPI knows no schema of them. The API never sends the 422
+that FastAPI would list.
 """
 
 from typing import Any, Final
@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
-from api.batches.batch_controls import AppendBody, ChangeBody
-from api.batches.batches import BatchBody
-from api.batches.dead_letters import RedriveBody
-from api.webhooks.webhook_deliveries import ReplayBody, TestBody
-from api.webhooks.webhook_endpoints import EndpointChangeBody, NewEndpointBody
-from api.webhooks.webhook_secrets import RotateBody
+from api.batches.batch_control_routes import AppendBody, ChangeBody
+from api.batches.batch_routes import BatchBody
+from api.batches.dead_letter_routes import RedriveBody
+from api.webhooks.delivery_routes import ReplayBody, TestBody
+from api.webhooks.endpoint_routes import EndpointChangeBody, NewEndpointBody
+from api.webhooks.secret_routes import RotateBody
 from registry.models import ENDPOINTS
 
 _REF: Final = "#/components/schemas/{name}"
@@ -32,57 +32,63 @@ BODIES: Final[dict[str, type[msgspec.Struct]]] = {
     f"{_ENDPOINT}/replay": ReplayBody,
     "/v1/webhook_callback_secret/rotate": RotateBody,
 }
-"""JSON bodies of POST, by path."""
+"""JSON bodies of POST routes, by path."""
 
 _READ: Final = {
-    400: "A parameter is wrong; `param` names it.",
-    401: "The key is missing or does not work.",
-    404: "There is no such thing, or it belongs to somebody else.",
-    429: "A quota, a rate or a share is exhausted.",
-    503: "Try again after `Retry-After` seconds.",
+    400: "A parameter is invalid; `param` names it.",
+    401: "The API key is missing or invalid.",
+    404: "The object does not exist, or belongs to another tenant.",
+    429: "A quota, a rate limit or the tenant's share of a limit is exceeded.",
+    503: "The service is overloaded or unavailable. Retry after `Retry-After` seconds.",
 }
 _WRITE: Final = _READ | {
-    408: "The body came too slowly.",
-    409: "An equal request is being answered, or the state has changed.",
+    408: "The body arrived too slowly.",
+    409: "A request with the same idempotency key is in progress, or the state has changed.",
     413: "The body is too large.",
-    415: "The body has the wrong type or a Content-Encoding.",
+    415: "The body has an unsupported media type or a Content-Encoding.",
     422: "The idempotency key was used for another request.",
 }
 _CALL: Final = _WRITE | {
-    402: "The engine asks for payment.",
-    403: "The answer would be kept, and the tenant retains nothing.",
-    502: "The engine gave no answer.",
-    504: "The deadline is over.",
+    402: "The engine requires payment.",
+    403: "The response would be stored, and the tenant has zero retention.",
+    502: "The execution was interrupted.",
+    504: "The deadline of the call has passed.",
 }
-_GONE: Final = {410: "It was there and is gone."}
-_ALSO: Final = {
+_DELETED: Final = {410: "The stored response is deleted."}
+_ROUTE_REFUSALS: Final = {
     ("delete", "/v1/batches/{batch_id}"): {409: "The batch has not ended."},
-    ("get", "/v1/files/{file_id}/content"): {416: "The range begins behind the end."},
-    ("get", "/v1/jobs/{job_id}"): _GONE,
-    ("delete", "/v1/jobs/{job_id}"): _GONE | {409: "The job has ended."},
-    ("post", "/v1/dead_letters/redrive"): _GONE,
-    ("post", "/v1/webhook_endpoints"): _GONE,
-    ("post", "/v1/webhook_endpoints/{endpoint_id}/rotate_secret"): _GONE,
-    ("post", "/v1/webhook_callback_secret/rotate"): _GONE,
+    ("get", "/v1/files/{file_id}/content"): {416: "The range starts after the end of the file."},
+    ("get", "/v1/jobs/{job_id}"): _DELETED,
+    ("delete", "/v1/jobs/{job_id}"): _DELETED | {409: "The job has ended."},
+    ("post", "/v1/dead_letters/redrive"): _DELETED,
+    ("post", "/v1/webhook_endpoints"): _DELETED,
+    ("post", "/v1/webhook_endpoints/{endpoint_id}/rotate_secret"): _DELETED,
+    ("post", "/v1/webhook_callback_secret/rotate"): _DELETED,
 }
-"""Refusals of single routes."""
+"""Errors of single routes."""
 
 _JSON: Final = "application/json"
 _BYTES: Final = {"schema": {"type": "string", "format": "binary"}}
-_ANSWERS: Final[dict[tuple[str, str], dict[str, Any]]] = {
+_RESPONSES: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("get", "/v1/files/{file_id}/content"): {
-        "200": {"description": "The bytes.", "content": {"application/octet-stream": _BYTES}},
-        "206": {"description": "A range.", "content": {"application/octet-stream": _BYTES}},
+        "200": {
+            "description": "The content of the file.",
+            "content": {"application/octet-stream": _BYTES},
+        },
+        "206": {
+            "description": "The requested range of the file.",
+            "content": {"application/octet-stream": _BYTES},
+        },
     },
     ("get", "/v1/batches/{batch_id}/results"): {
         "200": {
-            "description": "Results up to now, or a stream of events.",
+            "description": "The results available now, or a stream of events.",
             "content": {"application/x-ndjson": {}, "text/event-stream": {}},
         },
-        "204": {"description": "The stream has ended and will not go on."},
+        "204": {"description": "The batch has ended and the stream is complete."},
     },
 }
-"""Answers that are not one JSON object."""
+"""Successful responses that are not one JSON object."""
 
 _ERROR: Final = {
     "type": "object",
@@ -102,7 +108,7 @@ _ERROR: Final = {
 }
 _CALL_BODY: Final = {
     "type": "object",
-    "description": "The engine's own fields, beside these.",
+    "description": "The engine's fields, in addition to these.",
     "required": ["model"],
     "properties": {
         "model": {"type": "string"},
@@ -125,23 +131,25 @@ _FORM: Final = {
 
 
 def describe(app: FastAPI, *, online: bool) -> None:
-    """Let `app` tell what its routes take and answer; with `online` the calls, too."""
+    """Complete the OpenAPI document of `app`; with `online` it includes the online calls."""
     original = app.openapi
 
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = original()
             if online:
-                document["paths"] |= {path: {"post": _call(path)} for path in ENDPOINTS}
+                document["paths"] |= {path: {"post": _call_operation(path)} for path in ENDPOINTS}
             app.openapi_schema = _complete(document)
         return app.openapi_schema
 
-    app.openapi = described  # type: ignore[method-assign]  # the framework's documented way
+    app.openapi = described  # type: ignore[method-assign]  # FastAPI's documented way
 
 
 def _complete(document: dict[str, Any]) -> dict[str, Any]:
-    shapes, components = msgspec.json.schema_components(BODIES.values(), ref_template=_REF)
-    bodies = dict(zip(BODIES, shapes, strict=True))
+    schemas_of_bodies, components = msgspec.json.schema_components(
+        BODIES.values(), ref_template=_REF
+    )
+    bodies = dict(zip(BODIES, schemas_of_bodies, strict=True))
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             key = (method, path)
@@ -149,45 +157,50 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
                 operation["requestBody"] = _body(_JSON, bodies[path])
             if key == ("post", "/v1/files"):
                 operation["requestBody"] = _body("multipart/form-data", _FORM)
-            refusals = _refusals(*key)
-            answers = _ANSWERS.get(key) or {
+            errors = _error_responses(*key)
+            answers = _RESPONSES.get(key) or {
                 status: answer
                 for status, answer in operation["responses"].items()
                 if status.startswith("2")
             }
-            operation["responses"] = answers | refusals
+            operation["responses"] = answers | errors
             operation["security"] = [{"bearer": []}, {"key": []}]
-    held = document.setdefault("components", {})
-    schemas = held.get("schemas", {}) | components | {"Error": _ERROR}
-    held["schemas"] = {
+    components_of_document = document.setdefault("components", {})
+    schemas = components_of_document.get("schemas", {}) | components | {"Error": _ERROR}
+    components_of_document["schemas"] = {
         name: schema for name, schema in schemas.items() if "ValidationError" not in name
     }
-    held["securitySchemes"] = {
+    components_of_document["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
     }
     return document
 
 
-def _refusals(method: str, path: str) -> dict[str, Any]:
-    of_method = _WRITE if method == "post" else _READ
-    meanings = _CALL if path in ENDPOINTS else of_method
+def _error_responses(method: str, path: str) -> dict[str, Any]:
+    of_operation = _WRITE if method == "post" else _READ
+    descriptions = _CALL if path in ENDPOINTS else of_operation
     content = {_JSON: {"schema": {"$ref": _REF.format(name="Error")}}}
     return {
-        str(status): {"description": meaning, "content": content}
-        for status, meaning in sorted((meanings | _ALSO.get((method, path), {})).items())
+        str(status): {"description": description, "content": content}
+        for status, description in sorted(
+            (descriptions | _ROUTE_REFUSALS.get((method, path), {})).items()
+        )
     }
 
 
-def _call(path: str) -> dict[str, Any]:
+def _call_operation(path: str) -> dict[str, Any]:
     answers: dict[str, Any] = {_JSON: {}, "text/event-stream": {}}
     return {
         "summary": "Call a model",
         "operationId": "call_" + path.removeprefix("/v1/").replace("/", "_"),
         "requestBody": _body(_JSON, _CALL_BODY),
         "responses": {
-            "200": {"description": "The engine's answer, whole or streamed.", "content": answers},
-            "202": {"description": "A job that can be asked for.", "content": {_JSON: {}}},
+            "200": {
+                "description": "The engine's response, complete or streamed.",
+                "content": answers,
+            },
+            "202": {"description": "A reference to the job of the call.", "content": {_JSON: {}}},
         },
     }
 

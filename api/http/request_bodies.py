@@ -1,4 +1,4 @@
-"""Request bodies as they arrive: bounded in size and time, never decoded by the framework."""
+"""Request bodies, limited in size and time, and never decoded by FastAPI."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ import msgspec
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.settings import ApiSettings
 from core.clock import Clock
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 NO_BODY_SHA256: Final = hashlib.sha256(b"").digest()
 
-# msgspec ends a message with where it happened, e.g. "- at `$.metadata[...]`".
-_PLACE: Final = re.compile(r"`\$\.([a-z_]+(?:\.[a-z_]+)*)")
-_REFUSED_VALUE: Final = re.compile(r"Invalid enum value .*(?= - at `\$)", re.DOTALL)  # of any size
-_MISSING: Final = re.compile(r"missing required field `([a-z_]+)`")
+# msgspec ends a message with the path of the field, e.g. "- at `$.metadata[...]`".
+_FIELD: Final = re.compile(r"`\$\.([a-z_]+(?:\.[a-z_]+)*)")
+_INVALID_VALUE: Final = re.compile(r"Invalid enum value .*(?= - at `\$)", re.DOTALL)  # of any size
+_MISSING_FIELD: Final = re.compile(r"missing required field `([a-z_]+)`")
 
 
 async def json_body(request: Request, shape: type[T], settings: ApiSettings) -> T:
@@ -30,26 +30,26 @@ async def json_body(request: Request, shape: type[T], settings: ApiSettings) -> 
     require_identity_encoding(request)
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if media_type.lower() != "application/json":
-        raise ApiError(415, "Send application/json.", code="unsupported_media_type")
+        raise ApiError(415, "Send the body as application/json.", code="unsupported_media_type")
     raw = await _small_body(request, settings)
     request.state.body_sha256 = hashlib.sha256(raw).digest()
     try:
         return msgspec.json.decode(raw, type=shape)
     except msgspec.ValidationError as error:
-        raise _wrong_shape(str(error)) from None
+        raise _invalid_type(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ApiError(400, "The body is not valid JSON.", code="invalid_json") from None
 
 
 def body_sha256(request: Request) -> bytes:
-    """Return the hash of the body that `json_body` has read."""
+    """Return the hash of the body that `json_body` read."""
     digest = request.state.body_sha256
     assert isinstance(digest, bytes)
     return digest
 
 
 def require_identity_encoding(request: Request) -> None:
-    """Refuse compressed bodies: a small one can hide a huge one. Raises ApiError (415)."""
+    """Refuse compressed bodies: a small one can expand to a huge one. Raises ApiError (415)."""
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise ApiError(
             415,
@@ -60,52 +60,58 @@ def require_identity_encoding(request: Request) -> None:
 
 
 def declared_bytes(request: Request) -> int | None:
-    """Return Content-Length, or None when the body has no length yet."""
+    """Return Content-Length, or None without one."""
     text = request.headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-class Pace:
-    """The least rate of a body, judged in spans; only time spent waiting for the client counts."""
+class MinReadRate:
+    """The minimum rate of a body, by windows. Only time spent waiting for the client counts."""
 
-    def __init__(self, *, span_s: float, bytes_per_s_min: int) -> None:
-        """In each span of `span_s` the client must send as much as the rate asks for."""
-        self._span_s = span_s
-        self._bytes_min = span_s * bytes_per_s_min
+    def __init__(self, *, window_s: float, bytes_per_s_min: int) -> None:
+        """Each window of `window_s` must bring as many bytes as the rate requires."""
+        self._window_s = window_s
+        self._bytes_min = window_s * bytes_per_s_min
         self._waited_s = 0.0
         self._bytes = 0
 
-    def patience_s(self) -> float:
-        """Return how long to wait for the next bytes at most."""
-        return self._span_s - self._waited_s
+    def timeout_s(self) -> float:
+        """Return the longest wait for the next bytes."""
+        return self._window_s - self._waited_s
 
-    def is_kept(self, byte_count: int, waited_s: float) -> bool:
-        """Note bytes that came after `waited_s`; False when a span ended with too few."""
+    def add(self, byte_count: int, waited_s: float) -> bool:
+        """Count bytes that arrived after `waited_s`; False when a window ended with too few."""
         self._bytes += byte_count
         self._waited_s += waited_s
-        if self._waited_s < self._span_s:
+        if self._waited_s < self._window_s:
             return True
-        enough = self._bytes >= self._bytes_min
+        is_enough = self._bytes >= self._bytes_min
         self._waited_s = 0.0
         self._bytes = 0
-        return enough
+        return is_enough
 
 
-async def paced_body(request: Request, pace: Pace, clock: Clock) -> AsyncIterator[bytes]:
-    """Yield the body as it comes, never an empty piece. Raises ApiError: 400 cut off, 408."""
-    is_whole = False
-    while not is_whole:
-        began_s = clock.monotonic_s()
+async def read_at_min_rate(
+    request: Request, rate: MinReadRate, clock: Clock
+) -> AsyncIterator[bytes]:
+    """Yield the body in non-empty chunks. Raises ApiError: 400 when the client disconnects, 408."""
+    is_complete = False
+    while not is_complete:
+        started_s = clock.monotonic_s()
         data = b""
-        # Not `stream()`: a wait for it that was cut would have been its end.
+        # Not `request.stream()`: a cancelled wait would end that generator.
         with suppress(TimeoutError):
-            async with asyncio.timeout(pace.patience_s()):
+            async with asyncio.timeout(rate.timeout_s()):
                 message = await request.receive()
                 if message["type"] != "http.request":
-                    raise ApiError(400, "The body was cut off.", code="body_incomplete")
+                    raise ApiError(
+                        400,
+                        "The body is incomplete: the connection was closed.",
+                        code="body_incomplete",
+                    )
                 data = message.get("body", b"")
-                is_whole = not message.get("more_body", False)
-        if not pace.is_kept(len(data), clock.monotonic_s() - began_s) and not is_whole:
+                is_complete = not message.get("more_body", False)
+        if not rate.add(len(data), clock.monotonic_s() - started_s) and not is_complete:
             raise too_slow()
         if data:
             yield data
@@ -127,7 +133,9 @@ async def _small_body(request: Request, settings: ApiSettings) -> bytes:
     except TimeoutError:
         raise too_slow() from None
     except ClientDisconnect:
-        raise ApiError(400, "The body was cut off.", code="body_incomplete") from None
+        raise ApiError(
+            400, "The body is incomplete: the connection was closed.", code="body_incomplete"
+        ) from None
     return bytes(body)
 
 
@@ -136,8 +144,8 @@ def too_slow() -> ApiError:
     return ApiError(408, "The body came too slowly.", code="request_timeout")
 
 
-def _wrong_shape(message: str) -> ApiError:
-    message = _REFUSED_VALUE.sub("This value is not allowed", message)
-    place = _MISSING.search(message) or _PLACE.search(message)
-    param = place[1] if place else None
+def _invalid_type(message: str) -> ApiError:
+    message = _INVALID_VALUE.sub("This value is not allowed", message)
+    field = _MISSING_FIELD.search(message) or _FIELD.search(message)
+    param = field[1] if field else None
     return ApiError(400, f"{message}.", code="invalid_type", param=param)

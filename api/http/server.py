@@ -1,4 +1,4 @@
-"""The HTTP server around the application, with every bound that uvicorn leaves open."""
+"""The HTTP server, with the limits that uvicorn leaves open."""
 
 import socket
 import threading
@@ -11,15 +11,15 @@ from api.settings import ApiSettings
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until a signal, also one that came before it took the signals."""
+    """Serves until a signal, including one that arrived before uvicorn installed its handlers."""
 
     def __init__(self, config: uvicorn.Config, stop: threading.Event) -> None:
-        """`stop` is set by signals until this server takes them."""
+        """`stop` is set by signals until uvicorn installs its handlers."""
         super().__init__(config)
         self._stop = stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See `uvicorn.Server`: the signals are taken by now."""
+        """See `uvicorn.Server`. uvicorn's signal handlers are installed by now."""
         await super().startup(sockets)
         if self._stop.is_set():
             self.should_exit = True
@@ -28,9 +28,9 @@ class HttpServer(uvicorn.Server):
 def http_server(
     app: ASGIApp, settings: ApiSettings, stop: threading.Event | None = None
 ) -> HttpServer:
-    """Return a server; `run` ends after SIGTERM or SIGINT, requests in flight first.
+    """Return a server. After SIGTERM or SIGINT, `run` completes requests in flight and returns.
 
-    `stop` is what signals set that come before.
+    `stop` is set by signals that arrive before the server starts.
     """
     config = uvicorn.Config(
         app,
@@ -42,9 +42,9 @@ def http_server(
         loop="uvloop",
         ws="none",
         access_log=False,
-        log_config=None,  # core.logs has configured every logger
+        log_config=None,  # core.logs configures every logger
         server_header=False,
-        proxy_headers=False,  # nothing we decide depends on where a request came from
+        proxy_headers=False,  # nothing depends on the client's address
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_grace_s,
     )

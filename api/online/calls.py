@@ -1,4 +1,4 @@
-"""What the parts of an online call hand to each other."""
+"""Types that the steps of an online call pass on to each other."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,7 +6,7 @@ from uuid import UUID
 
 from starlette.types import Message
 
-from jobs.store.idempotency import Claim
+from jobs.store.idempotency import IdempotencyClaim
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records.records import JobRef
@@ -16,44 +16,44 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 @dataclass(slots=True)
 class ParsedCall:
-    """A call as its client sent it."""
+    """The body of a call as the client sent it."""
 
     endpoint: str
-    body: bytes  # as the engine gets it, without fields that are ours; empty once it is sent
+    body: bytes  # for the engine, without Millrace's own fields; emptied once the record is sent
     model: str
     stream: bool
-    timeout_s: float | None  # what the body asks for
-    queue_timeout_s: float | None  # the same, for the wait until its execution
+    timeout_s: float | None  # requested in the body
+    queue_timeout_s: float | None  # requested in the body
     background: bool
     token_count: int  # estimate: prompt plus requested output
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call that may be sent: who asks, who serves, and until when."""
+    """A call with its tenant, its model version and its deadline."""
 
-    request_id: UUID  # `x-request-id`, and the job of a durable call
+    request_id: UUID  # `x-request-id`, and the job id of a durable call
     principal: Principal
     parsed: ParsedCall
     route: ModelVersion
-    job: JobRef  # what its record says
+    job: JobRef  # as the record carries it
     timeout_s: float
-    queue_timeout_s: float | None  # None: it may wait until its deadline
-    planned_s: float  # monotonic; its times count from here
+    queue_timeout_s: float | None  # None: the call may wait until its deadline
+    planned_s: float  # monotonic; the call's timeouts count from here
 
     def left_s(self, wait_s: float, *, now_s: float) -> float:
-        """Return what is left of a time of this call; 0 when it is over."""
+        """Return the rest of a timeout of this call; 0 when it has passed."""
         return max(0.0, wait_s - (now_s - self.planned_s))
 
     @property
     def is_durable(self) -> bool:
-        """Whether it outlives its connection."""
+        """Whether the call outlives its connection."""
         return self.job.call is not None and self.job.call.durable
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """An answer that is whole."""
+class CompleteResponse:
+    """A response that is sent at once, as opposed to a stream."""
 
     status: int
     body: bytes
@@ -63,25 +63,27 @@ class Finished:
 
 
 class Recording(Protocol):
-    """What is sent, remembered so that it can be given again."""
+    """Records a stream while it is sent, so that it can be replayed."""
 
     async def record(self, message: Message) -> None:
-        """Take in one more message, before it is sent."""
+        """Record one ASGI message, before it is sent."""
         ...
 
     async def close(self) -> None:
-        """End it; called however the call ended, perhaps more than once."""
+        """End the recording. Called at the end of every call, perhaps more than once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A durable call that is committed: nothing that happens to this process loses it."""
+class PreparedCall:
+    """A call that is ready to be sent. A durable one is committed to Postgres."""
 
-    job: JobRef | None  # to produce; None where `answer` is all there is to do
-    answer: Finished | None = None  # of an earlier try, or the word that it was accepted
-    wait_s: float | None = None  # after it the answer is `accepted`; None: until the deadline
-    line_bytes: int = 0  # of the line stored under the job's `input_key`
-    recording: Recording | None = None  # of what is sent to the client
-    headers: tuple[tuple[bytes, bytes], ...] = ()  # of whatever the answer will be
-    claim: Claim | None = None  # whose answer is `accepted`, if that is what is answered
+    job: JobRef | None  # to produce; None: `answer` is a replay and nothing is sent
+    answer: CompleteResponse | None = None  # a replay, or the 202 of a call in the background
+    wait_s: float | None = None  # after it the response is a 202; None: wait until the deadline
+    line_bytes: int = 0  # length of the line stored under the job's `input_key`
+    recording: Recording | None = None  # of the stream that is sent to the client
+    headers: tuple[tuple[bytes, bytes], ...] = ()  # of every response to the call
+    claim: IdempotencyClaim | None = (
+        None  # of the idempotency key; saved with the 202, if one is sent
+    )

@@ -1,46 +1,81 @@
-"""A call from its head to its answer, in steps; each may refuse."""
+"""The path of an online call: receive, admit, send, await the reply, answer."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+import asyncio
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Final
 
-from api.auth.principals import principal_by
-from api.http.answers import ApiError
+import msgspec
+
+from api.auth.principals import authenticate_headers
 from api.http.errors import as_api_error
+from api.http.responses import ApiError
 from api.online import metrics
-from api.online.admit.admission import Bounds, Load, no_capacity, refusal
-from api.online.admit.planning import QUEUE_TIMEOUT_HEADER, plan_call
+from api.online.admit.admission import OpenCallCounts, OpenCallLimits, find_refusal, no_capacity
+from api.online.admit.admitted_call import AdmittedCall
+from api.online.admit.call_planning import plan_call
 from api.online.admit.rate_limits import Charge
-from api.online.answer.answering import finished_error, send_finished
+from api.online.answer.call_accounting import close_call
+from api.online.answer.call_failures import deadline_exceeded, shutting_down
+from api.online.answer.complete_responses import error_as_response, send_response
+from api.online.answer.event_stream import EventStreamResponse
+from api.online.answer.reply_responses import ReplyResponses
 from api.online.answer.response_cache import MISS
+from api.online.answer.timings import Timings
+from api.online.await_reply.deadlines import call_deadline
 from api.online.await_reply.open_call import OpenCall
-from api.online.await_reply.running_call import RunningCall
-from api.online.calls import Begun, Finished, ParsedCall, PlannedCall, RawHeaders
-from api.online.online import Online
+from api.online.calls import CompleteResponse, PlannedCall, PreparedCall, RawHeaders
+from api.online.online_runtime import OnlineRuntime
 from api.online.receive.body_reading import read_body
 from api.online.receive.call_parsing import parse_call
-from api.online.receive.exchange import Exchange
-from api.online.receive.preferences import check_retention, has_key, preferred_wait_s
+from api.online.receive.exchange import Exchange, ReceivedCall
+from api.online.receive.preferences import (
+    check_zero_retention,
+    has_idempotency_key,
+    with_default_wait,
+)
+from api.online.send.call_keys import encrypt_item
 from api.online.send.call_sender import call_item
+from api.online.send.large_bodies import BODY_BYTES_MAX
 from core.errors import MillraceError
+from jobs.input.token_estimates import prompt_token_count
 from jobs.store.idempotency import version_header
-from tenancy.api_keys import Principal
+from topics.records.records import JobRef
+
+START_REPORT_S: Final = 0.25
+"""Time for a replica's report that a call has started. A later report finds the call ended."""
 
 
 class CallPipeline:
-    """Serves the calls of one process."""
+    """Serves the online calls of one process."""
 
-    def __init__(self, online: Online) -> None:
-        """Serve by the parts of `online`."""
+    def __init__(self, online: OnlineRuntime) -> None:
         self._online = online
         settings = online.settings
-        self._bounds = Bounds(settings.open_calls_max, settings.open_calls_per_tenant_max)
+        self._limits = OpenCallLimits(settings.open_calls_max, settings.open_calls_per_tenant_max)
 
     async def serve(self, exchange: Exchange) -> None:
-        """Answer one call."""
-        headers: RawHeaders = []
+        """Serve one call in five steps. Each step may refuse the call.
+
+        1. Receive: authenticate the key, read and parse the body.
+        2. Admit: charge the rate limits, find the model, look for a stored response, check the
+           load, commit a durable call to Postgres.
+        3. Send: store a large body, register the open call, produce its record.
+        4. Await the reply: until it is complete, a timeout passes or the client disconnects.
+        5. Answer: send the response. A stream is sent while its reply arrives.
+
+        What the steps began is undone in reverse order before a refusal is sent.
+        """
+        headers: RawHeaders = []  # of every response to the call; grows with each step
         try:
-            await self._serve(exchange, headers)
+            async with AsyncExitStack() as cleanup:
+                received = await self._receive(exchange)
+                admitted = await self._admit(received, headers, cleanup)
+                call = await self._send(admitted, cleanup)
+                await self._await_reply(admitted, call)
+                await self._answer(admitted, call)
         except MillraceError as error:
             known = as_api_error(error)
             if known is None:
@@ -49,101 +84,168 @@ class CallPipeline:
         except ApiError as error:
             await self._refuse(exchange, error, headers)
 
-    async def _serve(self, exchange: Exchange, headers: RawHeaders) -> None:
-        """Go through the steps; `headers` grow with what is known of the call."""
+    async def _receive(self, exchange: Exchange) -> ReceivedCall:
+        """Step 1."""
         online = self._online
-        principal = await principal_by(
+        principal = await authenticate_headers(
             exchange.text(b"authorization"), exchange.text(b"x-api-key"), online.services
         )
-        exchange.belong_to(principal.tenant_id)
-        parsed = parse_call(
-            exchange.endpoint,
-            await read_body(exchange, online.settings),
-        )
-        exchange = _with_default_wait(exchange, parsed, principal, online.settings.waits_s)
-        check_retention(parsed, exchange.headers, zero_retention=principal.zero_retention)
-        charge = self._charge(principal, parsed, headers)
-        try:
-            await self._serve_charged(exchange, principal, parsed, charge, headers)
-        except (ApiError, MillraceError):
-            self._uncharge(charge, headers)  # it was not sent; what was is settled
-            raise
+        exchange.assign_tenant(principal.tenant_id)
+        parsed = parse_call(exchange.endpoint, await read_body(exchange, online.settings))
+        received = ReceivedCall(exchange, principal, parsed)
+        received = with_default_wait(received, online.settings.waits_s)
+        check_zero_retention(received)
+        return received
 
-    async def _serve_charged(
-        self,
-        exchange: Exchange,
-        principal: Principal,
-        parsed: ParsedCall,
-        charge: Charge,
-        headers: RawHeaders,
-    ) -> None:
-        online = self._online
-        planned = await plan_call(online, exchange, principal, parsed)
-        headers += _identity(planned)
+    async def _admit(
+        self, received: ReceivedCall, headers: RawHeaders, cleanup: AsyncExitStack
+    ) -> AdmittedCall:
+        """Step 2."""
+        online, exchange = self._online, received.exchange
+        charge = self._charge_estimate(received, headers)
+        cleanup.push(partial(self._refund_refused, charge, headers))
+        planned = await plan_call(online, received)
+        headers += [_version_header(planned), _durable_header(planned)]
         cache_key = None if planned.job.key_name else online.cache.key_of(planned)
-        if cache_key is not None:
-            found = online.cache.find(cache_key)
-            if found is not None:
-                self._uncharge(charge, headers)
-                await self._finish(exchange, found, headers)
-                return
-            headers.append(MISS)
-        begun = await self._begin(planned, exchange)
-        headers += begun.headers
-        if begun.answer is not None:
-            if begun.job is None:
-                self._uncharge(charge, headers)
-                headers.remove(_version(planned))  # its own is of the version that answered then
-            self._send_only(planned, begun)
-            await self._finish(exchange, begun.answer, headers)
-        elif begun.recording is None:
-            await RunningCall(online, exchange, planned, charge, headers, cache_key).run(begun)
+        cached = None if cache_key is None else online.cache.find(cache_key)
+        if cached is not None:
+            self._refund(charge, headers)
+            prepared = PreparedCall(None, answer=cached)
         else:
-            recorded = replace(exchange, recording=begun.recording)
-            try:
-                await RunningCall(online, recorded, planned, charge, headers, cache_key).run(begun)
-            finally:
-                await begun.recording.close()
+            if cache_key is not None:
+                headers.append(MISS)
+            prepared = await self._prepare(planned, exchange)
+            headers += prepared.headers
+            if prepared.job is None:  # a replay, with the version that answered then
+                self._refund(charge, headers)
+                headers.remove(_version_header(planned))
+            if prepared.recording is not None:
+                exchange = replace(exchange, recording=prepared.recording)
+                cleanup.push_async_callback(prepared.recording.close)
+        return AdmittedCall(
+            exchange=exchange,
+            planned=planned,
+            prepared=prepared,
+            charge=charge,
+            headers=headers,
+            cache_key=cache_key,
+            prompt_tokens=prompt_token_count(len(planned.parsed.body)),
+            timings=Timings(exchange.arrived_s),
+        )
 
-    def _send_only(self, planned: PlannedCall, begun: Begun) -> None:
-        """Send a call that was answered already; one that the log refuses is repaired later."""
-        if begun.job is None:
+    async def _send(self, admitted: AdmittedCall, cleanup: AsyncExitStack) -> OpenCall | None:
+        """Step 3. Return the open call, or None when the response is known already."""
+        if admitted.prepared.answer is not None:
+            self._send_in_background(admitted)
+            return None
+        job, line_bytes = await self._store_large_body(admitted, cleanup)
+        call = self._open(admitted, job, cleanup)
+        try:
+            self._produce(admitted, call, line_bytes)
+        except ApiError as failure:
+            if admitted.prepared.wait_s is None:
+                raise
+            call.fail(failure)  # the call is committed: the response refers to its job
+        return call
+
+    async def _await_reply(self, admitted: AdmittedCall, call: OpenCall | None) -> None:
+        """Step 4. A stream does not wait here: step 5 sends each piece when it arrives."""
+        if call is None or call.is_stream:
             return
-        online, parsed = self._online, planned.parsed
-        call = OpenCall(begun.job, now_s=online.clock.monotonic_s())
-        item = call_item(begun.job, parsed.body, parsed.token_count, begun.line_bytes)
-        with suppress(ApiError):
-            online.sender.send(call, item)
+        wait_s = admitted.prepared.wait_s
+        try:
+            if wait_s is None:
+                await call.wait_for_end()
+            else:
+                with suppress(TimeoutError):
+                    left_s = admitted.left_s(wait_s, now_s=self._online.clock.monotonic_s())
+                    async with asyncio.timeout(left_s):
+                        await call.wait_for_end()
+        except asyncio.CancelledError:  # the server stops
+            call.fail(shutting_down())
 
-    def _charge(self, principal: Principal, parsed: ParsedCall, headers: RawHeaders) -> Charge:
-        """Charge the estimate, as far as it can be. Raises ApiError (429)."""
+    async def _answer(self, admitted: AdmittedCall, call: OpenCall | None) -> None:
+        """Step 5."""
+        exchange, headers = admitted.exchange, admitted.headers
+        if call is None:
+            answer = admitted.prepared.answer
+            assert answer is not None
+            headers = [*headers, *answer.headers]
+            await send_response(exchange, CompleteResponse(answer.status, answer.body, headers))
+            return
+        responses = ReplyResponses(self._online, admitted, call)
+        if call.is_stream:
+            timings, clock = admitted.timings, self._online.clock
+            stream = EventStreamResponse(exchange, headers, timings, clock, responses.fetch_body)
+            await stream.run(call)
+            return
+        if call.is_disconnected:
+            return
+        response = await responses.create()
+        try:
+            await send_response(exchange, response)
+        except ApiError as limit_exceeded:
+            await send_response(exchange, responses.fallback(limit_exceeded))
+
+    def _charge_estimate(self, received: ReceivedCall, headers: RawHeaders) -> Charge:
+        """Charge the estimated tokens to the tenant's rate limits. Raises ApiError (429)."""
         now_s = self._online.clock.monotonic_s()
-        buckets = self._online.limits.of(principal.tenant_id, now_s=now_s)
-        charged = buckets.admit(parsed.token_count, now_s=now_s)
+        buckets = self._online.limits.of_tenant(received.principal.tenant_id, now_s=now_s)
+        charged = buckets.admit(received.parsed.token_count, now_s=now_s)
         headers += buckets.headers(now_s=now_s)
         return Charge(buckets, charged)
 
-    def _uncharge(self, charge: Charge, headers: RawHeaders) -> None:
-        """Give back the tokens of a call that is not sent, and say what is left with them."""
+    def _refund(self, charge: Charge, headers: RawHeaders) -> None:
+        """Refund the tokens of a call that is not sent, and correct the headers."""
         now_s = self._online.clock.monotonic_s()
         charge.settle(0, now_s=now_s)
-        left = dict(charge.buckets.headers(now_s=now_s))
-        headers[:] = [(name, left.get(name, value)) for name, value in headers]
+        corrected = dict(charge.buckets.headers(now_s=now_s))
+        headers[:] = [(name, corrected.get(name, value)) for name, value in headers]
 
-    def _require_room(self, planned: PlannedCall) -> None:
-        """Refuse what would wait in vain. Raises ApiError (429 or 503)."""
+    def _refund_refused(
+        self,
+        charge: Charge,
+        headers: RawHeaders,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """Refund a call that a later step refuses; the charge of a sent call is settled already."""
+        if isinstance(error, ApiError | MillraceError):
+            self._refund(charge, headers)
+
+    async def _prepare(self, planned: PlannedCall, exchange: Exchange) -> PreparedCall:
+        """Check the load and commit a durable call. Raises ApiError.
+
+        A call with an idempotency key is looked up even when the load would refuse it: a replay
+        needs no capacity.
+        """
+        refused = None
+        try:
+            self._check_load(planned)
+        except ApiError as error:
+            refused = error
+        if planned.is_durable or has_idempotency_key(exchange.headers):
+            with self._online.calls.reserve(planned.job):
+                return await self._online.durable.prepare(planned, exchange, refused)
+        if refused is not None:
+            raise refused
+        return PreparedCall(planned.job)
+
+    def _check_load(self, planned: PlannedCall) -> None:
+        """Raise ApiError (429 or 503) when the call could not be served in time."""
         online, pool_name = self._online, planned.route.pool
-        online.sender.require_log()
+        online.sender.check_log_available()
         pool = online.pools.find(pool_name)
-        if pool is None and online.pools.may_tell(now_s=online.clock.monotonic_s()):
+        if pool is None and online.pools.is_warm(now_s=online.clock.monotonic_s()):
             raise no_capacity()
         calls = online.calls
-        load = Load(
-            calls.count, calls.of_tenant[planned.principal.tenant_id], calls.of_pool[pool_name]
-        )
-        refused = refusal(
-            load,
-            self._bounds,
+        tenant_id = planned.principal.tenant_id
+        refused = find_refusal(
+            OpenCallCounts(
+                calls.count, calls.count_by_tenant[tenant_id], calls.count_by_pool[pool_name]
+            ),
+            self._limits,
             pool,
             execution_s=online.execution.seconds(pool_name),
             time_left_s=planned.queue_timeout_s or planned.timeout_s,
@@ -151,57 +253,71 @@ class CallPipeline:
         if refused is not None:
             raise refused
 
-    async def _begin(self, planned: PlannedCall, exchange: Exchange) -> Begun:
-        """Commit a durable call; others need no more than their record and room. Raises ApiError.
+    def _send_in_background(self, admitted: AdmittedCall) -> None:
+        """Produce the record of a call that is answered with 202; a replay has no record.
 
-        A call that may have been answered before is looked up even where there is no room.
+        When the log does not accept the record, the job's recovery sends it later.
         """
-        refused = None
-        try:
-            self._require_room(planned)
-        except ApiError as no_room:
-            refused = no_room
-        if planned.is_durable or has_key(exchange.headers):
-            with self._online.calls.coming(planned.job):
-                return await self._online.durable.begin(planned, exchange, refused)
-        if refused is not None:
-            raise refused
-        return Begun(planned.job)
+        job = admitted.prepared.job
+        if job is not None:
+            call = OpenCall(job, now_s=self._online.clock.monotonic_s())
+            parsed, line_bytes = admitted.planned.parsed, admitted.prepared.line_bytes
+            item = call_item(job, parsed.body, parsed.token_count, line_bytes)
+            with suppress(ApiError):
+                self._online.sender.send(call, item)
 
-    async def _finish(self, exchange: Exchange, answer: Finished, headers: RawHeaders) -> None:
-        whole = Finished(answer.status, answer.body, [*headers, *answer.headers])
-        await send_finished(exchange, whole)
+    async def _store_large_body(
+        self, admitted: AdmittedCall, cleanup: AsyncExitStack
+    ) -> tuple[JobRef, int]:
+        """Store a body that does not fit a record; return the job and the length of its line."""
+        online, planned, job = self._online, admitted.planned, admitted.prepared.job
+        assert job is not None
+        if len(planned.parsed.body) <= BODY_BYTES_MAX or job.input_key:
+            return job, admitted.prepared.line_bytes
+        with online.calls.reserve(job):
+            async with call_deadline(planned, online.clock):
+                cipher = online.call_keys.cipher(planned.job)
+                key, line_bytes = await online.bodies.store_request(planned, cipher)
+        cleanup.callback(online.bodies.delete_later, key)
+        return msgspec.structs.replace(job, input_key=key), line_bytes
+
+    def _open(self, admitted: AdmittedCall, job: JobRef, cleanup: AsyncExitStack) -> OpenCall:
+        """Register the call so that replies, its timeouts and a disconnect reach it."""
+        online, loop = self._online, asyncio.get_running_loop()
+        now_s = online.clock.monotonic_s()
+        call = OpenCall(job, now_s=now_s, cipher=online.call_keys.cipher(job))
+        online.calls.add(call)
+        cleanup.callback(close_call, online, admitted, call)
+        connection = admitted.exchange.connection
+        connection.add_disconnect_listener(call.disconnect)
+        cleanup.callback(connection.remove_disconnect_listener, call.disconnect)
+        left_s = admitted.left_s(admitted.planned.timeout_s, now_s=online.clock.monotonic_s())
+        deadline = loop.call_later(left_s, lambda: call.fail(deadline_exceeded()))
+        cleanup.callback(deadline.cancel)
+        if job.call is not None and job.call.begin_by_s:
+            queue_s = job.call.begin_by_s + START_REPORT_S - online.caller_clock.now_s()
+            queue_timeout = loop.call_later(queue_s, call.expire_in_queue)
+            cleanup.callback(queue_timeout.cancel)
+        return call
+
+    def _produce(self, admitted: AdmittedCall, call: OpenCall, line_bytes: int) -> None:
+        """Produce the record and free the body: thousands of calls may wait. Raises ApiError."""
+        parsed = admitted.planned.parsed
+        item = call_item(call.job, parsed.body, parsed.token_count, line_bytes)
+        self._online.sender.send(call, encrypt_item(call.job, item, call.cipher))
+        parsed.body = b""
+        admitted.exchange.body_reservation.release()
+        admitted.timings.sent_s = self._online.clock.monotonic_s()
 
     async def _refuse(self, exchange: Exchange, error: ApiError, headers: RawHeaders) -> None:
         metrics.REFUSED.labels(error.code or "other").inc()
-        await send_finished(exchange, finished_error(error, headers))
+        await send_response(exchange, error_as_response(error, headers))
 
 
-def _identity(planned: PlannedCall) -> RawHeaders:
-    durable = (b"x-millrace-durable", b"true" if planned.is_durable else b"false")
-    return [_version(planned), durable]
-
-
-def _version(planned: PlannedCall) -> tuple[bytes, bytes]:
+def _version_header(planned: PlannedCall) -> tuple[bytes, bytes]:
     name, value = version_header(planned.route.name, planned.route.version)
     return name.encode(), value.encode()
 
 
-def _with_default_wait(
-    exchange: Exchange, parsed: ParsedCall, principal: Principal, waits_s: Mapping[str, float]
-) -> Exchange:
-    """Return the call as if it preferred its route's wait, where it says nothing of its own.
-
-    One that bounds its wait for an execution waits for its answer.
-    Of a tenant that retains nothing no answer may be kept for later, so there it means nothing.
-    """
-    wait_s = waits_s.get(parsed.endpoint)
-    if wait_s is None:
-        return exchange
-    bounds_queue = parsed.queue_timeout_s is not None or QUEUE_TIMEOUT_HEADER in exchange.headers
-    stays = parsed.stream or parsed.background or principal.zero_retention or bounds_queue
-    if stays or preferred_wait_s(exchange.headers) is not None:
-        return exchange
-    preferred = [exchange.headers.get(b"prefer", b""), b"wait=%d" % round(wait_s)]
-    prefer = b", ".join(filter(None, preferred))
-    return replace(exchange, headers={**exchange.headers, b"prefer": prefer})
+def _durable_header(planned: PlannedCall) -> tuple[bytes, bytes]:
+    return (b"x-millrace-durable", b"true" if planned.is_durable else b"false")

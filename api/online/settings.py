@@ -13,7 +13,7 @@ MIB = 1024 * KIB
 
 
 def _by_endpoint(text: object) -> object:
-    """Read `ENDPOINT=SECONDS,…`. Raises ValueError."""
+    """Parse `ENDPOINT=SECONDS,…`. Raises ValueError."""
     if not isinstance(text, str):
         return text
     found: dict[str, float] = {}
@@ -30,7 +30,7 @@ EndpointSeconds: TypeAlias = Annotated[Mapping[str, _Seconds], BeforeValidator(_
 
 
 class OnlineSettings(Settings):
-    """The online half of one API process."""
+    """Settings for the online calls of one API process."""
 
     env_prefix: ClassVar[str] = "MILLRACE_ONLINE_"
 
@@ -38,65 +38,68 @@ class OnlineSettings(Settings):
     """Largest body of an online call."""
 
     bodies_bytes_max: int = Field(default=256 * MIB, ge=64 * MIB)
-    """Bytes of bodies held at once, from their arrival until they are on the log.
+    """Memory limit of request bodies, from their arrival until their records are sent.
 
-    A tenant takes half of them at most, and no less than one body may have."""
+    One tenant may use half of it, and always one body of full size.
+    """
 
     body_timeout_s: float = Field(default=30.0, gt=0, le=600)
-    """Time in which a body must have arrived."""
+    """Time within which a body must have arrived."""
 
     call_timeout_s: float = Field(default=600.0, ge=0.001, le=86_400)
-    """Longest time a call may take, and what it gets without a wish of its own."""
+    """Longest and default timeout of a call."""
 
     background_timeout_s: float = Field(default=86_400.0, ge=0.001, le=30 * 86_400)
-    """The same for calls that may be answered by a job: `background`, and `Prefer: wait`."""
+    """The same for calls that may be answered by a job: `background` and `Prefer: wait`."""
 
     queue_timeout_s: float | None = Field(default=None, ge=0.001, le=86_400)
-    """Longest wait for an execution, of calls that are not answered by a job; None: no bound."""
+    """Longest wait for an execution, of calls that are not answered by a job; None: no limit."""
 
     timeouts_s: EndpointSeconds = Field(default_factory=dict)
-    """Longest time of the calls of single routes: `/v1/embeddings=30,/v1/rerank=60`."""
+    """Longest timeout by endpoint: `/v1/embeddings=30,/v1/rerank=60`."""
 
     waits_s: EndpointSeconds = Field(default_factory=dict)
-    """Routes whose calls are taken as if they said `Prefer: wait=N`, with their whole seconds."""
+    """Default `Prefer: wait=N` by endpoint, in whole seconds."""
 
     open_calls_max: int = Field(default=5000, ge=1, le=1_000_000)
-    """Calls that wait for an answer at once in this process."""
+    """Open calls in this process."""
 
     open_calls_per_tenant_max: int = Field(default=4000, ge=1, le=1_000_000)
-    """The same, of one tenant: less than all, so that none fills the process alone."""
+    """Open calls of one tenant: less than all, so that no tenant can fill the process alone."""
 
     requests_per_minute: int = Field(default=600_000, ge=1, le=10**9)
     """Calls a minute that a tenant may make to this process."""
 
     tokens_per_minute: int = Field(default=1_000_000_000, ge=1, le=10**12)
-    """Tokens a minute that a tenant may ask this process for, prompt plus output."""
+    """Tokens a minute that a tenant may request of this process, prompt plus output."""
 
     stream_buffer_bytes: int = Field(default=256 * KIB, ge=KIB, le=64 * MIB)
-    """What may wait for a slow reader of a stream, before the stream is cut."""
+    """Bytes of a stream that may wait for a slow reader before the stream is cut off."""
 
     slow_reader_s: float = Field(default=30.0, gt=0, le=60)
-    """How long a piece of a stream or a block of an answer may wait for its reader.
+    """How long a piece of a stream or a block of a response may wait for its reader.
 
-    Then the stream is cut, or the connection of the answer dropped."""
+    Then the stream is cut off, or the connection of the response dropped.
+    """
 
     answers_bytes_max: int = Field(default=256 * MIB, ge=64 * MIB)
-    """Bytes of whole answers above 64 KiB that wait for their readers at once.
+    """Memory limit of complete responses above 64 KiB that wait for their readers.
 
-    Those of jobs and lists of files count as well. Half of it at most are those of one tenant; an
-    answer without room is refused."""
+    Responses that show jobs and lists of files count as well. One tenant may use half of it. A
+    response beyond the limit is refused.
+    """
 
     keep_alive_s: float = Field(default=10.0, ge=0.1, le=60)
     """Silence on a stream after which a comment is sent."""
 
     recordings_bytes_max: int = Field(default=256 * MIB, ge=8 * MIB)
-    """Bytes of streams with a key remembered at once, half of it at most of one tenant."""
+    """Memory limit of recordings of streams with a key; one tenant may use half of it."""
 
     log_patience_s: float = Field(default=2.0, ge=0.1, le=60)
     """Age of the oldest unacknowledged record above which new calls are refused."""
 
     routes_refresh_s: float = Field(default=2.0, ge=0.1, le=60)
-    """How often models are looked up in the background."""
+    """How often models are refreshed in the background."""
 
     cache_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=64 * 1024 * MIB)
-    """Memory for answers that may be given again, of the tenants that asked for it."""
+    """Memory limit of cached responses, of the tenants that enabled the cache."""

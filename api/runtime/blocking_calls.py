@@ -1,4 +1,4 @@
-"""Calls that block, made by threads one after the other, and one last call behind all of them."""
+"""Blocking calls that run in threads one after the other, and a last call after all others."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,27 +9,27 @@ T = TypeVar("T")
 
 
 class BlockingCalls:
-    """What one task does with one reader or writer of the object store.
+    """The calls of one task to one reader or writer of the object store.
 
-    A thread cannot be cancelled: when the task is, its call goes on, and holds what it uses.
+    A thread cannot be cancelled. When the task is cancelled, its call continues and keeps what it
+    uses.
     """
 
     def __init__(self) -> None:
-        """No call was made yet."""
-        self._running: asyncio.Future[Any] | None = None  # the last that a thread was given
+        self._running: asyncio.Future[Any] | None = None  # the last call
 
-    async def make(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a call in a thread returns. One call is made at a time."""
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a call returns in a thread. Only one call runs at a time."""
         running = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
         self._running = running
         return await asyncio.shield(running)
 
-    async def end(self, call: Callable[[], object]) -> None:
-        """Make the last call once no other runs; it is made also when this task is cancelled."""
-        await asyncio.shield(asyncio.ensure_future(self._end(call)))
+    async def run_last(self, call: Callable[[], object]) -> None:
+        """Run the last call once no other runs, also when this task is cancelled."""
+        await asyncio.shield(asyncio.ensure_future(self._run_last(call)))
 
-    async def _end(self, call: Callable[[], object]) -> None:
+    async def _run_last(self, call: Callable[[], object]) -> None:
         if self._running is not None:
-            # What it raised is told already, or its task was cancelled.
+            # Its error is reported already, or its task was cancelled.
             await asyncio.gather(self._running, return_exceptions=True)
         await asyncio.to_thread(call)

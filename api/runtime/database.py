@@ -1,7 +1,8 @@
-"""Transactions from the event loop: each runs in a thread, and none is waited for too long.
+"""Transactions from the event loop, in threads and with a time limit.
 
-Work for a tenant runs behind row-level security (`storage.postgres.tenant_isolation`): a statement
-that forgets its tenant finds no rows of others. Work for no tenant, or for many at once, says so.
+Work for a tenant runs under row-level security (`storage.postgres.tenant_isolation`): a statement
+without a tenant condition finds no rows of other tenants. Work for no tenant, or for many, uses a
+method of its own.
 """
 
 import asyncio
@@ -11,75 +12,76 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from api.runtime.fair_threads import FairThreads, Owner
+from api.runtime.fair_thread_pool import FairThreadPool, Owner
 from core.errors import Disposition, MillraceError
-from storage.postgres.engines import DATABASE_AWAY
-from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.tenant_isolation import TENANT_ROLE, restrict_to_tenant
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_NOBODY: Final = UUID(int=0)
+_NO_TENANT: Final = UUID(int=0)
 
 
-class DatabaseAwayError(MillraceError):
-    """Postgres does not answer; what was asked for may or may not have happened."""
+class DatabaseUnavailableError(MillraceError):
+    """Postgres does not answer. The transaction may or may not have been committed."""
 
     code = "database_away"
     disposition = Disposition.RETRY
 
 
 class Database:
-    """Runs functions of a connection, so that the same ones serve processes without a loop."""
+    """Runs functions that take a connection, which processes without an event loop use as well."""
 
     def __init__(self, engine: sa.Engine, *, threads: int, timeout_s: float) -> None:
-        """`threads` is the size of the engine's pool: more would only wait for it."""
+        """`threads` is the size of the engine's pool: more would only wait for connections."""
         self._engine = engine
-        self._threads = FairThreads(threads, "postgres")
+        self._threads = FairThreadPool(threads, "postgres")
         self._timeout_s = timeout_s
         self._is_closed = False
 
-    async def run_for(
+    async def run_for_tenant(
         self,
         tenant_id: UUID,
         work: Callable[Concatenate[sa.Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Return what `work` returns in a transaction of its own, which sees this tenant's rows.
+        """Return what `work` returns in a transaction that sees the rows of one tenant.
 
-        Tenants take turns. Work that has not begun when time is up never does; Postgres' own
-        limits end what has. Raises DatabaseAwayError.
+        Tenants share the threads fairly. Work that has not started within the time limit never
+        starts; Postgres' own timeouts end work that has. Raises DatabaseUnavailableError.
         """
 
-        def walled_off(connection: sa.Connection) -> T:
-            wall_off(connection, tenant_id)
+        def isolated(connection: sa.Connection) -> T:
+            restrict_to_tenant(connection, tenant_id)
             return work(connection, *args, **kwargs)
 
-        return await self._bounded(tenant_id, walled_off, self._timeout_s)
+        return await self._bounded(tenant_id, isolated, self._timeout_s)
 
     async def run_across_tenants(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return the same of a transaction that sees every row: for what acts for no tenant.
+        """Return what `work` returns in a transaction that sees every row.
 
-        Each kind of it has turns of its own, and threads that tenants leave to it.
+        Each function counts as an owner of its own among the threads, which keep some for such
+        work. Raises DatabaseUnavailableError.
         """
         kind = getattr(work, "__name__", "other")
         return await self._bounded(kind, lambda c: work(c, *args, **kwargs), self._timeout_s)
 
-    async def hindrance(self, timeout_s: float) -> str | None:
-        """Return why nothing can be done for a tenant now, for operators; None when it can."""
+    async def find_problem(self, timeout_s: float) -> str | None:
+        """Return why no tenant can be served now, for operators; None when they can."""
         try:
-            await self._bounded("probe", lambda c: wall_off(c, _NOBODY), timeout_s)
-        except DatabaseAwayError:
+            await self._bounded("probe", lambda c: restrict_to_tenant(c, _NO_TENANT), timeout_s)
+        except DatabaseUnavailableError:
             return "database away"
-        except sa.exc.DBAPIError:  # refused (42501), or no such role (22023)
+        except sa.exc.DBAPIError:  # not permitted (42501), or no such role (22023)
             return f"role {TENANT_ROLE} is missing, or not ours to take"
         return None
 
     def close(self) -> None:
-        """Give the connections back; do not wait for what hangs."""
+        """Close the connections without waiting for hanging work."""
         self._is_closed = True
         self._threads.close()
         self._engine.dispose()
@@ -92,15 +94,15 @@ class Database:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.wrap_future(running)
         except TimeoutError:
-            raise DatabaseAwayError from None
+            raise DatabaseUnavailableError from None
 
     def _transaction(self, work: Callable[[sa.Connection], T]) -> T:
         pool = self._engine.pool
         try:
             with self._engine.begin() as connection:
                 return work(connection)
-        except DATABASE_AWAY as error:
-            raise DatabaseAwayError from error
+        except DATABASE_UNAVAILABLE as error:
+            raise DatabaseUnavailableError from error
         finally:
             if self._is_closed:
-                pool.dispose()  # else the connection that just came back would stay open
+                pool.dispose()  # otherwise the returned connection would stay open

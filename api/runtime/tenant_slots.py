@@ -1,4 +1,4 @@
-"""Slots for what only so many may do at once: a tenant has half of them, others the rest."""
+"""Limits on concurrent requests that tenants share: one tenant may use half of the slots."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -6,66 +6,63 @@ from contextlib import contextmanager
 from uuid import UUID
 
 from api import metrics
-from api.http.answers import ApiError, unavailable
+from api.http.responses import ApiError, unavailable
 
 
-class Slots:
-    """How many requests of one kind run at once, in all and of one tenant.
-
-    More are refused, not queued, and told when to come again.
-    """
+class TenantSlots:
+    """A number of slots for requests of one kind. Requests beyond it are refused, not queued."""
 
     def __init__(
         self, name: str, count_max: int, *, kind: str = "", retry_after_s: int = 5
     ) -> None:
-        """All are free; `name` is the kind in metrics, `kind` in answers, where it differs."""
+        """`name` is the kind in metrics; `kind` in error messages, if it differs."""
         self._name, self._kind, self._retry_after_s = name, kind or name, retry_after_s
-        self._count_max, self._of_tenant_max = count_max, tenant_share(count_max)
+        self._count_max, self._tenant_max = count_max, tenant_share(count_max)
         self._count = 0
-        self._of_tenant: Counter[UUID] = Counter()
+        self._count_by_tenant: Counter[UUID] = Counter()
 
     @contextmanager
-    def one(self, tenant_id: UUID) -> Iterator[None]:
-        """Take one until the block ends.
+    def acquire(self, tenant_id: UUID) -> Iterator[None]:
+        """Acquire a slot until the block ends.
 
-        Raises ApiError: 503 when none is free, 429 when those that are free are for others.
+        Raises ApiError: 503 when no slot is free, 429 when the tenant uses its share.
         """
-        with self.unclaimed() as claim:
-            claim(tenant_id)
+        with self.acquire_unassigned() as assign_tenant:
+            assign_tenant(tenant_id)
             yield
 
     @contextmanager
-    def unclaimed(self) -> Iterator[Callable[[UUID], None]]:
-        """Take one until the block ends, and yield what takes its tenant once that is known.
+    def acquire_unassigned(self) -> Iterator[Callable[[UUID], None]]:
+        """Acquire a slot until the block ends, and yield a function that assigns it to a tenant.
 
-        Raises ApiError (503). What is yielded raises ApiError (429), and is called once.
+        Raises ApiError (503). The function is called once and raises ApiError (429).
         """
         if self._count >= self._count_max:
-            raise self._none_free()
+            raise self._total_exceeded()
         self._count += 1
-        claims: list[UUID] = []
+        assigned: list[UUID] = []
         try:
-            yield lambda tenant_id: self._claim(tenant_id, claims)
+            yield lambda tenant_id: self._assign(tenant_id, assigned)
         finally:
             self._count -= 1
-            for tenant_id in claims:
-                self._of_tenant[tenant_id] -= 1
-                if not self._of_tenant[tenant_id]:
-                    del self._of_tenant[tenant_id]
+            for tenant_id in assigned:
+                self._count_by_tenant[tenant_id] -= 1
+                if not self._count_by_tenant[tenant_id]:
+                    del self._count_by_tenant[tenant_id]
 
-    def _claim(self, tenant_id: UUID, claims: list[UUID]) -> None:
-        if self._of_tenant[tenant_id] >= self._of_tenant_max:
-            raise self._none_left()
-        self._of_tenant[tenant_id] += 1
-        claims.append(tenant_id)
+    def _assign(self, tenant_id: UUID, assigned: list[UUID]) -> None:
+        if self._count_by_tenant[tenant_id] >= self._tenant_max:
+            raise self._share_exceeded()
+        self._count_by_tenant[tenant_id] += 1
+        assigned.append(tenant_id)
 
-    def _none_free(self) -> ApiError:
+    def _total_exceeded(self) -> ApiError:
         metrics.SHED.labels(self._name).inc()
         return unavailable(
             f"Too many {self._kind} at once.", retry_after_s=self._retry_after_s, code="slow_down"
         )
 
-    def _none_left(self) -> ApiError:
+    def _share_exceeded(self) -> ApiError:
         metrics.SHED.labels(self._name).inc()
         return ApiError(
             429,
@@ -77,5 +74,5 @@ class Slots:
 
 
 def tenant_share(count_max: int) -> int:
-    """Return how much of something one tenant may hold: half, rounded up."""
+    """Return how much of a limit one tenant may use: half, rounded up."""
     return (count_max + 1) // 2

@@ -1,4 +1,4 @@
-"""Items as clients see them."""
+"""Representation of items in responses."""
 
 from typing import Any, Final
 from uuid import UUID
@@ -6,13 +6,13 @@ from uuid import UUID
 from api.resources import seconds, usage_object
 from core.ids import JOB, public_id
 from results.finaliser.output_lines import ERROR_MESSAGES
-from results.views.item_status import Failure, ItemStatus, ItemView
+from results.views.item_status import ItemFailure, ItemStatus, ItemView
 from results.views.result_sources import ResultSource
 
 ITEM: Final = f"{JOB}_req"
-"""What the id of an item begins with; it is the `id` of its line in a result file, too."""
+"""Prefix of item ids. The `id` of a line in a result file has it, too."""
 
-_DERIVED: Final = frozenset(
+_NOT_TERMINAL: Final = frozenset(
     {ItemStatus.PENDING, ItemStatus.QUEUED, ItemStatus.DISPATCHED, ItemStatus.RETRYING}
 )
 
@@ -23,9 +23,9 @@ def item_id(job_id: UUID, index: int) -> str:
 
 
 def item_object(source: ResultSource, item: ItemView) -> dict[str, Any]:
-    """Return an item with every key, and null for what is not known."""
+    """Return an item with every key, null if unknown."""
     row = item.row
-    has_ended = item.status not in _DERIVED
+    has_ended = item.status not in _NOT_TERMINAL
     return {
         "id": item_id(source.job_id, item.index),
         "object": "batch.item",
@@ -50,7 +50,7 @@ def item_object(source: ResultSource, item: ItemView) -> dict[str, Any]:
 
 
 def _attempts(item: ItemView) -> int:
-    """Executions that are known: those that failed, and one that may be going on."""
+    """Return the known executions: those that failed, and one that may be running."""
     failed = max((failure.attempt for failure in item.failures), default=0)
     return failed + (item.status is ItemStatus.DISPATCHED)
 
@@ -63,7 +63,7 @@ def _error(item: ItemView) -> dict[str, str | None] | None:
     return {"code": code, "message": row.error_message or ERROR_MESSAGES.get(code)}
 
 
-def _failure(failure: Failure) -> dict[str, object]:
+def _failure(failure: ItemFailure) -> dict[str, object]:
     return {
         "attempt": failure.attempt,
         "status_code": failure.status_code or None,

@@ -1,4 +1,4 @@
-"""Endpoints of webhooks and their deliveries as clients see them."""
+"""Representation of webhook endpoints and deliveries in responses."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def endpoint_object(row: sa.Row[Any]) -> dict[str, object]:
 
 
 def delivery_object(history: DeliveryHistory) -> dict[str, object]:
-    """Return a delivery with its tries."""
+    """Return a delivery with its attempts."""
     row = history.delivery
     return {
         "id": public_id(EVENT, row.message_id),

@@ -1,4 +1,4 @@
-"""What routes of webhooks need: settings, the sealer of secrets, and a look-up of hosts."""
+"""Services for the routes of webhooks: settings, encryption of secrets, look-ups of hosts."""
 
 import asyncio
 import secrets
@@ -8,11 +8,11 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
-from api.http.answers import ApiError, unavailable
-from core.open_files import ShortageError
-from results.webhooks.endpoints.address_rules import Reach, reach_of
-from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
+from api.http.responses import ApiError, unavailable
+from core.open_files import ResourceExhaustedError
+from results.webhooks.endpoints.address_policy import AddressPolicy, address_policy
 from results.webhooks.endpoints.callbacks import Callback
+from results.webhooks.endpoints.dns_lookups import DnsLookups, DnsLookupsBusyError
 from results.webhooks.endpoints.endpoints import check_event_types
 from results.webhooks.endpoints.name_resolution import (
     AddressRefusedError,
@@ -20,8 +20,8 @@ from results.webhooks.endpoints.name_resolution import (
     system_resolver,
 )
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, UrlError, parse_url
-from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS
+from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.settings import WebhookSettings
 
 _LOOK_UP_S: Final = 4.0
@@ -30,39 +30,39 @@ _LOOK_UP_THREADS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WebhookServices:
-    """Of one API process. It contacts no receiver: that is the role `webhooks` alone."""
+    """The services of one API process. Only the webhooks role contacts receivers."""
 
     settings: WebhookSettings
-    reach: Reach
-    look_ups: LookUps
-    optional_sealer: Sealer | None
+    reach: AddressPolicy
+    look_ups: DnsLookups
+    optional_sealer: SecretCipher | None
 
     @property
-    def sealer(self) -> Sealer:
-        """The sealer of secrets. Raises ApiError when this installation has no key for it."""
+    def sealer(self) -> SecretCipher:
+        """The encryption of secrets. Raises ApiError when this installation has no key."""
         if self.optional_sealer is None:
-            raise _no_key()
+            raise _not_configured()
         return self.optional_sealer
 
-    async def checked_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
-        """Return the parts of a URL that may be contacted now. Raises ApiError, naming `param`.
+    async def validate_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
+        """Return a parsed URL whose host may be contacted. Raises ApiError with `param`.
 
-        Names that hang hold up look-ups of their tenant alone. The role looks again before each
-        try: what a name stands for may change.
+        A hanging look-up delays only look-ups of its tenant. The webhooks role looks hosts up again
+        before each attempt, since their addresses may change.
         """
         try:
             url = parse_url(text, allow_private=self.settings.allow_private)
             async with asyncio.timeout(_LOOK_UP_S):
-                looked_up = await self.look_ups.begin(tenant_id, url)
-                await allowed_addresses(looked_up, self.reach)
+                addresses = await self.look_ups.start(tenant_id, url)
+                await allowed_addresses(addresses, self.reach)
         except UrlError as error:
             raise ApiError(400, str(error), code="invalid_value", param=param) from None
         except AddressRefusedError:
-            # The same for a name that is unknown: what our name server knows is told to nobody.
+            # The same error for an unknown name: clients must not learn about internal names.
             raise ApiError(
                 400, "The host has no public address.", code="invalid_value", param=param
             ) from None
-        except (TimeoutError, LookUpsBusyError, ShortageError):
+        except (TimeoutError, DnsLookupsBusyError, ResourceExhaustedError):
             raise unavailable(
                 "The host could not be looked up in time.",
                 retry_after_s=2,
@@ -70,24 +70,27 @@ class WebhookServices:
             ) from None
         return url
 
-    async def checked_callback(
+    async def validate_callback(
         self, tenant_id: UUID, text: str | None, events: list[str] | None
     ) -> Callback | None:
-        """Return the callback that a new job asks for, or None. Raises ApiError, FieldRefusedError.
+        """Return the callback of a new job, or None. Raises ApiError, InvalidFieldError.
 
-        Without `events` it hears how the job ends.
+        Without `events` it receives the terminal event of the job.
         """
         if text is None:
             if events is not None:
                 raise ApiError(
-                    400, "Give callback_url, too.", code="invalid_value", param="callback_url"
+                    400,
+                    "callback_events requires callback_url.",
+                    code="invalid_value",
+                    param="callback_url",
                 )
             return None
         if events is not None:
             check_event_types(events, param="callback_events")
         if self.optional_sealer is None:
-            raise _no_key()
-        url = await self.checked_url(tenant_id, text, param="callback_url")
+            raise _not_configured()
+        url = await self.validate_url(tenant_id, text, param="callback_url")
         return Callback(text, url, events or TERMINAL_EVENTS)
 
 
@@ -96,15 +99,15 @@ def webhook_services(settings: WebhookSettings) -> WebhookServices:
     keys = settings.keys()
     return WebhookServices(
         settings=settings,
-        reach=reach_of(settings),
-        look_ups=LookUps(system_resolver, count_max=_LOOK_UP_THREADS, wait_s=_LOOK_UP_S),
-        optional_sealer=Sealer(keys, secrets.token_bytes) if keys else None,
+        reach=address_policy(settings),
+        look_ups=DnsLookups(system_resolver, count_max=_LOOK_UP_THREADS, wait_s=_LOOK_UP_S),
+        optional_sealer=SecretCipher(keys, secrets.token_bytes) if keys else None,
     )
 
 
-def _no_key() -> ApiError:
+def _not_configured() -> ApiError:
     return ApiError(
-        400, "Webhooks are not set up on this installation.", code="webhooks_unavailable"
+        400, "Webhooks are not configured on this installation.", code="webhooks_unavailable"
     )
 
 
@@ -114,4 +117,4 @@ def _services_of(request: Request) -> WebhookServices:
     return services
 
 
-WebhooksOf = Annotated[WebhookServices, Depends(_services_of)]
+WebhookServicesDep = Annotated[WebhookServices, Depends(_services_of)]

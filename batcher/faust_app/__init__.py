@@ -1,1 +1,1 @@
-"""The Faust application: streams, acknowledgement in order, and patches of the pinned release."""
+"""The Faust application: streams, ordered acknowledgement and patches of the pinned releases."""

@@ -1,48 +1,76 @@
-# ruff: noqa: SLF001 - the point of this module is to replace parts of one exact release
-"""Four repairs of faust-streaming 0.15.3, each with a test; delete them when a release has them.
+# ruff: noqa: SLF001 - this module replaces private parts of exact releases
+"""Patches of faust-streaming 0.15.3, each with a test; remove one when a release includes its fix.
 
-1. When every partition is paused or buffered, the fetch loop sleeps 20 ms, not 1 s: an agent that
-   holds back fills its buffer, and each fill would cost a second of standstill. The set of active
-   partitions is also copied before it goes to the consumer's thread, which iterates over it.
-2. While flow is active and no queue is full, delivering a record cannot wait, so it needs no race
-   of four tasks against a rebalance: that race is two thirds of Faust's CPU per record.
-3. The group is joined without first waiting a second for tables: we have none, and whoever starts
-   in the place of a dead batcher should be there before the session of that one ends.
-4. A fetch that finds nothing waits for 0.25 s at the broker, not for 1.5 s. A connection has its
-   requests answered in their order, so after a rebalance the first questions about new partitions
-   wait behind the last fetch of the old ones.
+1. When every partition is paused or buffered, the fetch loop sleeps 20 ms instead of 1 s. An agent
+   under backpressure fills its buffer, and each fill would stall reading for a second. The set of
+   active partitions is copied before it goes to the consumer's thread, which iterates over it.
+2. While flow is active and no queue is full, delivering a record cannot block, so it skips the race
+   of four tasks against a rebalance, which costs two thirds of Faust's CPU time per record.
+3. The group is joined without first waiting a second for tables: there are none, and a batcher that
+   replaces a dead one should join before the dead one's session times out.
+4. A fetch without records waits at the broker for 0.25 s instead of 1.5 s. A connection answers
+   requests in order, so after a rebalance the first requests for new partitions wait behind the
+   last fetch of the old ones.
 
-Not repaired: commits past unacknowledged events (`acks` never causes them), `pause_partitions` and
-`take` (not used here).
+Not patched: commits past unacknowledged events (`ordered_acks` never causes them),
+`pause_partitions` and `take` (unused).
 """
 
 from collections.abc import Awaitable
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Final
 
 import faust
+from aiokafka.consumer.fetcher import Fetcher
 from faust.tables.manager import TableManager
 from faust.transport.consumer import Consumer
-from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
+from faust.transport.drivers import aiokafka as driver
 
-VERSION = "0.15.3"
+PINNED: Final = {"faust-streaming": "0.15.3", "mode-streaming": "0.7.1", "aiokafka": "0.14.0"}
+"""Releases whose private parts `batcher.faust_app` replaces or calls."""
+
+PRIVATE_PARTS: Final[dict[type, tuple[str, ...]]] = {
+    Consumer: ("_wait_next_records", "_getmany", "_get_active_partitions", "wait_first"),
+    TableManager: ("on_start", "_update_channels"),
+    driver.AIOKafkaConsumerThread: (
+        "_create_worker_consumer",  # patch 4
+        "_ensure_consumer",  # `member_id`
+        "_serve",  # `SingleLoopClient` runs it on the application's loop
+        "_gather_remaining_tasks",  # `SingleLoopClient` disables it
+    ),
+    driver.Consumer: ("_new_consumer_thread",),  # returns a `SingleLoopClient`
+    Fetcher: ("_proc_fetch_request",),  # `SingleLoopClient` adds the fetch gap
+}
+"""Members that are replaced or called by their private name; another release may lack them."""
+
 IDLE_SLEEP_S = 0.02
 FETCH_WAIT_MS = 250
 
 _wait_first = Consumer.wait_first
-_create_client = AIOKafkaConsumerThread._create_worker_consumer
+_create_client = driver.AIOKafkaConsumerThread._create_worker_consumer
 
 
 def install() -> None:
     """Patch Faust in this process, once, before an app starts."""
-    assert faust.__version__ == VERSION, "read the new release and decide again"
+    require_pinned_releases()
     Consumer._wait_next_records = wait_next_records
     Consumer.wait_first = wait_first
     TableManager.on_start = start_tables
-    AIOKafkaConsumerThread._create_worker_consumer = create_client
+    driver.AIOKafkaConsumerThread._create_worker_consumer = create_client
+
+
+def require_pinned_releases() -> None:
+    """Assert that the patched releases are installed and define the members that are used."""
+    for distribution, pinned in PINNED.items():
+        found = version(distribution)
+        assert found == pinned, f"{distribution} {found}: review each patch, then update PINNED"
+    for owner, names in PRIVATE_PARTS.items():
+        missing = [name for name in names if not hasattr(owner, name)]
+        assert not missing, f"{owner.__qualname__} lacks {missing}: review each patch"
 
 
 async def wait_next_records(self: Any, timeout: float) -> tuple[Any, Any]:  # noqa: ASYNC109
-    """Replace `Consumer._wait_next_records` (repair 1)."""
+    """Replace `Consumer._wait_next_records` (patch 1)."""
     if not self.flow_active:
         await self.wait(self.can_resume_flow)
     if self.app.client_only:
@@ -55,7 +83,7 @@ async def wait_next_records(self: Any, timeout: float) -> tuple[Any, Any]:  # no
 
 
 async def wait_first(self: Any, *waits: Any, timeout: Any = None) -> Any:  # noqa: ASYNC109
-    """Replace `Consumer.wait_first`, which mode's `Service` defines (repair 2).
+    """Replace `Consumer.wait_first`, which mode's `Service` defines (patch 2).
 
     Only the fetch loop calls it with two waits: the delivery and `suspend_flow.wait()`.
     """
@@ -68,7 +96,7 @@ async def wait_first(self: Any, *waits: Any, timeout: Any = None) -> Any:  # noq
 
 
 def can_deliver_at_once(consumer: Any) -> bool:
-    """Whether handing a record to its stream cannot wait for anything."""
+    """Whether delivering a record to its stream cannot block."""
     flow = consumer.app.flow_control
     if consumer.suspend_flow.is_set() or not flow.is_active():
         return False
@@ -76,20 +104,20 @@ def can_deliver_at_once(consumer: Any) -> bool:
 
 
 async def start_tables(self: Any) -> None:
-    """Replace `TableManager.on_start` (repair 3): the same without a second's sleep before it."""
+    """Replace `TableManager.on_start` (patch 3): the same without the one-second sleep."""
     assert not self.data, "tables that register late would be missed"
     await self._update_channels()
     await self.recovery.start()
 
 
 def create_client(self: Any, transport: Any) -> Any:
-    """Replace `AIOKafkaConsumerThread._create_worker_consumer` (repair 4)."""
+    """Replace `AIOKafkaConsumerThread._create_worker_consumer` (patch 4)."""
     client = _create_client(self, transport)
-    assert hasattr(client, "_fetch_max_wait_ms"), "read the new release and decide again"
+    assert hasattr(client, "_fetch_max_wait_ms"), "aiokafka lacks _fetch_max_wait_ms: see PINNED"
     client._fetch_max_wait_ms = FETCH_WAIT_MS  # read when the client starts
     return client
 
 
 def member_id(app: faust.App) -> str:
-    """Return by which id the broker knows this member of the group, which each join may change."""
+    """Return the broker's id of this group member; each join may change it."""
     return str(app.consumer._thread._ensure_consumer()._coordinator.member_id)

@@ -1,8 +1,8 @@
-"""Fetch requests and answers of aiokafka, a partition at a time instead of a field at a time.
+"""Encodes aiokafka's fetch requests and decodes responses one partition at a time.
 
-aiokafka walks a schema of fields in Python for every partition of every fetch. While records come
-one by one, each is a fetch of all partitions that the batcher owns, and the walk is paid for
-sixteen of them. The layouts are those of version 11 in Kafka's protocol guide.
+aiokafka walks a schema field by field in Python for every partition of every fetch. When records
+arrive one by one, each needs a fetch of all assigned partitions, and the walk is paid for sixteen
+of them. The layouts are those of version 11 in Kafka's protocol guide.
 """
 
 from collections.abc import Sequence
@@ -14,40 +14,40 @@ from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 from aiokafka.protocol.types import Array, Schema, String
 
 _COUNT = Struct(">i")
-_ASKED = Struct(">iiqqi")  # partition, leader epoch, offset, start of the log, bytes at most
+_REQUESTED = Struct(">iiqqi")  # partition, leader epoch, offset, log start offset, bytes at most
 _FETCHED = Struct(">ihqqqi")  # partition, error, three offsets, aborted transactions (-1: null)
-_ABORTED = Struct(">qq")  # producer, first offset
+_ABORTED = Struct(">qq")  # producer id, first offset
 _RECORDS = Struct(">ii")  # preferred replica, bytes of records (-1: null)
 
 
 def install() -> None:
-    """Let fetches be written and read by these layouts, not by a schema; once or many times."""
-    _replace(FetchRequest_v11, AskedPartitions(Schema()))
-    _replace(FetchResponse_v11, FetchedPartitions(Schema()))
+    """Make aiokafka use these layouts for fetches; idempotent."""
+    _replace_partitions(FetchRequest_v11, RequestPartitions(Schema()))
+    _replace_partitions(FetchResponse_v11, ResponsePartitions(Schema()))
 
 
-class AskedPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
-    """The partitions of one topic in a request."""
+class RequestPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
+    """The partitions of one topic in a fetch request."""
 
     def encode(self, items: Sequence[Any] | None) -> bytes:
-        """Return what the schema's own walk returns."""
-        assert items is not None, "a topic is asked for with its partitions"
-        return _COUNT.pack(len(items)) + b"".join(_ASKED.pack(*item) for item in items)
+        """Return the same bytes as the schema's own encoder."""
+        assert items is not None, "a fetch request names the partitions of each topic"
+        return _COUNT.pack(len(items)) + b"".join(_REQUESTED.pack(*item) for item in items)
 
 
-class FetchedPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
-    """The partitions of one topic in an answer."""
+class ResponsePartitions(Array):  # type: ignore[misc]  # aiokafka has no types
+    """The partitions of one topic in a fetch response."""
 
     def decode(self, data: BytesIO) -> list[Any]:
-        """Return what the schema's own walk returns. Raises ValueError when bytes are missing."""
+        """Return the same values as the schema's own decoder. Raises ValueError on an underrun."""
         try:
             (count,) = _COUNT.unpack(data.read(_COUNT.size))
-            return [_fetched(data) for _ in range(count)]
+            return [_decode_partition(data) for _ in range(count)]
         except error as short:
             raise ValueError("Buffer underrun decoding a fetch") from short
 
 
-def _fetched(data: BytesIO) -> tuple[Any, ...]:
+def _decode_partition(data: BytesIO) -> tuple[Any, ...]:
     *head, aborted_count = _FETCHED.unpack(data.read(_FETCHED.size))
     aborted = None
     if aborted_count >= 0:
@@ -59,10 +59,13 @@ def _fetched(data: BytesIO) -> tuple[Any, ...]:
     return (*head, aborted, replica, records)
 
 
-def _replace(message: Any, partitions: Array) -> None:
+def _replace_partitions(message: Any, partitions: Array) -> None:
     schema = message.SCHEMA
-    place = schema.names.index("topics")
-    name = schema.fields[place].array_of.names[0]
+    position = schema.names.index("topics")
+    topic_name = schema.fields[position].array_of.names[0]
     fields = [*zip(schema.names, schema.fields, strict=True)]
-    fields[place] = ("topics", Array((name, String("utf-8")), ("partitions", partitions)))
+    fields[position] = (
+        "topics",
+        Array((topic_name, String("utf-8")), ("partitions", partitions)),
+    )
     message.SCHEMA = Schema(*fields)

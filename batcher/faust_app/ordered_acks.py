@@ -1,20 +1,20 @@
-"""Manual acknowledgement in delivery order: an event is acknowledged when it and all before it are.
+"""Manual acknowledgement in delivery order: an event is acknowledged after all before it.
 
 Faust commits past events that were not acknowledged, so only the settled prefix of each partition
-is ever acknowledged. Knows nothing of Faust: the event is opaque and acknowledged by a callback.
+is ever acknowledged. Independent of Faust: the event is opaque, a callback acknowledges it.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 
 
-class Ticket:
-    """One delivered record, until everything that it carried is durable elsewhere."""
+class AckTicket:
+    """One delivered record, until everything that it carries is durable elsewhere."""
 
-    __slots__ = ("arrived_s", "byte_count", "dropped", "event", "open_count", "partition")
+    __slots__ = ("arrived_s", "byte_count", "event", "is_dropped", "open_count", "partition")
 
     def __init__(
         self,
@@ -25,13 +25,13 @@ class Ticket:
         *,
         byte_count: int = 0,
     ) -> None:
-        """`event` is kept alive by its ticket: Faust itself holds it weakly."""
+        """Keep `event` alive: Faust itself references it weakly."""
         self.partition = partition
         self.event = event
         self.open_count = item_count
         self.arrived_s = arrived_s
         self.byte_count = byte_count
-        self.dropped = False
+        self.is_dropped = False
 
 
 class OrderedAcks:
@@ -40,10 +40,10 @@ class OrderedAcks:
     def __init__(self, acknowledge: Callable[[Any], None]) -> None:
         """`acknowledge` is called once for each event, in delivery order per partition."""
         self._acknowledge = acknowledge
-        self._tickets: dict[Partition, deque[Ticket]] = {}
+        self._tickets: dict[Partition, deque[AckTicket]] = {}
         self.acknowledged_count = 0
 
-    def delivered(
+    def track(
         self,
         partition: Partition,
         event: Any,
@@ -51,19 +51,19 @@ class OrderedAcks:
         item_count: int,
         now_s: float,
         byte_count: int = 0,
-    ) -> Ticket:
-        """A record arrived that carries `item_count` things to settle, at least one.
+    ) -> AckTicket:
+        """Return the ticket of a delivered record with `item_count` items to settle, at least one.
 
-        `byte_count`, its size in memory, decides only what `pinning` returns.
+        `byte_count`, the record's size in memory, only affects `pinning`.
         """
         assert item_count > 0
-        ticket = Ticket(partition, event, item_count, now_s, byte_count=byte_count)
+        ticket = AckTicket(partition, event, item_count, now_s, byte_count=byte_count)
         self._tickets.setdefault(partition, deque()).append(ticket)
         return ticket
 
-    def settle(self, ticket: Ticket, item_count: int) -> None:
-        """Some of the record's items are durable elsewhere. Ignored when it was dropped."""
-        if ticket.dropped:
+    def settle(self, ticket: AckTicket, item_count: int) -> None:
+        """Record that some items are durable elsewhere. Ignored for a dropped ticket."""
+        if ticket.is_dropped:
             return
         assert 0 < item_count <= ticket.open_count
         ticket.open_count -= item_count
@@ -72,22 +72,22 @@ class OrderedAcks:
             self._acknowledge(waiting.popleft().event)
             self.acknowledged_count += 1
 
-    def drop(self, partitions: Iterable[Partition]) -> None:
-        """The partitions belong to others now: their records are delivered again, there or here."""
+    def drop_partitions(self, partitions: Iterable[Partition]) -> None:
+        """Forget the tickets of revoked partitions: their records are delivered again."""
         for partition in partitions:
             for ticket in self._tickets.pop(partition, ()):
-                ticket.dropped = True
+                ticket.is_dropped = True
 
-    def pinning(self, gain: float) -> set[Ticket]:
-        """Return unsettled tickets that keep enough settled ones of their partition waiting.
+    def pinning(self, gain: float) -> set[AckTicket]:
+        """Return the unsettled tickets that keep enough settled ones from being committed.
 
-        Enough: among the first tickets of the partition, up to some settled one, the settled have
-        `gain` times the bytes of the unsettled or more.
+        Enough: in some prefix of the partition's tickets that ends with a settled one, the settled
+        tickets have at least `gain` times the bytes of the unsettled ones.
         """
-        pins: set[Ticket] = set()
+        pins: set[AckTicket] = set()
         for tickets in self._tickets.values():
             open_bytes = settled_bytes = 0
-            unsettled: list[Ticket] = []
+            unsettled: list[AckTicket] = []
             for ticket in tickets:
                 if ticket.open_count:
                     unsettled.append(ticket)

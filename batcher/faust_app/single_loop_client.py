@@ -1,9 +1,9 @@
-# ruff: noqa: SLF001 - the point of this module is to replace parts of one exact release
-"""Faust's Kafka client on the application's own event loop, for records that must not wait.
+# ruff: noqa: SLF001 - this module replaces private parts of exact releases, see `faust_patches`
+"""Runs Faust's Kafka client on the application's event loop, for low latency.
 
-Faust keeps aiokafka in a thread, so that a slow agent cannot starve its heartbeats. Each poll then
-crosses between two loops twice, and two threads contend for the interpreter. Our agent never
-blocks the loop for long, so one loop is enough.
+Faust runs aiokafka in a thread so that a slow agent cannot delay its heartbeats. Each poll then
+crosses between two loops twice, and two threads contend for the interpreter. The batcher's agent
+never blocks the loop for long, so one loop is enough.
 """
 
 import asyncio
@@ -11,34 +11,31 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
-import aiokafka
 import faust
 from faust.transport.drivers import aiokafka as driver
 
-VERSION = "0.14.0"
-"""Of aiokafka, whose fetcher is paced here; Faust's own is checked by `faust_patches`."""
-
 Fetch = Callable[..., Awaitable[bool]]
-"""Asks a broker for records; returns whether some came."""
+"""Requests records from a broker; returns whether any came."""
 
 
-def use_one_loop(app: faust.App, *, fetch_gap_s: float) -> None:
-    """Let `app`, which is not started yet, read on its own loop.
+def install(app: faust.App, *, fetch_gap_s: float) -> None:
+    """Make `app`, which has not started, read on its own loop.
 
-    After an answer with records the next request waits `fetch_gap_s`: while records come one by
-    one, nothing is delayed, and when many come, each round trip brings more of them.
+    After a response with records the next request waits `fetch_gap_s`. Records that arrive one by
+    one are not delayed; under load each round trip carries more of them.
     """
-    assert aiokafka.__version__ == VERSION, "read the new release and decide again"
 
     class Consumer(driver.Consumer):  # type: ignore[misc]  # faust has no types
-        def _new_consumer_thread(self) -> LoopClient:
-            return LoopClient(self, loop=self.loop, beacon=self.beacon, fetch_gap_s=fetch_gap_s)
+        def _new_consumer_thread(self) -> SingleLoopClient:
+            return SingleLoopClient(
+                self, loop=self.loop, beacon=self.beacon, fetch_gap_s=fetch_gap_s
+            )
 
     app.transport.Consumer = Consumer
 
 
-class LoopClient(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # faust has no types
-    """Stands where Faust expects a service with a thread of its own."""
+class SingleLoopClient(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # faust has no types
+    """Replaces the service that Faust runs in a thread of its own."""
 
     def __init__(
         self, consumer: Any, *, loop: asyncio.AbstractEventLoop, beacon: Any, fetch_gap_s: float
@@ -49,13 +46,14 @@ class LoopClient(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # faust 
         self._serving: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Start the client; return when it is connected. Raises what the connection raised."""
+        """Start the client; return when it is connected. Raises the connection's error."""
         assert self._serving is None
         self._thread_started.set()
         connected: asyncio.Future[None] = asyncio.Future(loop=self.parent_loop)
         self._thread_running: asyncio.Future[None] | None = connected
         self._serving = asyncio.ensure_future(self._serve())
-        # Its failure is told through `connected` or the crash of the app, both by Faust.
+        # Faust reports a failure through `connected` or by crashing the app; retrieve it here so
+        # that asyncio does not log it again.
         self._serving.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await connected
@@ -63,33 +61,35 @@ class LoopClient(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # faust 
             self._thread_running = None
 
     async def on_start(self) -> None:
-        """Pace the fetcher as soon as there is one."""
+        """Add the fetch gap to the fetcher, which exists from now on."""
         await super().on_start()
         assert self._consumer is not None
         fetcher = self._consumer._fetcher
-        fetcher._proc_fetch_request = paced(fetcher._proc_fetch_request, gap_s=self._fetch_gap_s)
+        fetcher._proc_fetch_request = with_fetch_gap(
+            fetcher._proc_fetch_request, gap_s=self._fetch_gap_s
+        )
 
     async def call_thread(self, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call at once: there is no other thread."""
+        """Call directly: there is no other thread."""
         result = fun(*args, **kwargs)
         return await result if asyncio.iscoroutine(result) else result
 
     async def _gather_remaining_tasks(self) -> None:
-        """Leave the loop's other tasks alone: they are not the client's."""
+        """Leave the loop's other tasks running: they are not the client's."""
 
 
-def paced(fetch: Fetch, *, gap_s: float, now_s: Callable[[], float] = monotonic) -> Fetch:
-    """Return `fetch` with a pause of `gap_s` between an answer with records and what follows."""
+def with_fetch_gap(fetch: Fetch, *, gap_s: float, now_s: Callable[[], float] = monotonic) -> Fetch:
+    """Return `fetch` with a pause of `gap_s` after each response with records."""
     not_before_s = 0.0
 
-    async def fetch_later(*args: Any) -> bool:
+    async def fetch_after_gap(*args: Any) -> bool:
         nonlocal not_before_s
         wait_s = not_before_s - now_s()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        came = await fetch(*args)
-        if came:
+        has_records = await fetch(*args)
+        if has_records:
             not_before_s = now_s() + gap_s
-        return came
+        return has_records
 
-    return fetch_later
+    return fetch_after_gap

@@ -1,157 +1,161 @@
-"""From a delivered record to held items: decode, skip what has ended, queue the rest."""
+"""From a delivered record to buffered chunks: decode, drop what is obsolete, queue the rest."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from batcher import metrics
-from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
-from batcher.inbound.redelivered_items import CHUNKS_MAX, FinishedIndexes, is_asked_about
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
+from batcher.inbound.redelivered_items import CHUNKS_MAX, FindFinishedItems, has_item_rows
 from batcher.inbound.unreadable_records import read_chunk
-from batcher.policy.requeue_policy import RECORD_BYTES
-from batcher.queueing.buffered_chunk import Held
-from batcher.queueing.over import OverJobs
+from batcher.policy.requeue_policy import RECORD_OVERHEAD_BYTES
+from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.drop_policy import DropPolicy
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 from core.errors import RecordUnreadableError
-from core.futures import in_daemon
-from topics.clients.offsets import Partition
+from core.futures import run_in_daemon_thread
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 
-_LOG = logging.getLogger(__name__)
+_RETRY_S = 0.5  # between two lookups while the database is unavailable
 
-_AGAIN_S = 0.5  # between two looks whether a database that is away is back
-
-ReportUnreadable = Callable[[Received, OnDelivery], int]
-"""Sends what an unreadable record leaves; returns how many deliveries will be reported."""
+ReportUnreadable = Callable[[ReceivedRecord, OnDelivery], int]
+"""Sends what replaces an unreadable record; returns how many deliveries will be reported."""
 
 
-class Settle(Protocol):
-    """Makes a delivery callback, for the producer's thread, that settles on the event loop."""
-
-    def __call__(self, ticket: Ticket, item_count: int) -> OnDelivery:
-        """Return the callback."""
-        ...
+SettleOnDelivery = Callable[[AckTicket, int], OnDelivery]
+"""Makes a delivery callback that settles so many items of a ticket on the event loop."""
 
 
-class Arrivals:
-    """Takes records over; every method runs on the event loop."""
+class RecordHandler:
+    """Accepts delivered records; every method runs on the event loop."""
 
     def __init__(
         self,
         queues: Queues,
         acks: OrderedAcks,
         *,
-        over: OverJobs,
-        finished: FinishedIndexes | None,
+        drop_policy: DropPolicy,
+        find_finished: FindFinishedItems | None,
         clock: Clock,
     ) -> None:
-        """`finished` None leaves redeliveries unchecked."""
+        """Without `find_finished` redeliveries are not checked."""
         self._queues, self._acks = queues, acks
-        self._over, self._finished = over, finished
+        self._drop_policy, self._find_finished = drop_policy, find_finished
         self._clock = clock
-        self._old_below: dict[Partition, int] = {}
-        self._unchecked: list[Held] = []
-        self._unchecked_came = asyncio.Event()
+        self._redelivered_below: dict[Partition, int] = {}
+        self._unchecked: list[BufferedChunk] = []
+        self._unchecked_arrived = asyncio.Event()
         self.received_count = 0
 
-    def assigned(self, end_offsets: Mapping[Partition, int]) -> None:
+    def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
         """Records below these offsets may have been dispatched before."""
-        self._old_below = dict(end_offsets)
+        self._redelivered_below = dict(end_offsets)
 
-    def revoked(self, partitions: list[Partition]) -> None:
-        """Forget what is held of them: it is delivered again, here or elsewhere."""
-        self._acks.drop(partitions)
-        for held in self._queues.held():
-            if held.ticket.dropped:
-                self._queues.remove(held)
+    def on_revoke(self, partitions: list[Partition]) -> None:
+        """Drop the chunks of these partitions: their records are delivered again."""
+        self._acks.drop_partitions(partitions)
+        for chunk in self._queues.snapshot():
+            if chunk.ticket.is_dropped:
+                self._queues.remove(chunk)
 
-    def take(
-        self, record: Received, event: Any, *, report: ReportUnreadable, settle: Settle
+    def handle_record(
+        self,
+        record: ReceivedRecord,
+        event: Any,
+        *,
+        report_unreadable: ReportUnreadable,
+        settle: SettleOnDelivery,
     ) -> None:
-        """Take over one record. Raises SchemaTooNewError: a newer release must read it."""
+        """Buffer a record's chunk. Raises SchemaTooNewError: a newer release must read it."""
         self.received_count += 1
         metrics.RECORDS.inc()
         now_s = self._clock.monotonic_s()
         partition = (record.topic, record.partition)
         try:
-            chunk = read_chunk(record)
+            decoded = read_chunk(record)
         except RecordUnreadableError:
             metrics.UNREADABLE.inc()
-            ticket = self._acks.delivered(partition, event, item_count=2, now_s=now_s)
-            sent = report(record, settle(ticket, 1))
+            ticket = self._acks.track(partition, event, item_count=2, now_s=now_s)
+            sent = report_unreadable(record, settle(ticket, 1))
             if sent < ticket.open_count:
                 self._acks.settle(ticket, ticket.open_count - sent)
             return
-        count = len(chunk.items)
-        ticket = self._acks.delivered(
+        count = len(decoded.items)
+        ticket = self._acks.track(
             partition,
             event,
             item_count=count,
             now_s=now_s,
-            byte_count=RECORD_BYTES + len(record.value or b""),
+            byte_count=RECORD_OVERHEAD_BYTES + len(record.value or b""),
         )
-        if (reason := self._over.reason(chunk.job, since_s=now_s)) is not None:
+        if (reason := self._drop_policy.drop_reason(decoded.job, since_s=now_s)) is not None:
             metrics.ITEMS_DROPPED.labels(reason).inc(count)
             self._acks.settle(ticket, count)
             return
-        is_old = record.offset < self._old_below.get(partition, 0)
-        held = Held(chunk.job, chunk.items, ticket, redelivered=is_old or chunk.redelivered)
-        if is_old and self._finished is not None and is_asked_about(chunk.job):
-            self._unchecked.append(held)
-            self._queues.expect(held)
-            self._unchecked_came.set()
+        is_redelivery = record.offset < self._redelivered_below.get(partition, 0)
+        chunk = BufferedChunk(
+            decoded.job, decoded.items, ticket, redelivered=is_redelivery or decoded.redelivered
+        )
+        if is_redelivery and self._find_finished is not None and has_item_rows(chunk.job):
+            self._unchecked.append(chunk)
+            self._queues.reserve(chunk)
+            self._unchecked_arrived.set()
             return
-        self._queues.add(held, now_s=now_s)
+        self._queues.add(chunk, now_s=now_s)
 
     async def check_redeliveries(self, on_queued: Callable[[], None]) -> None:
-        """Queue redelivered chunks without their ended items, until cancelled."""
-        if self._finished is None:
+        """Queue redelivered chunks without their finished items, until cancelled."""
+        if self._find_finished is None:
             return
         while True:
-            await self._unchecked_came.wait()
+            await self._unchecked_arrived.wait()
             chunks = self._unchecked[:CHUNKS_MAX]
-            ended = await in_daemon(partial(self._finished, chunks), name="batcher-rows")
-            if ended is None:
-                chunks = self._take_unwaiting()
-                ended = [set() for _ in chunks]
+            finished = await run_in_daemon_thread(
+                partial(self._find_finished, chunks), name="batcher-rows"
+            )
+            if finished is None:
+                chunks = self._remove_without_wait()
+                finished = [set() for _ in chunks]
             else:
-                del self._unchecked[: len(chunks)]  # more may have come meanwhile
+                del self._unchecked[: len(chunks)]  # more may have arrived meanwhile
             if not self._unchecked:
-                self._unchecked_came.clear()
-            for held, indexes in zip(chunks, ended, strict=True):
-                self._queues.checked(held)
-                self._queue_rest(held, indexes)
+                self._unchecked_arrived.clear()
+            for chunk, indexes in zip(chunks, finished, strict=True):
+                self._queues.release(chunk)
+                self._queue_unfinished(chunk, indexes)
             if chunks:
                 on_queued()
             else:
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
 
-    def _take_unwaiting(self) -> list[Held]:
-        """Remove and return what does not wait for a database that is away.
+    def _remove_without_wait(self) -> list[BufferedChunk]:
+        """Remove and return the chunks that do not wait for an unavailable database.
 
-        That is what is lost, and calls: their clients wait.
+        These are chunks of revoked partitions, and online calls, whose clients wait.
         """
         unchecked, self._unchecked = self._unchecked, []
-        taken: list[Held] = []
-        for held in unchecked:
-            waits = held.job.call is None and not held.ticket.dropped
-            (self._unchecked if waits else taken).append(held)
-        return taken
+        removed: list[BufferedChunk] = []
+        for chunk in unchecked:
+            waits = chunk.job.call is None and not chunk.ticket.is_dropped
+            (self._unchecked if waits else removed).append(chunk)
+        return removed
 
-    def _queue_rest(self, held: Held, ended: set[int]) -> None:
-        if held.ticket.dropped:
+    def _queue_unfinished(self, chunk: BufferedChunk, finished: set[int]) -> None:
+        if chunk.ticket.is_dropped:
             return
-        if ended:
-            rest = [item for item in held.items if item.index not in ended]
-            count = len(held.items) - len(rest)
+        if finished:
+            unfinished = [item for item in chunk.items if item.index not in finished]
+            count = len(chunk.items) - len(unfinished)
             metrics.ITEMS_DROPPED.labels("finished").inc(count)
             if count:
-                self._acks.settle(held.ticket, count)
-            if not rest:
+                self._acks.settle(chunk.ticket, count)
+            if not unfinished:
                 return
-            held = Held(held.job, rest, held.ticket, redelivered=held.redelivered)
-        self._queues.add(held, now_s=self._clock.monotonic_s())
+            chunk = BufferedChunk(
+                chunk.job, unfinished, chunk.ticket, redelivered=chunk.redelivered
+            )
+        self._queues.add(chunk, now_s=self._clock.monotonic_s())

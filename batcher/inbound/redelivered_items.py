@@ -1,17 +1,19 @@
-"""Items of redelivered chunks that have ended already: asked of Postgres, as a courtesy.
+"""Looks up which items of redelivered chunks have finished, so that they are not executed again.
 
-Only what lay on a partition when it was assigned can have been dispatched before. Executing twice
-is waste, never an error: for a database that is away chunks wait for a while only.
+Only records that were on a partition when it was assigned can have been dispatched before. Repeated
+execution is waste, never an error, so chunks wait for an unavailable database only for a while.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import sqlalchemy as sa
 
-from batcher.queueing.buffered_chunk import Held
+from batcher.queueing.buffered_chunk import BufferedChunk
 from core.clock import Clock
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.items import items
 from topics.records.records import JobRef
 
 _LOG = logging.getLogger(__name__)
@@ -19,88 +21,100 @@ _LOG = logging.getLogger(__name__)
 CHUNKS_MAX = 500
 """Chunks in one query."""
 
-WAIT_S_MAX = 60.0
-"""Time that a database may be away until everything is taken as new, and time without a question
-after which it counts as away anew."""
+DATABASE_WAIT_S_MAX = 60.0
+"""How long chunks wait for an unavailable database before they count as new. After as long without
+a lookup, the next failure starts a new outage."""
 
-_PAUSE_S = 5.0
-"""Time without a query after one that failed, while chunks wait for the next."""
+_RETRY_S = 5.0
+"""Time between two queries while chunks wait for an unavailable database."""
 
-_LONG_PAUSE_S = 30.0
-"""The same when nothing waits any more."""
+_LATE_RETRY_S = 30.0
+"""The same when chunks no longer wait."""
 
-# The rows belong to the results room, which this one may not import; hence the text.
-_FINISHED = sa.text(
-    """
-    SELECT asked.number, items.item_index
-    FROM unnest(
-        CAST(:jobs AS uuid[]), CAST(:days AS int[]), CAST(:firsts AS int[]), CAST(:lasts AS int[])
-    ) WITH ORDINALITY AS asked (job_id, job_day, first_index, last_index, number)
-    JOIN items
-      ON items.job_day = asked.job_day
-     AND items.job_id = asked.job_id
-     AND items.item_index BETWEEN asked.first_index AND asked.last_index
-    """
+_CHUNKS: Final = (
+    sa.func.unnest(
+        sa.bindparam("job_ids", type_=sa.ARRAY(sa.Uuid)),
+        sa.bindparam("days", type_=sa.ARRAY(sa.Integer)),
+        sa.bindparam("first_indexes", type_=sa.ARRAY(sa.Integer)),
+        sa.bindparam("last_indexes", type_=sa.ARRAY(sa.Integer)),
+    )
+    .table_valued(
+        sa.column("job_id", sa.Uuid),
+        sa.column("job_day", sa.Integer),
+        sa.column("first_index", sa.Integer),
+        sa.column("last_index", sa.Integer),
+        with_ordinality="number",
+    )
+    .render_derived(name="chunk")
 )
 
-FinishedIndexes = Callable[[Sequence[Held]], list[set[int]] | None]
-"""Blocking: for each chunk, in order, the indexes of items that have ended. None: ask again."""
+_FINISHED: Final = sa.select(_CHUNKS.c.number, items.c.item_index).join_from(
+    _CHUNKS,
+    items,
+    (items.c.job_day == _CHUNKS.c.job_day)
+    & (items.c.job_id == _CHUNKS.c.job_id)
+    & items.c.item_index.between(_CHUNKS.c.first_index, _CHUNKS.c.last_index),
+)
+
+FindFinishedItems = Callable[[Sequence[BufferedChunk]], list[set[int]] | None]
+"""Blocking: for each chunk, in order, the indexes of its finished items. None: try again later."""
 
 
-def is_asked_about(job: JobRef) -> bool:
-    """Whether items of the job have rows when they have ended: of calls, the durable ones."""
+def has_item_rows(job: JobRef) -> bool:
+    """Whether finished items of the job have rows: of online calls, the durable ones only."""
     return job.call is None or job.call.durable
 
 
-class FinishedItems:
-    """Looks up terminal rows; used from a thread."""
+class FinishedItemLookup:
+    """Queries the rows of finished items; called from a thread."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
-        """`engine` has short timeouts: records wait for the answer."""
+        """`engine` should have short timeouts: records wait for its result."""
         self._engine, self._clock = engine, clock
-        self._away_since_s: float | None = None
-        self._asked_s = float("-inf")
-        self._next_s = float("-inf")
+        self._outage_since_s: float | None = None
+        self._called_s = float("-inf")
+        self._retry_at_s = float("-inf")
 
-    def __call__(self, chunks: Sequence[Held]) -> list[set[int]] | None:
-        """Return the ended indexes of each chunk.
+    def __call__(self, chunks: Sequence[BufferedChunk]) -> list[set[int]] | None:
+        """Return the finished indexes of each chunk.
 
-        While the database is away None, which says that waiting may help, later empty sets.
+        While the database is unavailable: None as long as chunks should wait, then empty sets.
         """
         now_s = self._clock.monotonic_s()
-        if now_s - self._asked_s >= WAIT_S_MAX:
-            self._away_since_s = None
-        self._asked_s = now_s
-        if self._away_since_s is None or now_s >= self._next_s:
+        if now_s - self._called_s >= DATABASE_WAIT_S_MAX:
+            self._outage_since_s = None
+        self._called_s = now_s
+        if self._outage_since_s is None or now_s >= self._retry_at_s:
             try:
-                found = self._found(chunks)
-            except DATABASE_AWAY:
-                self._fail(now_s)
+                finished = self._query(chunks)
+            except DATABASE_UNAVAILABLE:
+                self._record_failure(now_s)
             else:
-                self._away_since_s = None
-                return found
-        return None if self._waits(now_s) else [set() for _ in chunks]
+                self._outage_since_s = None
+                return finished
+        return None if self._should_wait(now_s) else [set() for _ in chunks]
 
-    def _found(self, chunks: Sequence[Held]) -> list[set[int]]:
-        found: list[set[int]] = [set() for _ in chunks]
-        asked = {
-            "jobs": [held.job.job_id for held in chunks],
-            "days": [held.job.day for held in chunks],
-            "firsts": [held.items[0].index for held in chunks],
-            "lasts": [held.items[-1].index for held in chunks],
+    def _query(self, chunks: Sequence[BufferedChunk]) -> list[set[int]]:
+        finished: list[set[int]] = [set() for _ in chunks]
+        parameters = {
+            "job_ids": [chunk.job.job_id for chunk in chunks],
+            "days": [chunk.job.day for chunk in chunks],
+            "first_indexes": [chunk.items[0].index for chunk in chunks],
+            "last_indexes": [chunk.items[-1].index for chunk in chunks],
         }
         with self._engine.connect() as connection:
-            for number, index in connection.execute(_FINISHED, asked):
-                found[number - 1].add(index)
-        return found
+            for number, index in connection.execute(_FINISHED, parameters):
+                finished[number - 1].add(index)
+        return finished
 
-    def _fail(self, now_s: float) -> None:
-        if self._away_since_s is None:
-            self._away_since_s = now_s
-        waits = self._waits(now_s)
-        self._next_s = self._clock.monotonic_s() + (_PAUSE_S if waits else _LONG_PAUSE_S)
+    def _record_failure(self, now_s: float) -> None:
+        if self._outage_since_s is None:
+            self._outage_since_s = now_s
+        waits = self._should_wait(now_s)
+        self._retry_at_s = self._clock.monotonic_s() + (_RETRY_S if waits else _LATE_RETRY_S)
         text = "wait" if waits else "are taken unchecked"
         _LOG.warning("redelivered items %s: the database is away", text)
 
-    def _waits(self, now_s: float) -> bool:
-        return self._away_since_s is not None and now_s - self._away_since_s < WAIT_S_MAX
+    def _should_wait(self, now_s: float) -> bool:
+        since_s = self._outage_since_s
+        return since_s is not None and now_s - since_s < DATABASE_WAIT_S_MAX

@@ -1,5 +1,7 @@
-"""Reading of a chunk. Of one that cannot be read the items fail, by the headers alone, and a copy
-is kept.
+"""Decodes chunks.
+
+The items of an unreadable chunk fail, as far as its headers name them, and a copy of the record
+goes to the dead-letter topic.
 """
 
 import logging
@@ -8,24 +10,24 @@ from math import isfinite
 from core.errors import RecordUnreadableError
 from core.limits import ATTEMPT_MAX, CHUNK_ITEMS_MAX, NUMBER_MAX
 from core.outcomes import Outcome
-from topics.clients.producer import LogProducer, OnDelivery
+from topics.clients.producer import OnDelivery, RecordProducer
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.dead_letter_copy import send_dead_letter
 from topics.records.headers import ItemRange, item_range, job_headers
 from topics.records.partitioner import job_partition
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
 _LOG = logging.getLogger(__name__)
 _ERROR = RecordUnreadableError
 
 
-def read_chunk(record: Received) -> Chunk:
+def read_chunk(record: ReceivedRecord) -> Chunk:
     """Return the chunk in `record`. Raises RecordUnreadableError, SchemaTooNewError.
 
-    One that decodes and holds numbers that nobody emits is unreadable too: what computes with them
-    would end this process, and every one that reads the record after it.
+    A chunk with numbers out of range is unreadable too: computing with them would crash this
+    process, and every process that reads the record after it.
     """
     chunk = decode(Chunk, record.value, record.headers)
     job = chunk.job
@@ -36,17 +38,19 @@ def read_chunk(record: Received) -> Chunk:
         0 <= job.day <= NUMBER_MAX
         and isfinite(job.deadline_s)
         and isfinite(begin_by_s)
-        and all(map(_can_be, chunk.items))
+        and all(map(_is_in_range, chunk.items))
     ):
-        raise RecordUnreadableError("the chunk holds numbers that cannot be")
+        raise RecordUnreadableError("the chunk holds numbers out of range")
     return chunk
 
 
-def send_unreadable(producer: LogProducer, record: Received, on_delivery: OnDelivery) -> int:
+def send_unreadable(
+    producer: RecordProducer, record: ReceivedRecord, on_delivery: OnDelivery
+) -> int:
     """Fail the record's items and keep a copy; return how many deliveries will be reported.
 
-    Items are failed only where the headers name a range that one chunk can fill. A wider range has
-    gaps, whose items may run elsewhere: what is lost there is found by repair (delivery, rule 7).
+    Items fail only if the headers name a range that one chunk can fill. A wider range has gaps
+    whose items may be in other chunks; re-emission finds the lost ones (delivery rule 7).
     """
     where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     _LOG.error("unreadable record", extra=where)
@@ -72,9 +76,9 @@ def send_unreadable(producer: LogProducer, record: Received, on_delivery: OnDeli
 
 
 def failed_outcomes(named: ItemRange, headers: dict[str, bytes]) -> Outcomes:
-    """Return the failures of every item that the headers name; what they do not say is empty.
+    """Return a failure for every item that the headers name; fields without a header are empty.
 
-    A header may be null, as tools write it that copy records.
+    Tools that copy records may write null headers.
     """
     model, _, version = (headers.get("model") or b"").decode(errors="replace").partition("@")
     try:
@@ -108,7 +112,7 @@ def failed_outcomes(named: ItemRange, headers: dict[str, bytes]) -> Outcomes:
     return Outcomes(job, items)
 
 
-def _can_be(item: Item) -> bool:
+def _is_in_range(item: Item) -> bool:
     return (
         0 <= item.index <= NUMBER_MAX and 1 <= item.attempt <= ATTEMPT_MAX and item.token_count >= 0
     )

@@ -1,63 +1,48 @@
-"""The dispatcher: whenever credit or items arrive, form batches and send them. No timer on the way
-to the producer, where bulk lingers for 3 ms.
+"""The dispatcher: forms and sends batches whenever credit or items arrive.
 
-1. Pick a replica with credit. 2. Pick the lane of the least served tenant that may close.
-3. Take the items. 4. Spend the credit. 5. Send.
+1. Choose a replica with credit. 2. Choose the batch key of the least served tenant that may close.
+3. Pop the items. 4. Spend the credit. 5. Send.
+No timer delays a batch before the producer, where bulk lingers for 3 ms.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from batcher import metrics
+from batcher.outbound.batch_sender import BatchSender
 from batcher.policy.batch_closing import (
+    BatchCandidate,
+    BatchCloseReason,
     BatchLimits,
-    CloseReason,
-    Now,
-    Waiting,
-    close_at_s,
+    Instant,
     close_reason,
+    closes_at_s,
     item_count_cap,
 )
 from batcher.policy.credits import CreditLedger, ReplicaCredit
-from batcher.queueing.buffered_chunk import Held, LaneKey
-from batcher.queueing.queue_levels import Lane, PoolQueue
+from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 
-TURN_S_MAX = 0.005
-"""Time after which the event loop gets its turn; the pool that took it is last in the next one."""
+DISPATCH_SLICE_S_MAX = 0.005
+"""Time after which dispatch yields to the event loop; the current pool is then visited last."""
 
 TIMER_S_MIN = 0.001
-"""Rounding must not let a batch that is almost due spin the loop."""
-
-
-class BatchSender(Protocol):
-    """What the dispatcher needs of the log."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether acknowledgements must arrive before more is sent."""
-        ...
-
-    def send_batch(
-        self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held], *, now_s: float
-    ) -> None:
-        """Send a batch; `now_s` is monotonic."""
-        ...
+"""Shortest timer: rounding must not make a batch that is almost due spin the loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchRules:
-    """The numbers that decide; see `BatcherSettings`."""
+    """Numeric rules of dispatch; see `BatcherSettings`."""
 
     limits: BatchLimits
     batch_s_max: float
 
 
 class Dispatcher:
-    """Turns held items into batches; every method runs on the event loop."""
+    """Turns buffered chunks into batches; every method runs on the event loop."""
 
     def __init__(
         self,
@@ -66,109 +51,117 @@ class Dispatcher:
         sender: BatchSender,
         *,
         rules: DispatchRules,
-        let_go: Callable[[Held], bool],
+        settle_if_obsolete: Callable[[BufferedChunk], bool],
         clock: Clock,
     ) -> None:
-        """`let_go` settles a taken chunk that must not be sent any more, and says so."""
+        """`settle_if_obsolete` settles an obsolete chunk and returns whether it did."""
         self._queues, self._ledger, self._sender = queues, ledger, sender
-        self._rules, self._let_go, self._clock = rules, let_go, clock
-        self._work = asyncio.Event()
-        self.room = asyncio.Event()
+        self._limits, self._batch_s_max = rules.limits, rules.batch_s_max
+        self._settle_if_obsolete, self._clock = settle_if_obsolete, clock
+        self._work_available = asyncio.Event()
+        self._not_full = asyncio.Event()
         self.dispatched_count = 0
 
     def wake(self) -> None:
-        """Items, credit or acknowledgements arrived."""
-        self._work.set()
+        """Dispatch soon: items, credit or acknowledgements arrived."""
+        self._work_available.set()
 
-    async def run(self, on_left: Callable[[], None]) -> None:
-        """Dispatch until cancelled; `on_left` is called when items are left without credit."""
+    async def wait_until_not_full(self) -> None:
+        """Return once the queues accept more records."""
+        while self._queues.is_full:
+            self._not_full.clear()
+            await self._not_full.wait()
+
+    async def run(self, on_waiting: Callable[[], None]) -> None:
+        """Dispatch until cancelled; `on_waiting` is called when items wait for credit."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
         while True:
-            await self._work.wait()
-            self._work.clear()
+            await self._work_available.wait()
+            self._work_available.clear()
             if timer is not None:
                 timer.cancel()
-            again_in_s = self.dispatch()
-            timer = None if again_in_s is None else loop.call_later(again_in_s, self._work.set)
+            next_in_s = self.dispatch()
+            timer = (
+                None if next_in_s is None else loop.call_later(next_in_s, self._work_available.set)
+            )
             if not self._queues.is_full:
-                self.room.set()
+                self._not_full.set()
             if self._queues.item_count:
-                on_left()
+                on_waiting()
 
     def dispatch(self) -> float | None:
         """Send every batch that may close now; return the seconds until the next one may."""
         now = self._now()
-        soonest_s: float | None = None
+        next_s: float | None = None
         pools = self._queues.pools
         for name, pool in [*pools.items()]:
             while pool.item_count and not self._sender.is_full:
                 replica = self._ledger.best(name, now_s=now.monotonic_s)
                 if replica is None:
                     break
-                closes_s = self._dispatch_one(pool, replica, now)
-                if closes_s is not None:
-                    soonest_s = closes_s if soonest_s is None else min(soonest_s, closes_s)
+                due_s = self._dispatch_one(pool, replica, now)
+                if due_s is not None:
+                    next_s = due_s if next_s is None else min(next_s, due_s)
                     break
-                if self._clock.monotonic_s() - now.monotonic_s >= TURN_S_MAX:
+                if self._clock.monotonic_s() - now.monotonic_s >= DISPATCH_SLICE_S_MAX:
                     pools[name] = pools.pop(name)
                     return 0.0
-        return None if soonest_s is None else max(TIMER_S_MIN, soonest_s - now.monotonic_s)
+        return None if next_s is None else max(TIMER_S_MIN, next_s - now.monotonic_s)
 
-    def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Now) -> float | None:
+    def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Instant) -> float | None:
         """Send one batch to `replica`, or return the monotonic time at which one may close."""
-        closes_s: float | None = None
+        due_s: float | None = None
         cap = self._item_cap(replica)
-        limits = self._rules.limits
-        for lane in pool.fair_lanes():
-            waiting = Waiting(
-                item_count=min(lane.item_count, replica.free),
-                token_count=lane.token_count if lane.item_count <= replica.free else 0,
-                since_s=max(lane.since_s, replica.free_since_s),
-                deadline_s=lane.deadline_s,
+        limits = replace(self._limits, item_count_max=cap)
+        for queue in pool.by_fairness():
+            candidate = BatchCandidate(
+                item_count=min(queue.item_count, replica.free),
+                token_count=queue.token_count if queue.item_count <= replica.free else 0,
+                since_s=max(queue.since_s, replica.free_since_s),
+                deadline_s=queue.deadline_s,
             )
-            lane_limits = BatchLimits(
-                item_count_max=cap,
-                token_count_max=limits.token_count_max,
-                wait_s_max=limits.wait_s_max,
-                slack_s_min=limits.slack_s_min,
-            )
-            reason = close_reason(waiting, limits=lane_limits, idle=replica.idle, now=now)
+            reason = close_reason(candidate, limits=limits, idle=replica.idle, now=now)
             if reason is not None:
-                self._send(lane, replica, min(cap, replica.free), reason, now)
+                self._send(queue, replica, min(cap, replica.free), reason, now)
                 return None
-            at_s = close_at_s(waiting, limits=lane_limits, now=now)
-            closes_s = at_s if closes_s is None else min(closes_s, at_s)
-        return closes_s
+            at_s = closes_at_s(candidate, limits=limits, now=now)
+            due_s = at_s if due_s is None else min(due_s, at_s)
+        return due_s
 
     def _item_cap(self, replica: ReplicaCredit) -> int:
         return item_count_cap(
-            self._rules.limits.item_count_max,
+            self._limits.item_count_max,
             items_per_s=replica.capacity.items_per_s,
             concurrency=replica.capacity.concurrency,
-            batch_s_max=self._rules.batch_s_max,
+            batch_s_max=self._batch_s_max,
         )
 
     def _send(
-        self, lane: Lane, replica: ReplicaCredit, item_count_max: int, reason: CloseReason, now: Now
+        self,
+        queue: BatchKeyQueue,
+        replica: ReplicaCredit,
+        item_count_max: int,
+        reason: BatchCloseReason,
+        now: Instant,
     ) -> None:
-        taken = self._queues.take(
-            lane,
+        popped = self._queues.pop_batch(
+            queue,
             item_count_max=item_count_max,
-            token_count_max=self._rules.limits.token_count_max,
+            token_count_max=self._limits.token_count_max,
         )
-        lane.since_s = now.monotonic_s
-        live = [held for held in taken if not self._let_go(held)]
-        if not live:
+        queue.since_s = now.monotonic_s
+        chunks = [chunk for chunk in popped if not self._settle_if_obsolete(chunk)]
+        if not chunks:
             return
-        count = sum(len(held.items) for held in live)
+        count = sum(len(chunk.items) for chunk in chunks)
         self._ledger.spend(replica.capacity.replica_id, count, now_s=now.monotonic_s)
-        self._sender.send_batch(replica, lane.key, live, now_s=now.monotonic_s)
+        self._sender.send_batch(replica, queue.key, chunks, now_s=now.monotonic_s)
         self.dispatched_count += count
-        for held in live:
-            metrics.WAIT_SECONDS.observe(now.monotonic_s - held.ticket.arrived_s)
+        for chunk in chunks:
+            metrics.WAIT_SECONDS.observe(now.monotonic_s - chunk.ticket.arrived_s)
         metrics.BATCH_ITEMS.observe(count)
         metrics.BATCH_CLOSE.labels(reason.value).inc()
 
-    def _now(self) -> Now:
-        return Now(self._clock.monotonic_s(), self._clock.wall_s())
+    def _now(self) -> Instant:
+        return Instant(self._clock.monotonic_s(), self._clock.wall_s())

@@ -1,1 +1,1 @@
-"""Pure scheduling rules: closing, fairness, credits. The clock is an argument."""
+"""Pure scheduling rules: batch closing, fairness, credits, requeueing. The clock is an argument."""

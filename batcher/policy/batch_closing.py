@@ -1,7 +1,7 @@
 """When a batch closes and how large it may be: pure rules over numbers.
 
-Batch on busy, not on a timer: an engine with a free slot for everything gets what there is at once;
-a busy one waits for a full batch, but never longer than the wait cap.
+Batching depends on load, not on a timer: a replica that could double its load gets the available
+items at once; a busy one waits for a full batch, but never longer than the maximum wait.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class CloseReason(StrEnum):
+class BatchCloseReason(StrEnum):
     """Why a batch closed; the value is the metric's label."""
 
     ITEM_COUNT = "item_count"
     TOKEN_COUNT = "token_count"
-    IDLE = "idle"  # the engine could run its whole concurrency more
+    IDLE = "idle"  # the replica has credit for its whole concurrency
     DEADLINE = "deadline"
     WAIT = "wait"
 
@@ -24,23 +24,23 @@ class BatchLimits:
     """Inclusive bounds on one batch."""
 
     item_count_max: int
-    token_count_max: int  # prompt plus requested output; an item above it makes a batch alone
-    wait_s_max: float  # from the moment both an item and credit were there
-    slack_s_min: float  # time to the earliest deadline below which nothing waits
+    token_count_max: int  # prompt plus requested output; a larger item forms a batch alone
+    wait_s_max: float  # from the moment when both an item and credit are available
+    slack_s_min: float  # time to the earliest deadline below which a batch does not wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """What one lane holds that could become a batch now."""
+class BatchCandidate:
+    """The items of one batch key that could form a batch now."""
 
     item_count: int
     token_count: int
-    since_s: float  # monotonic: when both items and credit were there, or the last batch left
-    deadline_s: float  # the earliest, or an earlier bound of it; seconds since the epoch
+    since_s: float  # monotonic: when items and credit were available, or the last batch left
+    deadline_s: float  # the earliest deadline or a lower bound of it; seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class Instant:
     """One instant on the two clocks that a decision reads."""
 
     monotonic_s: float
@@ -48,39 +48,39 @@ class Now:
 
 
 def close_reason(
-    waiting: Waiting, *, limits: BatchLimits, idle: bool, now: Now
-) -> CloseReason | None:
-    """Return why the batch closes now, or None to wait until `close_at_s`.
+    candidate: BatchCandidate, *, limits: BatchLimits, idle: bool, now: Instant
+) -> BatchCloseReason | None:
+    """Return why the batch closes now, or None to wait until `closes_at_s`.
 
-    `idle` means that the replica could run its whole concurrency more.
+    `idle`: the replica has credit for its whole concurrency.
     """
-    if waiting.item_count == 0:
+    if candidate.item_count == 0:
         return None
-    if waiting.item_count >= limits.item_count_max:
-        return CloseReason.ITEM_COUNT
-    if waiting.token_count >= limits.token_count_max:
-        return CloseReason.TOKEN_COUNT
+    if candidate.item_count >= limits.item_count_max:
+        return BatchCloseReason.ITEM_COUNT
+    if candidate.token_count >= limits.token_count_max:
+        return BatchCloseReason.TOKEN_COUNT
     if idle:
-        return CloseReason.IDLE
-    if waiting.deadline_s - now.wall_s <= limits.slack_s_min:
-        return CloseReason.DEADLINE
-    if now.monotonic_s >= waiting.since_s + limits.wait_s_max:
-        return CloseReason.WAIT
+        return BatchCloseReason.IDLE
+    if candidate.deadline_s - now.wall_s <= limits.slack_s_min:
+        return BatchCloseReason.DEADLINE
+    if now.monotonic_s >= candidate.since_s + limits.wait_s_max:
+        return BatchCloseReason.WAIT
     return None
 
 
-def close_at_s(waiting: Waiting, *, limits: BatchLimits, now: Now) -> float:
-    """Return the monotonic time at which the batch closes if nothing else happens."""
-    slack_s = waiting.deadline_s - limits.slack_s_min - now.wall_s
-    return min(waiting.since_s + limits.wait_s_max, now.monotonic_s + slack_s)
+def closes_at_s(candidate: BatchCandidate, *, limits: BatchLimits, now: Instant) -> float:
+    """Return the monotonic time at which the batch closes if nothing else arrives."""
+    slack_s = candidate.deadline_s - limits.slack_s_min - now.wall_s
+    return min(candidate.since_s + limits.wait_s_max, now.monotonic_s + slack_s)
 
 
 def item_count_cap(
     item_count_max: int, *, items_per_s: float, concurrency: int, batch_s_max: float
 ) -> int:
-    """Return the items of a batch that the replica finishes within about `batch_s_max`, at least 1.
+    """Return the items that the replica finishes within about `batch_s_max`, at least 1.
 
-    While its rate is unknown (0), one round of its concurrency: a small batch measures it soon.
+    While its rate is unknown (0), return its concurrency: a small batch measures the rate soon.
     """
     fitting = int(items_per_s * batch_s_max) if items_per_s > 0 else concurrency
     return max(1, min(item_count_max, fitting))

@@ -1,50 +1,50 @@
-"""How much may be sent and where: grants of replicas, as flow-control windows (RFC 9113, 5.2).
+"""Credit-based flow control: how many items may be sent to which replica (RFC 9113, 5.2).
 
 A replica grants this batcher a cumulative number of items per epoch. A grant is void on a new
-epoch, when the replica says that it is away, and after a silence; what was sent still counts.
+epoch, when the replica reports itself unavailable, and after a silence; items sent still count.
 """
 
 from dataclasses import dataclass, replace
 
 from topics.records.records import Capacity
 
-LATE_S = 1.5
-"""After so long a word of a replica is late: it says something every second, or more often."""
+STALE_S = 1.5
+"""Age from which a replica's last record is late: it publishes every second or more often."""
 
-ROOM_SHARE = 4
-"""Credit for one in so many of the items that a replica runs at once is room."""
+SUFFICIENT_CREDIT_DIVISOR = 4
+"""Credit is sufficient from a quarter of the replica's concurrency."""
 
-FORGET_S = 24 * 3600.0
-"""Silence after which a replica is forgotten with its count; its topic holds no longer past."""
+FORGET_AFTER_S = 24 * 3600.0
+"""Silence after which a replica and its count are forgotten; its topic retains no longer past."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaCredit:
-    """What is known of one replica epoch."""
+    """The credit of one replica epoch."""
 
     capacity: Capacity
     granted: int  # cumulative items for this batcher
-    sent: int  # of them, items that left
-    heard_s: float
+    sent: int  # items of the grant that were sent
+    read_s: float  # monotonic: when its last record was read
     free_since_s: float  # when its credit last grew from nothing
 
     @property
     def free(self) -> int:
-        """Items that the grant still allows, silence aside; a shrunken grant is no debt."""
+        """Items that the grant still allows, ignoring silence; a reduced grant is no debt."""
         return max(0, self.granted - self.sent) if self.capacity.available else 0
 
     @property
     def idle(self) -> bool:
-        """Whether the replica could run its whole concurrency more."""
+        """Whether the replica has credit for its whole concurrency."""
         return self.free >= max(1, self.capacity.concurrency)
 
-    def is_calm(self, now_s: float) -> bool:
-        """Whether nothing tells that its process may end, or has, and there is room to speak of.
+    def is_preferred(self, now_s: float) -> bool:
+        """Whether the replica runs no suspect items, is not late, and has sufficient credit.
 
-        For a rest of credit no batch may close: whoever has more must not wait behind it.
+        Little credit must not attract a batch: items would wait although another replica has more.
         """
-        is_safe = not self.capacity.in_danger and now_s - self.heard_s <= LATE_S
-        return is_safe and self.free * ROOM_SHARE >= self.capacity.concurrency
+        is_safe = not self.capacity.in_danger and now_s - self.read_s <= STALE_S
+        return is_safe and self.free * SUFFICIENT_CREDIT_DIVISOR >= self.capacity.concurrency
 
 
 class CreditLedger:
@@ -56,34 +56,34 @@ class CreditLedger:
         self._job_class = job_class
         self._silence_s_max = silence_s_max
         self._replicas: dict[str, ReplicaCredit] = {}
-        self._speaking: dict[str, set[str]] = {}  # by pool: the few that may have credit
+        self._candidates: dict[str, set[str]] = {}  # by pool: replicas that may have credit
 
     @property
     def pools(self) -> frozenset[str]:
-        """Every pool of which a replica was heard."""
+        """Every pool with a known replica."""
         return frozenset(known.capacity.pool for known in self._replicas.values())
 
-    def heard(self, capacity: Capacity, *, now_s: float) -> None:
-        """A replica said what it can take; older epochs and the other class are ignored."""
+    def record_capacity(self, capacity: Capacity, *, now_s: float) -> None:
+        """Apply a replica's record; older epochs and the other job class are ignored."""
         known = self._replicas.get(capacity.replica_id)
         if capacity.job_class != self._job_class:
             return
         if known is not None and capacity.epoch < known.capacity.epoch:
             return
-        same = known is not None and capacity.epoch == known.capacity.epoch
-        heard = ReplicaCredit(
+        same_epoch = known is not None and capacity.epoch == known.capacity.epoch
+        updated = ReplicaCredit(
             capacity=capacity,
             granted=capacity.granted.get(self._batcher_id, 0),
-            sent=known.sent if known is not None and same else 0,
-            heard_s=now_s,
+            sent=known.sent if known is not None and same_epoch else 0,
+            read_s=now_s,
             free_since_s=now_s,
         )
-        if known is not None and same and self._free(known, now_s):
-            heard = replace(heard, free_since_s=known.free_since_s)
+        if known is not None and same_epoch and self._free(known, now_s):
+            updated = replace(updated, free_since_s=known.free_since_s)
         if known is not None:
-            self._speaking[known.capacity.pool].discard(capacity.replica_id)
-        self._speaking.setdefault(capacity.pool, set()).add(capacity.replica_id)
-        self._replicas[capacity.replica_id] = heard
+            self._candidates[known.capacity.pool].discard(capacity.replica_id)
+        self._candidates.setdefault(capacity.pool, set()).add(capacity.replica_id)
+        self._replicas[capacity.replica_id] = updated
 
     def available(self, replica_id: str, *, now_s: float) -> int:
         """Return the items that may be sent to the replica now."""
@@ -91,39 +91,41 @@ class CreditLedger:
         return 0 if known is None else self._free(known, now_s)
 
     def best(self, pool: str, *, now_s: float) -> ReplicaCredit | None:
-        """Return the replica of `pool` that is best served next, or None when none has credit.
+        """Return the replica of `pool` that gets the next batch, or None if none has credit.
 
-        One that may end its process soon, or has ended it, comes last: what it gets would wait for
-        another owner. An idle one gets what there is at once; of several the one with most.
+        Preferred replicas come first, then idle ones, then those with most credit. The items of a
+        replica that ends its process would have to wait for another owner.
         """
         free = [
             self._replicas[replica]
-            for replica in self._speaking.get(pool, ())
+            for replica in self._candidates.get(pool, ())
             if self._free(self._replicas[replica], now_s)
         ]
-        return max(free, key=lambda one: (one.is_calm(now_s), one.idle, one.free), default=None)
+        return max(
+            free, key=lambda one: (one.is_preferred(now_s), one.idle, one.free), default=None
+        )
 
     def spend(self, replica_id: str, item_count: int, *, now_s: float) -> None:
-        """Items leave for the replica; never more than `available`."""
+        """Deduct items that are sent to the replica; never more than `available`."""
         known = self._replicas[replica_id]
         assert 0 < item_count <= self._free(known, now_s)
         self._replicas[replica_id] = replace(known, sent=known.sent + item_count)
 
-    def forget_silent(self, *, now_s: float) -> None:
-        """Drop replicas of which nothing was heard for a day; no batch looks at any that is silent.
+    def forget_silent_replicas(self, *, now_s: float) -> None:
+        """Exclude silent replicas from `best`, and forget those that were silent for a day.
 
-        Each start of a replica is a new one, and `best` asks for every batch.
+        Each restart of a replica is a new replica, and `best` runs for every batch.
         """
-        for replicas in self._speaking.values():
+        for replicas in self._candidates.values():
             replicas -= {r for r in replicas if self._is_silent(self._replicas[r], now_s)}
         for replica_id, known in list(self._replicas.items()):
-            if now_s - known.heard_s > FORGET_S:
+            if now_s - known.read_s > FORGET_AFTER_S:
                 del self._replicas[replica_id]
-                self._speaking[known.capacity.pool].discard(replica_id)
+                self._candidates[known.capacity.pool].discard(replica_id)
 
-    def speaking(self, pool: str) -> frozenset[str]:
-        """Return the replicas of `pool` that `best` looks at."""
-        return frozenset(self._speaking.get(pool, ()))
+    def candidates(self, pool: str) -> frozenset[str]:
+        """Return the replicas of `pool` that `best` considers."""
+        return frozenset(self._candidates.get(pool, ()))
 
     def _free(self, known: ReplicaCredit, now_s: float) -> int:
         if self._is_silent(known, now_s) or not known.capacity.partitions:
@@ -131,4 +133,4 @@ class CreditLedger:
         return known.free
 
     def _is_silent(self, known: ReplicaCredit, now_s: float) -> bool:
-        return now_s - known.heard_s > self._silence_s_max
+        return now_s - known.read_s > self._silence_s_max

@@ -1,4 +1,4 @@
-"""Who is served next: virtual token counters, at two levels (tenant, then job).
+"""Fair scheduling by virtual token counters, at two levels (tenant, then job).
 
 Source: Sheng et al., "Fairness in Serving Large Language Models" (VTC, OSDI 2024).
 """
@@ -6,23 +6,23 @@ Source: Sheng et al., "Fairness in Serving Large Language Models" (VTC, OSDI 202
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-from batcher.policy.ordering import Ordering
+from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 
 K = TypeVar("K", bound=Hashable)
 
 
 class VirtualCounters(Generic[K]):
-    """Tokens served to each client over its weight; the lowest active one is next.
+    """Tokens served to each client divided by its weight; the lowest active client is next.
 
-    A client that comes back starts no lower than the level of those that were served meanwhile,
-    so an idle time earns no credit. What left above the level is remembered, so that leaving and
-    coming back pays no debt either.
+    A client that returns starts no lower than the level of the clients served meanwhile, so idle
+    time earns no credit. A counter above the level is kept when its client leaves, so leaving and
+    returning cancels no debt either.
     """
 
     def __init__(self) -> None:
-        """Know nobody."""
-        self._active: Ordering[K, float] = Ordering()
-        self._left: Ordering[K, float] = Ordering()
+        """Start without clients."""
+        self._active: IndexedPriorityQueue[K, float] = IndexedPriorityQueue()
+        self._inactive: IndexedPriorityQueue[K, float] = IndexedPriorityQueue()
         self._level = 0.0
 
     def __len__(self) -> int:
@@ -33,41 +33,42 @@ class VirtualCounters(Generic[K]):
 
     def counter(self, client: K) -> float:
         """Return the counter of an active client."""
-        return self._active.place(client)
+        return self._active.priority(client)
 
     def activate(self, client: K) -> None:
-        """The client has work; one that is active stays as it is."""
+        """Add a client with work; an active one is unchanged."""
         if client in self._active:
             return
-        left_at = self._left.place(client) if client in self._left else 0.0
-        self._left.remove(client)
-        self._active.put(client, max(left_at, self._level))
+        counter = self._inactive.priority(client) if client in self._inactive else 0.0
+        self._inactive.remove(client)
+        self._active.set_priority(client, max(counter, self._level))
 
     def deactivate(self, client: K) -> None:
-        """The client has no work left."""
+        """Remove a client without work."""
         if client not in self._active:
             return
-        left_at = self._active.place(client)
+        counter = self._active.priority(client)
         self._active.remove(client)
-        # The last one to leave sets the level: whoever comes next is its equal.
-        self._level = max(self._level, self._lowest(self._active) if self._active else left_at)
-        self._left.put(client, left_at)
-        while self._left and self._lowest(self._left) <= self._level:
-            self._left.remove(self._left.first())
+        # The last client to leave sets the level: the next one starts equal to it.
+        self._level = max(self._level, self._lowest(self._active) if self._active else counter)
+        self._inactive.set_priority(client, counter)
+        while self._inactive and self._lowest(self._inactive) <= self._level:
+            self._inactive.remove(self._inactive.first())
 
     def charge(self, client: K, token_count: int, weight: float = 1.0) -> None:
-        """The active client was served `token_count` tokens; each service costs at least one."""
-        self._active.put(client, self._active.place(client) + max(1, token_count) / weight)
+        """Charge an active client for `token_count` tokens; each service costs at least one."""
+        counter = self._active.priority(client) + max(1, token_count) / weight
+        self._active.set_priority(client, counter)
         self._level = max(self._level, self._lowest(self._active))
 
-    def lowest(self, clients: Iterable[K]) -> K:
-        """Return the one of these active clients that was served least; ties in their order."""
-        return min(clients, key=self._active.place)
+    def least_served_of(self, clients: Iterable[K]) -> K:
+        """Return the least served of these active clients; the first one of equals."""
+        return min(clients, key=self._active.priority)
 
-    def next(self) -> K:
-        """Return the active client that was served least."""
+    def least_served(self) -> K:
+        """Return the least served active client."""
         return self._active.first()
 
     @staticmethod
-    def _lowest(clients: Ordering[K, float]) -> float:
-        return clients.place(clients.first())
+    def _lowest(clients: IndexedPriorityQueue[K, float]) -> float:
+        return clients.priority(clients.first())

@@ -1,1 +1,1 @@
-"""Buffered chunks by pool, batch key, tenant and job."""
+"""Buffered chunks: queues by pool, batch key, tenant and job, and their maintenance."""

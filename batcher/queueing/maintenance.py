@@ -1,67 +1,76 @@
-"""What is looked at once a second: jobs that are over, records held too long, forgotten pools."""
+"""Periodic maintenance of the queues: drop obsolete items, requeue old records, forget pools."""
 
 from dataclasses import dataclass
 
 from batcher import metrics
 from batcher.faust_app.ordered_acks import OrderedAcks
-from batcher.outbound.batch_sender import Sender
+from batcher.outbound.batch_sender import BatchSender
 from batcher.policy.credits import CreditLedger
-from batcher.policy.requeue_policy import PIN_GAIN, SOUGHT_S, hand_back, others
-from batcher.queueing.over import LettingGo
+from batcher.policy.requeue_policy import PIN_GAIN, POOL_SEARCH_S, has_other_pool, should_requeue
+from batcher.queueing.drop_policy import ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 
-HAND_BACKS_MAX = 50
-"""Chunks handed back in one sweep: a bound on what a sweep sends."""
+REQUEUES_MAX = 50
+"""Chunks requeued in one run: a bound on what one run sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweeper:
-    """Looks at everything that is held; runs on the event loop."""
+class QueueMaintenance:
+    """Visits every buffered chunk; runs on the event loop."""
 
     queues: Queues
     ledger: CreditLedger
     acks: OrderedAcks
-    sender: Sender
-    letting_go: LettingGo
+    sender: BatchSender
+    obsolete_items: ObsoleteItems
     clock: Clock
     job_class: str
     hold_limit_s: float
 
-    def drop_over(self) -> None:
-        """Remove the items of jobs that are over."""
-        for held in self.queues.held():
-            if self.letting_go.let_go(held):
-                self.queues.remove(held)
+    def run_once(self) -> None:
+        """Drop obsolete items, update ranks, requeue old records, forget replicas and pools."""
+        self.drop_obsolete()
+        self.queues.update_ranks()
+        self.requeue_old()
+        self.ledger.forget_silent_replicas(now_s=self.clock.monotonic_s())
+        self.forget_pools()
 
-    def hand_back_old(self) -> None:
-        """Put old records that pin or crowd others back to the tail, see `policy.holding`."""
+    def drop_obsolete(self) -> None:
+        """Remove obsolete chunks."""
+        for chunk in self.queues.snapshot():
+            if self.obsolete_items.settle_if_obsolete(chunk):
+                self.queues.remove(chunk)
+
+    def requeue_old(self) -> None:
+        """Requeue old records that pin an offset or crowd others out, see `requeue_policy`."""
         now_s = self.clock.monotonic_s()
         limit_s = self.hold_limit_s
-        old = [h for h in self.queues.held() if now_s - h.ticket.arrived_s >= limit_s]
+        old = [c for c in self.queues.snapshot() if now_s - c.ticket.arrived_s >= limit_s]
         if not old:
             return
         pinning = self.acks.pinning(PIN_GAIN[self.job_class])
-        was_full = self.queues.is_full  # the first that goes makes room
-        served = {pool for pool in self.ledger.pools if self.ledger.best(pool, now_s=now_s)}
-        sought = {pool for pool in served if now_s - self.queues.came_s(pool) < SOUGHT_S}
+        was_full = self.queues.is_full  # before the first requeued chunk makes space
+        with_credit = {pool for pool in self.ledger.pools if self.ledger.best(pool, now_s=now_s)}
+        recent = {p for p in with_credit if now_s - self.queues.last_added_s(p) < POOL_SEARCH_S}
         count = 0
-        for held in old:
-            if count == HAND_BACKS_MAX or self.sender.is_full:
+        for chunk in old:
+            if count == REQUEUES_MAX or self.sender.is_full:
                 return
-            wanted = sought if count else served  # the first one is for finding what came anew
-            if hand_back(
-                age_s=now_s - held.ticket.arrived_s,
+            # The first chunk also makes space for pools without recent arrivals.
+            pools = recent if count else with_credit
+            if should_requeue(
+                age_s=now_s - chunk.ticket.arrived_s,
                 limit_s=limit_s,
-                pins=held.ticket in pinning,
-                crowds=was_full and others(wanted, held.job.pool),
+                pins=chunk.ticket in pinning,
+                crowds=was_full and has_other_pool(pools, chunk.job.pool),
             ):
                 count += 1
-                self.queues.remove(held)
-                self.sender.hand_back(held)
-                metrics.HAND_BACK.inc(len(held.items))
+                self.queues.remove(chunk)
+                self.sender.requeue(chunk)
+                metrics.REQUEUED_ITEMS.inc(len(chunk.items))
 
     def forget_pools(self) -> None:
-        """Forget pools that nothing waits for and no replica is of."""
-        for pool in self.queues.forget(self.ledger.pools):
-            metrics.HELD_ITEMS.remove(pool)
+        """Forget pools without waiting items and without replicas."""
+        for pool in self.queues.forget_empty_pools(self.ledger.pools):
+            metrics.BUFFERED_ITEMS.remove(pool)

@@ -1,10 +1,10 @@
-"""The levels between a pool and its chunks: lane, tenant, job.
+"""The queue levels of a pool: batch key, tenant, job.
 
-    pool ─► lane (model, version, endpoint) ─► tenant ─► job ─► chunks, lowest item index first
+    pool ─► batch key (model, version, endpoint) ─► tenant ─► job ─► chunks, lowest item index first
 
-Tenants share by what they were served. Of a tenant's jobs the lowest rank goes first, and equals
-share too: see `core.urgency`.
-The online calls of a tenant wait as one job would, the nearest deadline first.
+Tenants share by tokens served. Of a tenant's jobs the lowest rank goes first, and equal ranks share
+by tokens too, see `core.urgency`. The online calls of a tenant queue as one job, nearest deadline
+first.
 """
 
 from collections.abc import Callable
@@ -12,79 +12,80 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from batcher.policy.fairness import VirtualCounters
-from batcher.policy.ordering import Ordering
-from batcher.queueing.buffered_chunk import Held, LaneKey
+from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
+from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from topics.records.records import JobRef
 
 _CALLS = UUID(int=0)
 
 
 def job_key(job: JobRef) -> UUID:
-    """Return the job that a chunk waits under: all online calls of a tenant are one.
+    """Return the job that a chunk queues under: all online calls of a tenant share one.
 
-    Fairness among a thousand jobs of one item each would cost a look at all of them a call.
+    Fairness among a thousand jobs of one item each would visit all of them for each call.
     """
     return job.job_id if job.call is None else _CALLS
 
 
 class JobQueue:
-    """The chunks of one job in one lane."""
+    """The chunks of one job under one batch key."""
 
     __slots__ = ("_chunks", "job", "rank")
 
     def __init__(self, job: JobRef) -> None:
-        """`job` is of its newest chunk."""
+        """Start empty; `job` is that of the newest chunk."""
         self.job = job
         self.rank = 0  # among the jobs of its tenant; the lowest goes first
-        self._chunks: Ordering[Held, float] = Ordering()
+        self._chunks: IndexedPriorityQueue[BufferedChunk, float] = IndexedPriorityQueue()
 
     def __len__(self) -> int:
         return len(self._chunks)
 
-    def add(self, held: Held) -> None:
-        """Hold a chunk."""
-        self.job = job = held.job
-        self._chunks.put(held, held.items[0].index if job.call is None else job.deadline_s)
+    def add(self, chunk: BufferedChunk) -> None:
+        """Add a chunk."""
+        self.job = job = chunk.job
+        priority = chunk.items[0].index if job.call is None else job.deadline_s
+        self._chunks.set_priority(chunk, priority)
 
-    def remove(self, held: Held) -> None:
-        """A chunk leaves."""
-        self._chunks.remove(held)
+    def remove(self, chunk: BufferedChunk) -> None:
+        """Remove a chunk."""
+        self._chunks.remove(chunk)
 
-    def first(self) -> Held:
-        """Return the chunk of the lowest item index or nearest deadline; it stays where it is."""
+    def first(self) -> BufferedChunk:
+        """Return, without removing it, the chunk of the lowest item index or nearest deadline."""
         return self._chunks.first()
 
 
 class TenantQueue:
-    """The jobs of one tenant in one lane."""
+    """The jobs of one tenant under one batch key."""
 
     __slots__ = ("_counters", "_jobs", "_order")
 
     def __init__(self) -> None:
         self._counters: VirtualCounters[UUID] = VirtualCounters()
         self._jobs: dict[UUID, JobQueue] = {}
-        self._order: Ordering[UUID, tuple[int, float]] = Ordering()
+        self._order: IndexedPriorityQueue[UUID, tuple[int, float]] = IndexedPriorityQueue()
 
     def __len__(self) -> int:
         """Jobs with chunks."""
         return len(self._jobs)
 
-    def add(self, held: Held, rank: int) -> None:
-        """Hold a chunk; `rank` is its job's among those of the tenant, the lowest goes first."""
-        job_id = job_key(held.job)
+    def add(self, chunk: BufferedChunk, rank: int) -> None:
+        """Add a chunk; `rank` is its job's among those of the tenant, the lowest goes first."""
+        job_id = job_key(chunk.job)
         queue = self._jobs.get(job_id)
         if queue is None:
-            queue = self._jobs[job_id] = JobQueue(held.job)
+            queue = self._jobs[job_id] = JobQueue(chunk.job)
             self._counters.activate(job_id)
-        queue.add(held)
+        queue.add(chunk)
         queue.rank = rank
-        self._put(job_id, queue)
+        self._update_order(job_id, queue)
 
-    def remove(self, held: Held) -> None:
-        """A chunk leaves."""
-        job_id = job_key(held.job)
+    def remove(self, chunk: BufferedChunk) -> None:
+        """Remove a chunk."""
+        job_id = job_key(chunk.job)
         queue = self._jobs[job_id]
-        queue.remove(held)
+        queue.remove(chunk)
         if not queue:
             del self._jobs[job_id]
             self._counters.deactivate(job_id)
@@ -92,57 +93,57 @@ class TenantQueue:
 
     @property
     def deadline_s(self) -> float:
-        """The earliest deadline of what waits next of each job."""
+        """The earliest deadline among the next chunks of all jobs."""
         return min(queue.first().job.deadline_s for queue in self._jobs.values())
 
     def charge(self, job: JobRef, token_count: int) -> None:
-        """A job was served."""
+        """Charge a job for served tokens."""
         job_id = job_key(job)
         self._counters.charge(job_id, token_count)
-        self._put(job_id, self._jobs[job_id])
+        self._update_order(job_id, self._jobs[job_id])
 
-    def rank_again(self, rank: Callable[[JobRef], int]) -> None:
-        """Ask for the rank of every job."""
+    def update_ranks(self, rank: Callable[[JobRef], int]) -> None:
+        """Compute the rank of every job again."""
         for job_id, queue in self._jobs.items():
             queue.rank = rank(queue.job)
-            self._put(job_id, queue)
+            self._update_order(job_id, queue)
 
-    def first(self) -> Held:
-        """Return the next chunk of the job of the lowest rank, of several the least served one."""
+    def first(self) -> BufferedChunk:
+        """Return the next chunk of the job of the lowest rank, of equals the least served."""
         return self._jobs[self._order.first()].first()
 
-    def _put(self, job_id: UUID, queue: JobQueue) -> None:
-        self._order.put(job_id, (queue.rank, self._counters.counter(job_id)))
+    def _update_order(self, job_id: UUID, queue: JobQueue) -> None:
+        self._order.set_priority(job_id, (queue.rank, self._counters.counter(job_id)))
 
 
-class Lane:
+class BatchKeyQueue:
     """Items that may share a batch."""
 
-    def __init__(self, key: LaneKey) -> None:
+    def __init__(self, key: BatchKey) -> None:
         self.key = key
         self.tenants: dict[UUID, TenantQueue] = {}
         self.item_count = 0
         self.token_count = 0
         self.since_s = 0.0
-        self.deadline_s = float("inf")  # the earliest, or that of what left since `rank_again`
+        self.deadline_s = float("inf")  # a lower bound of the earliest, exact after `update_ranks`
 
 
 @dataclass(slots=True)
 class PoolQueue:
-    """The lanes of a pool and the tokens that each tenant was served by it."""
+    """The batch keys of a pool and the tokens that it served to each tenant."""
 
-    lanes: dict[LaneKey, Lane]
+    batch_keys: dict[BatchKey, BatchKeyQueue]
     counters: VirtualCounters[UUID]
     item_count: int = 0
-    came_s: float = float("-inf")  # monotonic: when something was last added
+    last_added_s: float = float("-inf")  # monotonic
 
-    def next_tenant(self, lane: Lane) -> UUID:
-        """Return the tenant of `lane` that the pool served least."""
-        return self.counters.lowest(lane.tenants)
+    def next_tenant(self, queue: BatchKeyQueue) -> UUID:
+        """Return the tenant of `queue` that the pool served least."""
+        return self.counters.least_served_of(queue.tenants)
 
-    def fair_lanes(self) -> list[Lane]:
-        """Return the lanes with items, that of the least served tenant first."""
-        full = [lane for lane in self.lanes.values() if lane.item_count]
-        if len(full) > 1:
-            full.sort(key=lambda lane: self.counters.counter(self.next_tenant(lane)))
-        return full
+    def by_fairness(self) -> list[BatchKeyQueue]:
+        """Return the non-empty queues, that of the least served tenant first."""
+        queues = [queue for queue in self.batch_keys.values() if queue.item_count]
+        if len(queues) > 1:
+            queues.sort(key=lambda queue: self.counters.counter(self.next_tenant(queue)))
+        return queues

@@ -1,6 +1,6 @@
-"""What is held: items by pool, lane, tenant and job, each chunk with its acknowledgement ticket.
+"""All buffered chunks: by pool, batch key, tenant and job, each with its acknowledgement ticket.
 
-Bounded by items and bytes; the owner stops taking records while `is_full`.
+Bounded by items and bytes; the caller stops accepting records while `is_full`.
 """
 
 from collections.abc import Callable, Container, Iterator
@@ -8,17 +8,17 @@ from uuid import UUID
 
 from batcher.policy.batch_closing import fitting_prefix
 from batcher.policy.fairness import VirtualCounters
-from batcher.queueing.buffered_chunk import Held, lane_of
-from batcher.queueing.queue_levels import Lane, PoolQueue, TenantQueue
+from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
+from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue, TenantQueue
 from core.limits import RECORD_BYTES_MAX
 from topics.records.records import JobRef
 
 BATCH_BYTES_MAX = RECORD_BYTES_MAX - 100_000
-"""Bytes of one batch by the same measure as `Held.byte_count`; a chunk is always smaller."""
+"""Bytes of one batch, measured as `BufferedChunk.byte_count`; a chunk is always smaller."""
 
 
 class Queues:
-    """Everything that this batcher holds and has not dispatched."""
+    """Every chunk of this batcher that is not dispatched."""
 
     def __init__(
         self,
@@ -28,169 +28,176 @@ class Queues:
         weight: Callable[[UUID], float] = lambda _: 1.0,
         rank: Callable[[JobRef], int] = lambda _: 0,
     ) -> None:
-        """`weight` is a tenant's share relative to others; `rank` a job's place in its tenant."""
+        """`weight` is a tenant's share relative to others; `rank` orders the jobs of a tenant."""
         self._items_max, self._bytes_max = items_max, bytes_max
         self._weight, self._rank = weight, rank
         self.pools: dict[str, PoolQueue] = {}
         self.item_count = 0
         self.byte_count = 0
-        self.unchecked_count = 0
-        self._unchecked_bytes = 0
-        self._held: set[Held] = set()
+        self.reserved_count = 0
+        self._reserved_bytes = 0
+        self._chunks: set[BufferedChunk] = set()
 
     @property
     def is_full(self) -> bool:
-        """Whether no more records should be taken; one chunk may exceed the bound."""
+        """Whether no more records should be accepted; one chunk may exceed the bound."""
         return (
-            self.item_count + self.unchecked_count >= self._items_max
-            or self.byte_count + self._unchecked_bytes >= self._bytes_max
+            self.item_count + self.reserved_count >= self._items_max
+            or self.byte_count + self._reserved_bytes >= self._bytes_max
         )
 
-    def expect(self, held: Held) -> None:
-        """A chunk takes room from now on, and is added or forgotten once it is checked."""
-        self.unchecked_count += len(held.items)
-        self._unchecked_bytes += held.byte_count
+    def reserve(self, chunk: BufferedChunk) -> None:
+        """Count a chunk that is added or dropped later, after its check."""
+        self.reserved_count += len(chunk.items)
+        self._reserved_bytes += chunk.byte_count
 
-    def checked(self, held: Held) -> None:
-        """A chunk that was expected takes no room any more."""
-        self.unchecked_count -= len(held.items)
-        self._unchecked_bytes -= held.byte_count
+    def release(self, chunk: BufferedChunk) -> None:
+        """Undo `reserve`."""
+        self.reserved_count -= len(chunk.items)
+        self._reserved_bytes -= chunk.byte_count
 
     def waiting(self) -> dict[str, int]:
-        """Return the items that wait, by pool."""
+        """Return the waiting items by pool."""
         return {name: pool.item_count for name, pool in self.pools.items()}
 
-    def came_s(self, pool: str) -> float:
-        """Return the monotonic time at which something of `pool` was last added."""
+    def last_added_s(self, pool: str) -> float:
+        """Return the monotonic time at which a chunk of `pool` was last added."""
         known = self.pools.get(pool)
-        return float("-inf") if known is None else known.came_s
+        return float("-inf") if known is None else known.last_added_s
 
-    def add(self, held: Held, *, now_s: float) -> None:
-        """Hold a chunk."""
-        job = held.job
-        key = lane_of(job)
+    def add(self, chunk: BufferedChunk, *, now_s: float) -> None:
+        """Add a chunk."""
+        job = chunk.job
+        key = batch_key_of(job)
         pool = self.pools.get(key.pool) or self._new_pool(key.pool)
-        pool.came_s = now_s
-        lane = pool.lanes.get(key)
-        if lane is None:
-            lane = pool.lanes[key] = Lane(key)
-        if lane.item_count == 0:
-            lane.since_s, lane.deadline_s = now_s, job.deadline_s
-        lane.deadline_s = min(lane.deadline_s, job.deadline_s)
-        tenant = lane.tenants.get(job.tenant_id)
+        pool.last_added_s = now_s
+        queue = pool.batch_keys.get(key)
+        if queue is None:
+            queue = pool.batch_keys[key] = BatchKeyQueue(key)
+        if queue.item_count == 0:
+            queue.since_s, queue.deadline_s = now_s, job.deadline_s
+        queue.deadline_s = min(queue.deadline_s, job.deadline_s)
+        tenant = queue.tenants.get(job.tenant_id)
         if tenant is None:
-            tenant = lane.tenants[job.tenant_id] = TenantQueue()
-        tenant.add(held, self._rank(job))
+            tenant = queue.tenants[job.tenant_id] = TenantQueue()
+        tenant.add(chunk, self._rank(job))
         pool.counters.activate(job.tenant_id)
-        self._count(pool, lane, held, +1)
-        self._held.add(held)
+        self._count(pool, queue, chunk, +1)
+        self._chunks.add(chunk)
 
-    def take(self, lane: Lane, *, item_count_max: int, token_count_max: int) -> list[Held]:
-        """Remove a batch from a lane that is not empty, the least served tenant and job first.
+    def pop_batch(
+        self, queue: BatchKeyQueue, *, item_count_max: int, token_count_max: int
+    ) -> list[BufferedChunk]:
+        """Remove a batch from a queue that is not empty, the least served tenant and job first.
 
-        At least one item. Chunks stay whole where they can: only the first may be cut.
+        The batch has at least one item. Only its first chunk may be split.
         """
-        taken = [self._take_first(lane, item_count_max, token_count_max)]
-        items_left = item_count_max - len(taken[0].items)
-        tokens_left = token_count_max - taken[0].token_count
-        bytes_left = BATCH_BYTES_MAX - taken[0].byte_count
-        while lane.item_count:
-            held = self._next(lane)
-            items_left -= len(held.items)
-            tokens_left -= held.token_count
-            bytes_left -= held.byte_count
+        batch = [self._pop_first(queue, item_count_max, token_count_max)]
+        items_left = item_count_max - len(batch[0].items)
+        tokens_left = token_count_max - batch[0].token_count
+        bytes_left = BATCH_BYTES_MAX - batch[0].byte_count
+        while queue.item_count:
+            chunk = self._next(queue)
+            items_left -= len(chunk.items)
+            tokens_left -= chunk.token_count
+            bytes_left -= chunk.byte_count
             if min(items_left, tokens_left, bytes_left) < 0:
                 break
-            self._charge(lane, held)
-            self.remove(held)
-            taken.append(held)
-        return taken
+            self._charge(queue, chunk)
+            self.remove(chunk)
+            batch.append(chunk)
+        return batch
 
-    def remove(self, held: Held) -> None:
-        """A chunk leaves whole: dispatched, handed back, closed or revoked."""
-        if held.gone:
+    def remove(self, chunk: BufferedChunk) -> None:
+        """Remove a chunk that is dispatched, requeued, dropped or revoked; idempotent."""
+        if chunk.is_removed:
             return
-        held.gone = True
-        self._held.discard(held)
-        job, key = held.job, lane_of(held.job)
+        chunk.is_removed = True
+        self._chunks.discard(chunk)
+        job, key = chunk.job, batch_key_of(chunk.job)
         pool = self.pools[key.pool]
-        lane = pool.lanes[key]
-        self._count(pool, lane, held, -1)
-        tenant = lane.tenants[job.tenant_id]
-        tenant.remove(held)
+        queue = pool.batch_keys[key]
+        self._count(pool, queue, chunk, -1)
+        tenant = queue.tenants[job.tenant_id]
+        tenant.remove(chunk)
         if tenant:
             return
-        del lane.tenants[job.tenant_id]
-        if not any(job.tenant_id in other.tenants for other in pool.lanes.values()):
+        del queue.tenants[job.tenant_id]
+        if not any(job.tenant_id in other.tenants for other in pool.batch_keys.values()):
             pool.counters.deactivate(job.tenant_id)
-        if not lane.tenants:
-            del pool.lanes[key]
+        if not queue.tenants:
+            del pool.batch_keys[key]
 
-    def rank_again(self) -> None:
-        """Ask anew for the rank of every job: deadlines come near, owners change their minds.
+    def update_ranks(self) -> None:
+        """Compute every job's rank and every queue's earliest deadline again.
 
-        And for the earliest deadline of every lane: the job that had it may have left.
+        Ranks change as deadlines approach and priorities are set; the job with the earliest
+        deadline may have left.
         """
         for pool in self.pools.values():
-            for lane in pool.lanes.values():
-                for tenant in lane.tenants.values():
-                    tenant.rank_again(self._rank)
-                lane.deadline_s = min(tenant.deadline_s for tenant in lane.tenants.values())
+            for queue in pool.batch_keys.values():
+                for tenant in queue.tenants.values():
+                    tenant.update_ranks(self._rank)
+                queue.deadline_s = min(tenant.deadline_s for tenant in queue.tenants.values())
 
-    def forget(self, known: Container[str]) -> list[str]:
-        """Drop the empty pools that are not in `known`, and return their names."""
-        gone = [
+    def forget_empty_pools(self, known: Container[str]) -> list[str]:
+        """Forget the empty pools that are not in `known`, and return their names."""
+        forgotten = [
             name for name, pool in self.pools.items() if not pool.item_count and name not in known
         ]
-        for name in gone:
+        for name in forgotten:
             del self.pools[name]
-        return gone
+        return forgotten
 
-    def held(self) -> Iterator[Held]:
-        """Return every chunk, in no order; a snapshot, so that chunks may be removed."""
-        return iter(list(self._held))
+    def snapshot(self) -> Iterator[BufferedChunk]:
+        """Return every chunk in no order, from a copy: chunks may be removed meanwhile."""
+        return iter(list(self._chunks))
 
-    def _take_first(self, lane: Lane, item_count_max: int, token_count_max: int) -> Held:
-        """Take the next chunk, or what of it fits."""
-        held = self._next(lane)
-        fitting = len(held.items)
-        if fitting > item_count_max or held.token_count > token_count_max:
+    def _pop_first(
+        self, queue: BatchKeyQueue, item_count_max: int, token_count_max: int
+    ) -> BufferedChunk:
+        """Remove the next chunk, or the front of it that fits."""
+        chunk = self._next(queue)
+        fitting = len(chunk.items)
+        if fitting > item_count_max or chunk.token_count > token_count_max:
             fitting = fitting_prefix(
-                [item.token_count for item in held.items],
+                [item.token_count for item in chunk.items],
                 item_count_max=item_count_max,
                 token_count_max=token_count_max,
             )
-        whole = fitting == len(held.items)
-        front = held if whole else self._split(lane, held, fitting)
-        self._charge(lane, front)
-        if whole:
-            self.remove(held)
+        fits = fitting == len(chunk.items)
+        front = chunk if fits else self._split(queue, chunk, fitting)
+        self._charge(queue, front)
+        if fits:
+            self.remove(chunk)
         return front
 
-    def _next(self, lane: Lane) -> Held:
-        return lane.tenants[self.pools[lane.key.pool].next_tenant(lane)].first()
+    def _next(self, queue: BatchKeyQueue) -> BufferedChunk:
+        return queue.tenants[self.pools[queue.key.pool].next_tenant(queue)].first()
 
-    def _split(self, lane: Lane, held: Held, count: int) -> Held:
-        """Cut the front off a chunk at the head of its job: it stays the head."""
-        pool = self.pools[lane.key.pool]
-        self._count(pool, lane, held, -1)
-        front = held.split(count)
-        self._count(pool, lane, held, +1)
+    def _split(self, queue: BatchKeyQueue, chunk: BufferedChunk, count: int) -> BufferedChunk:
+        """Split the front off a chunk, which stays first of its job."""
+        pool = self.pools[queue.key.pool]
+        self._count(pool, queue, chunk, -1)
+        front = chunk.split(count)
+        self._count(pool, queue, chunk, +1)
         return front
 
-    def _charge(self, lane: Lane, front: Held) -> None:
+    def _charge(self, queue: BatchKeyQueue, front: BufferedChunk) -> None:
         job = front.job
-        pool = self.pools[lane.key.pool]
+        pool = self.pools[queue.key.pool]
         pool.counters.charge(job.tenant_id, front.token_count, self._weight(job.tenant_id))
-        lane.tenants[job.tenant_id].charge(job, front.token_count)
+        queue.tenants[job.tenant_id].charge(job, front.token_count)
 
-    def _count(self, pool: PoolQueue, lane: Lane, held: Held, sign: int) -> None:
-        items = sign * len(held.items)
-        lane.item_count += items
-        lane.token_count += sign * held.token_count
+    def _count(
+        self, pool: PoolQueue, queue: BatchKeyQueue, chunk: BufferedChunk, sign: int
+    ) -> None:
+        items = sign * len(chunk.items)
+        queue.item_count += items
+        queue.token_count += sign * chunk.token_count
         pool.item_count += items
         self.item_count += items
-        self.byte_count += sign * held.byte_count
+        self.byte_count += sign * chunk.byte_count
 
     def _new_pool(self, name: str) -> PoolQueue:
         pool = self.pools[name] = PoolQueue({}, VirtualCounters())

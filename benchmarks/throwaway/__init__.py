@@ -1,1 +1,1 @@
-"""The peer of the bulk control plane: the same parts wired together without the guarantees."""
+"""The peer of the bulk control plane: the same components without the guarantees."""

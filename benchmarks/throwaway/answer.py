@@ -1,20 +1,20 @@
-"""Batches to results, a template for an engine: `… .answer SERVERS RUN ITEMS`."""
+"""Turns batches into results from a template: `… .answer SERVERS RUN ITEMS`."""
 
 import sys
 
 import msgspec
 
-from benchmarks.inputs import chat_answer
-from benchmarks.line_children import die_with_parent, say, wait_for_line
-from benchmarks.throwaway.wire import BATCHES, RESULTS, Output, Result, decode_items, subscribed
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
+from benchmarks.data.input_files import chat_answer
+from benchmarks.throwaway.wire import BATCHES, RESULTS, Result, TopicWriter, decode_items, subscribe
 
 _RECORDS = 20
 
 
 def main(servers: str, run: str, items: str) -> None:
     """Answer until every item has passed."""
-    output, count = Output(servers, RESULTS + run), 0
-    consumer = subscribed(servers, f"answer{run}", BATCHES + run)
+    output, count = TopicWriter(servers, RESULTS + run), 0
+    consumer = subscribe(servers, f"answer{run}", BATCHES + run)
     while count < int(items):
         for record in consumer.consume(_RECORDS, 1.0):
             batch = decode_items(record.value())
@@ -26,7 +26,7 @@ def main(servers: str, run: str, items: str) -> None:
                 ]
             )
     output.flush()
-    say("done")
+    report_line("done")
     wait_for_line()
 
 

@@ -1,11 +1,11 @@
-"""File to chunk records: `python -m benchmarks.throwaway.feed SERVERS RUN FILE`."""
+"""Turns a file into chunk records: `python -m benchmarks.throwaway.feed SERVERS RUN FILE`."""
 
 import sys
 
 import msgspec
 
-from benchmarks.line_children import die_with_parent, say, wait_for_line
-from benchmarks.throwaway.wire import CHUNK_ITEMS, REQUESTS, Item, Output
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
+from benchmarks.throwaway.wire import CHUNK_ITEMS, REQUESTS, Item, TopicWriter
 
 
 class _Line(msgspec.Struct):
@@ -16,10 +16,10 @@ class _Line(msgspec.Struct):
 
 
 def main(servers: str, run: str, path: str) -> None:
-    """Send every line once told to; remember ids, which is all the checking there is."""
-    output, seen, items = Output(servers, REQUESTS + run), set(), []
+    """Send every line after the start signal; collecting the ids is the only check."""
+    output, seen, items = TopicWriter(servers, REQUESTS + run), set(), []
     decode = msgspec.json.Decoder(_Line).decode
-    say("ready")
+    report_line("ready")
     wait_for_line()
     with open(path, "rb") as file:  # noqa: PTH123
         for index, text in enumerate(file):
@@ -32,7 +32,7 @@ def main(servers: str, run: str, path: str) -> None:
     if items:
         output.send(items)
     output.flush()
-    say("done", str(len(seen)))
+    report_line("done", str(len(seen)))
     wait_for_line()
 
 

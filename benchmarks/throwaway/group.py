@@ -1,4 +1,4 @@
-"""Chunks through Faust to batches: `python -m benchmarks.throwaway.group SERVERS RUN ITEMS`."""
+"""Turns chunks into batches with Faust: `… .group SERVERS RUN ITEMS`."""
 
 import asyncio
 import os
@@ -9,12 +9,12 @@ from typing import Any
 import faust
 import uvloop
 
-from benchmarks.line_children import die_with_parent, say, wait_for_line
-from benchmarks.throwaway.wire import BATCHES, REQUESTS, Output, decode_items
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
+from benchmarks.throwaway.wire import BATCHES, REQUESTS, TopicWriter, decode_items
 
 
 async def batch(servers: str, run: str, items: int, folder: str) -> None:
-    """Send every chunk on as a batch; Faust as it comes, with uvloop."""
+    """Forward every chunk as a batch; plain Faust on uvloop."""
     app = faust.App(
         f"group{run}",
         broker=f"kafka://{servers}",
@@ -29,7 +29,7 @@ async def batch(servers: str, run: str, items: int, folder: str) -> None:
         web_enabled=False,
         datadir=folder,
     )
-    output, done, count = Output(servers, BATCHES + run), asyncio.Event(), 0
+    output, done, count = TopicWriter(servers, BATCHES + run), asyncio.Event(), 0
 
     async def read(stream: Any) -> None:
         nonlocal count
@@ -43,16 +43,16 @@ async def batch(servers: str, run: str, items: int, folder: str) -> None:
 
     app.agent(app.topic(REQUESTS + run, value_type=bytes, value_serializer="raw"))(read)
     await app.start()
-    say("ready")
+    report_line("ready")
     await done.wait()
     await asyncio.to_thread(output.flush)
-    say("done")
+    report_line("done")
     await asyncio.to_thread(wait_for_line)
-    os._exit(0)  # its shutdown is not what is measured
+    os._exit(0)  # the shutdown is not measured
 
 
 def main(servers: str, run: str, items: str) -> None:
-    """Batch until every item has passed."""
+    """Forward until every item has passed."""
     with tempfile.TemporaryDirectory() as folder:
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         asyncio.run(batch(servers, run, int(items), folder))

@@ -1,4 +1,4 @@
-"""One measured run of the throwaway: fresh topics, fresh processes, an empty table."""
+"""One measured run of the throwaway pipeline: new topics and processes, an empty table."""
 
 import time
 from contextlib import ExitStack
@@ -8,14 +8,14 @@ from pathlib import Path
 import psycopg
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.cpu import cpu_by_role, spent
-from benchmarks.inputs import InputFile
-from benchmarks.line_children import LineChild
+from benchmarks.children.line_child import LineChild
+from benchmarks.data.input_files import InputFile
 from benchmarks.runs import Run
-from benchmarks.services import Service, driver_url
+from benchmarks.stacks.services import Service, driver_url
+from benchmarks.stacks.verification import verify_output
+from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.throwaway.store import TABLE
 from benchmarks.throwaway.wire import PARTITIONS, RECORD_BYTES_MAX, TOPICS
-from benchmarks.verification import verify_output
 
 READY_S_MAX = 60.0
 DONE_S_MAX = 600.0
@@ -32,10 +32,10 @@ class Throwaway:
     _runs: int = 0
 
     def run(self) -> Run:
-        """Run the file through and verify its output. Raises VoidRunError.
+        """Process the file and verify the output. Raises VoidRunError.
 
-        Its processes have their partitions before the clock starts and live until it stops, so
-        neither their start nor their end is counted.
+        The processes have their partitions before the clock starts and live until it stops, so
+        neither their start nor their end is measured.
         """
         self._runs += 1
         run, output = f"-{self._runs}", self.folder / "throwaway.jsonl"
@@ -45,18 +45,18 @@ class Throwaway:
         with psycopg.connect(url) as connection:
             connection.execute(TABLE)
             connection.execute("TRUNCATE results")
-        with ExitStack() as stopping:
-            roles = self._start(run, url, output, stopping)
+        with ExitStack() as cleanup:
+            roles = self._start(run, url, output, cleanup)
             for child in roles.values():
                 child.expect("ready", READY_S_MAX)
             pids = {name: child.pid for name, child in roles.items()}
             pids |= self.kafka.roles | self.postgres.roles
             before = cpu_by_role(pids)
             began_s = time.perf_counter()
-            roles["feed"].tell("go")
+            roles["feed"].send_line("go")
             roles["store"].expect("done", DONE_S_MAX)
             seconds = time.perf_counter() - began_s
-            used = spent(before, cpu_by_role(pids))
+            used = cpu_used(before, cpu_by_role(pids))
         for future in admin.delete_topics([topic + run for topic in TOPICS]).values():
             future.result(READY_S_MAX)
         verify_output(output, self.file.items)
@@ -69,7 +69,7 @@ class Throwaway:
             future.result(READY_S_MAX)
 
     def _start(
-        self, run: str, database_url: str, output: Path, stopping: ExitStack
+        self, run: str, database_url: str, output: Path, cleanup: ExitStack
     ) -> dict[str, LineChild]:
         items = str(self.file.items)
         arguments = {
@@ -86,6 +86,6 @@ class Throwaway:
                 [self.kafka.address, run, *own],
                 self.folder / "logs",
             )
-            stopping.callback(child.stop)
+            cleanup.callback(child.close)
             started[role] = child
         return started

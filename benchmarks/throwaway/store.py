@@ -1,11 +1,11 @@
-"""Results to rows, then rows to a file: `… .store SERVERS RUN ITEMS DATABASE_URL OUTPUT`."""
+"""Writes results to rows, then rows to a file: `… .store SERVERS RUN ITEMS DATABASE_URL OUTPUT`."""
 
 import sys
 
 import psycopg
 
-from benchmarks.line_children import die_with_parent, say, wait_for_line
-from benchmarks.throwaway.wire import RESULTS, decode_results, encode, subscribed
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
+from benchmarks.throwaway.wire import RESULTS, decode_results, encode, subscribe
 
 _RECORDS = 20
 _ROWS = 5000
@@ -29,9 +29,9 @@ _LINE = (
 
 
 def main(servers: str, run: str, items: str, database_url: str, path: str) -> None:
-    """Store until every item has its row, then write the file."""
+    """Store until every item has a row, then write the file."""
     connection, count = psycopg.connect(database_url), 0
-    consumer = subscribed(servers, f"store{run}", RESULTS + run)
+    consumer = subscribe(servers, f"store{run}", RESULTS + run)
     while count < int(items):
         records = consumer.consume(_RECORDS, 0.2)
         rows = [row for record in records for row in decode_results(record.value())]
@@ -48,7 +48,7 @@ def main(servers: str, run: str, items: str, database_url: str, path: str) -> No
             connection.commit()
             count += len(rows)
     write_file(connection, run, path)
-    say("done")
+    report_line("done")
     wait_for_line()
 
 

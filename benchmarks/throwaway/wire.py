@@ -1,11 +1,11 @@
-"""What the throwaway's processes agree on: records, topics, clients. No header, no schema."""
+"""Records, topics and clients of the throwaway pipeline, without headers or schema."""
 
 from typing import Any
 
 import msgspec
 from confluent_kafka import Consumer, Producer
 
-from benchmarks.line_children import say
+from benchmarks.children.line_child import report_line
 
 REQUESTS, BATCHES, RESULTS = "requests", "batches", "results"
 TOPICS = (REQUESTS, BATCHES, RESULTS)
@@ -15,7 +15,7 @@ RECORD_BYTES_MAX = 2_000_000
 
 
 class Item(msgspec.Struct, array_like=True):
-    """A line on its way to the engine."""
+    """A line for the engine."""
 
     index: int
     custom_id: str
@@ -23,7 +23,7 @@ class Item(msgspec.Struct, array_like=True):
 
 
 class Result(msgspec.Struct, array_like=True):
-    """An answer on its way to the table."""
+    """An answer for the table."""
 
     index: int
     custom_id: str
@@ -38,11 +38,11 @@ decode_items = msgspec.json.Decoder(list[Item]).decode
 decode_results = msgspec.json.Decoder(list[Result]).decode
 
 
-class Output:
-    """A producer that fills the partitions of one topic in turn."""
+class TopicWriter:
+    """A producer that fills the partitions of one topic round-robin."""
 
     def __init__(self, servers: str, topic: str) -> None:
-        """Connect lazily."""
+        """Create the producer, which connects lazily."""
         self._topic, self._count = topic, 0
         self._producer = Producer(
             {
@@ -57,7 +57,7 @@ class Output:
         )
 
     def send(self, records: Any) -> None:
-        """Queue one record, waiting while the queue is full."""
+        """Queue one record; wait while the queue is full."""
         value, partition = encode(records), self._count % PARTITIONS
         self._count += 1
         while True:
@@ -69,12 +69,12 @@ class Output:
                 self._producer.poll(0.01)
 
     def flush(self) -> None:
-        """Wait until everything is acknowledged."""
+        """Wait until all records are acknowledged."""
         self._producer.flush(60)
 
 
-def subscribed(servers: str, group: str, topic: str) -> Consumer:
-    """Return a consumer of one topic, once it has its partitions; then say `@ready`."""
+def subscribe(servers: str, group: str, topic: str) -> Consumer:
+    """Return a consumer of one topic once it has partitions; then report `@ready`."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -87,6 +87,6 @@ def subscribed(servers: str, group: str, topic: str) -> Consumer:
     )
     consumer.subscribe([topic])
     while not consumer.assignment():
-        consumer.poll(0.05)  # nothing has been sent yet, so this brings partitions only
-    say("ready")
+        consumer.poll(0.05)  # no record has been sent yet, so this only awaits the assignment
+    report_line("ready")
     return consumer

@@ -1,1 +1,1 @@
-"""Trials of promises: each module drives a real installation and hands its evidence to judges."""
+"""Drills: each module injects faults into an installation and yields measures of promises."""

@@ -1,145 +1,147 @@
-"""P10: the loss of one of three brokers, and of all."""
+"""P10: loss of one of three brokers, and of all brokers."""
 
 import contextlib
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
-from chaos import evidence
-from chaos.clients import ENDPOINT, Client, input_lines
-from chaos.drills.acknowledged import judge_jobs
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.recovery import SETTLED_S, Sampler, note_samples
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
-from chaos.hosts import wait_until
-from chaos.judges import outages
-from chaos.judges.ends import CANCEL_ASKED
-from chaos.judges.recovery import RATE_MIN, rate_before, seconds_to_goal
-from chaos.measures import Measure
-from chaos.nemeses import services
-from chaos.nemeses.cure import struck
-from chaos.probing import Prober
+from chaos.checkers import outages
+from chaos.checkers.end_states import MAY_BE_CANCELLED
+from chaos.checkers.recovery import RATE_MIN, rate_before, seconds_to_recovery
+from chaos.clients.client import Client, input_lines, job_body
+from chaos.clients.prober import Prober
+from chaos.drills.context import MODEL, DrillContext
+from chaos.drills.recovery import SETTLED_S, RateSampler, record_samples
+from chaos.errors import DrillError
+from chaos.faults import services
+from chaos.faults.healing import require_target
+from chaos.installations.hosts import wait_until
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.acknowledged import check_jobs
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 ITEMS: Final = 40_000
-SHARE: Final = 0.9
-OVER_S: Final = 2.0
+RECOVERED_SHARE: Final = 0.9
+WINDOW_S: Final = 2.0
 ONE_S_MAX: Final = 30.0
 ALL_S_MAX: Final = 60.0
 PROGRESS_S_MAX: Final = 180.0
 LEAD_S: Final = 5.0
-LOOK_S: Final = 1.0
+SAMPLE_S: Final = 1.0
 END_S_MAX: Final = 300.0
 CREATE: Final = "create batch"
 
+_measure = partial(Measure, "P10")
 
-def run(setting: Setting) -> Iterator[Measure]:
+
+def run(context: DrillContext) -> Iterator[Measure]:
     """Kill each broker in turn under load, and then all of them."""
-    running = setting.running
-    client = setting.client("brokers")
+    installation = context.installation
+    client = context.client("brokers")
     until_s = time.monotonic() + END_S_MAX
-    tiny = client.upload(f"tiny-{setting.seed}", input_lines(1, MODEL), until_s)
-    file_id = client.upload(f"brokers-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
-    ask = {"input_file_id": tiny, "endpoint": ENDPOINT, "completion_window": "24h"}
-    host = running.hosts["a"]
+    tiny = client.upload(f"tiny-{context.seed}", input_lines(1, MODEL), until_s)
+    file_id = client.upload(f"brokers-{context.seed}", input_lines(ITEMS, MODEL), until_s)
+    host = installation.hosts["a"]
     prober = Prober(
-        setting.recorder,
+        context.recorder,
         host.url,
         host.key,
-        {CREATE: {"method": "POST", "url": "/v1/batches", "json": ask}},
+        {CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(tiny)}},
     )
-    names = [f"kafka-{node + 1}" for node in range(running.shape.broker_count)]
-    random.Random(setting.seed).shuffle(names)
+    names = [f"kafka-{node + 1}" for node in range(installation.spec.broker_count)]
+    random.Random(context.seed).shuffle(names)
     try:
         for name in names:
-            job = client.create(f"lose-{setting.seed}-{name}", file_id, until_s)
-            yield from _lose(setting, client, job, [name], setting.size(15, 6))
-        job = client.create(f"lose-{setting.seed}-all", file_id, until_s)
-        yield from _lose(setting, client, job, names, setting.size(60, 15))
+            job = client.create(f"lose-{context.seed}-{name}", file_id, until_s)
+            yield from _kill_brokers(context, client, job, [name], context.size(15, 6))
+        job = client.create(f"lose-{context.seed}-all", file_id, until_s)
+        yield from _kill_brokers(context, client, job, names, context.size(60, 15))
     finally:
         prober.stop()
-    yield from _judge_acceptance(setting)
+    yield from _check_acceptance(context)
 
 
-def _lose(
-    setting: Setting, client: Client, job: dict[str, Any], names: list[str], away_s: float
+def _kill_brokers(
+    context: DrillContext, client: Client, job: dict[str, Any], names: list[str], down_s: float
 ) -> list[Measure]:
-    engine = setting.running.engine
-    began = evidence.settled(engine)
-    wait_until(lambda: evidence.settled(engine) > began + 500, PROGRESS_S_MAX, "progress")
-    sampler = Sampler(setting.running)
+    engine = context.engine
+    before_count = database.succeeded_count(engine)
+    wait_until(
+        lambda: database.succeeded_count(engine) > before_count + 500, PROGRESS_S_MAX, "progress"
+    )
+    sampler = RateSampler(context.installation)
     is_one = len(names) == 1
     limit_s = ONE_S_MAX if is_one else ALL_S_MAX
-    with contextlib.ExitStack() as held_down:
-        held_down.callback(sampler.stop)
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(sampler.stop)
         time.sleep(LEAD_S)
         lost_s = time.monotonic()
-        before = rate_before(sampler.samples, lost_s, over_s=LEAD_S - 1)
-        if before < RATE_MIN:
-            raise DrillError(f"{before:.1f} items/s before the loss: too few to tell")
+        rate = rate_before(sampler.samples, lost_s, over_s=LEAD_S - 1)
+        if rate < RATE_MIN:
+            raise DrillError(f"{rate:.1f} items/s before the loss: too few to measure a recovery")
         for name in names:
-            held_down.callback(struck(services.kill(setting.running, name), name))
+            cleanup.callback(require_target(services.kill(context.installation, name), name))
         if not is_one:
-            time.sleep(away_s)
-            _require_down(setting, names)
+            time.sleep(down_s)
+            _require_down(context, names)
             for name in names:
-                setting.running.let_up(name)
+                context.installation.allow_start(name)
         since_s = lost_s if is_one else time.monotonic()
-        took_s = _back(sampler, since_s, SHARE * before, limit_s)
+        took_s = _await_recovery(sampler, since_s, RECOVERED_SHARE * rate, limit_s)
         if is_one:
-            _require_down(setting, names)
-    note_samples(setting, " ".join(names), sampler.samples, lost_s)
+            _require_down(context, names)
+    record_samples(context, " ".join(names), sampler.samples, lost_s)
     client.cancel(job["id"], time.monotonic() + 60)
-    ended = evidence.all_ended(engine, client, [job["id"]], time.monotonic() + 120)
-    time.sleep(away_s if is_one else 0)  # until copies are in sync again
+    ended = database.await_jobs(engine, client, [job["id"]], time.monotonic() + 120)
+    time.sleep(down_s if is_one else 0)  # until replicas are in sync again
     what = "one broker lost" if is_one else "all brokers lost and back"
-    setting.note(f"{' '.join(names)}: {before:.0f} items/s before, back after {took_s:.1f} s")
+    context.note(f"{' '.join(names)}: {rate:.0f} items/s before, back after {took_s:.1f} s")
     return [
-        Measure(
-            promise="P10",
-            what=f"{what}: until 90 % of the rate",
+        _measure(
+            f"{what}: until 90 % of the rate",
+            round(took_s, 2),
             unit="s",
-            value=round(took_s, 2),
             limit=limit_s,
             size=ITEMS,
-            evidence=f"{before:.0f} items/s before",
+            evidence=f"{rate:.0f} items/s before",
         ),
-        *judge_books(engine, client, [Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)]),
+        *reconcile_jobs(engine, client, [EndedJob(ended[job["id"]], ITEMS, MAY_BE_CANCELLED)]),
     ]
 
 
-def _require_down(setting: Setting, names: list[str]) -> None:
-    """A rate that did not fall proves something of brokers that were gone. Raises DrillError."""
-    if up := [name for name in names if setting.running.service(name) is not None]:
-        raise DrillError(f"{' '.join(up)} came back before it was let up")
+def _require_down(context: DrillContext, names: list[str]) -> None:
+    """Raise DrillError when a killed broker is up: an unchanged rate would prove nothing."""
+    if up := [name for name in names if context.installation.service_pid(name) is not None]:
+        raise DrillError(f"{' '.join(up)} restarted while it had to stay down")
 
 
-def _back(sampler: Sampler, since_s: float, goal: float, limit_s: float) -> float:
-    """Return seconds until the rate has fallen and is back for a while; infinite if it is not."""
+def _await_recovery(sampler: RateSampler, since_s: float, goal: float, limit_s: float) -> float:
+    """Return seconds until the rate has fallen and recovered; infinite if it does not."""
     took_s: float | None = None
-    while time.monotonic() < since_s + limit_s + SETTLED_S + OVER_S:
-        time.sleep(LOOK_S)
+    while time.monotonic() < since_s + limit_s + SETTLED_S + WINDOW_S:
+        time.sleep(SAMPLE_S)
         seen = list(sampler.samples)
-        if seen[-1].at_s < since_s + SETTLED_S + OVER_S:
-            continue  # a dip comes late
-        took_s = seconds_to_goal(seen, since_s, goal, over_s=OVER_S, settled_s=SETTLED_S)
+        if seen[-1].at_s < since_s + SETTLED_S + WINDOW_S:
+            continue  # the dip may come late
+        took_s = seconds_to_recovery(seen, since_s, goal, over_s=WINDOW_S, settled_s=SETTLED_S)
         if took_s is not None:
             break
     return float("inf") if took_s is None else took_s
 
 
-def _judge_acceptance(setting: Setting) -> list[Measure]:
-    seen = outages.probes(setting.recorder.so_far(), CREATE)
+def _check_acceptance(context: DrillContext) -> list[Measure]:
+    seen = outages.probes(context.recorder.operations(), CREATE)
     refused = [probe for probe in seen if not 200 <= probe.status < 300]
     until_s = time.monotonic() + END_S_MAX
     return [
-        Measure(
-            promise="P10",
-            what="creations that were refused or not answered",
-            value=len(refused),
+        _measure(
+            "creations that were refused or not answered",
+            len(refused),
             size=len(seen),
-            evidence=outages.told(refused),
+            evidence=outages.describe_probes(refused),
         ),
-        *judge_jobs(setting, "P10", items=1, until_s=until_s),
+        *check_jobs(context, "P10", items=1, until_s=until_s),
     ]

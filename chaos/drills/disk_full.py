@@ -1,19 +1,20 @@
-"""P12: a full disk stops acknowledgements, corrupts nothing, and clears by itself."""
+"""P12: a full disk stops acknowledgements, corrupts nothing, and recovers by itself."""
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import evidence
-from chaos.clients import ENDPOINT, input_lines
-from chaos.drills.acknowledged import judge_files, judge_jobs
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import NotServedError
-from chaos.judges import outages
-from chaos.measures import Measure
-from chaos.nemeses import disk
-from chaos.probing import Prober
+from chaos.checkers import outages
+from chaos.clients.client import input_lines, job_body
+from chaos.clients.prober import Prober
+from chaos.drills.context import MODEL, DrillContext
+from chaos.errors import NotServedError
+from chaos.faults import disk
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.acknowledged import check_files, check_jobs
 
 SIZE_MB: Final = 256
 HEALTHY_S_MAX: Final = 60.0
@@ -26,10 +27,10 @@ FOLDERS: Final = {
     "object store": "host-a/objects",
 }
 REFUSING: Final = frozenset({"database", "object store"})
-"""What an acknowledgement needs; behind a full log what was acknowledged waits in the outbox."""
+"""Disks that an acknowledgement needs; with a full log, acknowledged work waits in the outbox."""
 
-STILL_S: Final = 5.0
-"""Age of a job, many times what one takes here, that says that nothing goes on."""
+STALLED_S: Final = 5.0
+"""A job older than this is stalled; here a job takes a fraction of it."""
 
 REFILL_S: Final = 1.0
 UPLOAD: Final = "upload a file"
@@ -37,93 +38,82 @@ CREATE: Final = "create batch"
 CONTENT: Final = b"{}\n" * 2000
 ITEMS: Final = 20
 
+_measure = partial(Measure, "P12")
 
-def run(setting: Setting) -> Iterator[Measure]:
-    """Fill each disk in turn, hold it full, give the space back."""
-    client = setting.client("disk")
+
+def run(context: DrillContext) -> Iterator[Measure]:
+    """Fill each disk in turn, keep it full, and free the space."""
+    client = context.client("disk")
     file_id = client.upload(
-        f"disk-{setting.seed}", input_lines(ITEMS, MODEL), time.monotonic() + 60
+        f"disk-{context.seed}", input_lines(ITEMS, MODEL), time.monotonic() + 60
     )
-    asks: dict[str, Mapping[str, Any]] = {
+    requests: dict[str, Mapping[str, Any]] = {
         UPLOAD: {
             "method": "POST",
             "url": "/v1/files",
             "files": {"file": ("in.jsonl", CONTENT)},
             "data": {"purpose": "batch"},
         },
-        CREATE: {
-            "method": "POST",
-            "url": "/v1/batches",
-            "json": {
-                "input_file_id": file_id,
-                "endpoint": ENDPOINT,
-                "completion_window": "24h",
-            },
-        },
+        CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(file_id)},
     }
     for name, folder in FOLDERS.items():
-        yield from _fill(setting, name, setting.running.shape.data / folder, asks)
-    for unhappy in evidence.stuck(setting.running.engine):
-        setting.note(f"not ended yet: {unhappy}")
+        yield from _fill(context, name, context.installation.spec.data / folder, requests)
+    for unfinished in database.unfinished_jobs(context.engine):
+        context.note(f"not ended yet: {unfinished}")
     until_s = time.monotonic() + END_S_MAX
-    yield judge_files(setting, "P12", CONTENT)
-    yield from judge_jobs(setting, "P12", items=ITEMS, until_s=until_s)
+    yield check_files(context, "P12", CONTENT)
+    yield from check_jobs(context, "P12", items=ITEMS, until_s=until_s)
 
 
 def _fill(
-    setting: Setting, name: str, folder: Path, asks: Mapping[str, Mapping[str, Any]]
+    context: DrillContext, name: str, folder: Path, requests: Mapping[str, Mapping[str, Any]]
 ) -> list[Measure]:
-    host = setting.running.hosts["a"]
-    prober = Prober(setting.recorder, host.url, host.key, asks)
+    host = context.installation.hosts["a"]
+    prober = Prober(context.recorder, host.url, host.key, requests)
     try:
         time.sleep(BEFORE_S)
         full_s = time.time()
-        _hold_full(folder, full_s + setting.size(60, 15))
+        _keep_full(folder, full_s + context.size(60, 15))
         freed_s = time.time()
-        still = evidence.unended(setting.running.engine, full_s, freed_s - STILL_S)
-        took_s = _healthy_after(setting, freed_s)
+        stalled = database.unfinished_count(context.engine, full_s, freed_s - STALLED_S)
+        took_s = _seconds_to_healthy(context, freed_s)
     finally:
         prober.stop()
-    history = setting.recorder.so_far()
-    seen = [p for path in asks for p in outages.probes(history, path) if p.asked_s >= full_s]
-    improper = outages.improper(seen, proper=(503, 507))
+    history = context.recorder.operations()
+    seen = [p for path in requests for p in outages.probes(history, path) if p.asked_s >= full_s]
+    improper_refusals = outages.improper_refusals(seen, proper=(503, 507))
     refused = sum(not 200 <= probe.status < 300 and probe.answered_s <= freed_s for probe in seen)
-    setting.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
+    context.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
     return [
-        Measure(
-            promise="P12",
-            what=f"{name} full: answers that are neither good nor 503 or 507",
-            value=len(improper),
+        _measure(
+            f"{name} full: answers that are neither good nor 503 or 507",
+            len(improper_refusals),
             size=len(seen),
-            evidence=outages.told(improper),
+            evidence=outages.describe_probes(improper_refusals),
         ),
-        Measure(
-            promise="P12",
-            what=f"{name} full: longest answer",
+        _measure(
+            f"{name} full: longest answer",
+            round(outages.longest_response_s(seen), 2),
             unit="s",
-            value=round(outages.longest_s(seen), 2),
             limit=ANSWER_S_MAX,
             size=len(seen),
         ),
-        Measure(
-            promise="P12",
-            what=f"{name} full: from space to a new job's end",
+        _measure(
+            f"{name} full: from space to a new job's end",
+            round(took_s, 2),
             unit="s",
-            value=round(took_s, 2),
             limit=HEALTHY_S_MAX,
         ),
-        Measure(
-            promise="P12",
-            what=f"{name} full: requests that were refused meanwhile",
-            value=refused,
+        _measure(
+            f"{name} full: requests that were refused meanwhile",
+            refused,
             limit=1,
             relation=">=" if name in REFUSING else "report",
             size=len(seen),
         ),
-        Measure(
-            promise="P12",
-            what=f"{name} full: jobs that stood still until there was space",
-            value=still,
+        _measure(
+            f"{name} full: jobs that stood still until there was space",
+            stalled,
             limit=1,
             relation="report" if name in REFUSING else ">=",
             size=len(seen),
@@ -131,8 +121,8 @@ def _fill(
     ]
 
 
-def _hold_full(folder: Path, until_s: float) -> None:
-    """Keep a disk full until a moment: whoever frees some of it meanwhile gains nothing."""
+def _keep_full(folder: Path, until_s: float) -> None:
+    """Keep a disk full until a moment, also when a process frees some of it meanwhile."""
     free = disk.fill(folder)
     try:
         while (left_s := until_s - time.time()) > 0:
@@ -142,18 +132,18 @@ def _hold_full(folder: Path, until_s: float) -> None:
         free()
 
 
-def _healthy_after(setting: Setting, freed_s: float) -> float:
-    """Return seconds from the moment of space until a job that was then created completed."""
-    client = setting.client("healthy")
+def _seconds_to_healthy(context: DrillContext, freed_s: float) -> float:
+    """Return seconds from the freed space until a new job has completed."""
+    client = context.client("healthy")
     until_s = time.monotonic() + 2 * HEALTHY_S_MAX
     key = f"healthy-{freed_s}"
     try:
         file_id = client.upload(f"file-{key}", input_lines(ITEMS, MODEL), until_s)
         job = client.create(key, file_id, until_s)
     except NotServedError as failure:
-        setting.note(str(failure))
+        context.note(str(failure))
         return float("inf")
-    ended = client.await_ends([job["id"]], until_s).get(job["id"])
+    ended = client.await_terminal([job["id"]], until_s).get(job["id"])
     if ended is None or ended["status"] != "completed":
         return float("inf")
     return time.time() - freed_s

@@ -1,49 +1,51 @@
-"""A12 with vLLM: seconds from a kill -9 of its replica until the work goes on. Reported only.
+"""A12 with vLLM: seconds from a kill of its replica until work continues. Reported only.
 
-Most of it is vLLM's own start; `recovery` judges what is ours.
+Most of it is the start of vLLM; `recovery` measures Millrace's share.
 """
 
 import time
 from typing import Final
 
-from chaos import evidence
-from chaos.clients import input_lines
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.recovery import LEAD_S, PROGRESS_S_MAX, watch_kill
-from chaos.drills.setting import Setting
-from chaos.hosts import wait_until
-from chaos.judges.ends import CANCEL_ASKED
-from chaos.measures import Measure
-from chaos.nemeses import processes
+from chaos.checkers.end_states import MAY_BE_CANCELLED
+from chaos.clients.client import input_lines
+from chaos.drills.context import DrillContext
+from chaos.drills.recovery import LEAD_S, PROGRESS_S_MAX, measure_kill
+from chaos.faults import processes
+from chaos.installations.hosts import wait_until
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 MODEL: Final = "tiny-llama"
 ITEMS: Final = 60_000
-"""More than are done while it is watched; the rest is cancelled."""
+"""More than complete while the recovery is measured; the rest is cancelled."""
 OVER_S: Final = 3.0
 WATCHED_S: Final = 180.0
 
 
-def run(setting: Setting) -> list[Measure]:
-    """Kill the only replica in the middle of a job, and sample how many items have ended."""
-    running = setting.running
-    client = setting.client("engine-recovery")
+def run(context: DrillContext) -> list[Measure]:
+    """Kill the only replica in the middle of a job, and sample the number of completed items."""
+    installation = context.installation
+    client = context.client("engine-recovery")
     until_s = time.monotonic() + 600
-    key = f"engine-recovery-{setting.seed}"
+    key = f"engine-recovery-{context.seed}"
     job = client.create(
         key, client.upload(f"file-{key}", input_lines(ITEMS, MODEL), until_s), until_s
     )
-    wait_until(lambda: evidence.settled(running.engine) > 500, PROGRESS_S_MAX, "progress")
-    (host,) = running.hosts
-    recovered = watch_kill(
-        setting,
+    wait_until(
+        lambda: database.succeeded_count(installation.engine) > 500, PROGRESS_S_MAX, "progress"
+    )
+    (host,) = installation.hosts
+    recovered = measure_kill(
+        context,
         "gpu-consumer with vLLM, its start included",
-        lambda: processes.kill(running, f"{host}/gpu-consumer"),
+        lambda: processes.kill(installation, f"{host}/gpu-consumer"),
         lead_s=2 * LEAD_S,
         over_s=OVER_S,
         watched_s=WATCHED_S,
     )
     client.cancel(job["id"], time.monotonic() + 60)
     until_s = time.monotonic() + 180
-    ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
-    done = Ended(ended[job["id"]], ITEMS, CANCEL_ASKED, is_own=None)
-    return [recovered, *judge_books(running.engine, client, [done])]
+    ended = database.await_jobs(installation.engine, client, [job["id"]], until_s)
+    ended_job = EndedJob(ended[job["id"]], ITEMS, MAY_BE_CANCELLED, is_own_answer=None)
+    return [recovered, *reconcile_jobs(installation.engine, client, [ended_job])]

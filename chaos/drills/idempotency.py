@@ -1,162 +1,151 @@
-"""P5: one key, one job: many threads, the API killed between commit and answer, replays, misuse."""
+"""P5: one key creates one job, under concurrency, kills before the response, and misuse."""
 
 import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 import httpx
 import sqlalchemy as sa
 
-from chaos.clients import ENDPOINT, PASSING, PAUSE_S, Client, input_lines
-from chaos.drills.another_tenant import another_tenant
-from chaos.drills.killed_commits import Killing, slow_commits
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
-from chaos.judges.acceptance import (
-    acknowledged,
-    answers_that_disagree,
+from chaos.checkers.acceptance import (
+    acknowledged_ids,
     broken_connections,
-    lost_answers,
-    replays_that_differ,
+    conflicting_ids,
+    inconsistent_replays,
+    lost_responses,
 )
-from chaos.measures import Measure
+from chaos.clients.client import PAUSE_S, RETRYABLE_STATUSES, Client, input_lines, job_body
+from chaos.drills.context import MODEL, DrillContext
+from chaos.drills.killed_commits import CommitKiller, slow_commits
+from chaos.errors import DrillError
+from chaos.reports.measures import Measure
 
-TOLD_S_MAX: Final = 240.0
+CREATE_S_MAX: Final = 240.0
 THREADS: Final = 50
-TOGETHER: Final = 8
+GROUP_SIZE: Final = 8
+
+_measure = partial(Measure, "P5")
 
 
-def run(setting: Setting) -> Iterator[Measure]:
-    """Create jobs under shared keys and judge what exists afterwards."""
-    keys = setting.size(200, 40)
-    until_s = time.monotonic() + TOLD_S_MAX
-    mark = f"p5-{setting.seed}"
-    client = setting.client("p5")
+def run(context: DrillContext) -> Iterator[Measure]:
+    """Create jobs under shared keys and check which jobs exist afterwards."""
+    keys = context.size(200, 40)
+    until_s = time.monotonic() + CREATE_S_MAX
+    mark = f"p5-{context.seed}"
+    client = context.client("p5")
     file_id = client.upload(f"file-{mark}", input_lines(1, MODEL), until_s)
     answered: list[str] = []
     with (
-        slow_commits(setting.running.engine),
-        Killing(setting, answered, THREADS * keys) as killing,
+        slow_commits(context.engine),
+        CommitKiller(context, answered, THREADS * keys) as killer,
         ThreadPoolExecutor(THREADS) as pool,
     ):
-        walks = [
-            pool.submit(_walk, setting, number, mark, keys, file_id, answered)
+        futures = [
+            pool.submit(_create_with_every_key, context, number, mark, keys, file_id, answered)
             for number in range(THREADS)
         ]
-        for walk in walks:
-            walk.result()
-    history = setting.recorder.so_far()
-    broken, lost = broken_connections(history), len(lost_answers(history))
-    setting.note(f"{killing.count} kills, {broken} connections broken, {lost} first answers lost")
-    replays = replays_that_differ(history)
-    made, ids = _count(setting, mark), acknowledged(history)
+        for future in futures:
+            future.result()
+    history = context.recorder.operations()
+    broken, lost = broken_connections(history), len(lost_responses(history))
+    context.note(f"{killer.count} kills, {broken} connections broken, {lost} first answers lost")
+    replays = inconsistent_replays(history)
+    made, ids = _count(context, mark), acknowledged_ids(history)
     found = [
-        _measure("jobs beyond or short of one a key", abs(made - keys), keys),
-        Measure(
-            promise="P5",
-            what="keys whose answers are not one answer and its replays",
-            value=len(replays),
+        _measure("jobs beyond or short of one a key", abs(made - keys), size=keys),
+        _measure(
+            "keys whose answers are not one answer and its replays",
+            len(replays),
             size=len(answered),
             evidence=str(list(replays.items())[:3]) if replays else "",
         ),
-        Measure(
-            promise="P5",
-            what="jobs whose own answer a kill took away",
-            value=lost,
-            relation="report",
-            size=broken,
-        ),
-        _measure("keys answered with different ids", len(answers_that_disagree(history)), len(ids)),
+        _measure("jobs whose own answer a kill took away", lost, relation="report", size=broken),
+        _measure("keys answered with different ids", len(conflicting_ids(history)), size=len(ids)),
     ]
-    is_tried = killing.count and broken and lost
-    if not is_tried and not any(measure.breaks_a_promise for measure in found):
+    is_tested = killer.count and broken and lost
+    if not is_tested and not any(measure.is_violation for measure in found):
         raise DrillError("no kill fell between a commit and its answer")
     yield from found
-    reused = _misuse(client, mark, keys, file_id)
-    yield _measure("changed bodies that were not refused with 422", reused, keys)
+    reused = _reused_with_other_body(client, mark, keys, file_id)
+    yield _measure("changed bodies that were not refused with 422", reused, size=keys)
     failures = sum(
         step.detail.get("status", 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
         and step.detail["status"] != HTTPStatus.SERVICE_UNAVAILABLE
-        for step in setting.recorder.so_far()
+        for step in context.recorder.operations()
     )
-    yield _measure("answers 5xx other than 503", failures, len(ids))
-    others, forms = _others(setting, mark), _wrong_forms(client, mark, file_id)
-    yield _measure("jobs of another tenant's same keys that were not new", others, 3)
-    yield _measure("keys of a wrong form that were let in", forms, 3)
+    yield _measure("answers 5xx other than 503", failures, size=len(ids))
+    shared = _shared_with_other_tenant(context, mark)
+    yield _measure("jobs of another tenant's same keys that were not new", shared, size=3)
+    wrong = _invalid_key_results(client, mark, file_id)
+    yield _measure("keys of a wrong form that were let in", wrong, size=3)
 
 
-def _walk(
-    setting: Setting, number: int, mark: str, keys: int, file_id: str, answered: list[str]
+def _create_with_every_key(
+    context: DrillContext, number: int, mark: str, keys: int, file_id: str, answered: list[str]
 ) -> None:
-    """Ask with every key, a few at a time in an order of its own; add each that was answered.
+    """Create a job with every key, a few at a time in random order; collect the responses.
 
-    All threads come to a key at about the same time, so that keys are new until the end.
+    All threads reach a key at about the same time, so that keys are new until the end.
     """
-    chance = random.Random(f"{setting.seed}-{number}")
-    few = [range(first, min(first + TOGETHER, keys)) for first in range(0, keys, TOGETHER)]
-    order = [key for some in few for key in chance.sample(some, len(some))]
-    client = setting.client(f"p5-{number}")
-    until_s = time.monotonic() + TOLD_S_MAX
+    chance = random.Random(f"{context.seed}-{number}")
+    groups = [range(first, min(first + GROUP_SIZE, keys)) for first in range(0, keys, GROUP_SIZE)]
+    order = [key for group in groups for key in chance.sample(group, len(group))]
+    client = context.client(f"p5-{number}")
+    until_s = time.monotonic() + CREATE_S_MAX
     for key in order:
         answered.append(
             client.create(f"{mark}-{key}", file_id, until_s, metadata={"drill": mark})["id"]
         )
 
 
-def _misuse(client: Client, mark: str, keys: int, file_id: str) -> int:
-    """Return how many keys took another body."""
+def _reused_with_other_body(client: Client, mark: str, keys: int, file_id: str) -> int:
+    """Return how many keys accepted another body."""
     changed = {"drill": f"{mark}x"}
-    answers = (_told(client, f"{mark}-{key}", file_id, changed) for key in range(keys))
-    return sum(answer.status_code != HTTPStatus.UNPROCESSABLE_ENTITY for answer in answers)
+    responses = (_create(client, f"{mark}-{key}", file_id, changed) for key in range(keys))
+    return sum(response.status_code != HTTPStatus.UNPROCESSABLE_ENTITY for response in responses)
 
 
-def _others(setting: Setting, mark: str) -> int:
-    """Return how many keys of another tenant met a job of ours."""
-    other = another_tenant(setting, "p5-other")
-    ours = set(acknowledged(setting.recorder.so_far()).values())
+def _shared_with_other_tenant(context: DrillContext, mark: str) -> int:
+    """Return how many keys of another tenant returned a job of the first."""
+    other = context.create_tenant_client("p5-other")
+    own_jobs = set(acknowledged_ids(context.recorder.operations()).values())
     content = input_lines(1, MODEL)
-    file_id = other.upload(f"other-file-{mark}", content, time.monotonic() + TOLD_S_MAX)
+    file_id = other.upload(f"other-file-{mark}", content, time.monotonic() + CREATE_S_MAX)
     wrong = 0
     for key in range(3):
-        answer = _told(other, f"{mark}-{key}", file_id, {"drill": f"{mark}-other"})
-        wrong += not answer.is_success or answer.json()["id"] in ours
+        answer = _create(other, f"{mark}-{key}", file_id, {"drill": f"{mark}-other"})
+        wrong += not answer.is_success or answer.json()["id"] in own_jobs
     return wrong
 
 
-def _wrong_forms(client: Client, mark: str, file_id: str) -> int:
-    """Return how many keys of a wrong form were accepted, or right ones refused."""
-    wants = {"": False, f"{mark}-".ljust(255, "k"): True, f"{mark}-".ljust(256, "k"): False}
+def _invalid_key_results(client: Client, mark: str, file_id: str) -> int:
+    """Return how many invalid keys were accepted, or valid ones refused."""
+    is_valid = {"": False, f"{mark}-".ljust(255, "k"): True, f"{mark}-".ljust(256, "k"): False}
     form = {"drill": f"{mark}-form"}
-    return sum(_told(client, key, file_id, form).is_success != good for key, good in wants.items())
+    return sum(
+        _create(client, key, file_id, form).is_success != good for key, good in is_valid.items()
+    )
 
 
-def _told(client: Client, key: str, file_id: str, metadata: dict[str, str]) -> httpx.Response:
-    """Ask until there is an answer that another try would not change. Raises DrillError."""
-    body = {
-        "input_file_id": file_id,
-        "endpoint": ENDPOINT,
-        "completion_window": "24h",
-        "metadata": metadata,
-    }
-    until_s = time.monotonic() + TOLD_S_MAX
+def _create(client: Client, key: str, file_id: str, metadata: dict[str, str]) -> httpx.Response:
+    """Send a creation until its response is final. Raises DrillError."""
+    body = job_body(file_id, metadata=metadata)
+    until_s = time.monotonic() + CREATE_S_MAX
     while time.monotonic() < until_s:
         answer = client.call("POST", "/v1/batches", {"idempotency-key": key}, json=body)
         if answer is not None:
-            if answer.status_code not in PASSING:
+            if answer.status_code not in RETRYABLE_STATUSES:
                 return answer
-            client.recorder.note(client.name, "create", key, "fail", status=answer.status_code)
+            client.recorder.record(client.name, "create", key, "fail", status=answer.status_code)
         time.sleep(PAUSE_S)
-    raise DrillError("a creation under a used or odd key: no answer in time")
+    raise DrillError("a creation under a used or unusual key: no response in time")
 
 
-def _count(setting: Setting, mark: str) -> int:
-    with setting.running.engine.connect() as connection:
+def _count(context: DrillContext, mark: str) -> int:
+    with context.engine.connect() as connection:
         query = sa.text("SELECT count(*) FROM jobs WHERE metadata ->> 'drill' = :mark")
         return int(connection.execute(query, {"mark": mark}).scalar_one())
-
-
-def _measure(what: str, value: float, size: int) -> Measure:
-    return Measure(promise="P5", what=what, value=value, size=size)

@@ -1,4 +1,4 @@
-"""APIs that are killed between the commit of a creation and its answer."""
+"""Kills of API processes between the commit of a creation and its response."""
 
 import random
 import threading
@@ -8,9 +8,9 @@ from typing import Final, Self
 
 import sqlalchemy as sa
 
-from chaos.drills.setting import Setting
-from chaos.nemeses.cure import missed
-from chaos.nemeses.processes import kill
+from chaos.drills.context import DrillContext
+from chaos.faults.healing import no_target
+from chaos.faults.processes import kill
 
 KILLS: Final = 4
 _PAUSE_S: Final = 0.01
@@ -20,7 +20,7 @@ $$ BEGIN PERFORM pg_sleep(0.2); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER chaos_slow_commit AFTER INSERT ON public.jobs
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION chaos.slow_commit();
 """
-_COMMITS_AS_EVER: Final = """
+_RESTORE_COMMITS: Final = """
 DROP TRIGGER chaos_slow_commit ON public.jobs;
 DROP FUNCTION chaos.slow_commit();
 """
@@ -29,55 +29,55 @@ _COMMITTING: Final = sa.text(
 )
 
 
-class Killing:
-    """Kills APIs in the middle of a commit for a block, each when so many answers are there.
+class CommitKiller:
+    """Kills API processes in the middle of a commit for a block, each after a number of responses.
 
-    The commit goes on without the API; its answer is lost.
+    The commit succeeds without the API process; its response is lost.
     """
 
-    def __init__(self, setting: Setting, answered: Sized, wanted: int) -> None:
-        """Nothing is killed yet."""
+    def __init__(self, context: DrillContext, answered: Sized, total: int) -> None:
+        """Prepare the thread; `total` is the expected number of `answered`."""
         self.count = 0
-        self._setting, self._answered, self._wanted = setting, answered, wanted
+        self._context, self._answered, self._total = context, answered, total
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._kill, daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start killing."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        """Stop killing."""
         self._stop.set()
         self._thread.join()
 
     def _kill(self) -> None:
-        chance = random.Random(self._setting.seed)
-        for turn in range(KILLS):
-            goal = (turn + chance.uniform(0.0, 0.7)) / KILLS * self._wanted
+        chance = random.Random(self._context.seed)
+        for number in range(KILLS):
+            goal = (number + chance.uniform(0.0, 0.7)) / KILLS * self._total
             host = None
             while host is None:
                 if self._stop.wait(_PAUSE_S):
                     return
                 if len(self._answered) >= goal:
-                    host = self._committing()
-            self.count += kill(self._setting.running, f"{host}/api") is not missed
+                    host = self._committing_host()
+            self.count += kill(self._context.installation, f"{host}/api") is not no_target
 
-    def _committing(self) -> str | None:
-        """Return a host whose API waits for the end of a commit."""
-        with self._setting.running.engine.connect() as connection:
+    def _committing_host(self) -> str | None:
+        """Return a host whose API is waiting for a commit."""
+        with self._context.engine.connect() as connection:
             user = connection.execute(_COMMITTING).scalar_one_or_none()
         return None if user is None else str(user).removeprefix("host_")
 
 
 @contextmanager
 def slow_commits(engine: sa.Engine) -> Iterator[None]:
-    """Let every creation take a while to commit, so that a kill can fall there."""
+    """Delay the commit of every created job during a block, so that kills can fall into it."""
     with engine.begin() as connection:
         connection.exec_driver_sql(_SLOW_COMMITS)
     try:
         yield
     finally:
         with engine.begin() as connection:
-            connection.exec_driver_sql(_COMMITS_AS_EVER)
+            connection.exec_driver_sql(_RESTORE_COMMITS)

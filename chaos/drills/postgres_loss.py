@@ -1,7 +1,7 @@
-"""P11: with Postgres away every request ends within 10 s with 503, and service returns soon.
+"""P11: without Postgres every request ends within 10 s with 503, and service resumes soon after.
 
-So does readiness, which has to be good before each loss: one that stays bad would be right about
-every loss that follows.
+Readiness must change as well. It has to be good before each outage: a readiness that stays bad
+would be correct in every later outage.
 """
 
 import time
@@ -12,35 +12,35 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from chaos import evidence
-from chaos.clients import input_lines
-from chaos.drills.acknowledged import judge_accepted, judge_files
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.calls import chat
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import NotServedError
-from chaos.hosts import wait_until
-from chaos.installation import Installation
-from chaos.judges import outages
-from chaos.judges.outages import Probe
-from chaos.measures import Measure
-from chaos.nemeses import connections, network, services
-from chaos.nemeses.cure import Cure, struck
-from chaos.probing import Prober
+from chaos.checkers import outages
+from chaos.checkers.outages import Probe
+from chaos.clients.client import input_lines
+from chaos.clients.prober import Prober
+from chaos.drills.context import MODEL, DrillContext
+from chaos.errors import NotServedError
+from chaos.faults import connections, network, services
+from chaos.faults.healing import Heal, require_target
+from chaos.installations.hosts import wait_until
+from chaos.installations.installation import Installation
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.acknowledged import check_accepted_calls, check_files
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from chaos.workloads.durable_calls import chat_body
 
 ANSWER_S_MAX: Final = 10.0
 RETURN_S_MAX: Final = 5.0
 FLIP_S_MAX: Final = 5.0
 BEFORE_S: Final = 2.0
-AFTER_S: Final = 6.0
+OBSERVED_S: Final = 6.0
 HEAL_S_MAX: Final = 60.0
 FIRST_S_MAX: Final = 60.0
 JOB_ITEMS: Final = 100
 JOB_S_MAX: Final = 60.0
-"""For a small job after each loss: every role has to be back for it to end."""
+"""For a small job after each outage, which needs every role."""
 
 CALLS_S_MAX: Final = 120.0
-"""For calls that were told to ask again; a record that was lost is sent again after a while."""
+"""For calls that were answered 202; a lost record is sent again after a while."""
 
 CONTENT: Final = b"{}\n"
 READY: Final = "/readyz"
@@ -50,7 +50,7 @@ CREATE: Final = "upload a file"
 CHAT: Final = "complete a chat"
 DURABLE: Final = "complete a chat that outlives its connection"
 CALLS: Final = (LIST, CREATE, CHAT, DURABLE)
-CHAT_BODY: Final = chat("hello", 8)
+CHAT_BODY: Final = chat_body("hello", 8)
 _JSON: Final = {"content-type": "application/json"}
 _ONE_CHAT: Final = {
     "method": "POST",
@@ -59,7 +59,7 @@ _ONE_CHAT: Final = {
     "headers": _JSON,
 }
 
-ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
+REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     READY: {"method": "GET", "url": "/readyz"},
     ALIVE: {"method": "GET", "url": "/healthz"},
     LIST: {"method": "GET", "url": "/v1/batches"},
@@ -73,95 +73,104 @@ ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
     DURABLE: _ONE_CHAT | {"headers": {**_JSON, "prefer": "wait=5"}},
 }
 
+_measure = partial(Measure, "P11")
 
-def run(setting: Setting) -> Iterator[Measure]:
-    """Take Postgres away in each way, and probe meanwhile."""
-    _call_each_once(setting)
-    away_s = setting.size(30, 11)
-    for name, (take_away, lasts_s) in _ways(setting.running, away_s).items():
-        yield from _lose(setting, name, take_away, lasts_s)
-    yield judge_files(setting, "P11", CONTENT)
+
+def run(context: DrillContext) -> Iterator[Measure]:
+    """Make Postgres unavailable in each way while probes run."""
+    _warm_up(context)
+    outage_s = context.size(30, 11)
+    for name, (inject, duration_s) in _outages(context.installation, outage_s).items():
+        yield from _run_outage(context, name, inject, duration_s)
+    yield check_files(context, "P11", CONTENT)
     until_s = time.monotonic() + CALLS_S_MAX
-    yield from judge_accepted(setting, "P11", body=CHAT_BODY, until_s=until_s)
+    yield from check_accepted_calls(context, "P11", body=CHAT_BODY, until_s=until_s)
 
 
-def _ways(running: Installation, away_s: float) -> dict[str, tuple[Callable[[], Cure], float]]:
+def _outages(
+    installation: Installation, outage_s: float
+) -> dict[str, tuple[Callable[[], Heal], float]]:
     return {
-        "immediate restart": (lambda: services.restart_at_once(running, "postgres"), 0.0),
-        "stopped": (lambda: services.pause(running, "postgres"), away_s),
-        "black hole": (lambda: network.misbehave(running, "postgres-a:blackhole"), away_s),
-        "refused": (lambda: network.misbehave(running, "postgres-a:refuse"), away_s / 2),
+        "immediate restart": (lambda: services.restart_immediately(installation, "postgres"), 0.0),
+        "stopped": (lambda: services.pause(installation, "postgres"), outage_s),
+        "black hole": (
+            lambda: network.set_proxy_mode(installation, "postgres-a:blackhole"),
+            outage_s,
+        ),
+        "refused": (
+            lambda: network.set_proxy_mode(installation, "postgres-a:refuse"),
+            outage_s / 2,
+        ),
         "connections taken": (
-            lambda: connections.take_all(running.addresses.database_url),
-            away_s,
+            lambda: connections.exhaust_connections(installation.addresses.database_url),
+            outage_s,
         ),
     }
 
 
-def _call_each_once(setting: Setting) -> None:
-    """A first call opens connections that later ones keep; that is not what is timed here."""
-    client = setting.client("first calls", host="a")
+def _warm_up(context: DrillContext) -> None:
+    """Send each request once: the first one opens connections, which is not measured here."""
+    client = context.client("first calls", host="a")
 
-    def is_answered(ask: Mapping[str, Any]) -> bool:
-        content = {name: ask[name] for name in ask.keys() - {"method", "url"}}
-        answer = client.call(ask["method"], ask["url"], **content)
+    def is_answered(request: Mapping[str, Any]) -> bool:
+        content = {name: request[name] for name in request.keys() - {"method", "url"}}
+        answer = client.call(request["method"], request["url"], **content)
         return answer is not None and answer.is_success
 
-    for name, ask in ASKS.items():
-        wait_until(partial(is_answered, ask), FIRST_S_MAX, name)
+    for name, request in REQUESTS.items():
+        wait_until(partial(is_answered, request), FIRST_S_MAX, name)
 
 
-def _lose(
-    setting: Setting, name: str, take_away: Callable[[], Cure], lasts_s: float
+def _run_outage(
+    context: DrillContext, name: str, inject: Callable[[], Heal], duration_s: float
 ) -> list[Measure]:
-    host, restarts = setting.running.hosts["a"], not lasts_s
-    lives = _lives(setting.running)
-    started_before = _started_s(setting.running.engine)
-    prober = Prober(setting.recorder, host.url, host.key, ASKS)
+    host, restarts = context.installation.hosts["a"], not duration_s
+    before_pids = _role_pids(context.installation)
+    started_before = _postgres_started_s(context.engine)
+    prober = Prober(context.recorder, host.url, host.key, REQUESTS)
 
     def is_back() -> bool:
-        started_s = _started_s(setting.running.engine)
+        started_s = _postgres_started_s(context.engine)
         return started_s is not None and (started_s != started_before or not restarts)
 
     try:
         time.sleep(BEFORE_S)
         began_s = time.time()
-        give_back = struck(take_away(), name)
+        heal = require_target(inject(), name)
         try:
-            time.sleep(lasts_s)
+            time.sleep(duration_s)
         finally:
-            give_back()
-        # What it takes to start again is its own; what comes after is ours.
+            heal()
+        # The start of Postgres is not measured; the recovery of the roles is.
         wait_until(is_back, HEAL_S_MAX, "a new Postgres" if restarts else "Postgres")
         healed_s = time.time()
-        time.sleep(AFTER_S)
+        time.sleep(OBSERVED_S)
     finally:
         prober.stop()
-    ended = sorted(lives - _lives(setting.running))
+    ended = sorted(before_pids - _role_pids(context.installation))
     seen = {
         path: [
             p
-            for p in outages.probes(setting.recorder.so_far(), path)
+            for p in outages.probes(context.recorder.operations(), path)
             if p.asked_s > began_s - BEFORE_S
         ]
-        for path in ASKS
+        for path in REQUESTS
     }
     return [
-        *_judge(name, seen, healed_s),
-        *judge_readiness(name, seen[READY], began_s, healed_s, must_flip=not restarts),
-        Measure(
-            promise="P11",
-            what=f"{name}: roles that ended",
-            value=len(ended),
-            size=len(lives),
+        *_check_requests(name, seen, healed_s),
+        *check_readiness(name, seen[READY], began_s, healed_s, must_flip=not restarts),
+        _measure(
+            f"{name}: roles that ended",
+            len(ended),
+            size=len(before_pids),
             evidence=", ".join(role for role, _ in ended),
         ),
-        *_small_job(setting, name),
+        *_run_small_job(context, name),
     ]
 
 
-def _started_s(engine: sa.Engine) -> float | None:
-    """Return when Postgres started, past the proxies; None while it serves nobody."""
+def _postgres_started_s(engine: sa.Engine) -> float | None:
+    """Return when Postgres started, without proxies; None while it is unavailable."""
     query = sa.text("SELECT extract(epoch FROM pg_postmaster_start_time())")
     try:
         with engine.connect() as connection:
@@ -170,115 +179,104 @@ def _started_s(engine: sa.Engine) -> float | None:
         return None
 
 
-def _lives(running: Installation) -> set[tuple[str, int]]:
-    """Return every role of every host with its process."""
+def _role_pids(installation: Installation) -> set[tuple[str, int]]:
+    """Return every role of every host with its process id."""
     return {
         (f"{host.name}/{role}", pid)
-        for host in running.hosts.values()
+        for host in installation.hosts.values()
         for role, pid in host.roles().items()
     }
 
 
-def _small_job(setting: Setting, name: str) -> list[Measure]:
-    client, engine = setting.client(f"after {name}"), setting.running.engine
-    key = f"{name.replace(' ', '-')}-{setting.seed}"
+def _run_small_job(context: DrillContext, name: str) -> list[Measure]:
+    client, engine = context.client(f"after {name}"), context.engine
+    key = f"{name.replace(' ', '-')}-{context.seed}"
     began_s = time.monotonic()
     until_s = began_s + JOB_S_MAX
-    books, took_s = [], float("inf")
+    reconciled, took_s = [], float("inf")
     try:
         file_id = client.upload(f"file-{key}", input_lines(JOB_ITEMS, MODEL), until_s)
         job_id = client.create(key, file_id, until_s)["id"]
     except NotServedError as failure:
-        setting.note(str(failure))
+        context.note(str(failure))
     else:
-        job = evidence.all_ended(engine, client, [job_id], until_s)[job_id]
+        job = database.await_jobs(engine, client, [job_id], until_s)[job_id]
         if job["status"] == "completed":
             took_s = round(time.monotonic() - began_s, 2)
-        books = judge_books(engine, client, [Ended(job, JOB_ITEMS)])
+        reconciled = reconcile_jobs(engine, client, [EndedJob(job, JOB_ITEMS)])
     return [
-        Measure(
-            promise="P11",
-            what=f"{name}: a job that began after it took",
+        _measure(
+            f"{name}: a job that began after it took",
+            took_s,
             unit="s",
-            value=took_s,
             limit=JOB_S_MAX,
             size=JOB_ITEMS,
         ),
-        *books,
+        *reconciled,
     ]
 
 
-def _judge(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Measure]:
+def _check_requests(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Measure]:
     calls = [probe for path in CALLS for probe in seen[path]]
-    improper = outages.improper(calls)
-    back_s = max(_never(outages.seconds_until(seen[path], healed_s, good=True)) for path in CALLS)
+    improper_refusals = outages.improper_refusals(calls)
+    back_s = max(
+        _or_infinite(outages.seconds_to_response(seen[path], healed_s, good=True)) for path in CALLS
+    )
     return [
-        Measure(
-            promise="P11",
-            what=f"{name}: answers that are neither good nor a proper 503",
-            value=len(improper),
+        _measure(
+            f"{name}: answers that are neither good nor a proper 503",
+            len(improper_refusals),
             size=len(calls),
-            evidence=outages.told(improper),
+            evidence=outages.describe_probes(improper_refusals),
         ),
-        Measure(
-            promise="P11",
-            what=f"{name}: longest answer",
+        _measure(
+            f"{name}: longest answer",
+            round(outages.longest_response_s(calls), 2),
             unit="s",
-            value=round(outages.longest_s(calls), 2),
             limit=ANSWER_S_MAX,
             size=len(calls),
         ),
-        Measure(
-            promise="P11",
-            what=f"{name}: from heal to service",
-            unit="s",
-            value=round(back_s, 2),
-            limit=RETURN_S_MAX,
-        ),
-        Measure(
-            promise="P11",
-            what=f"{name}: liveness failures",
-            value=sum(probe.status != 200 for probe in seen[ALIVE]),
+        _measure(f"{name}: from heal to service", round(back_s, 2), unit="s", limit=RETURN_S_MAX),
+        _measure(
+            f"{name}: liveness failures",
+            sum(probe.status != 200 for probe in seen[ALIVE]),
             size=len(seen[ALIVE]),
         ),
     ]
 
 
-def judge_readiness(
+def check_readiness(
     name: str, seen: Sequence[Probe], began_s: float, healed_s: float, *, must_flip: bool
 ) -> list[Measure]:
-    """Judge one loss, which was beginning at `began_s`: good before it, bad in it, good after it.
+    """Check one outage that started by `began_s`: readiness is good, then bad, then good.
 
-    A restart may be over before anybody asks, so `must_flip` is False there.
+    A restart may end before the next probe, so `must_flip` is False for it.
     """
-    flip_s = outages.seconds_until(seen, began_s, good=False)
-    flip = Measure(
-        promise="P11",
-        what=f"{name}: until readiness says so",
+    flip_s = outages.seconds_to_response(seen, began_s, good=False)
+    flip = _measure(
+        f"{name}: until readiness says so",
+        round(_or_infinite(flip_s), 2),
         unit="s",
-        value=round(_never(flip_s), 2),
         limit=FLIP_S_MAX,
         size=len(seen),
     )
-    back_s = outages.seconds_until(seen, healed_s, good=True)
+    back_s = outages.seconds_to_response(seen, healed_s, good=True)
     return [
-        Measure(
-            promise="P11",
-            what=f"{name}: losses before which readiness was bad",
-            value=int(not outages.was_good(seen, began_s)),
+        _measure(
+            f"{name}: losses before which readiness was bad",
+            int(not outages.was_available(seen, began_s)),
             size=len(seen),
         ),
         *([flip] if must_flip else []),
-        Measure(
-            promise="P11",
-            what=f"{name}: from heal to readiness",
+        _measure(
+            f"{name}: from heal to readiness",
+            round(_or_infinite(back_s), 2),
             unit="s",
-            value=round(_never(back_s), 2),
             limit=RETURN_S_MAX,
             size=len(seen),
         ),
     ]
 
 
-def _never(seconds: float | None) -> float:
+def _or_infinite(seconds: float | None) -> float:
     return float("inf") if seconds is None else seconds

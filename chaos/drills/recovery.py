@@ -1,4 +1,4 @@
-"""A12: seconds from a kill -9 until the work goes on at 90 % of its rate, and what came twice."""
+"""A12: seconds from a kill until the rate is back at 90 %, and duplicate outcomes."""
 
 import contextlib
 import threading
@@ -10,108 +10,112 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chaos import evidence
-from chaos.clients import input_lines
-from chaos.counters import DOUBLES, added, counted
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.setting import MODEL, Setting
-from chaos.hosts import wait_until
-from chaos.installation import Installation
-from chaos.judges.ends import CANCEL_ASKED
-from chaos.judges.recovery import RATE_MIN, Sample, rate_that_can_fall, seconds_to_goal
-from chaos.measures import Measure
-from chaos.nemeses import processes, services
-from chaos.nemeses.cure import Cure, struck
-from chaos.nemeses.redelivery import POOL, topics_of
-from chaos.settings_of_drills import SESSION_S
-from topics.clients.admin import LogAdmin
-from topics.clients.groups import GroupOffsets
-from topics.errors import LogUnavailableError
+from chaos.checkers.end_states import MAY_BE_CANCELLED
+from chaos.checkers.recovery import RATE_MIN, Sample, seconds_to_recovery, steady_rate
+from chaos.clients.client import input_lines
+from chaos.drills.context import MODEL, DrillContext
+from chaos.faults import processes, services
+from chaos.faults.healing import Heal, require_target
+from chaos.faults.redelivery import POOL, consumed_topics
+from chaos.installations.hosts import wait_until
+from chaos.installations.installation import Installation
+from chaos.installations.settings import SESSION_S
+from chaos.observations import database
+from chaos.observations.role_counters import DUPLICATES, read_counters, total_increase
+from chaos.reports.measures import Measure
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from topics.clients.admin import TopicAdmin
+from topics.clients.group_offsets import GroupOffsets
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import REQUESTS_BULK
 
-SHARE: Final = 0.9
+RECOVERED_SHARE: Final = 0.9
 OVER_S: Final = 1.0
 WATCHED_S: Final = 40.0
 PROGRESS_S_MAX: Final = 180.0
 LEAD_S: Final = 4.0
 SETTLED_S: Final = 5.0
-"""How long it goes on being watched when the rate is back, since the dip comes late."""
+"""How long the recovered rate is watched further, since the dip may come late."""
 ITEMS: Final = 60_000
-"""More than are done while it is watched; the rest is cancelled."""
+"""More than complete while the recovery is measured; the rest is cancelled."""
 
 GOAL_S: Final = 1.2 * SESSION_S
-JUDGED: Final = ("intake", "batcher", "gpu-consumer", "results-writer")
+WITH_GOAL: Final = ("intake", "batcher", "gpu-consumer", "results-writer")
 BROKER: Final = "broker"
 
 
-def run(setting: Setting) -> Iterator[Measure]:
-    """Kill each in turn in the middle of one long job, and sample how many items have ended.
+def run(context: DrillContext) -> Iterator[Measure]:
+    """Kill each process in turn in the middle of a long job, and sample the succeeded items.
 
-    Whether a role's death is felt depends on what its host owns just then. So each is killed on
-    every host in a long run, and on one that the seed chooses otherwise.
+    The effect of a role's death depends on what its host owns at that moment. A long run kills each
+    role on every host, a quick run on the host chosen by the seed.
     """
-    running = setting.running
-    client = setting.client("recovery")
+    installation = context.installation
+    client = context.client("recovery")
     until_s = time.monotonic() + 600
-    file_id = client.upload(f"file-recovery-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
-    for number, (name, kill) in enumerate(_kills(setting)):
-        job = client.create(f"recovery-{setting.seed}-{number}", file_id, until_s)
-        before = counted(running, DOUBLES)
-        yield from _one(setting, name, kill)
-        twice = added(before, counted(running, DOUBLES))
+    file_id = client.upload(f"file-recovery-{context.seed}", input_lines(ITEMS, MODEL), until_s)
+    for number, (name, kill) in enumerate(_kills(context)):
+        job = client.create(f"recovery-{context.seed}-{number}", file_id, until_s)
+        before = read_counters(installation, DUPLICATES)
+        yield from _measure_role_kill(context, name, kill)
+        duplicates = total_increase(before, read_counters(installation, DUPLICATES))
         yield Measure(
-            promise="A12",
-            what=f"outcomes that came twice, and were seen once: {name}",
-            value=twice,
+            "A12",
+            f"outcomes that came twice, and were seen once: {name}",
+            duplicates,
             relation="report",
         )
         client.cancel(job["id"], time.monotonic() + 60)
         until_s = time.monotonic() + 180
-        ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
-        done = Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)
-        yield from judge_books(running.engine, client, [done])
+        ended = database.await_jobs(installation.engine, client, [job["id"]], until_s)
+        ended_job = EndedJob(ended[job["id"]], ITEMS, MAY_BE_CANCELLED)
+        yield from reconcile_jobs(installation.engine, client, [ended_job])
 
 
-def _kills(setting: Setting) -> list[tuple[str, Callable[[], Cure]]]:
-    running = setting.running
-    names = sorted(running.hosts)
-    hosts = names if setting.long else [names[setting.seed % len(names)]]
-    roles = (*JUDGED, *(("finaliser", "api") if setting.long else ()))
+def _kills(context: DrillContext) -> list[tuple[str, Callable[[], Heal]]]:
+    installation = context.installation
+    names = sorted(installation.hosts)
+    hosts = names if context.long else [names[context.seed % len(names)]]
+    roles = (*WITH_GOAL, *(("finaliser", "api") if context.long else ()))
     return [
-        *((role, partial(processes.kill, running, f"{h}/{role}")) for role in roles for h in hosts),
-        ("postgres", lambda: services.restart_at_once(running, "postgres")),
-        (BROKER, lambda: _kill_broker(running)),
+        *(
+            (role, partial(processes.kill, installation, f"{h}/{role}"))
+            for role in roles
+            for h in hosts
+        ),
+        ("postgres", lambda: services.restart_immediately(installation, "postgres")),
+        (BROKER, lambda: _kill_broker(installation)),
     ]
 
 
-def _kill_broker(running: Installation) -> Cure:
-    """Kill it and let it come back at once."""
-    let_up = services.kill(running, "kafka-1")
-    let_up()
-    return let_up
+def _kill_broker(installation: Installation) -> Heal:
+    """Kill the broker and let it restart at once."""
+    allow_start = services.kill(installation, "kafka-1")
+    allow_start()
+    return allow_start
 
 
-def _seconds_to_serve(running: Installation) -> float:
-    """Return seconds until a broker leads partitions and knows offsets of groups; infinite if late.
+def _seconds_to_serve(installation: Installation) -> float:
+    """Return seconds until a broker leads partitions and knows group offsets; infinite if late.
 
-    What is left of a recovery then is ours.
+    The rest of a recovery is Millrace's.
     """
-    began_s = time.monotonic()
-    while time.monotonic() < began_s + WATCHED_S:
-        with contextlib.suppress(LogUnavailableError):
-            LogAdmin(running.kafka).lag("batcher-bulk", REQUESTS_BULK)
-            return time.monotonic() - began_s
+    started_s = time.monotonic()
+    while time.monotonic() < started_s + WATCHED_S:
+        with contextlib.suppress(KafkaUnavailableError):
+            TopicAdmin(installation.kafka).lag("batcher-bulk", REQUESTS_BULK)
+            return time.monotonic() - started_s
     return float("inf")
 
 
-def _is_whole(running: Installation) -> bool:
-    """Whether every host has joined every group: who comes later would be taken for recovery."""
-    groups = [group for _, group, _ in topics_of(POOL).values()]
+def _all_joined(installation: Installation) -> bool:
+    """Return whether every host has joined every group: a late join would look like recovery."""
+    groups = [group for _, group, _ in consumed_topics(POOL).values()]
     try:
-        counts = [GroupOffsets(running.kafka, group).member_count() for group in groups]
-    except LogUnavailableError:
+        counts = [GroupOffsets(installation.kafka, group).member_count() for group in groups]
+    except KafkaUnavailableError:
         return False
-    return min(counts) >= len(running.hosts)
+    return min(counts) >= len(installation.hosts)
 
 
 def _in_thread(work: Callable[[], float]) -> Future[float]:
@@ -121,115 +125,123 @@ def _in_thread(work: Callable[[], float]) -> Future[float]:
     return found
 
 
-def _one(setting: Setting, name: str, kill: Callable[[], Cure]) -> list[Measure]:
-    running = setting.running
-    wait_until(lambda: _is_whole(running), PROGRESS_S_MAX, "every member of every group")
-    began = evidence.settled(running.engine)
-    wait_until(lambda: evidence.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
+def _measure_role_kill(context: DrillContext, name: str, kill: Callable[[], Heal]) -> list[Measure]:
+    installation = context.installation
+    wait_until(lambda: _all_joined(installation), PROGRESS_S_MAX, "every member of every group")
+    before_count = database.succeeded_count(installation.engine)
+    wait_until(
+        lambda: database.succeeded_count(installation.engine) > before_count + 200,
+        PROGRESS_S_MAX,
+        "progress",
+    )
     serving: Future[float] | None = None
 
-    def kill_it() -> Cure:
+    def kill_it() -> Heal:
         nonlocal serving
-        cure = kill()
+        heal = kill()
         if name == BROKER:
-            serving = _in_thread(partial(_seconds_to_serve, running))
-        return cure
+            serving = _in_thread(partial(_seconds_to_serve, installation))
+        return heal
 
-    recovered = watch_kill(setting, name, kill_it)
-    if name in JUDGED:
+    recovered = measure_kill(context, name, kill_it)
+    if name in WITH_GOAL:
         recovered = replace(recovered, limit=GOAL_S, relation="goal")
     if serving is None:
         return [recovered]
     served_s = round(serving.result(), 2)
-    setting.note(f"{name} served after {served_s} s")
+    context.note(f"{name} served after {served_s} s")
     return [recovered, replace(recovered, what=f"of it until the {name} served", value=served_s)]
 
 
-def watch_kill(
-    setting: Setting,
+def measure_kill(
+    context: DrillContext,
     name: str,
-    kill: Callable[[], Cure],
+    kill: Callable[[], Heal],
     *,
     lead_s: float = LEAD_S,
     over_s: float = OVER_S,
     watched_s: float = WATCHED_S,
 ) -> Measure:
-    """Kill while items end, and return how long it took until they did as before, as a report.
+    """Kill a process under load; report how long the rate takes to recover.
 
-    The rate is that of the half of `lead_s` before; windows of `over_s` are compared with it. The
-    kill waits for a rate that can fall. Raises DrillError when none comes, or nobody was there.
+    The reference is the rate in the half of `lead_s` before; windows of `over_s` are compared with
+    it. The kill waits for a steady rate. Raises DrillError without one, or without a target.
     """
-    sampler = Sampler(setting.running)
+    sampler = RateSampler(context.installation)
     try:
         time.sleep(lead_s)
         killed_s, rate = sampler.await_rate(lead_s / 2, name)
-        struck(kill(), name)
+        require_target(kill(), name)
     except BaseException:
         sampler.stop()
         raise
-    samples = sampler.until_recovered(killed_s, SHARE * rate, over_s=over_s, watched_s=watched_s)
-    note_samples(setting, name, samples, killed_s)
-    took_s = seconds_to_goal(samples, killed_s, SHARE * rate, over_s=over_s)
-    setting.note(f"{name} at {rate:.0f} items/s: {took_s} s")
+    samples = sampler.await_recovery(
+        killed_s, RECOVERED_SHARE * rate, over_s=over_s, watched_s=watched_s
+    )
+    record_samples(context, name, samples, killed_s)
+    took_s = seconds_to_recovery(samples, killed_s, RECOVERED_SHARE * rate, over_s=over_s)
+    context.note(f"{name} at {rate:.0f} items/s: {took_s} s")
     return Measure(
-        promise="A12",
-        what=f"from kill -9 to 90 % of the rate: {name}",
+        "A12",
+        f"from kill -9 to 90 % of the rate: {name}",
+        float("inf") if took_s is None else round(took_s, 2),
         unit="s",
-        value=float("inf") if took_s is None else round(took_s, 2),
         relation="report",
         size=round(rate),
         evidence=f"{rate:.0f} items/s before",
     )
 
 
-def note_samples(setting: Setting, name: str, samples: Sequence[Sample], killed_s: float) -> None:
-    """Write the curve of one kill into the history, for whoever wants to draw it."""
+def record_samples(
+    context: DrillContext, name: str, samples: Sequence[Sample], killed_s: float
+) -> None:
+    """Record the samples of one kill in the history."""
     curve = [(round(sample.at_s - killed_s, 2), sample.total) for sample in samples]
-    setting.recorder.note("sampler", "samples", name, "ok", seconds_and_items=curve)
+    context.recorder.record("sampler", "samples", name, "ok", seconds_and_items=curve)
 
 
-class Sampler:
-    """Counts what has ended, ten times a second, for as long as Postgres answers."""
+class RateSampler:
+    """Samples the number of succeeded items ten times a second."""
 
-    def __init__(self, running: Installation) -> None:
-        """Begin."""
+    def __init__(self, installation: Installation) -> None:
+        """Start sampling."""
         self.samples: list[Sample] = []
-        self._running = running
+        self._installation = installation
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
     def await_rate(self, over_s: float, name: str) -> tuple[float, float]:
-        """Wait for a rate that can fall; return the moment, and the rate of `over_s` before it.
+        """Wait for a steady rate; return the moment and the rate of the `over_s` before it.
 
-        Raises DrillError when none comes in `PROGRESS_S_MAX`.
+        Raises DrillError without one in `PROGRESS_S_MAX`.
         """
         found: list[tuple[float, float]] = []
 
-        def is_told() -> bool:
+        def is_steady() -> bool:
             now_s = time.monotonic()
-            rate = rate_that_can_fall(list(self.samples), now_s, over_s=over_s)
+            rate = steady_rate(list(self.samples), now_s, over_s=over_s)
             if rate is not None:
                 found.append((now_s, rate))
             return bool(found)
 
-        wait_until(is_told, PROGRESS_S_MAX, f"{RATE_MIN:g} items/s before the kill of {name}")
+        wait_until(is_steady, PROGRESS_S_MAX, f"{RATE_MIN:g} items/s before the kill of {name}")
         return found[0]
 
-    def until_recovered(
+    def await_recovery(
         self, killed_s: float, goal: float, *, over_s: float, watched_s: float
     ) -> list[Sample]:
-        """Count until the rate has been `goal` for a while, `watched_s` at most; then as `stop`."""
+        """Sample until the rate has settled at `goal`, at most `watched_s`; then stop."""
         while time.monotonic() < killed_s + watched_s:
             time.sleep(over_s)
             seen = list(self.samples)
-            took_s = seconds_to_goal(seen, killed_s, goal, over_s=over_s)
+            took_s = seconds_to_recovery(seen, killed_s, goal, over_s=over_s)
             if took_s is not None and seen[-1].at_s > killed_s + took_s + SETTLED_S:
                 break
         return self.stop()
 
     def stop(self) -> list[Sample]:
-        """End, and return what was counted; a time without an answer counts as a standstill."""
+        """Stop, and return the samples; Postgres's downtime counts as a standstill."""
         self._stop.set()
         self._thread.join()
         return self.samples
@@ -237,7 +249,7 @@ class Sampler:
     def _sample(self) -> None:
         while not self._stop.wait(0.1):
             try:
-                count = evidence.settled(self._running.engine)
-            except Exception:  # noqa: BLE001  Postgres is what was killed
+                count = database.succeeded_count(self._installation.engine)
+            except Exception:  # noqa: BLE001  Postgres may be the killed process
                 count = self.samples[-1].total if self.samples else 0
             self.samples.append(Sample(time.monotonic(), count))

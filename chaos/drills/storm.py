@@ -1,8 +1,7 @@
-"""P1, P2, P4, P5 and P6: clients create jobs while everything else goes wrong at random.
+"""P1, P2, P4, P5 and P6: clients create jobs while faults are injected at random.
 
-1. Clients and watchers begin. 2. The plan of the seed runs. 3. Everything is healed. 4. Whatever
-was acknowledged must end: a job that does not has lost its items. 5. History, rows and files are
-judged.
+1. Clients and watchers start. 2. The seed's plan runs. 3. All faults are healed. 4. Every
+acknowledged job must end: one that does not has lost items. 5. History, rows and files are checked.
 """
 
 import random
@@ -13,142 +12,145 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from chaos import evidence
-from chaos.clients import TERMINAL, Client, Watchers, input_lines
-from chaos.drills.acknowledged import judge_contents
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.calls import Calls, judge_calls
-from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
-from chaos.judges.acceptance import acknowledged, answers_that_disagree, broken_promises
-from chaos.judges.ends import CANCEL_ASKED, CANCELLED, WHOLE, Ends
-from chaos.measures import Measure
-from chaos.nemeses.conductor import Conductor, kinds
-from chaos.planning import plan
-from chaos.settings_of_drills import FINALISER_LEASE_S
+from chaos.checkers.acceptance import acknowledged_ids, conflicting_ids, missing_or_unfinished
+from chaos.checkers.end_states import ALL_SUCCEED, CANCELLED, MAY_BE_CANCELLED, EndStates
+from chaos.clients.client import TERMINAL, Client, input_lines
+from chaos.clients.watchers import Watchers
+from chaos.drills.context import MODEL, DrillContext
+from chaos.errors import DrillError
+from chaos.faults.injector import FaultInjector, fault_kinds
+from chaos.faults.plan import plan_faults
+from chaos.installations.settings import FINALISER_LEASE_S
+from chaos.observations import database
+from chaos.reports.measures import Measure
+from chaos.verification.acknowledged import check_contents
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from chaos.workloads.durable_calls import DurableCalls, check_calls
 
 HEALED_S_MAX: Final = 600.0
 CANCELLED_SHARE: Final = 0.15
 CREATIONS: Final = ("create", "upload", "call")
 APPLIED_SHARE: Final = 0.8
-"""Of the faults of a plan; a few meet a process that another has just killed."""
+"""Of the faults of a plan; a few target a process that another fault has just killed."""
 
 
-def run(setting: Setting) -> Iterator[Measure]:
+def run(context: DrillContext) -> Iterator[Measure]:
     """Run one storm."""
-    duration_s = setting.size(120, 60)
-    running = setting.running
-    faults = plan(
-        setting.seed,
-        kinds(tuple(running.hosts), FINALISER_LEASE_S),
+    duration_s = context.size(120, 60)
+    installation = context.installation
+    faults = plan_faults(
+        context.seed,
+        fault_kinds(tuple(installation.hosts), FINALISER_LEASE_S),
         duration_s=duration_s,
-        gap_s=(1, 5) if setting.long else (1, 4),
+        gap_s=(1, 5) if context.long else (1, 4),
     )
-    jobs = Jobs(setting, duration_s)
-    lookers = [setting.client(f"watcher-{name}", host=name) for name in running.hosts]
-    conductor = Conductor(running, faults, setting.recorder)
-    calls = Calls(setting)
-    with Watchers(lookers) as watchers:
-        with _conducted(conductor), calls:
+    jobs = JobCreator(context, duration_s)
+    clients = [context.client(f"watcher-{name}", host=name) for name in installation.hosts]
+    injector = FaultInjector(installation, faults, context.recorder)
+    calls = DurableCalls(context)
+    with Watchers(clients) as watchers:
+        with _injecting(injector), calls:
             jobs.run(watchers)
         planned = Counter(fault.kind for fault in faults)
-        setting.note(f"healed; {len(jobs.sizes)} jobs; faults: {told(planned, conductor.hits)}")
-        healed_s = conductor.healed_s  # clients may have insisted for long since then
-        accepted = set(acknowledged(setting.recorder.so_far()).values()) | jobs.sizes.keys()
-        end = setting.client("end")
-        ended = evidence.all_ended(
-            running.engine, end, accepted, healed_s + HEALED_S_MAX, note=setting.note
+        context.note(
+            f"healed; {len(jobs.sizes)} jobs; faults: {describe_hits(planned, injector.hits)}"
         )
-        is_over = all(job["status"] in TERMINAL for job in ended.values())
-        took_s = time.monotonic() - healed_s if is_over else float("inf")
-    for unhappy in evidence.stuck(running.engine):
-        setting.note(f"stuck: {unhappy}")
-    yield from judge_faults(planned, conductor.hits, conductor.failures, conductor.unhealed)
-    yield from _judge_acceptance(setting, jobs, calls, took_s)
-    reader = setting.client("reader")
-    yield from judge_books(running.engine, reader, jobs.ended(ended))
-    yield from judge_calls(running.engine, reader, "P1", calls.bodies, healed_s + HEALED_S_MAX)
+        healed_s = injector.healed_s  # clients may have retried for long since then
+        accepted = set(acknowledged_ids(context.recorder.operations()).values()) | jobs.sizes.keys()
+        end = context.client("end")
+        ended = database.await_jobs(
+            installation.engine, end, accepted, healed_s + HEALED_S_MAX, note=context.note
+        )
+        all_terminal = all(job["status"] in TERMINAL for job in ended.values())
+        took_s = time.monotonic() - healed_s if all_terminal else float("inf")
+    for unfinished in database.unfinished_jobs(installation.engine):
+        context.note(f"stuck: {unfinished}")
+    yield from check_faults(planned, injector.hits, injector.failures, injector.unhealed)
+    yield from _check_acceptance(context, jobs, calls, took_s)
+    reader = context.client("reader")
+    yield from reconcile_jobs(installation.engine, reader, jobs.ended(ended))
+    yield from check_calls(installation.engine, reader, "P1", calls.bodies, healed_s + HEALED_S_MAX)
 
 
 @contextmanager
-def _conducted(conductor: Conductor) -> Iterator[None]:
-    """Run a plan during a block, to the last cure even if the block breaks off.
+def _injecting(injector: FaultInjector) -> Iterator[None]:
+    """Run a plan during a block, up to the last healing, also when the block raises an Exception.
 
-    An interrupt does not wait for it: it ends the whole installation.
+    An interrupt does not wait: it ends the whole installation.
     """
-    conductor.start()
+    injector.start()
     try:
         yield
     except Exception:
-        conductor.join()
+        injector.join()
         raise
-    conductor.join()
+    injector.join()
 
 
-def told(planned: Mapping[str, int], hits: Mapping[str, int]) -> str:
-    """Return how many faults of each kind hit somebody, of how many."""
+def describe_hits(planned: Mapping[str, int], hits: Mapping[str, int]) -> str:
+    """Return how many faults of each kind hit a target, of how many planned."""
     return ", ".join(f"{kind} {hits.get(kind, 0)} of {planned[kind]}" for kind in sorted(planned))
 
 
-def judge_faults(
+def check_faults(
     planned: Mapping[str, int],
     hits: Mapping[str, int],
-    missed: Sequence[str],
+    no_target: Sequence[str],
     unhealed: Sequence[str],
 ) -> list[Measure]:
-    """Say how much of a plan came true: a storm that hit nobody proves nothing.
+    """Report how much of a plan was applied: a storm without hits proves nothing.
 
     `planned` and `hits` are numbers by kind.
     """
     count = sum(planned.values())
     return [
         Measure(
-            promise="P1",
-            what="kinds of faults that hit nobody",
-            value=sum(not hits.get(kind) for kind in planned),
+            "P1",
+            "kinds of faults that hit nobody",
+            sum(not hits.get(kind) for kind in planned),
             relation="report",
             size=len(planned),
-            evidence=told(planned, hits),
+            evidence=describe_hits(planned, hits),
         ),
         Measure(
-            promise="P1",
-            what="share of the faults that hit somebody",
-            value=1 - len(missed) / max(count, 1),
+            "P1",
+            "share of the faults that hit somebody",
+            1 - len(no_target) / max(count, 1),
             limit=APPLIED_SHARE,
             relation=">=",
             size=count,
-            evidence="; ".join(missed),
+            evidence="; ".join(no_target),
         ),
         Measure(
-            promise="P1",
-            what="faults that could not be healed",
-            value=len(unhealed),
+            "P1",
+            "faults that could not be healed",
+            len(unhealed),
             size=count,
             evidence="; ".join(unhealed),
         ),
     ]
 
 
-class Jobs:
-    """Clients that create jobs through a storm."""
+class JobCreator:
+    """Clients that create jobs throughout a storm."""
 
-    def __init__(self, setting: Setting, duration_s: float) -> None:
-        """Nothing is created yet."""
-        self._setting, self._duration_s = setting, duration_s
+    def __init__(self, context: DrillContext, duration_s: float) -> None:
+        """Prepare; `run` starts the clients."""
+        self._context, self._duration_s = context, duration_s
         self.sizes: dict[str, int] = {}  # job to its items
         self.sent: dict[str, bytes] = {}  # file to its content
         self.failures: list[str] = []
-        self._ends: dict[str, Ends] = {}  # of jobs that were cancelled, or may have been
+        self._ends: dict[str, EndStates] = {}  # of jobs that are or may be cancelled
 
-    def ended(self, found: Mapping[str, Mapping[str, Any]]) -> list[Ended]:
-        """Return each job that a client knows, as it was found, and how it had to end."""
+    def ended(self, found: Mapping[str, Mapping[str, Any]]) -> list[EndedJob]:
+        """Return each job that a client knows, with its allowed ends."""
         return [
-            Ended(found[job_id], size, self._ends.get(job_id, WHOLE))
+            EndedJob(found[job_id], size, self._ends.get(job_id, ALL_SUCCEED))
             for job_id, size in self.sizes.items()
         ]
 
     def run(self, watchers: Watchers) -> None:
-        """Create jobs for as long as the storm lasts; return when every client knows its jobs."""
+        """Create jobs throughout the storm; return when every client knows its jobs."""
         threads = [
             threading.Thread(target=self._create, args=(number, watchers), daemon=True)
             for number in range(4)
@@ -159,20 +161,20 @@ class Jobs:
             thread.join()
 
     def _create(self, number: int, watchers: Watchers) -> None:
-        setting = self._setting
-        chance = random.Random(f"{setting.seed}-{number}")
-        client = setting.client(f"client-{number}")
-        began_s = time.monotonic()
-        until_s = began_s + self._duration_s + HEALED_S_MAX
-        for turn in range(setting.size(60, 20)):
+        context = self._context
+        chance = random.Random(f"{context.seed}-{number}")
+        client = context.client(f"client-{number}")
+        started_s = time.monotonic()
+        until_s = started_s + self._duration_s + HEALED_S_MAX
+        for count in range(context.size(60, 20)):
             wait_s = chance.uniform(0.5, 4.0)
             size = chance.choice((1, 20, 100, 300, 800))
-            if time.monotonic() + wait_s > began_s + self._duration_s:
+            if time.monotonic() + wait_s > started_s + self._duration_s:
                 return
             time.sleep(wait_s)
-            key = f"{setting.seed}-{number}-{turn}"
+            key = f"{context.seed}-{number}-{count}"
             try:
-                job = self._one(client, key, size, until_s)
+                job = self._create_job(client, key, size, until_s)
                 watchers.add(job["id"])
                 if chance.random() < CANCELLED_SHARE:
                     time.sleep(chance.uniform(0.1, 2.0))
@@ -180,7 +182,7 @@ class Jobs:
             except DrillError as failure:
                 self.failures.append(str(failure))
 
-    def _one(self, client: Client, key: str, size: int, until_s: float) -> dict[str, Any]:
+    def _create_job(self, client: Client, key: str, size: int, until_s: float) -> dict[str, Any]:
         content = input_lines(size, MODEL)
         file_id = client.upload(f"file-{key}", content, until_s)
         self.sent[file_id] = content
@@ -189,58 +191,55 @@ class Jobs:
         return job
 
     def cancel(self, client: Client, job_id: str, until_s: float) -> None:
-        """Cancel a job, and remember what that may make of it, whatever is answered."""
-        self._ends[job_id] = CANCEL_ASKED
+        """Cancel a job, and record its allowed ends, whatever the response."""
+        self._ends[job_id] = MAY_BE_CANCELLED
         if client.cancel(job_id, until_s) is not None:
             self._ends[job_id] = CANCELLED
 
 
-def _judge_acceptance(setting: Setting, jobs: Jobs, calls: Calls, took_s: float) -> list[Measure]:
-    history = list(setting.recorder.so_far())
-    accepted = acknowledged(history)
-    broken = broken_promises(accepted.values(), evidence.states(setting.running.engine), TERMINAL)
-    files = dict.fromkeys(acknowledged(history, "upload").values(), b"") | jobs.sent
+def _check_acceptance(
+    context: DrillContext, jobs: JobCreator, calls: DurableCalls, took_s: float
+) -> list[Measure]:
+    history = list(context.recorder.operations())
+    accepted = acknowledged_ids(history)
+    lost = missing_or_unfinished(accepted.values(), database.job_states(context.engine), TERMINAL)
+    files = dict.fromkeys(acknowledged_ids(history, "upload").values(), b"") | jobs.sent
     disagree: dict[str, set[str]] = {}
     for op in CREATIONS:
-        disagree |= answers_that_disagree(history, op)
+        disagree |= conflicting_ids(history, op)
     errors = [step for step in history if step.op in CREATIONS and step.detail.get("status") == 500]
-    keys = sum(len(acknowledged(history, op)) for op in CREATIONS)
+    keys = sum(len(acknowledged_ids(history, op)) for op in CREATIONS)
     failures = jobs.failures + calls.failures
     return [
         Measure(
-            promise="P1",
-            what="acknowledged jobs missing or not terminal 600 s after heal",
-            value=len(broken),
+            "P1",
+            "acknowledged jobs missing or not terminal 600 s after heal",
+            len(lost),
             size=len(accepted),
-            evidence="; ".join(f"{job}: {state}" for job, state in list(broken.items())[:5]),
+            evidence="; ".join(f"{job}: {state}" for job, state in list(lost.items())[:5]),
         ),
-        judge_contents(setting, "P1", files),
+        check_contents(context, "P1", files),
         Measure(
-            promise="P1",
-            what="from heal until all were terminal",
+            "P1",
+            "from heal until all were terminal",
+            round(took_s, 1),
             unit="s",
-            value=round(took_s, 1),
             limit=HEALED_S_MAX,
             size=len(accepted),
         ),
         Measure(
-            promise="P1",
-            what="creations that never succeeded",
-            value=len(failures),
+            "P1",
+            "creations that never succeeded",
+            len(failures),
             size=keys + len(failures),
             evidence="; ".join(failures[:5]),
         ),
         Measure(
-            promise="P5",
-            what="keys answered with different ids",
-            value=len(disagree),
+            "P5",
+            "keys answered with different ids",
+            len(disagree),
             size=keys,
             evidence=str(list(disagree.items())[:3]) if disagree else "",
         ),
-        Measure(
-            promise="P5",
-            what="answers 500 to creations, uploads and calls",
-            value=len(errors),
-            size=keys,
-        ),
+        Measure("P5", "answers 500 to creations, uploads and calls", len(errors), size=keys),
     ]

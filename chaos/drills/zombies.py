@@ -1,8 +1,8 @@
-"""P9: roles of one host are stopped in the middle of their work for three leases, and let go on.
+"""P9: roles of one host are paused in the middle of their work for three lease durations.
 
-The other host takes over meanwhile. Several roles at once, so that many are tried in minutes. A
-trial is a lease that a stopped process lost to the other host: of the roles that hold none, only
-the files and bills of the jobs can tell (P2, P4).
+The other host takes over meanwhile. Several roles are paused at once, to test many in minutes. A
+trial is a lease that a paused process lost to the other host. Roles without leases show a violation
+only in files and bills of the jobs (P2, P4).
 """
 
 import random
@@ -11,129 +11,133 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from chaos import evidence
-from chaos.clients import PAUSE_S, input_lines
-from chaos.counters import added, counted, refused
-from chaos.drills.books import Ended, judge_books
-from chaos.drills.setting import MODEL, Setting
-from chaos.drills.stops import Stop, judge_stops, with_enough_losses
-from chaos.hosts import wait_until
-from chaos.installation import Installation
-from chaos.measures import Measure
-from chaos.nemeses.cure import Cure, struck
-from chaos.nemeses.processes import pause
-from chaos.settings_of_drills import FINALISER_LEASE_S, SESSION_S
+from chaos.clients.client import PAUSE_S, input_lines
+from chaos.drills.context import MODEL, DrillContext
+from chaos.faults.healing import Heal, require_target
+from chaos.faults.processes import pause
+from chaos.installations.hosts import wait_until
+from chaos.installations.installation import Installation
+from chaos.installations.settings import FINALISER_LEASE_S, SESSION_S
+from chaos.observations import database
+from chaos.observations.role_counters import read_counters, refused_writes, total_increase
+from chaos.observations.triggers import last_lease_event
+from chaos.reports.measures import Measure
+from chaos.verification.lease_losses import PausedRole, check_paused_roles, require_losses
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 LEASED: Final = ("intake", "finaliser")
-"""Roles that hold leases, by the names that the leases have."""
+"""Roles that hold leases, by the leases' names."""
 
-OTHERS: Final = ("batcher", "gpu-consumer", "results-writer")
+UNLEASED: Final = ("batcher", "gpu-consumer", "results-writer")
 LOST_MIN: Final = dict.fromkeys(LEASED, 1)
 HELD_S_MAX: Final = 15.0
-"""The finaliser holds a lease for a tenth of a second only: it takes many looks to catch it so."""
+"""The finaliser holds a lease for a tenth of a second only, so it takes many attempts."""
 
-_LOOK_S: Final = 0.04
+_CHECK_S: Final = 0.04
 ITEMS: Final = 20_000
-"""More than ten seconds' work, which is a window, so that intake expands when it is stopped."""
+"""More than ten seconds of work, which is one window, so that intake is expanding when paused."""
 
 PROGRESS_MAX: Final = 2000
 
 SMALL_JOBS: Final = 20
 SMALL_JOBS_MAX: Final = 80
 SMALL_ITEMS: Final = 100
-"""They end one after the other, so that finaliser and writer are always at work, and are created
-until all roles are stopped."""
+"""Small jobs end one after another, which keeps finaliser and writer busy. They are created until
+all roles are paused.
+"""
 
 JOB_S_MAX: Final = 180.0
-STOPPED_S: Final = 3 * max(SESSION_S, FINALISER_LEASE_S)
+PAUSED_S: Final = 3 * max(SESSION_S, FINALISER_LEASE_S)
 
 
-def run(setting: Setting) -> list[Measure]:
-    """Stop roles of one host in the middle of jobs, and judge what the jobs came to."""
-    chance = random.Random(setting.seed)
-    running = setting.running
-    roles = [*LEASED, *(OTHERS if setting.long else [chance.choice(OTHERS)])]
-    client = setting.client("zombies")
+def run(context: DrillContext) -> list[Measure]:
+    """Pause roles of one host in the middle of jobs, and reconcile the jobs."""
+    chance = random.Random(context.seed)
+    installation = context.installation
+    roles = [*LEASED, *(UNLEASED if context.long else [chance.choice(UNLEASED)])]
+    client = context.client("zombies")
     until_s = time.monotonic() + JOB_S_MAX
     sizes = {}
-    before = evidence.settled(running.engine)
-    large = client.upload(f"large-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
-    small = client.upload(f"small-{setting.seed}", input_lines(SMALL_ITEMS, MODEL), until_s)
-    sizes[client.create(f"zombie-{setting.seed}", large, until_s)["id"]] = ITEMS
+    before = database.succeeded_count(installation.engine)
+    large = client.upload(f"large-{context.seed}", input_lines(ITEMS, MODEL), until_s)
+    small = client.upload(f"small-{context.seed}", input_lines(SMALL_ITEMS, MODEL), until_s)
+    sizes[client.create(f"zombie-{context.seed}", large, until_s)["id"]] = ITEMS
     goal = before + chance.randrange(100, PROGRESS_MAX)
-    wait_until(lambda: evidence.settled(running.engine) >= goal, JOB_S_MAX, "progress")
-    host = _busier(running, chance)
-    before_refused = {role: counted(running, refused(role)) for role in LEASED}
-    cures: list[Cure] = []
-    are_stopped = threading.Event()
+    wait_until(lambda: database.succeeded_count(installation.engine) >= goal, JOB_S_MAX, "progress")
+    host = _busier_host(installation, chance)
+    before_refused = {role: read_counters(installation, refused_writes(role)) for role in LEASED}
+    heals: list[Heal] = []
+    are_paused = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        creating = pool.submit(_create_small, setting, small, until_s, are_stopped)
+        creating = pool.submit(_create_small, context, small, until_s, are_paused)
         try:
             time.sleep(SMALL_JOBS // 4 * PAUSE_S)
-            began = evidence.last_lease_step(running.engine)
+            first = last_lease_event(installation.engine)
             from_s = time.monotonic()
             for role in roles:
-                cures.append(_stop(running, host, role))
-            stopped_s = time.monotonic()
-            setting.note(f"roles of {host} were stopped within {stopped_s - from_s:.1f} s")
-            are_stopped.set()
+                heals.append(_pause(installation, host, role))
+            paused_s = time.monotonic()
+            context.note(f"roles of {host} were paused within {paused_s - from_s:.1f} s")
+            are_paused.set()
             sizes |= dict.fromkeys(creating.result(), SMALL_ITEMS)
-            time.sleep(max(0.0, stopped_s + STOPPED_S - time.monotonic()))
-            over = evidence.last_lease_step(running.engine)
-        finally:  # or the drills that follow would meet them
-            are_stopped.set()
-            for cure in cures:
-                cure()
+            time.sleep(max(0.0, paused_s + PAUSED_S - time.monotonic()))
+            last = last_lease_event(installation.engine)
+        finally:  # later drills must not meet paused roles
+            are_paused.set()
+            for heal in heals:
+                heal()
                 time.sleep(chance.uniform(0, PAUSE_S))
-    ended = evidence.all_ended(running.engine, client, sizes, until_s)
-    books = judge_books(
-        running.engine, client, [Ended(job, sizes[key]) for key, job in ended.items()]
+    ended = database.await_jobs(installation.engine, client, sizes, until_s)
+    reconciled = reconcile_jobs(
+        installation.engine, client, [EndedJob(job, sizes[key]) for key, job in ended.items()]
     )
-    stops = [Stop(host, role, began, over) for role in LEASED]
-    tried = {
-        role: added(before, counted(running, refused(role)))
+    pauses = [PausedRole(host, role, first, last) for role in LEASED]
+    refused = {
+        role: total_increase(before, read_counters(installation, refused_writes(role)))
         for role, before in before_refused.items()
     }
-    found = [*judge_stops(setting, stops, tried), *books]
-    return with_enough_losses(found, LOST_MIN)
+    found = [*check_paused_roles(context, pauses, refused), *reconciled]
+    return require_losses(found, LOST_MIN)
 
 
 def _create_small(
-    setting: Setting, file_id: str, until_s: float, are_stopped: threading.Event
+    context: DrillContext, file_id: str, until_s: float, are_paused: threading.Event
 ) -> list[str]:
-    """Create jobs at a steady pace until all roles are stopped; return them. Raises DrillError."""
-    client, job_ids = setting.client("zombies-small"), list[str]()
-    while len(job_ids) < SMALL_JOBS or not (are_stopped.is_set() or len(job_ids) == SMALL_JOBS_MAX):
-        key = f"zombie-{setting.seed}-{len(job_ids)}"
+    """Create jobs at a steady pace until all roles are paused; return them. Raises DrillError."""
+    client, job_ids = context.client("zombies-small"), list[str]()
+    while len(job_ids) < SMALL_JOBS or not (are_paused.is_set() or len(job_ids) == SMALL_JOBS_MAX):
+        key = f"zombie-{context.seed}-{len(job_ids)}"
         job_ids.append(client.create(key, file_id, until_s)["id"])
         time.sleep(PAUSE_S)
     return job_ids
 
 
-def _busier(running: Installation, chance: random.Random) -> str:
-    """Return the host whose intake holds more leases; the seed chooses between equals."""
-    hosts = chance.sample(sorted(running.hosts), len(running.hosts))
-    return max(hosts, key=lambda h: evidence.leases_held(running.engine, LEASED[0], f"host_{h}"))
+def _busier_host(installation: Installation, chance: random.Random) -> str:
+    """Return the host whose intake holds more leases; the seed decides a tie."""
+    hosts = chance.sample(sorted(installation.hosts), len(installation.hosts))
+    return max(
+        hosts, key=lambda h: database.held_lease_count(installation.engine, LEASED[0], f"host_{h}")
+    )
 
 
-def _stop(running: Installation, host: str, role: str) -> Cure:
-    """Stop a role, one that has leases while it has one to lose if that happens soon.
+def _pause(installation: Installation, host: str, role: str) -> Heal:
+    """Pause a role; a leased role stays paused only while it holds a lease that it can lose.
 
-    It is looked at when it stands still and what it had asked of Postgres is done, since a lease
-    may be gone in a tenth of a second. It is let go on when it has none.
+    The lease is checked once the role is paused and its statements are done, since a lease may last
+    a tenth of a second only. Without a lease to lose, the role is resumed and the attempt repeated.
     """
     target = f"{host}/{role}"
     until_s = time.monotonic() + HELD_S_MAX
     while True:
-        cure = struck(pause(running, target), target)
+        heal = require_target(pause(installation, target), target)
         try:
             if role not in LEASED or time.monotonic() > until_s:
-                return cure
-            time.sleep(_LOOK_S)
-            if evidence.leases_to_lose(running.engine, role, f"host_{host}"):
-                return cure
+                return heal
+            time.sleep(_CHECK_S)
+            if database.losable_lease_count(installation.engine, role, f"host_{host}"):
+                return heal
         except BaseException:
-            cure()
+            heal()
             raise
-        cure()
-        time.sleep(_LOOK_S)
+        heal()
+        time.sleep(_CHECK_S)

@@ -1,6 +1,6 @@
-"""Python runs this at start where the folder is on PYTHONPATH: a host whose wall clock is wrong.
+"""Shifts the wall clock of a Python process; Python imports it at start from the PYTHONPATH.
 
-Timers and timeouts are of the monotonic clock, which stays right, as on a real host.
+Timers and timeouts use the monotonic clock, which stays correct, as on a real host.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a waiting user sees on stderr: a live bar on a terminal, one line a state elsewhere."""
+"""Shows a job on stderr: a progress bar on a terminal, one line for each state elsewhere."""
 
 import sys
 from types import TracebackType
@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from cli.batch.job_progress import JobProgress, progress_of
+from cli.batch.job_progress import JobStatus, progress_of
 
 if TYPE_CHECKING:
     from openai.types import Batch
@@ -26,7 +26,7 @@ OUTCOME_STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", 
 
 
 class JobDisplay:
-    """Shows one job while its block runs. Honours NO_COLOR and TERM."""
+    """Shows one job while its block runs. Follows NO_COLOR and TERM."""
 
     def __init__(self, label: str, *, quiet: bool = False, console: Console | None = None) -> None:
         """Write to `console`, by default stderr."""
@@ -48,7 +48,7 @@ class JobDisplay:
         self._task = self._progress.add_task(label, total=None, job=None)
 
     def __enter__(self) -> Self:
-        """Start drawing."""
+        """Start the progress bar."""
         if self._live:
             self._progress.start()
         return self
@@ -59,12 +59,12 @@ class JobDisplay:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave the last picture on the screen."""
+        """Stop the progress bar; its last state stays on the screen."""
         if self._live:
             self._progress.stop()
 
     def show(self, batch: "Batch") -> None:
-        """Show the job as it is now."""
+        """Show the current state of the job."""
         job = progress_of(batch)
         if self._live:
             self._progress.update(
@@ -80,7 +80,7 @@ class JobDisplay:
 
 
 class _RateColumn(ProgressColumn):
-    """Items a second, over the last seconds while it runs and over all of it at the end."""
+    """Items per second: of the last seconds while the job runs, of its entire time at the end."""
 
     def render(self, task: Task) -> Text:
         """See `ProgressColumn`."""
@@ -89,11 +89,11 @@ class _RateColumn(ProgressColumn):
 
 
 class _OutcomesColumn(ProgressColumn):
-    """How many items ended in which way; what did not happen is not shown."""
+    """The number of items by outcome, without zeros."""
 
     def render(self, task: Task) -> Text:
         """See `ProgressColumn`."""
-        job: JobProgress | None = task.fields.get("job")
+        job: JobStatus | None = task.fields.get("job")
         counts = {} if job is None else {name: getattr(job, name) for name in OUTCOME_STYLES}
         shown = [
             (f"{count} {name} ", OUTCOME_STYLES[name]) for name, count in counts.items() if count

@@ -1,4 +1,4 @@
-"""A job in words: what `status`, `list` and the end of a wait show."""
+"""Formats a job for `status`, `list` and the end of a wait."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.api_client import extension_fields
 from cli.batch.job_progress import progress_of
 
 if TYPE_CHECKING:
@@ -15,13 +16,13 @@ ERRORS_SHOWN_MAX = 5
 LIST_HEADERS = ("id", "status", "ended", "total", "endpoint", "created")
 
 
-def say_where(batch: "Batch", output: Path | None, errors: Path | None) -> None:
-    """Say on stderr how the job ended and where its two files are."""
+def print_outcome(batch: "Batch", output: Path | None, errors: Path | None) -> None:
+    """Print on stderr how the job ended and where its output and error files are."""
     job = progress_of(batch)
     counts = f"{job.succeeded} of {job.total} succeeded, {job.failed} failed, "
     counts += f"{job.cancelled} cancelled, {job.expired} expired"
     typer.echo(f"{batch.id} {job.state}" + (f": {counts}" if job.total else ""), err=True)
-    say_problems(batch)
+    print_validation_errors(batch)
     fetch = f"millrace batch results {batch.id}"
     if batch.output_file_id:
         typer.echo(f"results: {output or f'{fetch} -o FILE'}", err=True)
@@ -29,32 +30,29 @@ def say_where(batch: "Batch", output: Path | None, errors: Path | None) -> None:
         typer.echo(f"errors: {errors or f'{fetch} -o FILE --errors FILE'}", err=True)
 
 
-def say_problems(batch: "Batch") -> None:
-    """Say on stderr why the job's input was refused, if it was."""
-    for problem in _problems(batch):
-        typer.echo(problem, err=True)
+def print_validation_errors(batch: "Batch") -> None:
+    """Print on stderr why the validation of the job's input failed, if it did."""
+    for line in _validation_errors(batch):
+        typer.echo(line, err=True)
 
 
-def _problems(batch: "Batch") -> list[str]:
-    """Return the first validation errors, one sentence each."""
+def _validation_errors(batch: "Batch") -> list[str]:
+    """Return the first errors, one line each, and the number of the others."""
     found = (batch.errors.data if batch.errors else None) or []
     shown = [
         f"line {e.line}: {e.message} ({e.code})" if e.line else f"{e.message} ({e.code})"
         for e in found[:ERRORS_SHOWN_MAX]
     ]
-    own = (batch.model_extra or {}).get("millrace") or {}
-    left = max(len(found), int(own.get("error_count", 0))) - len(shown)
-    return (
-        [*shown, f"and {left} more: `millrace batch status {batch.id} -o json`"] if left else shown
-    )
+    more = max(len(found), int(extension_fields(batch).get("error_count", 0))) - len(shown)
+    if more:
+        shown.append(f"and {more} more: `millrace batch status {batch.id} -o json`")
+    return shown
 
 
 def status_rows(batch: "Batch") -> list[tuple[str, str]]:
-    """Return what is known of a job as (field, value), without what is empty."""
+    """Return the fields of a job that are not empty, as (name, value)."""
     job = progress_of(batch)
-    tokens = (
-        f"{batch.usage.input_tokens} in, {batch.usage.output_tokens} out" if batch.usage else ""
-    )
+    usage = batch.usage
     rows = [
         ("id", batch.id),
         ("status", batch.status),
@@ -65,7 +63,7 @@ def status_rows(batch: "Batch") -> list[tuple[str, str]]:
         ("failed", str(job.failed)),
         ("cancelled", str(job.cancelled)),
         ("expired", str(job.expired)),
-        ("tokens", tokens),
+        ("tokens", f"{usage.input_tokens} in, {usage.output_tokens} out" if usage else ""),
         *_control_rows(batch),
         ("created", time_text(batch.created_at)),
         ("expires", time_text(batch.expires_at)),
@@ -73,19 +71,20 @@ def status_rows(batch: "Batch") -> list[tuple[str, str]]:
         ("output file", batch.output_file_id or ""),
         ("error file", batch.error_file_id or ""),
     ]
-    return [row for row in rows if row[1]] + [("error", text) for text in _problems(batch)]
+    return [row for row in rows if row[1]] + [("error", line) for line in _validation_errors(batch)]
 
 
 def _control_rows(batch: "Batch") -> list[tuple[str, str]]:
-    """Return what its owner controls, where it is not as it mostly is."""
-    own = (batch.model_extra or {}).get("millrace") or {}
-    files = [str(file["state"]) for file in own.get("appended_files") or ()]
+    """Return the control fields that differ from those of an ordinary job."""
+    extension = extension_fields(batch)
+    files = [str(file["state"]) for file in extension.get("appended_files") or ()]
+    is_sealed = extension.get("sealed", True)
     return [
-        ("paused", time_text(own.get("paused_at"))),
-        ("closed by", own.get("close_reason") or ""),
-        ("sealed", "" if own.get("sealed", True) else "no: it waits for more files, or for a seal"),
+        ("paused", time_text(extension.get("paused_at"))),
+        ("closed by", extension.get("close_reason") or ""),
+        ("sealed", "" if is_sealed else "no: it waits for more files, or for a seal"),
         ("appended", ", ".join(files)),
-        ("copies", str(own.get("deduplicated_items") or "")),
+        ("copies", str(extension.get("deduplicated_items") or "")),
     ]
 
 
@@ -97,5 +96,5 @@ def list_row(batch: "Batch") -> tuple[str, ...]:
 
 
 def time_text(epoch_s: int | None) -> str:
-    """Return a time in UTC to the second."""
+    """Return a time in UTC to the second, "" for None."""
     return "" if epoch_s is None else datetime.fromtimestamp(epoch_s, UTC).isoformat()

@@ -1,4 +1,4 @@
-"""One job of the demo from input file to output file, and the proof that nothing is missing."""
+"""Runs one job of the demo and checks that its files are complete."""
 
 import time
 from collections import Counter
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cli.batch.job_display import JobDisplay
-from cli.batch.job_progress import JobProgress, progress_of, wait_for_end
-from cli.batch.result_files import save_file
-from cli.batch.watch import look_at
-from cli.exits import WaitedTooLongError
+from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
+from cli.batch.output_targets import download_to
+from cli.batch.watch_command import poll_job
+from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
-from core.clock import SystemClock
 from core.states import JobState
 
 if TYPE_CHECKING:
@@ -30,79 +29,73 @@ class _Line(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """Where a job's three files lie."""
+class DemoFiles:
+    """The paths of a job's three files."""
 
     requests: Path
     results: Path
     errors: Path
 
     @classmethod
-    def of(cls, folder: Path, name: str) -> "Files":
+    def of(cls, folder: Path, name: str) -> "DemoFiles":
         """Return the files of the job `name`."""
         return cls(*(folder / f"{name}.{part}.jsonl" for part in ("requests", "results", "errors")))
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job that has ended, its files and how long it took from upload to the last state."""
+    """A job that has ended, its files, and the seconds from upload to its terminal state."""
 
-    progress: JobProgress
-    files: Files
+    progress: JobStatus
+    files: DemoFiles
     seconds: float
     tokens: int
     first_result_at_s: float  # on the monotonic clock
 
     @property
     def items_per_s(self) -> float:
-        """Items from upload to output file, a second."""
+        """Items per second, upload included."""
         return self.progress.ended / self.seconds
 
 
 def write_requests(
     path: Path, endpoint: str, bodies: Iterable[tuple[str, Mapping[str, object]]]
 ) -> None:
-    """Write one request a line for each (custom_id, body)."""
+    """Write a line with a request for each (custom_id, body)."""
     with path.open("wb") as file:
         for custom_id, body in bodies:
             line = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
             file.write(msgspec.json.encode(line) + b"\n")
 
 
-def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) -> FinishedJob:
+def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: DemoFiles) -> FinishedJob:
     """Upload, create, watch and download a job with the official client.
 
-    Raises StackTimeoutError, and what the client raises.
+    Raises StackTimeoutError, and the errors of the client.
     """
     began_s = time.monotonic()
     first_result_at_s: float | None = None
     with files.requests.open("rb") as content:
         uploaded = client.files.create(file=(files.requests.name, content), purpose="batch")
-    asked: dict[str, Any] = {"endpoint": endpoint, "completion_window": "24h"}
-    batch = client.batches.create(input_file_id=uploaded.id, **asked)
+    parameters: dict[str, Any] = {"endpoint": endpoint, "completion_window": "24h"}
+    batch = client.batches.create(input_file_id=uploaded.id, **parameters)
     with JobDisplay(label) as display:
 
-        def show(seen: "Batch") -> None:
+        def show(current: "Batch") -> None:
             nonlocal first_result_at_s
-            if first_result_at_s is None and progress_of(seen).ended:
+            if first_result_at_s is None and progress_of(current).ended:
                 first_result_at_s = time.monotonic()
-            display.show(seen)
+            display.show(current)
 
         try:
-            ended = wait_for_end(
-                look_at(client, batch.id),
-                show,
-                timeout_s=JOB_S_MAX,
-                clock=SystemClock(),
-                sleep=time.sleep,
-            )
-        except WaitedTooLongError:  # whose words are of --timeout and of a stack that stays
+            ended = wait_until_ended(poll_job(client, batch.id), show, timeout_s=JOB_S_MAX)
+        except WaitTimeoutError:  # its message is about --timeout
             raise StackTimeoutError(
                 f"The job {label} did not end within {JOB_S_MAX:.0f} s."
             ) from None
     seconds = time.monotonic() - began_s
-    save_file(client, ended.output_file_id, files.results)
-    save_file(client, ended.error_file_id, files.errors)
+    download_to(client, ended.output_file_id, files.results)
+    download_to(client, ended.error_file_id, files.errors)
     return FinishedJob(
         progress=progress_of(ended),
         files=files,
@@ -112,28 +105,28 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) ->
     )
 
 
-def problems_of(job: FinishedJob) -> list[str]:
-    """Return one sentence for each promise that the job's three files break."""
-    asked = custom_ids(job.files.requests)
-    answered, refused = custom_ids(job.files.results), custom_ids(job.files.errors)
+def find_problems(job: FinishedJob) -> list[str]:
+    """Return one line for each guarantee that the job's files violate."""
+    requested = custom_ids(job.files.requests)
+    answered, failed = custom_ids(job.files.results), custom_ids(job.files.errors)
     progress = job.progress
     problems = []
     if progress.state is not JobState.COMPLETED:
         problems.append(f"the job is {progress.state}")
-    if progress.ended != len(asked):
-        problems.append(f"{len(asked)} requests became {progress.ended} outcomes")
+    if progress.ended != len(requested):
+        problems.append(f"{len(requested)} requests became {progress.ended} outcomes")
     if progress.succeeded != len(answered):
         problems.append(f"{progress.succeeded} succeeded, {len(answered)} results")
-    if refused:
-        problems.append(f"{len(refused)} did not succeed")
-    count_by_id = Counter([*answered, *refused])
-    if missing := len(set(asked) - set(count_by_id)):
+    if failed:
+        problems.append(f"{len(failed)} did not succeed")
+    count_by_id = Counter([*answered, *failed])
+    if missing := len(set(requested) - set(count_by_id)):
         problems.append(f"{missing} requests are missing in both files")
-    if unknown := len(set(count_by_id) - set(asked)):
+    if unknown := len(set(count_by_id) - set(requested)):
         problems.append(f"{unknown} results belong to no request")
     if repeated := sum(count > 1 for count in count_by_id.values()):
         problems.append(f"{repeated} requests were answered more than once")
-    if not _keeps_order(answered, asked):
+    if not _keeps_order(answered, requested):
         problems.append("the results are not in the order of the requests")
     return problems
 
@@ -146,6 +139,6 @@ def custom_ids(path: Path) -> list[str]:
 
 
 def _keeps_order(some: list[str], all_of_them: list[str]) -> bool:
-    place = {custom_id: index for index, custom_id in enumerate(all_of_them)}
-    places = [place[custom_id] for custom_id in some if custom_id in place]
-    return places == sorted(places)
+    index_by_id = {custom_id: index for index, custom_id in enumerate(all_of_them)}
+    indexes = [index_by_id[custom_id] for custom_id in some if custom_id in index_by_id]
+    return indexes == sorted(indexes)

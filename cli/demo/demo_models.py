@@ -1,7 +1,7 @@
-"""Models for the demo and the tests: one generated here, one that a package carries.
+"""Models for the demo and the tests: a generated Llama, and MiniLM from a package.
 
-The generated one is a random Llama: it runs like a model and says nothing. Tokenizers and
-safetensors come with the engine's packages, so they are imported where they are used.
+The Llama has random weights: it runs like any model and generates nonsense. Tokenizers and
+safetensors belong to the engine's packages, so they are imported where they are used.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ _HIDDEN, _INTERMEDIATE, _LAYERS = 128, 256, 2
 _HEADS, _KV_HEADS, _HEAD_SIZE = 4, 2, 32
 _WEIGHT_DEVIATION = 0.05
 _TEXT_FILES = ("argparse.py", "asyncio/base_events.py", "os.py", "pathlib.py", "typing.py")
-"""Files of the standard library that the tokenizer learns from: every machine has them."""
+"""Training data of the tokenizer: files of the standard library, which every machine has."""
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}\n{% endfor %}"
@@ -30,26 +30,27 @@ _CHAT_TEMPLATE = (
 
 
 def ensure_tiny_llama(folder: Path) -> Path:
-    """Return `folder` with a 2-layer random Llama, made there unless it exists.
+    """Return `folder` with a 2-layer random Llama, generated unless it exists.
 
-    Made aside and renamed, so a reader never meets half a model; of two makers one wins.
+    The model is written to a temporary folder and renamed, so it is never incomplete; of two
+    concurrent callers one wins.
     """
     if (folder / "config.json").is_file():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _write_tokenizer(aside)
-        _write_weights(aside)
-        _write_config(aside)
-        aside.chmod(0o755)
+        _write_tokenizer(partial)
+        _write_weights(partial)
+        _write_config(partial)
+        partial.chmod(0o755)
         try:
-            aside.rename(folder)
+            partial.rename(folder)
         except OSError:
-            if not (folder / "config.json").is_file():  # not another maker's: a real failure
+            if not (folder / "config.json").is_file():  # not the folder of a concurrent caller
                 raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
@@ -62,7 +63,7 @@ def minilm_path() -> Path:
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """Train a byte-level BPE, so that any text has tokens."""
+    """Train a byte-level BPE tokenizer, which encodes any text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -95,7 +96,7 @@ def _training_lines() -> list[str]:
 
 
 def _write_weights(folder: Path) -> None:
-    """Write normal noise under the names that a Llama's weights have."""
+    """Write random weights under the names of a Llama's tensors."""
     import numpy as np
     from safetensors.numpy import save_file
 

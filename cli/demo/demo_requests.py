@@ -1,15 +1,15 @@
-"""What the demo asks for: its three jobs, their models and their requests."""
+"""The demo's three jobs with their models and requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.demo.demo_jobs import Files, write_requests
-from cli.demo.demo_texts import Documented
+from cli.demo.demo_jobs import DemoFiles, write_requests
+from cli.demo.demo_texts import DocumentedName
 
 EMBEDDER, CHATTER = "minilm", "tiny-llama"
 CHAT_TOKENS_MAX = 32
-QUESTIONS = (
+QUERIES = (
     "parse a date from a string",
     "compress data to save space",
     "read a settings file in INI format",
@@ -18,31 +18,31 @@ QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One of the demo's jobs: the name of its files, and what every line of it calls."""
+    """A job of the demo: the prefix of its file names, and the endpoint of every request."""
 
     name: str
     endpoint: str
 
 
 TEXTS_JOB = DemoJob("embeddings", "/v1/embeddings")
-QUESTIONS_JOB = DemoJob("questions", "/v1/embeddings")
+QUERIES_JOB = DemoJob("questions", "/v1/embeddings")
 CHAT_JOB = DemoJob("chat", "/v1/chat/completions")
-JOBS = (TEXTS_JOB, QUESTIONS_JOB, CHAT_JOB)
+JOBS = (TEXTS_JOB, QUERIES_JOB, CHAT_JOB)
 
 
-def write_inputs(out: Path, documented: Sequence[Documented], prompt_count: int) -> None:
-    """Write the requests of every job into `out`."""
+def write_inputs(out: Path, documented: Sequence[DocumentedName], prompt_count: int) -> None:
+    """Write the input file of every job into `out`."""
     bodies = {
         TEXTS_JOB: ((d.name, _embedding(d.text)) for d in documented),
-        QUESTIONS_JOB: ((question, _embedding(question)) for question in QUESTIONS),
+        QUERIES_JOB: ((query, _embedding(query)) for query in QUERIES),
         CHAT_JOB: _chats([d.name for d in documented], prompt_count),
     }
     for job in JOBS:
-        write_requests(Files.of(out, job.name).requests, job.endpoint, bodies[job])
+        write_requests(DemoFiles.of(out, job.name).requests, job.endpoint, bodies[job])
 
 
 def _embedding(text: str) -> Mapping[str, object]:
-    # base64 is what the official client asks for by itself: a quarter of the bytes.
+    # base64, as the official client requests by default: a quarter of the bytes.
     return {"model": EMBEDDER, "encoding_format": "base64", "input": text}
 
 

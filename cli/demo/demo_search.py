@@ -1,4 +1,4 @@
-"""Search by meaning over the embeddings that a job wrote."""
+"""Semantic search over the embeddings in a job's output file."""
 
 import base64
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class _Result(msgspec.Struct):
 
 
 def read_embeddings(path: Path) -> "tuple[list[str], Vectors]":
-    """Return the custom_ids of a results file and their vectors of length 1, one a row."""
+    """Return the custom_ids of an output file and their normalised vectors, one per row."""
     import numpy as np
 
     decoder = msgspec.json.Decoder(_Result)
@@ -48,12 +48,12 @@ def read_embeddings(path: Path) -> "tuple[list[str], Vectors]":
     )
 
 
-def nearest(
-    names: Sequence[str], vectors: "Vectors", question: "Vectors", count: int
+def most_similar(
+    names: Sequence[str], vectors: "Vectors", query: "Vectors", count: int
 ) -> list[tuple[str, float]]:
-    """Return the `count` names nearest to `question` with their cosine, the nearest first."""
+    """Return the `count` names with the highest cosine similarity to `query`, descending."""
     import numpy as np
 
-    cosines = vectors @ question
+    cosines = vectors @ query
     order = np.argsort(-cosines)[:count]
     return [(names[index], float(cosines[index])) for index in order]

@@ -1,4 +1,4 @@
-"""The stack of the demo: `millrace up` as a child on a folder that goes with it."""
+"""Runs `millrace up` for the demo as a child process on a temporary folder."""
 
 import contextlib
 import fcntl
@@ -18,41 +18,41 @@ from cli.stack.errors import StackError, StackTimeoutError
 from cli.stack.processes.child import Child, ChildProcess, spawn
 
 READY_S_MAX = 330.0
-"""A little more than `millrace up` gives its models, so that its own reason is the one told."""
+"""Longer than the limit of `millrace up`, so that the reason which that reports is shown."""
 
 STOP_S_MAX = 20.0
 _POLL_S = 0.1
 _PREFIX = "millrace-demo-"
 _LOCK = "demo.lock"
-_YOUNG_S = 60.0  # a folder so young may belong to a demo that is about to lock it
+_STALE_AFTER_S = 60.0  # a younger folder may be of a demo that has not locked it yet
 _NAME = "up"
-_SAYS = "millrace:"
+_MESSAGE_PREFIX = "millrace:"
 _READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a stack listens and the key of its tenant."""
+class StackEndpoint:
+    """The URL of a stack and an API key of its tenant."""
 
     url: str
     key: str = field(repr=False)
 
 
 @contextmanager
-def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["StartingStack"]:
-    """Yield a stack that is starting; leave no process and no folder behind.
+def demo_stack(models: Mapping[str, Path], failure_logs: Path) -> Iterator["StartingStack"]:
+    """Yield a starting stack; at the end its processes are stopped and its folder is removed.
 
-    When the block fails, or asks for it, the logs are kept in `logs_of_failure`. A killed demo
-    takes the stack along: the kernel tells it to stop.
+    When the block fails, or calls `keep_logs`, the logs are copied to `failure_logs`. When the
+    demo is killed, the kernel sends the stack SIGTERM.
     """
-    remove_left_overs(Path(tempfile.gettempdir()), time.time())
+    remove_stale_folders(Path(tempfile.gettempdir()), time.time())
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    held = _held(folder, os.O_CREAT)
+    lock = _lock(folder, os.O_CREAT)
     data = folder / "data"
     try:
         process = spawn(_up(models, data), data / "logs")
         try:
-            stack = StartingStack(process, data / "logs", logs_of_failure)
+            stack = StartingStack(process, data / "logs", failure_logs)
             try:
                 yield stack
             except Exception:
@@ -62,31 +62,31 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
             _stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        os.close(lock)
 
 
-def remove_left_overs(folder: Path, now_s: float) -> None:
-    """Remove from `folder` what demos left behind that were killed; `now_s` is the time of day.
+def remove_stale_folders(folder: Path, now_s: float) -> None:
+    """Remove the folders of killed demos from `folder`; `now_s` is seconds since the epoch.
 
-    A demo holds its folder by the lock of a file in it, which the kernel drops with the process.
-    What only has such a name, or is of another user, stays.
+    A running demo holds a lock on a file in its folder. Folders without that file, and those of
+    other users, remain.
     """
-    for left in folder.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # no folder of a demo, held, or just removed
-            found = left.lstat()
-            if found.st_uid != os.geteuid() or now_s - found.st_mtime < _YOUNG_S:
+    for stale in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # not of a demo, locked, or just removed
+            status = stale.lstat()
+            if status.st_uid != os.geteuid() or now_s - status.st_mtime < _STALE_AFTER_S:
                 continue
-            held = _held(left)
+            lock = _lock(stale)
             try:
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(stale, ignore_errors=True)
             finally:
-                os.close(held)
+                os.close(lock)
 
 
-def _held(folder: Path, flags: int = 0) -> int:
-    """Lock a demo's folder and return what holds it.
+def _lock(folder: Path, flags: int = 0) -> int:
+    """Lock a demo's folder and return the file descriptor that holds the lock.
 
-    Raises OSError when another process does, or, without O_CREAT, when no demo made it.
+    Raises OSError when another process holds it, or, without O_CREAT, when there is no lock file.
     """
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
     try:
@@ -98,51 +98,55 @@ def _held(folder: Path, flags: int = 0) -> int:
 
 
 class StartingStack:
-    """A stack on its way up."""
+    """A stack that is starting."""
 
     def __init__(self, process: ChildProcess, logs: Path, kept_logs: Path) -> None:
-        """Read what `process` says below `logs`."""
+        """Read the output of `process` in `logs`."""
         self._process, self._logs, self._kept_logs = process, logs, kept_logs
         self._log = logs / f"{_NAME}.log"
 
     def keep_logs(self) -> None:
-        """Copy what every role said so far to where a failure is looked into."""
+        """Copy the logs of every role to the folder for failures."""
         shutil.copytree(self._logs, self._kept_logs, dirs_exist_ok=True)
 
-    def wait_until_ready(self) -> Endpoint:
-        """Return where it listens. Raises StackError, StackTimeoutError."""
+    def wait_until_ready(self) -> StackEndpoint:
+        """Return the endpoint of the ready stack. Raises StackError, StackTimeoutError."""
         deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s:
             if ready := _READY.search(self._log.read_bytes()):
-                return Endpoint(ready[1].decode(), ready[2].decode())
+                return StackEndpoint(ready[1].decode(), ready[2].decode())
             if self._process.has_ended():
-                raise StackError(f"The stack did not start. {self._last_words()}".rstrip())
+                raise StackError(f"The stack did not start. {self._last_message()}".rstrip())
             time.sleep(_POLL_S)
         raise StackTimeoutError(f"The stack was not ready within {READY_S_MAX:.0f} s.")
 
-    def _last_words(self) -> str:
-        """Return why `millrace up` says that it ended, if it does."""
-        said = [line for line in self._log.read_text().splitlines() if line.startswith(_SAYS)]
-        return said[-1].removeprefix(_SAYS).strip() if said else ""
+    def _last_message(self) -> str:
+        """Return the last message of `millrace up`, or ""."""
+        messages = [
+            line for line in self._log.read_text().splitlines() if line.startswith(_MESSAGE_PREFIX)
+        ]
+        return messages[-1].removeprefix(_MESSAGE_PREFIX).strip() if messages else ""
 
 
 def _up(models: Mapping[str, Path], data: Path) -> Child:
-    asked = [text for name, path in models.items() for text in ("--model", f"{name}={path}")]
+    model_options = [
+        text for name, path in models.items() for text in ("--model", f"{name}={path}")
+    ]
     options = ("--engine", "vllm", "--port", "0", "--data", str(data))
     return Child(
         name=_NAME,
-        argv=(sys.executable, "-m", "cli.main", "up", *options, *asked),
+        argv=(sys.executable, "-m", "cli.main", "up", *options, *model_options),
         env={"PYTHONUNBUFFERED": "1"},
-        dies_by=signal.SIGTERM,  # it then stops its own children in order
+        parent_death_signal=signal.SIGTERM,  # then it stops its own children in order
     )
 
 
 def _stop(process: ChildProcess) -> None:
-    """Ask it to stop, then make it; an impatient second Ctrl-C makes it at once."""
+    """Send SIGTERM, then kill; a second Ctrl-C kills at once."""
     try:
         process.send(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_S_MAX
         while not process.has_ended() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
     finally:
-        process.bury()
+        process.kill_and_reap()

@@ -1,6 +1,6 @@
-"""Texts for the demo that every machine has: the docstrings of Python's standard library.
+"""Input texts of the demo: the docstrings of Python's standard library.
 
-Its sources are parsed, never imported.
+Its sources are parsed and not imported.
 """
 
 import ast
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TEXT_CHARS_MAX = 480
-"""Longest text: the demo's model reads 256 tokens, and the densest docstring has 175 then."""
+"""At this length the densest docstring has 175 tokens; the model reads 256."""
 
-_LEFT_OUT = frozenset(
+_EXCLUDED = frozenset(
     {"test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"}
     | {"site-packages", "dist-packages"}
 )
-_Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_DefinitionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
-class Documented:
-    """A public function, class or method of the library and what it says of itself."""
+class DocumentedName:
+    """A public function, class or method of the library with its docstring."""
 
     name: str  # dotted, unique
     text: str  # the name and the beginning of its docstring
@@ -32,60 +32,60 @@ def standard_library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def collect(library: Path, count_max: int) -> list[Documented]:
-    """Return at most `count_max` documented names below `library`, spread evenly, by name."""
-    found: dict[str, Documented] = {}
+def collect_docstrings(library: Path, count_max: int) -> list[DocumentedName]:
+    """Return at most `count_max` documented names below `library`, an even sample by name."""
+    found: dict[str, DocumentedName] = {}
     for path in sorted(library.rglob("*.py")):
         inside = path.relative_to(library)
         module = module_name(inside)
-        if not _LEFT_OUT.isdisjoint(inside.parts) or "._" in f".{module}":
+        if not _EXCLUDED.isdisjoint(inside.parts) or "._" in f".{module}":
             continue
-        for documented in documented_in(_source(path), module):
+        for documented in parse_docstrings(_source(path), module):
             found.setdefault(documented.name, documented)
-    return spread([found[name] for name in sorted(found)], count_max)
+    return sample_evenly([found[name] for name in sorted(found)], count_max)
 
 
-def documented_in(source: bytes, module: str) -> Iterator[Documented]:
-    """Yield the public names of a module that have a docstring, in the order of the source.
+def parse_docstrings(source: bytes, module: str) -> Iterator[DocumentedName]:
+    """Yield the public names of a module that have a docstring, in source order.
 
-    A source that this Python cannot parse has none.
+    Yields nothing for a source that this Python cannot parse.
     """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
-    yield from _walk(tree.body, module)
+    yield from _definitions(tree.body, module)
 
 
 def module_name(path: Path) -> str:
-    """Return the dotted name of a module by its path below the library.
+    """Return the dotted name of a module from its path below the library.
 
-    A Python twin of a C module, like `_pydatetime`, has the name under which people know it.
+    The Python version of a C module, such as `_pydatetime`, gets the public name.
     """
     parts = path.with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     return name.removeprefix("_py")
 
 
-def spread(documented: Sequence[Documented], count_max: int) -> list[Documented]:
-    """Return at most `count_max` of them, evenly over the whole, in their order."""
+def sample_evenly(documented: Sequence[DocumentedName], count_max: int) -> list[DocumentedName]:
+    """Return an even sample of at most `count_max`, in order."""
     count = min(len(documented), count_max)
     return [documented[index * len(documented) // count] for index in range(count)]
 
 
-def _walk(body: Sequence[ast.stmt], parent: str) -> Iterator[Documented]:
+def _definitions(body: Sequence[ast.stmt], parent: str) -> Iterator[DocumentedName]:
     for node in body:
-        if not isinstance(node, _Documented) or node.name.startswith("_"):
+        if not isinstance(node, _DefinitionNode) or node.name.startswith("_"):
             continue
         name = f"{parent}.{node.name}"
         if prose := _prose(ast.get_docstring(node) or ""):
-            yield Documented(name, f"{name}: {prose}"[:TEXT_CHARS_MAX])
+            yield DocumentedName(name, f"{name}: {prose}"[:TEXT_CHARS_MAX])
         if isinstance(node, ast.ClassDef):
-            yield from _walk(node.body, name)
+            yield from _definitions(node.body, name)
 
 
 def _prose(docstring: str) -> str:
-    """Return no examples, and no drawings, which are many tokens that say little."""
+    """Return the docstring without examples and without words of punctuation only."""
     before_examples = docstring.partition(">>>")[0]
     return " ".join(word for word in before_examples.split() if any(c.isalnum() for c in word))
 

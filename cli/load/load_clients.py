@@ -1,4 +1,4 @@
-"""Clients that call one after the other for a while, and what they saw."""
+"""Closed-loop load clients: each sends its next call when the previous one has ended."""
 
 import asyncio
 import math
@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cli.exits import CommandError
-from cli.load.load_connection import Call, Connection, Target
+from cli.exits import CommandError, unreachable_message
+from cli.load.load_connection import LoadConnection, LoadTarget, TimedCall
 
-_PAUSE_S = 0.2
-"""After a failed call: a server that refuses at once must not be hammered."""
+_ERROR_PAUSE_S = 0.2
+"""Pause after a failed call, so as not to flood a server that rejects calls at once."""
 
 
-class ServerAwayError(CommandError):
+class ServerUnavailableError(CommandError):
     """The server does not answer."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """What all clients saw until the time was over."""
+class LoadMeasurement:
+    """The calls of all clients that ended within the measured time."""
 
     seconds: float = 0.0
     latencies_s: "array[float]" = field(default_factory=lambda: array("d"))
@@ -30,8 +30,8 @@ class Seen:
     event_count: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
-    def take(self, call: Call) -> None:
-        """Count an ended call."""
+    def add_call(self, call: TimedCall) -> None:
+        """Add a call that has ended."""
         self.event_count += call.event_count
         if call.error:
             self.errors[call.error] += 1
@@ -41,63 +41,62 @@ class Seen:
 
     @property
     def calls_per_s(self) -> float:
-        """Calls that were answered well, a second."""
+        """Successful calls per second."""
         return len(self.latencies_s) / self.seconds
 
 
-async def load(target: Target, *, client_count: int, seconds: float, call_timeout_s: float) -> Seen:
-    """Let clients call for `seconds`; calls that then still run are cut and not counted.
+async def run_load(
+    target: LoadTarget, *, client_count: int, seconds: float, call_timeout_s: float
+) -> LoadMeasurement:
+    """Run clients for `seconds`; calls still open then are aborted and not counted.
 
-    Raises ServerAwayError when there is no connection at the beginning.
+    Raises ServerUnavailableError when the first connection fails.
     """
     try:
         async with asyncio.timeout(call_timeout_s):
             first = await target.connect()
-    except OSError as failure:  # TimeoutError is one
-        raise ServerAwayError(
-            f"Cannot reach {target.url}. Is it up? --url or MILLRACE_URL says where."
-        ) from failure
-    seen = Seen()
+    except OSError as failure:  # includes TimeoutError
+        raise ServerUnavailableError(unreachable_message(target.origin)) from failure
+    result = LoadMeasurement()
     began_s = time.perf_counter()
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
             for number in range(client_count):
                 connection = first if number == 0 else None
-                group.create_task(_call_on(target, connection, seen, call_timeout_s))
-    seen.seconds = time.perf_counter() - began_s
-    return seen
+                group.create_task(_repeat_calls(target, connection, result, call_timeout_s))
+    result.seconds = time.perf_counter() - began_s
+    return result
 
 
-async def _call_on(
-    target: Target, connection: Connection | None, seen: Seen, call_timeout_s: float
+async def _repeat_calls(
+    target: LoadTarget,
+    connection: LoadConnection | None,
+    result: LoadMeasurement,
+    call_timeout_s: float,
 ) -> None:
-    """Call until cancelled, over a new connection whenever the old one is gone."""
+    """Send calls until cancelled; reconnect when the connection is closed."""
     try:
         while True:
-            error = ""
             try:
                 async with asyncio.timeout(call_timeout_s):
                     if connection is None or not connection.is_open:
                         connection = await target.connect()
-                    call = await connection.ask(target.request)
-                seen.take(call)
-                error = call.error
+                    call = await connection.send()
             except TimeoutError:
-                error = "timeout"
-                seen.errors[error] += 1
+                call = TimedCall(0.0, error="timeout")
                 if connection is not None:
                     connection.close()
             except OSError:
-                error = "cannot connect"
-                seen.errors[error] += 1
-            if error:
-                await asyncio.sleep(_PAUSE_S)
+                call = TimedCall(0.0, error="cannot connect")
+            result.add_call(call)
+            if call.error:
+                await asyncio.sleep(_ERROR_PAUSE_S)
     finally:
         if connection is not None:
             connection.close()
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that `share` of all values do not exceed (nearest rank)."""
+    """Return the nearest-rank percentile: the smallest value that `share` of all do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

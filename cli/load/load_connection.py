@@ -1,4 +1,8 @@
-"""HTTP/1.1 for measuring: one call at a time on a kept connection, timed at the socket."""
+"""A small HTTP/1.1 load client: one call at a time on a keep-alive connection, timed at the socket.
+
+It sends prebuilt requests and parses responses incrementally, so that measuring costs little CPU.
+It counts the server-sent events of a stream instead of keeping them.
+"""
 
 import asyncio
 import ssl
@@ -14,113 +18,117 @@ _DATA = b"data:"
 _DONE = b"[DONE]"
 _ERROR = b'{"error"'
 _ERROR_STATUS_MIN = 400
-_BODY_KEPT_MAX = 64 * 1024
-"""Bytes of an error's body that are kept for its code."""
+_ERROR_BODY_BYTES_MAX = 64 * 1024
+"""Bytes of an error response that are kept to read its code."""
 
 
 @dataclass(slots=True)
-class Call:
-    """One call; times are `time.perf_counter()` seconds, 0 for what did not happen."""
+class TimedCall:
+    """One call. Times are `time.perf_counter()` seconds, 0 for an event that did not happen."""
 
     began_s: float
-    first_s: float = 0.0  # when the first event of a stream, or the body, began to come
+    first_s: float = 0.0  # the first event of a stream, or the first byte of another body
     ended_s: float = 0.0
-    event_count: int = 0
-    error: str = ""  # why it counts as failed: status and code
+    status: int = 0  # 0 without a response
+    event_count: int = 0  # events of a stream, without `[DONE]` and errors
+    is_done: bool = False  # the stream ended with `[DONE]`
+    error: str = ""  # why the call failed: the status and the code of the error
 
     @property
     def latency_s(self) -> float:
-        """From the request to the last byte of its answer."""
+        """From the request to the last byte of the response."""
         return self.ended_s - self.began_s
 
     @property
     def first_wait_s(self) -> float:
-        """From the request to the first piece of its answer."""
+        """From the request to the first event or byte of the body."""
         return self.first_s - self.began_s
 
 
-class Target:
-    """Where calls go and what they ask: every call sends the same bytes."""
+class LoadTarget:
+    """The server and the request of a measurement; every call sends the same bytes."""
 
-    def __init__(self, base_url: str, key: str, body: bytes) -> None:
-        """`base_url` ends with /v1."""
-        parts = urlsplit(base_url)
-        self.url = f"{parts.scheme}://{parts.netloc}"
-        self.host = parts.hostname or ""
-        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self.port = parts.port or (443 if self.tls else 80)
+    def __init__(self, url: str, key: str, body: bytes) -> None:
+        """POST `body` as JSON to `url`, with `key` as the bearer token."""
+        parts = urlsplit(url)
+        self.origin = f"{parts.scheme}://{parts.netloc}"
+        self._host = parts.hostname or ""
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
         head = (
-            f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+            f"POST {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
             f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n"
             f"Accept: */*\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self.request = head.encode() + body
 
-    async def connect(self) -> "Connection":
+    async def connect(self) -> "LoadConnection":
         """Return an open connection. Raises OSError."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            Connection,
-            self.host,
-            self.port,
-            ssl=self.tls,
-            server_hostname=self.host if self.tls else None,
+            lambda: LoadConnection(self.request),
+            self._host,
+            self._port,
+            ssl=self._tls,
+            server_hostname=self._host if self._tls else None,
         )
         return connection
 
 
-class _Refusal(msgspec.Struct):
+class _ErrorFields(msgspec.Struct):
     code: str | None = None
 
 
-class _Envelope(msgspec.Struct):
-    error: _Refusal
+class _ErrorEnvelope(msgspec.Struct):
+    error: _ErrorFields
 
 
-class _Parsed(Protocol):
+class _ResponseParser(Protocol):
     def feed_data(self, data: bytes) -> None: ...
     def get_status_code(self) -> int: ...
     def should_keep_alive(self) -> bool: ...
 
 
-class Connection(asyncio.Protocol):
-    """An open connection; the callbacks without underscore are asyncio's and httptools'."""
+class LoadConnection(asyncio.Protocol):
+    """A connection that carries one call at a time."""
 
-    def __init__(self) -> None:
-        """Not connected yet."""
+    def __init__(self, request: bytes) -> None:
+        """Send `request` in every call, once connected."""
+        self._request = request
         self._transport: asyncio.Transport | None = None
-        self._ended: asyncio.Future[Call] | None = None
-        self._call = Call(0.0)
-        self._parser = cast("_Parsed", httptools.HttpResponseParser(self))
-        self._tail = b""  # of the stream: the line that has not ended
-        self._kept = b""  # of an error's body
-        self._is_stream = self._is_done = False
+        self._ended: asyncio.Future[TimedCall] | None = None
+        self._reset()
         self.is_open = False
 
-    async def ask(self, request: bytes) -> Call:
-        """Send a request and return its call; one that failed says why."""
+    def _reset(self) -> None:
+        self._call = TimedCall(time.perf_counter())
+        self._parser = cast("_ResponseParser", httptools.HttpResponseParser(self))
+        self._partial_line = b""  # of a stream
+        self._error_body = b""
+        self._is_stream = False
+
+    async def send(self) -> TimedCall:
+        """Send the request and return the call after its response; `error` names a failure."""
         assert self._transport is not None
+        assert self._ended is None
         self._ended = asyncio.get_running_loop().create_future()
-        self._parser = cast("_Parsed", httptools.HttpResponseParser(self))
-        self._tail = self._kept = b""
-        self._is_stream = self._is_done = False
-        self._call = Call(time.perf_counter())
-        self._transport.write(request)
+        self._reset()
+        self._transport.write(self._request)
         return await self._ended
 
     def close(self) -> None:
-        """Close at once: the server sees that its caller left."""
+        """Abort the connection at once; the server sees a disconnect."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is of its own kind
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of the answer."""
+        """See `asyncio.Protocol`."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -128,46 +136,46 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server left."""
+        """See `asyncio.Protocol`."""
         self.is_open = False
         self._end("disconnected")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note whether events follow."""
+        """See `httptools`."""
         if name.lower() == b"content-type":
             self._is_stream = value.startswith(b"text/event-stream")
 
     def on_body(self, body: bytes) -> None:
-        """Count events, keep what says why a call failed."""
+        """See `httptools`."""
         if self._parser.get_status_code() >= _ERROR_STATUS_MIN:
-            self._kept = (self._kept + body)[:_BODY_KEPT_MAX]
+            self._error_body = (self._error_body + body)[:_ERROR_BODY_BYTES_MAX]
         elif self._is_stream:
-            self._read_events(body)
+            self._count_events(body)
         else:
             self._call.first_s = self._call.first_s or time.perf_counter()
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
-        status = self._parser.get_status_code()
+        """See `httptools`."""
+        status = self._call.status = self._parser.get_status_code()
         if not self._parser.should_keep_alive():
             self.is_open = False
         if status >= _ERROR_STATUS_MIN:
-            self._end(f"{status} {_code(self._kept)}".rstrip())
-        elif self._is_stream and not self._is_done:
+            self._end(f"{status} {_error_code(self._error_body)}".rstrip())
+        elif self._is_stream and not self._call.is_done:
             self._end("broken stream")
         else:
             self._end("")
 
-    def _read_events(self, data: bytes) -> None:
-        *lines, self._tail = (self._tail + data).split(b"\n")
+    def _count_events(self, data: bytes) -> None:
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             if not line.startswith(_DATA):
-                continue  # a keep-alive comment, or the empty line behind an event
+                continue  # a keep-alive comment, or the empty line after an event
             payload = line[len(_DATA) :].strip()
             if payload == _DONE:
-                self._is_done = True
+                self._call.is_done = True
             elif payload.startswith(_ERROR):
-                self._call.error = f"in the stream: {_code(payload)}".rstrip()
+                self._call.error = f"in the stream: {_error_code(payload)}".rstrip()
             else:
                 self._call.first_s = self._call.first_s or time.perf_counter()
                 self._call.event_count += 1
@@ -181,9 +189,9 @@ class Connection(asyncio.Protocol):
         ended.set_result(self._call)
 
 
-def _code(body: bytes) -> str:
-    """Return the code of an error envelope, empty when there is none."""
+def _error_code(body: bytes) -> str:
+    """Return the code of an error envelope, or ""."""
     try:
-        return msgspec.json.decode(body, type=_Envelope).error.code or ""
+        return msgspec.json.decode(body, type=_ErrorEnvelope).error.code or ""
     except msgspec.DecodeError:
         return ""

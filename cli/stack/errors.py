@@ -1,4 +1,4 @@
-"""Why the embedded stack cannot start or go on."""
+"""Errors of the embedded stack."""
 
 from core.errors import MillraceError
 
@@ -16,13 +16,13 @@ class JarUnavailableError(StackError):
 
 
 class JarMismatchError(StackError):
-    """A downloaded jar is not the one that the lock names."""
+    """A downloaded jar does not have the checksum in the lock file."""
 
     code = "jar_mismatch"
 
 
 class StackTimeoutError(StackError):
-    """A part of the embedded stack was not ready in time."""
+    """A service or role of the embedded stack was not ready in time."""
 
     code = "stack_timeout"
 

@@ -1,6 +1,6 @@
-"""The broker's jars: downloaded once by `jgo`, checked against `kafka_jars.lock`, kept in a cache.
+"""Downloads Kafka's jars with `jgo`, verifies them against `kafka_jars.lock` and caches them.
 
-`python -m cli.stack.jars lock` resolves anew and writes the lock.
+`python -m cli.stack.jars lock` resolves the dependencies again and writes the lock file.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.stack.errors import JarMismatchError, JarUnavailableError
-from cli.stack.state.data_folder import locked
+from cli.stack.state.data_folder import file_lock
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOCK_FILE = Path(__file__).with_name("kafka_jars.lock")
 
 ENDPOINT = "org.apache.kafka:kafka_2.13:4.3.1+org.apache.logging.log4j:log4j-slf4j-impl:2.25.4!"
-"""The broker and its logger. Without the `!` the logger's versions would replace the broker's."""
+"""The broker and its logger. `!` keeps the broker's dependency versions over the logger's."""
 
 DOWNLOADS_AT_ONCE = 8
 TRIES_MAX = 3
@@ -30,37 +30,36 @@ _PARTIAL = "kafka-jars-partial-"
 
 
 def cached_jars(cache: Path) -> Path:
-    """Return the folder that holds exactly the jars of the lock; download them the first time.
+    """Return the folder with exactly the jars of the lock file; download them if absent.
 
-    A download that is cut short leaves no half-filled folder behind: jars are fetched into a
-    private folder, verified, and renamed in one step. Raises JarUnavailableError and
-    JarMismatchError.
+    The folder is never incomplete: jars are downloaded to a temporary folder, which is renamed
+    after verification. Raises JarUnavailableError, JarMismatchError.
     """
     lock_text = LOCK_FILE.read_text()
     digest = hashlib.sha256(lock_text.encode()).hexdigest()[:12]
-    wanted = cache / f"kafka-jars-{digest}"
-    if wanted.is_dir():
-        return wanted
+    folder = cache / f"kafka-jars-{digest}"
+    if folder.is_dir():
+        return folder
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / "kafka-jars.lock"):
-        if not wanted.is_dir():
-            _download(read_lock(lock_text), wanted)
-    return wanted
+    with file_lock(cache / "kafka-jars.lock"):
+        if not folder.is_dir():
+            _download(read_lock(lock_text), folder)
+    return folder
 
 
 def read_lock(text: str) -> dict[str, str]:
-    """Map each coordinate `group:artifact:version` of a lock to the SHA-256 of its jar."""
+    """Return the SHA-256 of each jar by its coordinate `group:artifact:version`."""
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     return dict(line.split(" ", 1) for line in lines)
 
 
-def _download(lock: Mapping[str, str], wanted: Path) -> None:
-    for left_over in wanted.parent.glob(f"{_PARTIAL}*"):  # of a download that was killed
-        shutil.rmtree(left_over)
+def _download(lock: Mapping[str, str], folder: Path) -> None:
+    for stale in folder.parent.glob(f"{_PARTIAL}*"):  # left by a killed download
+        shutil.rmtree(stale)
     with tempfile.TemporaryDirectory(
-        dir=wanted.parent,
+        dir=folder.parent,
         prefix=_PARTIAL,
-        ignore_cleanup_errors=True,  # downloads that are cut short may still write
+        ignore_cleanup_errors=True,  # cancelled downloads may still write
     ) as partial:
         context = _maven(Path(partial) / "maven")
         ready = Path(partial) / "ready"
@@ -69,13 +68,13 @@ def _download(lock: Mapping[str, str], wanted: Path) -> None:
         def fetch(coordinate: str) -> None:
             jar = _fetch(context, coordinate)
             if _sha256(jar) != lock[coordinate]:
-                raise JarMismatchError(f"{coordinate} is not the jar that the lock names.")
+                raise JarMismatchError(f"{coordinate} does not have the checksum in the lock file.")
             jar.rename(ready / jar.name)
 
-        with ThreadPool(DOWNLOADS_AT_ONCE) as pool:  # its end waits for no download
+        with ThreadPool(DOWNLOADS_AT_ONCE) as pool:  # leaving the block does not wait for downloads
             for _ in pool.imap_unordered(fetch, lock):
                 pass
-        ready.rename(wanted)
+        ready.rename(folder)
 
 
 def _fetch(context: "MavenContext", coordinate: str) -> Path:
@@ -85,7 +84,7 @@ def _fetch(context: "MavenContext", coordinate: str) -> Path:
     for _ in range(TRIES_MAX):
         try:
             return jar.resolve()
-        except (OSError, RuntimeError) as error:  # the network; an answer other than 200
+        except (OSError, RuntimeError) as error:  # network errors; responses other than 200
             failure = error
             if jar.cached_path is not None:
                 jar.cached_path.unlink(missing_ok=True)
@@ -93,7 +92,7 @@ def _fetch(context: "MavenContext", coordinate: str) -> Path:
 
 
 def write_lock() -> None:
-    """Resolve `ENDPOINT` with everything it needs at run time, and write `LOCK_FILE`."""
+    """Resolve `ENDPOINT` and its runtime dependencies and write `LOCK_FILE`."""
     from jgo.parse import Endpoint
 
     with tempfile.TemporaryDirectory() as folder:
@@ -113,8 +112,8 @@ def write_lock() -> None:
 
 
 def _maven(repository: Path) -> "MavenContext":
-    """A Maven context of our own: the user's repository may hold a jar that was cut short."""
-    # Imported here: jgo takes 0.3 s to import and is needed once a machine.
+    """Return a private Maven context: the user's repository may hold truncated jars."""
+    # Imported here: jgo takes 0.3 s to import and is needed once for each machine.
     from jgo.constants import MAVEN_CENTRAL_URL
     from jgo.maven import MavenContext, PythonResolver
 

@@ -1,4 +1,4 @@
-"""The models that an embedded stack serves: one pool and one replica each."""
+"""The models that an embedded stack serves, with one pool and one replica for each."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ _VERSION_DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model version and the pool of replicas that runs it."""
+    """A model version and its pool."""
 
     name: str
     version: str
@@ -26,7 +26,7 @@ class ServedModel:
 
     @property
     def pool(self) -> str:
-        """The pool's name: a version never runs on another version's replicas."""
+        """The name of the pool, which contains the version: pools never mix versions."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "model"
         return f"{slug[:40].rstrip('-')}-{self.version}"
 
@@ -34,20 +34,20 @@ class ServedModel:
 def served_models(
     texts: Sequence[str], engine: str, upstream: str | None
 ) -> tuple[ServedModel, ...]:
-    """Return what every `--model` means. Raises SettingsError for two of one name or pool."""
+    """Parse every `--model`. Raises SettingsError for two with one name or pool."""
     models = tuple(served_model(text, engine, upstream) for text in texts)
     for one, other in combinations(models, 2):
         if one.name == other.name:
-            raise SettingsError(f"--model {one.name}: give each name once")
+            raise SettingsError(f"--model {one.name}: each name may be given once")
         if one.pool == other.pool:
             raise SettingsError(
-                f"--model {one.name} and {other.name}: both names mean the pool {one.pool}"
+                f"--model {one.name} and {other.name}: both names give the pool {one.pool}"
             )
     return models
 
 
 def served_model(text: str, engine: str, upstream: str | None) -> ServedModel:
-    """Return what `--model NAME[=PATH]` means for `engine`. Raises SettingsError."""
+    """Parse `--model NAME[=PATH]` for `engine`. Raises SettingsError."""
     name, _, path_text = text.partition("=")
     if not name:
         raise SettingsError("--model needs a name: NAME=PATH")
@@ -67,7 +67,7 @@ def served_model(text: str, engine: str, upstream: str | None) -> ServedModel:
 
 
 def folder_version(path: Path) -> str:
-    """Return a version that changes with the configuration, the file names or their sizes."""
+    """Return a hash of the configuration, the file names and the file sizes."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     listing = "\n".join(f"{file.relative_to(path)} {file.stat().st_size}" for file in files)
     config = (path / "config.json").read_text() if (path / "config.json").exists() else ""

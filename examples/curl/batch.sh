@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run a batch: upload a file of requests, wait, print the file of answers and that of errors.
+# Run a batch: upload a file of requests, wait, and print the output and the error file.
 set -euo pipefail
 
 call() { curl --silent --show-error --fail-with-body -H "Authorization: Bearer $MILLRACE_KEY" "$@"; }

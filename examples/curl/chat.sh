@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ask a question: the whole answer at once, then token by token.
+# Ask a question: first with the complete answer, then with a stream of tokens.
 set -euo pipefail
 
 ask() {

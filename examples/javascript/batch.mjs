@@ -1,4 +1,4 @@
-// Run a batch: upload a file of requests, wait, print one answer a line.
+// Run a batch: upload a file of requests, wait, and print one answer a line.
 import { setTimeout as sleep } from "node:timers/promises";
 import OpenAI, { toFile } from "openai";
 

@@ -1,4 +1,4 @@
-// Ask a question: the whole answer at once, then token by token.
+// Ask a question: first with the complete answer, then with a stream of tokens.
 import OpenAI from "openai";
 
 const { MILLRACE_URL, MILLRACE_KEY, MILLRACE_MODEL: model } = process.env;

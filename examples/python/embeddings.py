@@ -1,4 +1,4 @@
-"""Turn texts into vectors and say how alike they are."""
+"""Embed texts and print their cosine similarity."""
 
 import math
 import os
@@ -12,5 +12,5 @@ answer = client.embeddings.create(model=os.environ["MILLRACE_MODEL"], input=text
 first, *others = [item.embedding for item in answer.data]
 for text, vector in zip(texts[1:], others, strict=True):
     dot = sum(a * b for a, b in zip(first, vector, strict=True))
-    alike = dot / math.hypot(*first) / math.hypot(*vector)
-    print(f"{alike:+.3f} {text}")
+    similarity = dot / math.hypot(*first) / math.hypot(*vector)
+    print(f"{similarity:+.3f} {text}")

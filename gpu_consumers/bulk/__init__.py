@@ -1,1 +1,1 @@
-"""Execution of bulk batches."""
+"""Execution of batches of bulk items."""

@@ -1,254 +1,237 @@
-"""Runs a batch on the engine and makes every item's end durable on the log.
+"""Executes the items of bulk batches and publishes their outcomes.
 
-1. Skip items that are not wanted any more. 2. Execute. 3. Publish outcomes, one record stream per
-job; what the pool could not answer goes back to its requests. 4. Report the batch finished, only
-when every record is acknowledged. The order is the guarantee (docs/delivery.md).
+`BulkWorker` and `Quarantine` decide which items run when; see `BulkWorker` for the order of steps.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
-from core.clock import Clock
 from core.errors import PoolBusyError
 from gpu_consumers import metrics
-from gpu_consumers.cancellation.wanted import Wanted
-from gpu_consumers.engines.engine import Answer, Engine
+from gpu_consumers.cancellation.liveness import BatchLiveness
+from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
-from gpu_consumers.inflight.acknowledgements import Acknowledgements
-from gpu_consumers.inflight.batch_run import BatchRun, Cut, Ending, cancel_once, is_ending
-from gpu_consumers.inflight.delivery import Delivery
-from gpu_consumers.inflight.outcomes import ANSWER_MISSING, by_part, count_outcomes, outcome_of
-from gpu_consumers.inflight.publishing import send_back, send_outcomes
-from gpu_consumers.payloads.stored_bodies import StoredBodies
-from gpu_consumers.quarantine.crash_attribution import Trials
-from gpu_consumers.quarantine.turns import Turns
-from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
-from topics.records.records import JobRef, Unit
+from gpu_consumers.inflight.batch_run import (
+    BatchAbortReason,
+    BatchRun,
+    cancel_once,
+    is_survivable,
+)
+from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.item_outcomes import (
+    ANSWER_MISSING,
+    count_outcomes,
+    group_by_job,
+    outcome_of,
+)
+from gpu_consumers.inflight.publishing import PendingSends
+from gpu_consumers.payloads.bodies import BatchBodies
+from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.quarantine.locks import SharedExclusiveLock
+from topics.clients.producer import RecordProducer
+from topics.records.records import AttemptUnit, JobRef
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionParts:
-    """What executing batches needs."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class BatchExecution:
+    """Executes several batches at once. All methods are called on the event loop."""
 
     engine: Engine
-    producer: LogProducer
-    objects: ObjectStore
-    wanted: Wanted
+    producer: RecordProducer
+    bodies: BatchBodies
+    liveness: BatchLiveness
     capacity: CapacityPublisher
+    lock: SharedExclusiveLock  # quarantined units take it exclusively
+    attribution: CrashAttribution
     job_class: str
-    clock: Clock
+    runs: set[BatchRun] = field(default_factory=set)  # the batches in flight
+    _requeues_new_runs: bool = False
 
+    def accept_batch(self, delivered: DeliveredBatch) -> BatchRun:
+        """Count the batch as in flight and drop items of closed, paused and expired jobs.
 
-class BatchExecution:
-    """Executes batches; several at once, each by its own task on the event loop."""
-
-    def __init__(self, parts: ExecutionParts, turns: Turns, trials: Trials) -> None:
-        """Nothing runs yet."""
-        self._engine, self._producer = parts.engine, parts.producer
-        self._wanted, self._capacity = parts.wanted, parts.capacity
-        self._job_class, self._clock = parts.job_class, parts.clock
-        self._bodies = StoredBodies(parts.objects, parts.clock)
-        self._turns, self._trials = turns, trials
-        self._handing_back = False
-        self.runs: set[BatchRun] = set()
-        """What has begun and not ended."""
-
-    def begin(self, delivery: Delivery) -> BatchRun:
-        """Take over a batch. Of one that may have run before, positions are those of the record."""
-        batch = delivery.batch
+        Nothing is dropped of a redelivered batch: its attempts name positions in the record.
+        """
+        batch = delivered.batch
         items = [
             (part.job, item)
             for part in batch.parts
-            if delivery.may_have_run or not self._is_over(part.job, len(part.items))
+            if delivered.is_redelivered or not self._drop_items(part.job, len(part.items))
             for item in part.items
         ]
         total = sum(len(part.items) for part in batch.parts)
         metrics.BATCH_ITEMS.observe(total)
-        self._capacity.arrived(batch, total)
-        self._capacity.ended(batch, total - len(items))
-        run = BatchRun(delivery, items)
-        if self._handing_back:
-            run.cut = Cut.HAND_BACK
+        self.capacity.record_arrival(batch, total)
+        self.capacity.record_end(batch, total - len(items))
+        run = BatchRun(delivered, items)
+        if self._requeues_new_runs:
+            run.abort_reason = BatchAbortReason.REQUEUE
         self.runs.add(run)
         return run
 
-    def end(self, run: BatchRun) -> None:
-        """Nothing more of the batch will run here."""
-        held = len(run.items) - len(run.answers) - len(run.given_up)
-        self._capacity.ended(run.delivery.batch, held)
+    def remove_batch(self, run: BatchRun) -> None:
+        """Count the batch as ended: none of its items runs here any more."""
+        open_count = len(run.items) - len(run.answers) - len(run.released)
+        self.capacity.record_end(run.delivered.batch, open_count)
         self.runs.discard(run)
 
-    async def whole(self, run: BatchRun) -> Ending | None:
-        """Execute a batch with others; return when its records are acknowledged.
-
-        None when there was nothing to ask. An object store that is away is part of the pool. What
-        was too much at once is not put back, wherever the store is. Cancelling the call leaves the
-        batch to its redelivery. Raises EngineDeadError, DeliveryError, and whatever else the
-        process cannot go on with.
-        """
-        if not run.items:
-            return None
-        positions = range(len(run.items))
-        began_s = self._clock.monotonic_s()
-        ending = await self.ask(run, positions)
-        metrics.EXECUTION_SECONDS.observe(self._clock.monotonic_s() - began_s)
-        if ending is Ending.OUT_OF_MEMORY:
-            await self.publish(run, positions, puts_back=False)
-            return ending
-        await self.publish(run, positions, puts_back=run.cut is not Cut.DROP)
-        return Ending.AWAY if run.store_away else ending
-
-    def hand_back(self) -> None:
-        """Cut short what runs, and what comes: answers are published, the rest goes back."""
-        self._handing_back = True
+    def requeue_all(self) -> None:
+        """Abort present and future batches: answers are published, other items requeued."""
+        self._requeues_new_runs = True
         for run in self.runs:
-            run.stop(Cut.HAND_BACK)
+            run.abort(BatchAbortReason.REQUEUE)
 
-    def open_positions(self, run: BatchRun, unit: Unit) -> list[int]:
-        """Return what of a unit has no answer and still counts."""
+    def open_positions(self, run: BatchRun, unit: AttemptUnit) -> list[int]:
+        """Return the positions of a unit whose items have no answer and are not to be dropped."""
         return [
             position
             for position in range(unit.first, unit.first + unit.count)
-            if position not in run.answers and self._wanted.over(run.items[position][0]) is None
+            if position not in run.answers
+            and self.liveness.drop_reason(run.items[position][0]) is None
         ]
 
-    async def ask(
-        self, run: BatchRun, positions: Sequence[int], *, has_entered: bool = False
-    ) -> Ending:
-        """Execute these items, beside other batches; the caller may have come in for them."""
-        return await run.until_cut(self._ask(run, positions, has_entered=has_entered))
+    async def execute_items(
+        self, run: BatchRun, positions: Sequence[int], *, has_lock: bool = False
+    ) -> None:
+        """Run items on the engine; call it through `BatchRun.until_aborted`.
 
-    def answer(self, run: BatchRun, position: int, answer: Answer) -> None:
-        """Give an item an answer that is ours and not the engine's."""
-        run.answers[position] = answer
-        self._give_back(run, [position])
-
-    async def publish(self, run: BatchRun, positions: Sequence[int], *, puts_back: bool) -> None:
-        """Send the outcomes of these items; return when all that was sent is acknowledged.
-
-        An answer that the object store does not take sends its item back to be executed again;
-        with `puts_back` go also those without an answer. What is not wanted any more goes nowhere:
-        the close of its job fills its row, or a resume emits it again.
+        Runs alongside other batches. A caller that has acquired the lock and the attribution for
+        the items says so with `has_lock`. Raises PoolUnavailableError, EngineOutOfMemoryError or
+        MemoryError when items have no answer, and failures that must end the process.
         """
-        acknowledged = Acknowledgements(asyncio.get_running_loop())
-        for job, its in by_part(run.items, positions):
-            done = [outcome_of(run.items[p][1], run.answers[p]) for p in its if p in run.answers]
-            done = await self._bodies.fit_for_log(run, job, done)
-            if done:
-                count_outcomes(done)
-                acknowledged.expect(send_outcomes(self._producer, job, done, acknowledged.report))
-            if len(done) < len(its) and self._wanted.over(job) is None:
-                ended = {outcome.index for outcome in done}
-                back = [
-                    run.items[p][1]
-                    for p in its
-                    if run.items[p][1].index not in ended and (puts_back or p in run.answers)
-                ]
-                metrics.ITEMS_HANDED_BACK.inc(len(back))
-                acknowledged.expect(
-                    send_back(self._producer, job, back, self._job_class, acknowledged.report)
+        async with contextlib.nullcontext() if has_lock else self._run_alongside():
+            try:
+                bodies = await self.bodies.load_bodies(
+                    run, positions, partial(self.set_answer, run)
                 )
-        await acknowledged.wait()
+                # Each job in a task of its own, so that it can be aborted alone.
+                for job, of_job in group_by_job(run.items, bodies):
+                    if self.liveness.drop_reason(job) is None:
+                        work = self._execute_job(run, {p: bodies[p] for p in of_job})
+                        run.job_tasks.append((job, asyncio.create_task(work)))
+                    else:
+                        self._release_unanswered(run, of_job)
+                await _wait_for_all([task for _, task in run.job_tasks])
+            finally:
+                run.job_tasks = []
 
-    def _is_over(self, job: JobRef, item_count: int) -> bool:
-        reason = self._wanted.over(job)
+    def set_answer(self, run: BatchRun, position: int, answer: EngineAnswer) -> None:
+        """Answer an item without the engine."""
+        run.answers[position] = answer
+        self._release_credit(run, [position])
+
+    async def publish_outcomes(
+        self, run: BatchRun, positions: Sequence[int], *, requeues: bool
+    ) -> None:
+        """Publish the outcomes of items; return when every record is acknowledged.
+
+        An item whose answer the object store cannot take is requeued. With `requeues`, so are items
+        without an answer, unless they are dropped: the close of their job writes their rows, or its
+        resume emits them again. Raises DeliveryError.
+        """
+        sends = PendingSends(self.producer)
+        for job, of_job in group_by_job(run.items, positions):
+            outcomes = [
+                outcome_of(run.items[p][1], run.answers[p]) for p in of_job if p in run.answers
+            ]
+            outcomes = await self.bodies.prepare_outcomes(run, job, outcomes)
+            if outcomes:
+                count_outcomes(outcomes)
+                sends.send_outcomes(job, outcomes)
+            if len(outcomes) < len(of_job) and self.liveness.drop_reason(job) is None:
+                published = {outcome.index for outcome in outcomes}
+                requeued = [
+                    run.items[p][1]
+                    for p in of_job
+                    if run.items[p][1].index not in published and (requeues or p in run.answers)
+                ]
+                metrics.ITEMS_HANDED_BACK.inc(len(requeued))
+                sends.requeue_items(job, requeued, self.job_class)
+        await sends.wait_acknowledged()
+
+    def _drop_items(self, job: JobRef, item_count: int) -> bool:
+        reason = self.liveness.drop_reason(job)
         if reason is None:
             return False
         metrics.ITEMS_SKIPPED.labels(reason).inc(item_count)
         return True
 
-    async def _ask(self, run: BatchRun, positions: Sequence[int], *, has_entered: bool) -> None:
-        """Come in with others, unless the caller has seen to it and tells of it."""
-        if has_entered:
-            await self._ask_parts(run, positions)
-            return
-        await self._turns.enter()
+    @contextlib.asynccontextmanager
+    async def _run_alongside(self) -> AsyncIterator[None]:
+        await self.lock.acquire_shared()
         try:
-            async with self._trials.beside():
-                await self._ask_parts(run, positions)
+            async with self.attribution.run_alongside():
+                yield
         finally:
-            self._turns.leave()
+            self.lock.release_shared()
 
-    async def _ask_parts(self, run: BatchRun, positions: Sequence[int]) -> None:
-        try:
-            bodies = await self._bodies.load(run, positions, partial(self.answer, run))
-            for job, its in by_part(run.items, bodies):
-                if self._wanted.over(job) is None:
-                    work = self._ask_part(run, {p: bodies[p] for p in its})
-                    run.parts.append((job, asyncio.create_task(work)))
-                else:
-                    self._give_up(run, its)
-            await _all_of([task for _, task in run.parts])
-        finally:
-            run.parts = []
-
-    async def _ask_part(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
-        """Ask for items of one job; of several in a batch each can be cut without the others."""
-        is_over = False
+    async def _execute_job(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
+        """Execute the items of one job and release their credit as answers arrive."""
+        has_returned = False
         answers = run.answers
-        asked = list(bodies)
-        fresh: list[int] = []  # answered in this turn of the loop
+        executed = list(bodies)
+        new_answers: list[int] = []  # positions answered in this iteration of the event loop
         call_soon = asyncio.get_running_loop().call_soon
 
-        def finished(index: int, answer: Answer) -> None:
-            position = asked[index]
-            if is_over or position in answers:
-                return  # the credit of an item comes back once
+        def finished(index: int, answer: EngineAnswer) -> None:
+            position = executed[index]
+            if has_returned or position in answers:
+                return  # the credit of an item is released once
             answers[position] = answer
-            if not fresh:
-                call_soon(give_back)
-            fresh.append(position)
+            if not new_answers:
+                call_soon(release_credit)
+            new_answers.append(position)
 
-        def give_back() -> None:
-            if fresh:
-                self._capacity.answered(len(fresh))
-                self._give_back(run, fresh)
-                fresh.clear()
+        def release_credit() -> None:
+            if new_answers:
+                self.capacity.record_answers(len(new_answers))
+                self._release_credit(run, new_answers)
+                new_answers.clear()
 
+        job = run.items[executed[0]][0]
         try:
-            endpoint = run.items[asked[0]][0].endpoint
             try:
-                await self._engine.execute(endpoint, list(bodies.values()), finished)
+                await self.engine.execute(job.endpoint, list(bodies.values()), finished)
             except PoolBusyError:
-                return  # what has no answer goes back; the others go on
-            # An engine that returns has reported every item; asking again would go on for ever.
-            for index, position in enumerate(asked):
+                return  # items without an answer are requeued; other jobs go on
+            # Without an answer the item would be requeued, possibly for ever.
+            for index, position in enumerate(executed):
                 if position not in answers:
                     _LOG.error("an engine returned without an answer")
                     finished(index, ANSWER_MISSING)
         except asyncio.CancelledError:
-            if self._wanted.over(run.items[asked[0]][0]) is not None:
-                self._give_up(run, [p for p in asked if p not in answers])
+            if self.liveness.drop_reason(job) is not None:
+                self._release_unanswered(run, [p for p in executed if p not in answers])
             raise
         finally:
-            is_over = True
-            give_back()
+            has_returned = True
+            release_credit()
 
-    def _give_up(self, run: BatchRun, positions: Sequence[int]) -> None:
-        """Give back the credit of items that nobody wants: the rest of the batch may take long."""
-        new = set(positions) - run.given_up
-        run.given_up |= new
-        self._capacity.ended(run.delivery.batch, len(new))
+    def _release_unanswered(self, run: BatchRun, positions: Sequence[int]) -> None:
+        """Release the credit of dropped items: the rest of their batch may run for long."""
+        new = set(positions) - run.released
+        run.released |= new
+        self.capacity.record_end(run.delivered.batch, len(new))
 
-    def _give_back(self, run: BatchRun, positions: Sequence[int]) -> None:
-        """Give back the credits of items that were answered, but those that are back already."""
+    def _release_credit(self, run: BatchRun, positions: Sequence[int]) -> None:
+        """Release the credit of answered items, except those released before."""
         count = len(positions)
-        if run.given_up:
-            count -= len(run.given_up.intersection(positions))
-            run.given_up.difference_update(positions)
-        self._capacity.ended(run.delivery.batch, count)
+        if run.released:
+            count -= len(run.released.intersection(positions))
+            run.released.difference_update(positions)
+        self.capacity.record_end(run.delivered.batch, count)
 
 
-async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all but those that are cancelled, until one fails.
+async def _wait_for_all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for all tasks; when one fails, cancel the others and raise a failure.
 
-    Raises what it raised; of several what ends the process, if there is such.
+    Of several failures, one that must end the process comes first. Cancelled tasks do not count.
     """
     if not tasks:
         return
@@ -263,4 +246,4 @@ async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
     failures = [task.exception() for task in tasks if not task.cancelled()]
     failed = [failure for failure in failures if failure is not None]
     if failed:
-        raise min(failed, key=is_ending)
+        raise min(failed, key=is_survivable)

@@ -1,1 +1,1 @@
-"""Liveness of batches and calls, and aborting executions that nobody needs."""
+"""Liveness of batches and calls, and the abort of executions that nobody needs."""

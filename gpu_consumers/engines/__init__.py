@@ -1,1 +1,1 @@
-"""Engines behind one interface: vLLM in process, any OpenAI-shaped upstream, simulated."""
+"""Engines behind one interface: vLLM in process, an OpenAI-compatible upstream, simulated."""

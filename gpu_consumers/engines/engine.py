@@ -1,4 +1,4 @@
-"""What the consumer loop needs of an engine; each engine passes the same conformance suite."""
+"""The interface of engines to the replica; each passes the same conformance suite."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -8,10 +8,10 @@ import msgspec
 from gpu_consumers.engines.engine_slots import SlotCounts
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class EngineAnswer(msgspec.Struct, frozen=True, gc=False):
     """The HTTP-shaped answer to one item: success below 400, the OpenAI error envelope above.
 
-    A struct, not a dataclass: one is built per item, and this costs a tenth.
+    A struct because one is built per item, and a dataclass costs ten times as much.
     """
 
     status_code: int
@@ -22,31 +22,32 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: int = 0
 
 
-Finished = Callable[[int, Answer], None]
+OnAnswer = Callable[[int, EngineAnswer], None]
 """Called once per item, on the event loop, with its position in the sequence given to `execute`."""
 
-Emit = Callable[[bytes], None]
+EmitEvent = Callable[[bytes], None]
 """Called on the event loop with the JSON payload of each event of a stream, in order."""
 
 
-class Meter:
-    """Whether one call has begun, and what its stream has spent so far.
+class UsageMeter:
+    """Reports the start of one online call, and the token usage of its stream so far.
 
-    Its engine sets `counted` when the stream begins. That is read when a call is cut, so a piece
-    costs nothing.
+    The engine sets `with_usage` when the stream starts. It is called only when the call is aborted,
+    so an event costs nothing.
     """
 
-    __slots__ = ("began", "counted")
+    __slots__ = ("on_start", "with_usage")
+    on_start: Callable[[], None]
+    with_usage: Callable[[EngineAnswer], EngineAnswer]
 
-    def __init__(self, began: Callable[[], None] = lambda: None) -> None:
-        """Nothing was emitted."""
-        self.began = began
-        """Called when the call has a place and is about to run, once or more."""
-        self.counted: Callable[[Answer], Answer] = _unchanged
-        """Returns an answer with the counts of the prompt and of what was emitted until now."""
+    def __init__(self, on_start: Callable[[], None] = lambda: None) -> None:
+        """`on_start` is called when the call has a slot and is about to run, once or more."""
+        self.on_start = on_start
+        self.with_usage = _unchanged
+        """Returns an answer with the usage of the prompt and of the events emitted so far."""
 
 
-def _unchanged(answer: Answer) -> Answer:
+def _unchanged(answer: EngineAnswer) -> EngineAnswer:
     return answer
 
 
@@ -55,52 +56,51 @@ class Engine(Protocol):
 
     @property
     def concurrency(self) -> int:
-        """Items worth holding in execution at once; may change while running."""
+        """Items worth executing at once; may change while running."""
         ...
 
     @property
     def headroom(self) -> int:
-        """Of `concurrency`, what bulk items leave free for online calls; less than all of it."""
+        """Slots of `concurrency` that bulk items leave free for online calls; fewer than all."""
         ...
 
     @property
     def slots(self) -> SlotCounts:
-        """What runs now and what online waits for; all 0 once nothing is asked for."""
+        """Slots in use and waiting online calls; all 0 while idle."""
         ...
 
     async def start(self) -> None:
         """Load and warm up; return when an item can run."""
         ...
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """Run every body against `endpoint`, reporting each as it ends, in any order.
 
-        Cancelling the call aborts what still runs. Items not reported when it raises have no
-        answer. Raises PoolUnavailableError when the pool is away (hand the rest back, charge no
-        attempt), PoolBusyError at the end when it took all but some, EngineOutOfMemoryError or
-        MemoryError when this was too much at once and the engine lives on, EngineDeadError when
-        the process must end.
+        Cancelling aborts the items that still run. Items not reported when this raises have no
+        answer. Raises PoolUnavailableError when the pool is unavailable (requeue the rest, charge
+        no attempt), PoolBusyError at the end when it accepted all but some, EngineOutOfMemoryError
+        or MemoryError when the items were too much at once and the engine survived,
+        EngineDeadError when the process must end.
         """
         ...
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """Run one online call, ahead of every bulk item that has not started.
 
-        Without `emit` it is an item as any other. With it, a body that asks to stream has its
-        events emitted as they come, and the answer then is a good end (200, an empty body), a
-        refusal with nothing emitted, or the error that broke the stream off. Its counts are those
-        of the whole call, or of the part that was emitted; they never depend on whether the client
-        asked for usage. A body or endpoint that does not stream has its answer whole: nothing is
-        emitted. `meter` is told that the call begins, and tells the counts of a stream before it
-        ends.
+        Without `emit` the call runs like an item. With `emit`, a body that requests a stream has
+        its events emitted as they come, and the answer is then success (200, an empty body), a
+        refusal with nothing emitted, or the error that interrupted the stream. Its usage is that
+        of the call, or of the emitted part, whether or not the client requested usage. A body or
+        endpoint that does not stream emits nothing. `meter` is notified of the start and reports
+        the usage of a running stream.
 
-        Cancelling aborts the call and frees its place. Raises PoolUnavailableError, nothing
-        emitted yet; EngineDeadError.
+        Cancelling aborts the call and frees its slot. Raises PoolUnavailableError if nothing was
+        emitted; EngineDeadError.
         """
         ...
 
     async def stop(self) -> None:
-        """Release the engine and its processes; nothing is in execution any more."""
+        """Release the engine and its processes; nothing is executing."""
         ...

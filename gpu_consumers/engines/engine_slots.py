@@ -1,7 +1,7 @@
-"""Places in an engine, shared by bulk items and online calls.
+"""Execution slots of an engine, shared by bulk items and online calls.
 
-An online call takes any free place and goes ahead of every bulk item; a bulk item starts only while
-more than the headroom is free, so that the next online call finds a place.
+An online call takes any free slot, ahead of every bulk item. A bulk item starts only while more
+slots than the headroom are free, so that the next online call finds one.
 """
 
 import asyncio
@@ -12,118 +12,140 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SlotCounts:
-    """Who holds places now."""
+    """Slots in use, and what waits for one."""
 
     bulk: int
     online: int
-    waiting: int  # online calls without a place
-    idle: int = 0  # bulk items without a place, though there is room for them
-    refused: int = 0  # what a busy upstream did not take since the start: a sign of life
+    waiting: int  # online calls without a slot
+    idle: int = 0  # bulk items without a slot although one is free for bulk
+    refused: int = 0  # refusals of a busy upstream since the start: they show that it responds
 
 
 def square_root_headroom(total: int) -> int:
-    """Return the places that square-root staffing keeps for arrivals; 0 where there is only one."""
+    """Return the slots that square-root staffing reserves for arrivals; 0 of a single slot."""
     return min(math.ceil(math.sqrt(total)), total - 1)
 
 
-class Slots:
-    """Counts places of one engine on one event loop."""
+class EngineSlots:
+    """The slots of one engine on one event loop."""
 
-    def __init__(self, total: int, headroom: int = 0, *, at_once: int | None = None) -> None:
-        """Bulk alone holds at most `total - headroom`.
+    def __init__(self, total: int, headroom: int = 0, *, running_max: int | None = None) -> None:
+        """Bulk holds at most `total - headroom` slots.
 
-        `at_once` is how many of `total` the engine works on, online calls first: the others queue
-        in it. Bulk queues there in proportion to what it has of these, so that no item waits for
-        ever behind online calls while its time runs.
+        `running_max` of the `total` run in the engine at once, online calls first; the others queue
+        inside it. Bulk queues there in proportion to what it may run, so that no item waits behind
+        online calls until it times out.
         """
         assert 0 <= headroom < total
         self.total = total
         self.headroom = headroom
-        self.on_bulk_room: Callable[[], None] = _nothing
-        """Called when online calls have left room in which bulk items may start."""
-        self.bulk_waiting: Callable[[], int] = _none
-        """Returns how many bulk items have no place."""
+        self.on_bulk_available: Callable[[], None] = _do_nothing
+        """Called when bulk items may start in slots that online calls released."""
+        self.count_waiting_bulk: Callable[[], int] = _zero
+        """Returns how many bulk items have no slot."""
         self.refused_count = 0
         """See `SlotCounts.refused`."""
         self._free = total
         self._bulk_max = total - headroom
-        self._at_once = total if at_once is None else min(at_once, total)
+        self._running_max = total if running_max is None else min(running_max, total)
         self._bulk = self._online = 0
         self._waiting: dict[asyncio.Future[None], None] = {}  # oldest first
 
     @property
     def counts(self) -> SlotCounts:
-        """Who holds places now."""
-        idle = self.bulk_waiting() if self._bulk_room() > 0 else 0
+        """Slots in use, and what waits for one."""
+        idle = self.count_waiting_bulk() if self._bulk_available() > 0 else 0
         return SlotCounts(self._bulk, self._online, len(self._waiting), idle, self.refused_count)
 
-    async def enter(self) -> None:
-        """Take a place for an online call, in the order of arrival; each needs one `leave`."""
-        if self._free:  # then nobody waits
+    async def acquire_online(self) -> None:
+        """Acquire a slot for an online call, in order of arrival; pair with `release_online`."""
+        if self._free:  # then no call waits
             self._free -= 1
             self._online += 1
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[place] = None
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[granted] = None
         try:
-            await place
+            await granted
         except asyncio.CancelledError:
-            if place.cancelled():
-                self._waiting.pop(place, None)  # a place given back may have passed it over
-            else:  # the place came in the same turn
-                self.leave()
+            if granted.cancelled():
+                self._waiting.pop(granted, None)  # `_release` may have skipped it already
+            else:  # the slot was granted in the same iteration of the loop
+                self.release_online()
             raise
 
-    def leave(self) -> None:
-        """Give back the place of an online call."""
+    def release_online(self) -> None:
+        """Release the slot of an online call."""
         self._online -= 1
-        self._give_back()
+        self._release()
         if self._free > self.headroom:
-            self.on_bulk_room()
+            self.on_bulk_available()
 
-    def take_bulk(self, wanted: int) -> int:
-        """Take up to `wanted` places for bulk items; return how many it were."""
-        taken = max(0, min(wanted, self._bulk_room()))
-        self._free -= taken
-        self._bulk += taken
-        return taken
+    def acquire_bulk(self, requested: int) -> int:
+        """Acquire up to `requested` slots for bulk items; return how many were acquired."""
+        acquired = max(0, min(requested, self._bulk_available()))
+        self._free -= acquired
+        self._bulk += acquired
+        return acquired
 
-    def give_bulk(self, count: int) -> None:
-        """Give back places of bulk items; whoever has more of them asks again."""
+    def release_bulk(self, count: int) -> None:
+        """Release slots of bulk items; a caller with more items acquires again."""
         self._bulk -= count
         for _ in range(count):
-            self._give_back()
+            self._release()
 
-    def limit_bulk(self, count: int) -> None:
-        """Let bulk start only while it holds fewer places than `count`."""
+    def set_bulk_limit(self, count: int) -> None:
+        """Let bulk items start only while they hold fewer slots than `count`."""
         self._bulk_max = count
-        if self._bulk_room() > 0:
-            self.on_bulk_room()
+        if self._bulk_available() > 0:
+            self.on_bulk_available()
 
-    def renew_bulk(self) -> bool:
-        """Keep a place for the next bulk item; False when it had to be given back."""
-        self.give_bulk(1)
-        return self.take_bulk(1) == 1
+    def reacquire_bulk(self) -> bool:
+        """Reuse a slot for the next bulk item; False if it had to be released."""
+        self.release_bulk(1)
+        return self.acquire_bulk(1) == 1
 
-    def _bulk_room(self) -> int:
-        share = (self._at_once - self._online) * self.total // self._at_once
+    def _bulk_available(self) -> int:
+        share = (self._running_max - self._online) * self.total // self._running_max
         return min(self._free - self.headroom, self._bulk_max - self._bulk, share - self._bulk)
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         while self._waiting:
-            place = next(iter(self._waiting))
-            del self._waiting[place]
-            if not place.done():  # done: its call was cancelled in this turn
+            granted = next(iter(self._waiting))
+            del self._waiting[granted]
+            if not granted.done():  # done: its call was cancelled in this iteration of the loop
                 self._online += 1
-                place.set_result(None)
+                granted.set_result(None)
                 return
         self._free += 1
 
 
-def _nothing() -> None:
-    """Nobody has bulk items."""
+class SlottedEngine:
+    """The part of an `Engine` that follows from its slots."""
+
+    def __init__(self, slots: EngineSlots) -> None:
+        self._slots = slots
+
+    @property
+    def concurrency(self) -> int:
+        """See `Engine`."""
+        return self._slots.total
+
+    @property
+    def headroom(self) -> int:
+        """See `Engine`."""
+        return self._slots.headroom
+
+    @property
+    def slots(self) -> SlotCounts:
+        """See `Engine`."""
+        return self._slots.counts
 
 
-def _none() -> int:
-    """Nobody has bulk items."""
+def _do_nothing() -> None:
+    """There are no bulk items."""
+
+
+def _zero() -> int:
+    """There are no bulk items."""
     return 0

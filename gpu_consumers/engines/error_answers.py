@@ -1,19 +1,19 @@
-"""The OpenAI error envelope as an answer; messages name the mistake, never the item's text."""
+"""The OpenAI error envelope as an answer. Messages name the mistake, never the item's text."""
 
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 
-PASSING_STATUSES: Final = frozenset({408, 409, 425})
-"""Statuses below 500 that say nothing against the request: too slow, in conflict, too early."""
+TRANSIENT_STATUSES: Final = frozenset({408, 409, 425})
+"""Statuses below 500 that a retry may avoid: timeout, conflict, too early."""
 
-LASTING_STATUSES: Final = frozenset({501, 505})
-"""Statuses from 500 on that the same request meets for ever."""
+PERMANENT_STATUSES: Final = frozenset({501, 505})
+"""Statuses from 500 on that every retry of the request meets again."""
 
-LASTING_CODES: Final = frozenset(
+PERMANENT_CODES: Final = frozenset(
     {
         "answer_too_large",
         "body_unreadable",
@@ -23,7 +23,7 @@ LASTING_CODES: Final = frozenset(
         "upstream_redirect",
     }
 )
-"""Codes of our own envelopes whose cause no second try removes, whatever their status."""
+"""Codes of our own envelopes that every retry meets again, whatever their status."""
 
 
 class _Error(msgspec.Struct):
@@ -37,26 +37,26 @@ class _Envelope(msgspec.Struct):
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
-def may_pass(answer: Answer) -> bool:
-    """Whether a failure may be another's when the item is tried again.
+def is_transient(answer: EngineAnswer) -> bool:
+    """Whether a retry of the failed item may succeed.
 
-    The pool's own failures never come as answers; what is left is the item's, and says either that
-    the request is wrong or that this execution of it went wrong.
+    Failures of the pool never become answers, so the failure is the item's: either the request is
+    wrong, or this execution of it failed.
     """
     status = answer.status_code
-    if status in PASSING_STATUSES:
+    if status in TRANSIENT_STATUSES:
         return True
-    if status < HTTPStatus.INTERNAL_SERVER_ERROR or status in LASTING_STATUSES:
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR or status in PERMANENT_STATUSES:
         return False
-    return answer_code(answer.body) not in LASTING_CODES
+    return error_code_of(answer.body) not in PERMANENT_CODES
 
 
-def answer_code(body: bytes) -> str | None:
-    """Return the code in an error envelope; None where there is none."""
+def error_code_of(body: bytes) -> str | None:
+    """Return the code in an error envelope; None without one."""
     try:
         return _ENVELOPE.decode(body).error.code
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # an upstream's own words
+        return None  # an upstream's own format
 
 
 def error_answer(
@@ -66,23 +66,23 @@ def error_answer(
     type_: str = "invalid_request_error",
     param: str | None = None,
     code: str | None = None,
-) -> Answer:
+) -> EngineAnswer:
     """Build `{"error": {...}}` with all four keys present, as clients expect."""
     error = {"message": message, "type": type_, "param": param, "code": code}
-    return Answer(status_code, msgspec.json.encode({"error": error}))
+    return EngineAnswer(status_code, msgspec.json.encode({"error": error}))
 
 
-def unknown_endpoint(endpoint: str) -> Answer:
-    """Say that this engine has no such route."""
+def unknown_endpoint_answer(endpoint: str) -> EngineAnswer:
+    """Return the answer of an engine without this route."""
     return error_answer(404, f"This engine does not serve {endpoint}.", code="unknown_endpoint")
 
 
-def stream_refused() -> Answer:
-    """Say that an item has one answer, not a stream."""
+def stream_unsupported_answer() -> EngineAnswer:
+    """Return the answer to an item that requests a stream."""
     return error_answer(400, "A job item cannot stream.", param="stream", code="stream_unsupported")
 
 
-def item_timed_out(limit_s: float | None) -> Answer:
-    """Say that the item ran longer than one item may."""
+def item_timeout_answer(limit_s: float | None) -> EngineAnswer:
+    """Return the answer to an item that ran longer than `limit_s`."""
     message = f"The item did not finish within {limit_s:g} s."
     return error_answer(504, message, type_="timeout_error", code="item_timeout")

@@ -1,10 +1,10 @@
-"""What an engine says went wrong: the field `error` of an event, or of a body with status 200."""
+"""The field `error` of a stream event, or of a body with status 200."""
 
 from typing import Final
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 
 NULL: Final = msgspec.Raw(b"null")
@@ -13,7 +13,7 @@ _ERROR_STATUSES: Final = range(400, 600)
 _BAD_GATEWAY: Final = 502
 _SERVER_ERROR_MIN: Final = 500
 _INTERRUPTED: Final = "The stream broke off with an error."
-_NOTHING: Final = frozenset({b"null", b"[]"})
+_EMPTY: Final = frozenset({b"null", b"[]"})
 
 
 class _Error(msgspec.Struct):
@@ -23,8 +23,8 @@ class _Error(msgspec.Struct):
     code: int | str | None = None
 
 
-class _Work(msgspec.Struct):
-    """What says that a body holds an answer, whatever else it says."""
+class _Results(msgspec.Struct):
+    """Fields that make a body a success even if it also has an error."""
 
     choices: msgspec.Raw = NULL
     data: msgspec.Raw = NULL
@@ -33,25 +33,25 @@ class _Work(msgspec.Struct):
 
 
 _error = msgspec.json.Decoder(_Error)
-_work = msgspec.json.Decoder(_Work)
+_results = msgspec.json.Decoder(_Results)
 
 
-def is_stated(error: msgspec.Raw) -> bool:
-    """Whether the field says that something went wrong."""
+def has_error(error: msgspec.Raw) -> bool:
+    """Whether the field reports an error."""
     return error is not NULL and bytes(error) != b"null"
 
 
-def status_of_whole(error: msgspec.Raw, body: bytes) -> int | None:
-    """Return the status that a body with this error should have had; None where it is an answer."""
-    work = _work.decode(body)
-    fields = (work.choices, work.data, work.results, work.object)
-    return None if any(bytes(field) not in _NOTHING for field in fields) else _status(error)
+def status_of_error_body(error: msgspec.Raw, body: bytes) -> int | None:
+    """Return the status that a body with this error should have; None if it has results."""
+    found = _results.decode(body)
+    fields = (found.choices, found.data, found.results, found.object)
+    return None if any(bytes(field) not in _EMPTY for field in fields) else _status(error)
 
 
-def answer_of_event(error: msgspec.Raw) -> Answer:
+def error_event_answer(error: msgspec.Raw) -> EngineAnswer:
     """Return an error event as an answer."""
     try:
-        said = _error.decode(error)
+        stated = _error.decode(error)
     except msgspec.ValidationError:
         return error_answer(
             _BAD_GATEWAY, _INTERRUPTED, type_="server_error", code="stream_interrupted"
@@ -60,15 +60,15 @@ def answer_of_event(error: msgspec.Raw) -> Answer:
     kind = "server_error" if status >= _SERVER_ERROR_MIN else "invalid_request_error"
     return error_answer(
         status,
-        said.message or _INTERRUPTED,
-        type_=kind if isinstance(said.code, int) else said.type or kind,
-        param=said.param,
-        code=said.code if isinstance(said.code, str) else None,
+        stated.message or _INTERRUPTED,
+        type_=kind if isinstance(stated.code, int) else stated.type or kind,
+        param=stated.param,
+        code=stated.code if isinstance(stated.code, str) else None,
     )
 
 
 def _status(error: msgspec.Raw) -> int:
-    """Return the code where it is an HTTP status of an error: some hosts have no other place."""
+    """Return the code if it is an HTTP error status, as some hosts send it; else 502."""
     try:
         code = _error.decode(error).code
     except msgspec.ValidationError:

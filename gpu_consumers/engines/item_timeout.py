@@ -1,7 +1,7 @@
-"""Cuts an item off at its limit, whatever its engine makes of a cancellation.
+"""Limits the execution time of one item, whatever its engine does with a cancellation.
 
-vLLM answers a cancelled call: a refusal to a client that is gone. Taken for the item's answer it
-would fail an item that was only slow, or that goes back to be run elsewhere.
+vLLM answers a cancelled call with a refusal. Taken for the item's answer, it would fail an item
+that was only slow or is requeued.
 """
 
 import asyncio
@@ -12,56 +12,56 @@ from core.errors import EngineStalledError
 
 T = TypeVar("T")
 
-REACTION_S: Final = 60.0
-"""How long an engine may take for a sign of life: longer than one step of a large model on a CPU.
-Beside bulk items the watch of the whole engine is stricter."""
+LIVENESS_TIMEOUT_S: Final = 60.0
+"""How long a liveness check may take: longer than one step of a large model on a CPU. With bulk
+items in execution the engine watchdog is stricter."""
 
 
-class ItemLimit:
-    """The longest execution of one item by an engine that can be asked for a sign of life."""
+class ItemTimeout:
+    """The longest execution of one item, by an engine with a liveness check."""
 
     def __init__(
         self,
         limit_s: float,
-        sign_of_life: Callable[[], Awaitable[object]],
+        check_liveness: Callable[[], Awaitable[object]],
         *,
-        reaction_s: float = REACTION_S,
+        liveness_timeout_s: float = LIVENESS_TIMEOUT_S,
     ) -> None:
-        """`sign_of_life` returns when the engine, behind the work that it does, reacts."""
-        self._limit_s, self._reaction_s = limit_s, reaction_s
-        self._sign_of_life = sign_of_life
+        """`check_liveness` returns when the engine responds, after its current work."""
+        self._limit_s, self._liveness_timeout_s = limit_s, liveness_timeout_s
+        self._check_liveness = check_liveness
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns, raise what it raises; its end is awaited in any case.
 
-        Cancelling raises CancelledError, though the work may return. Raises TimeoutError when it
-        took too long, and EngineStalledError when it did and the engine gives no sign of life.
+        Cancelling raises CancelledError even if the work returns. Raises TimeoutError when the item
+        took too long, and EngineStalledError when in addition the engine does not respond.
         """
         task = asyncio.create_task(work)
         try:
             await asyncio.wait([task], timeout=self._limit_s)
         except asyncio.CancelledError:
-            await _end(task)
+            await _cancel(task)
             raise
         if task.done():
             return task.result()
-        await _end(task)
-        await self._require_life()
+        await _cancel(task)
+        await self._require_liveness()
         raise TimeoutError
 
-    async def _require_life(self) -> None:
-        """Tell slow from frozen before the item is charged: of a frozen engine each would be."""
+    async def _require_liveness(self) -> None:
+        """Distinguish a slow item from a stalled engine, whose items must not be charged."""
         try:
-            async with asyncio.timeout(self._reaction_s):
-                await self._sign_of_life()
+            async with asyncio.timeout(self._liveness_timeout_s):
+                await self._check_liveness()
         except TimeoutError:
-            silent_s = round(self._limit_s + self._reaction_s)
+            silent_s = round(self._limit_s + self._liveness_timeout_s)
             raise EngineStalledError(silent_s=silent_s) from None
 
 
-async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel and wait. What comes of it is nobody's answer."""
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel and wait; the result is discarded."""
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():
-        task.exception()  # else asyncio reports it as never looked at
+        task.exception()  # otherwise asyncio logs that it was never retrieved

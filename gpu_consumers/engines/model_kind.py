@@ -1,4 +1,4 @@
-"""What a model folder is for: text generation, vectors, scores or classes."""
+"""Which tasks a model folder supports: text generation, embeddings, scores or classes."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,13 +12,13 @@ Runner = Literal["generate", "pooling"]
 
 _GENERATING_ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _CLASSIFYING_ENDING = "ForSequenceClassification"
-_POOLING_MARKS = frozenset({"1_Pooling", "modules.json", "config_sentence_transformers.json"})
-"""Files of sentence-transformers. They win: an embedding model may keep a causal architecture."""
+_POOLING_FILES = frozenset({"1_Pooling", "modules.json", "config_sentence_transformers.json"})
+"""Files of sentence-transformers. They take precedence over a causal architecture."""
 
 
 def runner_of(config: Mapping[str, object], file_names: Collection[str]) -> Runner:
     """Choose the runner from the model's `config.json` and the names in its folder."""
-    if not _POOLING_MARKS.isdisjoint(file_names):
+    if not _POOLING_FILES.isdisjoint(file_names):
         return "pooling"
     architectures = config.get("architectures")
     if isinstance(architectures, list) and any(
@@ -31,7 +31,7 @@ def runner_of(config: Mapping[str, object], file_names: Collection[str]) -> Runn
 def endpoints_of(config: Mapping[str, object], file_names: Collection[str]) -> tuple[str, ...]:
     """Return the endpoints that vLLM serves for a model.
 
-    One that sorts into a single class is a judge of pairs. vLLM compares vectors, too.
+    A classifier with a single class scores pairs. vLLM also scores pairs by their embeddings.
     """
     if runner_of(config, file_names) == "generate":
         return ("/v1/chat/completions", "/v1/completions")
@@ -46,12 +46,12 @@ def endpoints_of(config: Mapping[str, object], file_names: Collection[str]) -> t
 
 
 def endpoints_of_folder(folder: Path) -> tuple[str, ...]:
-    """Return the endpoints of the model in `folder`. Raises SettingsError if there is none."""
+    """Return the endpoints of the model in `folder`. Raises SettingsError if unreadable."""
     return endpoints_of(*_read(folder))
 
 
 def runner_of_folder(folder: Path) -> Runner:
-    """Choose the runner of the model in `folder`. Raises SettingsError if there is none."""
+    """Choose the runner of the model in `folder`. Raises SettingsError if unreadable."""
     return runner_of(*_read(folder))
 
 

@@ -1,6 +1,6 @@
-"""Numbers that JSON cannot say: a model whose arithmetic fails answers with NaN or infinity.
+"""NaN and infinity in answers, which JSON cannot represent: the model's arithmetic failed.
 
-What would become null in an answer that looks good is a failure of its item.
+Such an item fails; its numbers would become null in an answer that looks valid.
 """
 
 import math
@@ -16,7 +16,7 @@ NOT_FINITE: Final = error_answer(
     code="answer_not_finite",
 )
 
-_STANDARD_LIBRARY_SAYS: Final = "not JSON compliant"
+_JSON_MESSAGE: Final = "not JSON compliant"
 
 
 class NotFiniteError(ValueError):
@@ -24,19 +24,19 @@ class NotFiniteError(ValueError):
 
 
 def check_vectors(data: Iterable[Mapping[str, Any]]) -> None:
-    """Look at the vectors of an embeddings answer; one that is packed is left as it is.
+    """Check the vectors of an embeddings answer; base64 vectors are not checked.
 
     Raises NotFiniteError.
     """
     for row in data:
         vector = row["embedding"]
-        # A sum is as good as a look at each number, at a tenth of its cost.
+        # A sum finds the same as checking each number, at a tenth of the cost.
         if not isinstance(vector, str) and not math.isfinite(sum(vector)):
             raise NotFiniteError
 
 
 def is_not_finite(failure: BaseException) -> bool:
-    """Whether `failure` is ours, or the standard library's refusal to write such a number."""
+    """Whether `failure` is NotFiniteError, or `json` refusing to encode such a number."""
     if isinstance(failure, NotFiniteError):
         return True
-    return isinstance(failure, ValueError) and _STANDARD_LIBRARY_SAYS in str(failure)
+    return isinstance(failure, ValueError) and _JSON_MESSAGE in str(failure)

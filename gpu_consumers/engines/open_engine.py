@@ -1,31 +1,31 @@
-"""The engine that the settings name; only this engine's packages get imported."""
+"""Builds the engine that the settings name; third-party engines are imported by its `start`."""
 
 from collections.abc import Sequence
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.engines.engine_slots import Slots
+from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated.drill_engine import DrillEngine
+from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
 
 
 def open_engine(settings: EngineSettings) -> Engine:
-    """Build the engine; nothing is loaded or connected before its `start`."""
+    """Return the engine; its `start` loads or connects."""
     if settings.kind == "vllm":
         return VllmEngine(settings)
     if settings.kind == "openai_http":
         return OpenAIHttpEngine(settings)
-    slots = Slots(settings.items_at_once, settings.headroom)
+    slots = EngineSlots(settings.items_at_once, settings.headroom)
     if settings.simulated_faults:
         return _with_faults(settings, settings.simulated_faults, slots)
     return _simulated(settings, settings.simulated_latency_ms, slots)
 
 
-def _simulated(settings: EngineSettings, latency_ms: float, slots: Slots) -> SimulatedEngine:
+def _simulated(settings: EngineSettings, latency_ms: float, slots: EngineSlots) -> SimulatedEngine:
     return SimulatedEngine(
         settings.model_name,
         latency_ms=latency_ms,
@@ -36,10 +36,10 @@ def _simulated(settings: EngineSettings, latency_ms: float, slots: Slots) -> Sim
 
 
 def _with_faults(
-    settings: EngineSettings, faults: Sequence[SimulatedFault], slots: Slots
-) -> DrillEngine:
-    inner = _simulated(settings, 0, Slots(settings.items_at_once))
-    return DrillEngine(
+    settings: EngineSettings, faults: Sequence[SimulatedFault], slots: EngineSlots
+) -> FaultInjectionEngine:
+    inner = _simulated(settings, 0, EngineSlots(settings.items_at_once))
+    return FaultInjectionEngine(
         inner,
         faults,
         slots,

@@ -1,4 +1,4 @@
-"""Whether an engine's exception says that memory was not enough."""
+"""Recognises out-of-memory exceptions of engines."""
 
 from typing import Final
 
@@ -6,9 +6,9 @@ _CAUSES_MAX: Final = 10
 
 
 def is_out_of_memory(failure: BaseException) -> bool:
-    """Look at an exception and its causes: Python's own, or a device's, known by its name.
+    """Whether an exception or one of its causes is Python's or a device's out-of-memory error.
 
-    By name, because the frameworks that declare it are imported by no other engine.
+    A device's is recognised by name: the frameworks that declare it are not imported here.
     """
     cause: BaseException | None = failure
     for _ in range(_CAUSES_MAX):

@@ -1,4 +1,4 @@
-"""What an engine in this process refuses, in the words of the OpenAI API."""
+"""Refusals of an engine in this process, as errors of the OpenAI API."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -6,41 +6,41 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 
 CONTEXT_EXCEEDED: Final = "context_length_exceeded"
-"""OpenAI's own code of a prompt that is longer than the model's context."""
+"""OpenAI's code for a prompt that is longer than the model's context."""
 
 _PROMPT_LENGTHS: Final = frozenset({"input_tokens", "input_text"})
-"""Parameters that vLLM names when a prompt is too long; no body has them."""
+"""Parameters that vLLM reports for a prompt that is too long; they are no request fields."""
 
 _ERROR_TYPES: Final = {404: "not_found_error", 500: "server_error", 501: "server_error"}
 
 
-def bad_body(mistakes: ValidationError) -> Answer:
-    """Name the first mistake and its place.
+def invalid_body_answer(mistakes: ValidationError) -> EngineAnswer:
+    """Return an answer with the first validation error and its field.
 
-    What is in a body tells which of several it was meant to be, what is missing does not.
+    Errors about present fields come first: they tell which variant of a union was meant.
     """
-    said = mistakes.errors(include_input=False, include_url=False, include_context=False)
-    there = (one for one in said if one["type"] != "missing" or len(_place(one["loc"])) > 1)
-    mistake = next(there, said[0])
-    parts = _place(mistake["loc"])
-    place = ".".join(parts)
-    param = parts[0] if parts else None
-    return error_answer(400, f"{place}: {mistake['msg']}" if place else mistake["msg"], param=param)
+    errors = mistakes.errors(include_input=False, include_url=False, include_context=False)
+    present = (one for one in errors if one["type"] != "missing" or len(_fields(one["loc"])) > 1)
+    error = next(present, errors[0])
+    fields = _fields(error["loc"])
+    path = ".".join(fields)
+    param = fields[0] if fields else None
+    return error_answer(400, f"{path}: {error['msg']}" if path else error["msg"], param=param)
 
 
-def _place(found: Sequence[int | str]) -> list[str]:
-    """Return the names of fields, without those of vLLM's classes and checks between them."""
-    return [part for part in map(str, found) if not part[:1].isupper() and "[" not in part]
+def _fields(location: Sequence[int | str]) -> list[str]:
+    """Return the field names of a location, without vLLM's class and validator names."""
+    return [part for part in map(str, location) if not part[:1].isupper() and "[" not in part]
 
 
-def too_many_sequences(prompt: object, n: int | None, sequences_max: int) -> Answer | None:
-    """Refuse a body that asks for more sequences than one may; None when it does not.
+def sequence_limit_answer(prompt: object, n: int | None, sequences_max: int) -> EngineAnswer | None:
+    """Return the refusal of a body with more sequences than allowed; None if it has fewer.
 
-    All of them come before everybody's later calls, and hold one place.
+    All sequences of a body run ahead of later calls, in one slot.
     """
     count = 1 if n is None else n
     if count > sequences_max:
@@ -56,8 +56,8 @@ def _is_tokens(prompt: list[object]) -> bool:
     return bool(prompt) and isinstance(prompt[0], int)
 
 
-def refusal_answer(status_code: int, message: str, param: str | None) -> Answer:
-    """Keep vLLM's status, message and parameter; give them the types and codes of OpenAI."""
+def refusal_answer(status_code: int, message: str, param: str | None) -> EngineAnswer:
+    """Return vLLM's status, message and parameter with the types and codes of OpenAI."""
     code = None
     if status_code == HTTPStatus.NOT_FOUND:
         code = "model_not_found"

@@ -1,20 +1,20 @@
-"""What a client that streams wants to see of its counts, and how the engine is asked for them."""
+"""The stream options that a client requests, and those that the engine is sent."""
 
 import msgspec
 
-from core.streaming import StreamField, asks_to_stream
+from core.streaming import StreamField, is_stream_requested
 
 _ABSENT = msgspec.Raw(b"null")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """The field `stream_options`: which counts the client wants to see."""
+    """The field `stream_options`: which usage the client wants to see."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None  # vLLM's own
 
 
-class _Asks(msgspec.Struct):
+class _StreamFields(msgspec.Struct):
     stream: StreamField = None
     stream_options: msgspec.Raw = _ABSENT
 
@@ -23,35 +23,35 @@ class _Choices(msgspec.Struct):
     n: int | None = None
 
 
-_asks = msgspec.json.Decoder(_Asks)
+_stream_fields = msgspec.json.Decoder(_StreamFields)
 _choices = msgspec.json.Decoder(_Choices, strict=False)  # as vLLM reads it
 _options = msgspec.json.Decoder(StreamOptions | None)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _optional_fields = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 
 
-def wanted_options(body: bytes) -> StreamOptions | None:
-    """Return the client's `stream_options` if the body asks to stream; None if it does not.
+def requested_stream_options(body: bytes) -> StreamOptions | None:
+    """Return the client's `stream_options` if the body requests a stream; None if it does not.
 
-    Options that cannot be read count as none: whoever runs the body refuses them.
+    Unreadable options count as none: the engine rejects them.
     """
     if b'"stream"' not in body and b"\\u" not in body:  # an escape may spell the name
         return None
     try:
-        asks = _asks.decode(body)
-        is_stream = asks_to_stream(asks.stream)
+        fields = _stream_fields.decode(body)
+        is_stream = is_stream_requested(fields.stream)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     if not is_stream:
         return None
     try:
-        return _options.decode(asks.stream_options) or StreamOptions()
+        return _options.decode(fields.stream_options) or StreamOptions()
     except msgspec.ValidationError:
         return StreamOptions()
 
 
-def choices_of_prompt(body: bytes) -> int:
-    """Return how many choices each prompt of a body has; 1 where it says nothing that can be.
+def choices_per_prompt(body: bytes) -> int:
+    """Return the number of choices of each prompt; 1 if the body has no valid `n`.
 
     The body is a JSON object.
     """
@@ -61,10 +61,10 @@ def choices_of_prompt(body: bytes) -> int:
         return 1
 
 
-def asking_for_usage(body: bytes) -> bytes:
-    """Return a body that streams with `include_usage` set, every other field as it was.
+def with_usage_requested(body: bytes) -> bytes:
+    """Return a streaming body with `include_usage` set, every other field unchanged.
 
-    Unchanged where the options are no object: whoever runs the body refuses them.
+    Unchanged if the options are no object: the upstream rejects them.
     """
     fields = _fields.decode(body)
     try:

@@ -1,9 +1,9 @@
-"""Token counts read from an answer of the OpenAI API without building the rest of it."""
+"""Reads the token usage of an answer of the OpenAI API without decoding the rest."""
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_fields import NULL, is_stated, status_of_whole
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_fields import NULL, has_error, status_of_error_body
 
 
 class _InputDetails(msgspec.Struct):
@@ -15,10 +15,7 @@ class _OutputDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Counts as an API states them.
-
-    `prompt_…` and `completion_…` on most routes, `input_…` and `output_…` on responses.
-    """
+    """The field `usage`; `input_…` and `output_…` are the names on `/v1/responses`."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -42,37 +39,37 @@ _json = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def is_json_object(body: bytes) -> bool:
     """Whether the body is one well-formed JSON object."""
     try:
-        check_text(body)
+        check_utf8(body)
         _json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
     return True
 
 
-def answer_with_usage(status_code: int, body: bytes) -> Answer | None:
-    """Return the answer with its counts, zeros where it states none; None if it is no object.
+def answer_with_usage(status_code: int, body: bytes) -> EngineAnswer | None:
+    """Return the answer with its usage, zeros without one; None if the body is no JSON object.
 
-    A body that states an error, and no answer beside it, gets the status of that.
+    A body with an error and no results gets the error's status.
     """
     try:
-        check_text(body)
-        stated = _body.decode(body)
-        if is_stated(stated.error):
-            status_code = status_of_whole(stated.error, body) or status_code
-    except msgspec.ValidationError:  # JSON, but not the counts we know
-        return Answer(status_code, body) if is_json_object(body) else None
+        check_utf8(body)
+        decoded = _body.decode(body)
+        if has_error(decoded.error):
+            status_code = status_of_error_body(decoded.error, body) or status_code
+    except msgspec.ValidationError:  # JSON with another shape of usage
+        return EngineAnswer(status_code, body) if is_json_object(body) else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return with_counts(Answer(status_code, body), stated.usage)
+    return with_usage(EngineAnswer(status_code, body), decoded.usage)
 
 
-def with_counts(answer: Answer, usage: Usage | None) -> Answer:
-    """Return the answer with what `usage` states, unchanged without one."""
+def with_usage(answer: EngineAnswer, usage: Usage | None) -> EngineAnswer:
+    """Return the answer with the counts of `usage`, unchanged without one."""
     if usage is None:
         return answer
     input_details = usage.prompt_tokens_details or usage.input_tokens_details
     output_details = usage.completion_tokens_details or usage.output_tokens_details
-    return Answer(
+    return EngineAnswer(
         answer.status_code,
         answer.body,
         _count(usage.prompt_tokens or usage.input_tokens),
@@ -82,12 +79,12 @@ def with_counts(answer: Answer, usage: Usage | None) -> Answer:
     )
 
 
-def check_text(body: bytes) -> None:
-    """Raise UnicodeDecodeError: msgspec does not look into strings that it skips."""
+def check_utf8(body: bytes) -> None:
+    """Raise UnicodeDecodeError if invalid: msgspec does not check strings that it skips."""
     if not body.isascii():
         body.decode()
 
 
 def _count(stated: int | None) -> int:
-    """A count that can be billed: an upstream's nonsense becomes 0, not a stopped partition."""
+    """Return a count that can be billed; an upstream's invalid count becomes 0."""
     return stated if stated is not None and 0 <= stated < 2**31 else 0

@@ -1,1 +1,1 @@
-"""Credits for batchers: grants, published capacity, measured rate and pool health."""
+"""Flow control of a replica: published capacity, grants per batcher, rate and pool health."""

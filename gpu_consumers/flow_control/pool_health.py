@@ -1,4 +1,4 @@
-"""Whether the pool answers: both classes of a replica meet the same upstream."""
+"""Whether the pool is available; both classes of a replica share its upstream."""
 
 import asyncio
 import logging
@@ -13,49 +13,48 @@ _PROBE_ITEMS = 1
 
 
 class PoolHealth:
-    """Closes the credit of every class while the pool is away, and tries it with single items."""
+    """Withdraws the credit of every class while the pool is unavailable, and probes the pool."""
 
     def __init__(self, capacities: Sequence[CapacityPublisher], *, backoff_s_max: float) -> None:
-        """The pool is taken to be there."""
         self._capacities, self._backoff_s_max = capacities, backoff_s_max
         self._backoff_s = _BACKOFF_S_MIN
-        self._is_there = True
-        self._is_leaving = False
-        self._retry: asyncio.TimerHandle | None = None
+        self._is_available = True
+        self._is_closed = False
+        self._probe: asyncio.TimerHandle | None = None
         metrics.POOL_AVAILABLE.set(1)
 
-    def away(self) -> None:
-        """Take nothing for a while, then try again with one item of each class."""
-        if self._is_leaving:
+    def mark_unavailable(self) -> None:
+        """Withdraw the credit, then probe the pool with one item of each class."""
+        if self._is_closed:
             return
-        self._is_there = False
+        self._is_available = False
         metrics.POOL_AVAILABLE.set(0)
-        self._restrict(0)
-        if self._retry is None:
+        self._limit_items(0)
+        if self._probe is None:
             _LOG.warning("the pool is away", extra={"retry_in_s": self._backoff_s})
             loop = asyncio.get_running_loop()
-            self._retry = loop.call_later(self._backoff_s, self._try_again)
+            self._probe = loop.call_later(self._backoff_s, self._start_probe)
             self._backoff_s = min(self._backoff_s * 2, self._backoff_s_max)
 
-    def answered(self) -> None:
-        """The pool answered, unless what it answered was asked before it went away."""
-        if self._is_there or self._is_leaving or self._retry is not None:
+    def mark_available(self) -> None:
+        """Restore the credit, unless the answer is to a request from before the outage."""
+        if self._is_available or self._is_closed or self._probe is not None:
             return
-        self._is_there = True
+        self._is_available = True
         metrics.POOL_AVAILABLE.set(1)
         self._backoff_s = _BACKOFF_S_MIN
-        self._restrict(None)
+        self._limit_items(None)
 
-    def leave(self) -> None:
-        """Take nothing any more: nothing lifts this."""
-        self._is_leaving = True
-        self._restrict(0)
+    def close(self) -> None:
+        """Withdraw the credit for good: the replica stops."""
+        self._is_closed = True
+        self._limit_items(0)
 
-    def _try_again(self) -> None:
-        self._retry = None
-        if not self._is_leaving:
-            self._restrict(_PROBE_ITEMS)
+    def _start_probe(self) -> None:
+        self._probe = None
+        if not self._is_closed:
+            self._limit_items(_PROBE_ITEMS)
 
-    def _restrict(self, limit: int | None) -> None:
+    def _limit_items(self, limit: int | None) -> None:
         for capacity in self._capacities:
-            capacity.restrict(limit)
+            capacity.limit_items(limit)

@@ -1,1 +1,1 @@
-"""Work in flight on a replica: deliveries, batch runs, calls, outcomes and replies."""
+"""Batches and calls in flight: delivery, progress, outcomes, publishing and replies."""

@@ -1,4 +1,4 @@
-"""One batch in execution: what was asked, what has been answered, and why it was cut short."""
+"""One batch in execution: its items, their answers so far, and why it was aborted."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,91 +7,96 @@ from enum import Enum
 from typing import Any
 
 from core.errors import EngineOutOfMemoryError, PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.inflight.delivery import Delivery
-from topics.clients.offsets import Partition
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from topics.clients.offset_tracker import Partition
 from topics.records.records import Item, JobRef
 
 
-class Cut(Enum):
-    """Why an execution was cut short; what is answered by then is published in any case."""
+class BatchAbortReason(Enum):
+    """Why the execution of a batch was aborted; its answers so far are published in any case."""
 
-    HAND_BACK = "hand back"  # the replica drains, or gives its partition away: the rest goes back
-    DROP = "drop"  # its partition has another owner, who has it too
-    OVER = "over"  # all its jobs are closed or expired
+    REQUEUE = "requeue"  # the replica drains or its partition is revoked: requeue open items
+    LOST = "lost"  # the partition is lost: its new owner runs the batch
+    OBSOLETE = "obsolete"  # all its jobs are closed or expired
 
 
-class Ending(Enum):
+class ExecutionStatus(Enum):
     """How an execution ended."""
 
     ANSWERED = "answered"
-    AWAY = "away"  # the pool could not be asked
-    CUT = "cut"
-    OUT_OF_MEMORY = "out of memory"  # what is not answered was too much at once
+    UNAVAILABLE = "unavailable"  # the pool could not execute
+    ABORTED = "aborted"
+    OUT_OF_MEMORY = "out of memory"  # the items without an answer were too many at once
 
 
 @dataclass(slots=True, eq=False)
 class BatchRun:
-    """A delivery and how far it has come. Positions are those of `items`."""
+    """A delivered batch and its progress. Positions are indices into `items`."""
 
-    delivery: Delivery
+    delivered: DeliveredBatch
     items: list[tuple[JobRef, Item]]
-    answers: dict[int, Answer] = field(default_factory=dict)
-    given_up: set[int] = field(default_factory=set)  # without an answer; their credit is back
-    store_away: bool = False  # what needs the object store goes back
-    cut: Cut | None = None
-    executing: asyncio.Task[None] | None = None  # what a cut ends; nothing between two steps
-    parts: list[tuple[JobRef, asyncio.Task[None]]] = field(default_factory=list)  # asked by now
-    task: asyncio.Task[None] | None = None  # that runs it from its arrival to its end
+    answers: dict[int, EngineAnswer] = field(default_factory=dict)
+    released: set[int] = field(default_factory=set)  # positions whose credit is back, unanswered
+    is_store_unavailable: bool = False  # items that need the object store are requeued
+    abort_reason: BatchAbortReason | None = None
+    abortable: asyncio.Task[None] | None = None  # the work in progress that an abort cancels
+    job_tasks: list[tuple[JobRef, asyncio.Task[None]]] = field(default_factory=list)  # in progress
+    task: asyncio.Task[None] | None = None  # runs the batch from its arrival to its end
 
     @property
-    def place(self) -> Partition:
-        """The partition that it lies on."""
-        return self.delivery.record.topic, self.delivery.record.partition
+    def partition(self) -> Partition:
+        """The partition that delivered the batch."""
+        return self.delivered.record.topic, self.delivered.record.partition
 
-    def stop(self, cut: Cut) -> None:
-        """Cut it short; the first reason stays."""
-        if self.cut is None:
-            self.cut = cut
-            if self.executing is not None:
-                self.executing.cancel()
+    def abort(self, reason: BatchAbortReason) -> None:
+        """Cancel the work in progress; only the first reason counts."""
+        if self.abort_reason is None:
+            self.abort_reason = reason
+            if self.abortable is not None:
+                self.abortable.cancel()
 
-    def give_up(self, job: JobRef) -> None:
-        """End what runs for one part of it; the others go on."""
-        for its, task in self.parts:
-            if its is job:
+    def abort_job(self, job: JobRef) -> None:
+        """Cancel the execution of one job's items; other jobs of the batch go on."""
+        for task_job, task in self.job_tasks:
+            if task_job is job:
                 cancel_once(task)
 
-    async def until_cut(self, work: Coroutine[Any, Any, None]) -> Ending:
-        """Do what a cut may end; raises what it raises, unless that is an ending."""
-        if self.cut is not None:
+    async def until_aborted(self, work: Coroutine[Any, Any, None]) -> ExecutionStatus:
+        """Do `work` unless the batch is aborted; return how it ended.
+
+        Raises what `work` raises, except the failures that are an ExecutionStatus.
+        """
+        if self.abort_reason is not None:
             work.close()
-            return Ending.CUT
-        # A task of its own: a cut ends the execution alone, never the publishing after it.
-        executing = self.executing = asyncio.create_task(work)
+            return ExecutionStatus.ABORTED
+        # In its own task: an abort cancels the work alone, never the publishing that follows.
+        task = self.abortable = asyncio.create_task(work)
         try:
-            await asyncio.wait([executing])
+            await asyncio.wait([task])
         except asyncio.CancelledError:
-            executing.cancel()
+            task.cancel()
             raise
         finally:
-            self.executing = None
-        if executing.cancelled():
-            return Ending.CUT
-        failure = executing.exception()
+            self.abortable = None
+        if task.cancelled():
+            return ExecutionStatus.ABORTED
+        failure = task.exception()
         if failure is None:
-            return Ending.ANSWERED
-        if not is_ending(failure):
+            return ExecutionStatus.ANSWERED
+        if not is_survivable(failure):
             raise failure
-        return Ending.AWAY if isinstance(failure, PoolUnavailableError) else Ending.OUT_OF_MEMORY
+        if isinstance(failure, PoolUnavailableError):
+            return ExecutionStatus.UNAVAILABLE
+        return ExecutionStatus.OUT_OF_MEMORY
 
 
 def cancel_once(task: asyncio.Task[None]) -> None:
-    """Cancel, unless it lets go already: a second cancellation would cut that short."""
+    """Cancel a task, unless it is being cancelled: a second time would interrupt its clean-up."""
     if not task.cancelling():
         task.cancel()
 
 
-def is_ending(failure: BaseException) -> bool:
-    """Whether a batch ends so and its process goes on."""
+def is_survivable(failure: BaseException) -> bool:
+    """Return whether the failure ends an execution and not the process."""
     return isinstance(failure, PoolUnavailableError | EngineOutOfMemoryError | MemoryError)

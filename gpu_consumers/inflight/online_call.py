@@ -1,130 +1,132 @@
-"""One online request in the hands of this replica."""
+"""One online call in flight on this replica."""
 
 import asyncio
 from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
-from gpu_consumers.engines.engine import Answer, Meter
+from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
 from gpu_consumers.inflight.replies import ReplyStream
-from gpu_consumers.payloads.fingerprints import Stamp, stamp_of
+from gpu_consumers.payloads.fingerprints import WriteFingerprint, fingerprint_writer
 from storage.crypto.body_ciphers import BodyCipher
-from topics.clients.offsets import Partition
-from topics.records.records import Attempt, Batch, Item, JobRef
+from topics.clients.offset_tracker import Partition
+from topics.records.records import Batch, BatchAttempt, Item, JobRef
 
 
-class Cut(StrEnum):
-    """Why a call ends here without an answer of the engine; the value is a metric's label."""
+class CallAbortReason(StrEnum):
+    """Why a call ends without an answer of the engine; the value is a metric's label."""
 
-    CALLER = "caller"  # nobody waits for it any more, says news
-    CLOSED = "closed"  # its job is closed, and that record is its end
+    CALLER = "caller"  # its caller has aborted it, or left
+    CLOSED = "closed"  # its job is closed, and the close record is its end
     DEADLINE = "deadline"
-    DRAIN = "drain"  # this replica leaves
-    PIECE_TOO_LARGE = "piece_too_large"  # it fits no record
-    OVERDUE = "overdue"  # it waited too long to begin
-    POOL = "pool"  # the engine's upstream, or the object store, is away
+    DRAIN = "drain"  # this replica stops
+    PIECE_TOO_LARGE = "piece_too_large"  # a piece of its stream fits no record
+    OVERDUE = "overdue"  # it did not start in time
+    POOL = "pool"  # the engine's upstream or the object store is unavailable
     SILENT = "silent"  # its caller is dead
-    UNPERMITTED = "unpermitted"  # it may have run before, and its caller did not say that it may
+    UNPERMITTED = "unpermitted"  # it was redelivered, and its caller did not permit a rerun
 
 
-_NOTHING = Answer(0, b"")
+_NO_ANSWER = EngineAnswer(0, b"")
 
-HANDED_BACK = frozenset({Cut.POOL, Cut.DRAIN})
-"""Cuts that are no fault of the call: it may run elsewhere, or later."""
+REQUEUED = frozenset({CallAbortReason.POOL, CallAbortReason.DRAIN})
+"""Reasons that are no fault of the call: it may run on another replica, or later."""
 
 
 @dataclass(slots=True, eq=False)
 class OnlineCall:
-    """A request, what was said of it so far, and how it can be stopped."""
+    """A call, its reply stream and progress, and the means to abort it."""
 
     batch: Batch
     job: JobRef
     item: Item
     replies: ReplyStream
-    arrived_s: float
-    may_have_run: bool  # and nobody has permitted it yet
+    arrived_s: float  # monotonic
+    is_redelivered: bool  # and its caller has not permitted a rerun yet
     waited_s: float  # in the batcher
-    place: Partition  # that it lies on
-    generation: int = 0  # of the assignment that brought it
-    attempt: Attempt | None = None  # what the log tells of this execution, by us
-    is_charged: bool = False  # with the ends of processes that the log tells of
-    has_moved: bool = False  # its partition has another owner, who alone tells of it from then on
+    partition: Partition  # that delivered it
+    generation: int = 0  # of the partition assignment that delivered it
+    attempt: BatchAttempt | None = None  # of this execution, as recorded
+    is_charged: bool = False  # with the crashes that the last attempt records
+    is_revoked: bool = False  # its partition has another owner, who writes its attempts
     task: asyncio.Task[None] | None = None
-    cut: Cut | None = None
-    is_cuttable: bool = True  # False once its end is being published
-    awaits_news: bool = False  # of its silent caller, without a place in the engine
-    has_begun: bool = False  # it has a place in the engine
+    abort_reason: CallAbortReason | None = None
+    is_abortable: bool = True  # False once its end is being published
+    awaits_heartbeat: bool = False  # of its silent caller, without a slot of the engine
+    has_started: bool = False  # it has a slot of the engine
     piece_count: int = 0
-    meter: Meter = field(init=False)
-    spent: Answer | None = None  # counts of what was delivered when it was cut; else nothing was
+    meter: UsageMeter = field(init=False)
+    usage: EngineAnswer | None = (
+        None  # token counts of the delivered part when it was aborted, if any
+    )
     execution_s: float = 0.0
-    cipher: BodyCipher | None = None  # of a tenant that retains nothing, once its key is at hand
-    _patience: asyncio.TimerHandle | None = None  # runs while it must begin in time
-    kept: list[bytes] = field(default_factory=list)  # pieces of a durable stream, for its outcome
+    cipher: BodyCipher | None = None  # of a tenant that retains nothing, once the key is loaded
+    _start_timeout: asyncio.TimerHandle | None = None
+    pieces: list[bytes] = field(default_factory=list)  # of a durable stream, for its outcome
 
     def __post_init__(self) -> None:
-        """Follow its begin."""
-        self.meter = Meter(self._begin)
+        self.meter = UsageMeter(self._on_start)
 
     @property
     def request_id(self) -> UUID:
-        """The id that caller, batcher and replica know it by."""
+        """The id that the caller, the batcher and the replica use."""
         return self.job.job_id
 
     @property
-    def stamp(self) -> Stamp:
-        """Return what writes its model version into what is said."""
-        return stamp_of(self.job.endpoint, self.job.model, self.job.model_version)
+    def write_fingerprint(self) -> WriteFingerprint:
+        """Return the function that writes the model version into answers and pieces."""
+        return fingerprint_writer(self.job.endpoint, self.job.model, self.job.model_version)
 
     @property
     def is_durable(self) -> bool:
-        """Whether its outcome is kept. A request without a caller has nothing but its outcome."""
+        """Whether its outcome is stored; the outcome of a call without a caller always is."""
         return self.job.call is None or self.job.call.durable
 
     @property
     def is_stream(self) -> bool:
-        """Whether its caller wants pieces."""
+        """Whether its caller expects a stream."""
         return self.job.call is not None and self.job.call.stream
 
-    def stop(self, cut: Cut) -> None:
-        """End it as soon as the engine lets go; too late once its end is being published."""
-        if self._may_cut(cut):
-            # Not at once: a cancellation from inside the task would come up after its answer.
+    def abort(self, reason: CallAbortReason) -> None:
+        """Cancel the execution, unless its end is being published; the first reason counts."""
+        if self._set_abort_reason(reason):
+            # Not at once: a cancellation from inside the task would arrive after its answer.
             asyncio.get_running_loop().call_soon(self._cancel)
 
-    def wait_at_most(self, patience_s: float) -> None:
-        """End it unless it begins or ends within this time."""
-        self._patience = asyncio.get_running_loop().call_later(patience_s, self._stop_waiting)
+    def abort_unless_started(self, timeout_s: float) -> None:
+        """Abort the call after `timeout_s`, unless it has started or ended by then."""
+        loop = asyncio.get_running_loop()
+        self._start_timeout = loop.call_later(timeout_s, self._abort_overdue)
 
-    def settle(self) -> None:
-        """Its end is certain: nothing cuts it short any more, and its body is not held any more."""
-        self.is_cuttable = False
-        self._need_no_patience()
-        self.meter = Meter()  # the old one refers to the call
+    def end_execution(self) -> None:
+        """Prevent further aborts and release the body: the end of the call is known."""
+        self.is_abortable = False
+        self._cancel_start_timeout()
+        self.meter = UsageMeter()  # the old one refers to the call
 
-    def _begin(self) -> None:
-        if not self.has_begun:
-            self.has_begun = True
-            self._need_no_patience()
-            self.replies.begun()
+    def _on_start(self) -> None:
+        if not self.has_started:
+            self.has_started = True
+            self._cancel_start_timeout()
+            self.replies.send_start()
 
-    def _need_no_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _cancel_start_timeout(self) -> None:
+        if self._start_timeout is not None:
+            self._start_timeout.cancel()
+            self._start_timeout = None
 
-    def _stop_waiting(self) -> None:
-        """Let go at once: in the next turn it may have its place."""
-        if self._may_cut(Cut.OVERDUE):
+    def _abort_overdue(self) -> None:
+        """Cancel at once: in the next iteration of the event loop the call may get its slot."""
+        if self._set_abort_reason(CallAbortReason.OVERDUE):
             self._cancel()
 
-    def _may_cut(self, cut: Cut) -> bool:
-        if not self.is_cuttable or self.cut is not None:
+    def _set_abort_reason(self, reason: CallAbortReason) -> bool:
+        if not self.is_abortable or self.abort_reason is not None:
             return False
-        self.cut = cut
-        self.spent = self.meter.counted(_NOTHING)
+        self.abort_reason = reason
+        self.usage = self.meter.with_usage(_NO_ANSWER)
         return True
 
     def _cancel(self) -> None:
-        if self.is_cuttable and self.task is not None:
+        if self.is_abortable and self.task is not None:
             self.task.cancel()

@@ -1,69 +1,85 @@
-"""Outcomes and hand-backs of a batch to the log, in records that are never too large."""
+"""Publishes outcomes and requeued items of one batch or call, and awaits their acknowledgement."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 
-from topics.clients.producer import LogProducer, OnDelivery
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
-from topics.records.chunks import chunks_of, send_chunk
+from topics.records.chunks import send_chunk, split_into_chunks
 from topics.records.codec import Headers, encode, kind_headers
 from topics.records.headers import job_headers
 from topics.records.partitioner import job_partition
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
 OUTCOMES_BYTES_MAX = 800_000
-"""Answer bytes in one record: what follows the last answer still fits the broker's limit."""
+"""Answer bytes in one record. With the rest of the record they fit the broker's limit."""
 
 _ITEM_OVERHEAD_BYTES = 64
 
 
+class PendingSends:
+    """Sends records and waits for the acknowledgement of all. Used on the event loop."""
+
+    def __init__(self, producer: RecordProducer) -> None:
+        self._producer = producer
+        self._loop = asyncio.get_running_loop()
+        self._unacknowledged = 0
+        self._failure: BaseException | None = None
+        self._changed = asyncio.Event()
+
+    def send_outcomes(self, job: JobRef, outcomes: list[ItemOutcome]) -> None:
+        """Send outcomes of one job to the partition of that job."""
+        headers: Headers = [*kind_headers(Outcomes), *job_headers(job)]
+        partition = job_partition(job.job_id, RESULTS.partition_count)
+        for record in outcome_records(job, outcomes):
+            self._unacknowledged += 1
+            self._producer.send(
+                RESULTS.name,
+                encode(record),
+                partition=partition,
+                key=job.job_id.bytes,
+                headers=headers,
+                on_delivery=self._on_delivery,
+            )
+
+    def requeue_items(self, job: JobRef, items: Iterable[Item], job_class: str) -> None:
+        """Send items back to the topic of requests; the attempt is not charged."""
+        for chunk in split_into_chunks(items):
+            self.requeue_chunk(Chunk(job, chunk), job_class)
+
+    def requeue_chunk(self, chunk: Chunk, job_class: str) -> None:
+        """Send one chunk back to the topic of requests."""
+        self._unacknowledged += 1
+        send_chunk(self._producer, chunk, job_class, self._on_delivery)
+
+    async def wait_acknowledged(self) -> None:
+        """Return when every record is acknowledged. Raises the first failure."""
+        while self._unacknowledged > 0 and self._failure is None:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_delivery(self, failure: BaseException | None) -> None:
+        """Runs on the producer's thread."""
+        self._loop.call_soon_threadsafe(self._record_delivery, failure)
+
+    def _record_delivery(self, failure: BaseException | None) -> None:
+        self._unacknowledged -= 1
+        self._failure = self._failure or failure
+        self._changed.set()
+
+
 def outcome_records(job: JobRef, outcomes: list[ItemOutcome]) -> Iterator[Outcomes]:
-    """Split outcomes into records below the size limit, in the order given."""
-    held: list[ItemOutcome] = []
+    """Split outcomes into records below the size limit; their order is kept."""
+    pending: list[ItemOutcome] = []
     size = 0
     for outcome in outcomes:
-        bytes_more = len(outcome.body) + _ITEM_OVERHEAD_BYTES + 4 * len(outcome.custom_id or "")
-        if held and size + bytes_more > OUTCOMES_BYTES_MAX:
-            yield Outcomes(job, held)
-            held, size = [], 0
-        held.append(outcome)
-        size += bytes_more
-    if held:
-        yield Outcomes(job, held)
-
-
-def send_outcomes(
-    producer: LogProducer, job: JobRef, outcomes: list[ItemOutcome], on_delivery: OnDelivery
-) -> int:
-    """Send outcomes of one job to its judge; return how many deliveries will be reported."""
-    headers: Headers = [*kind_headers(Outcomes), *job_headers(job)]
-    partition = job_partition(job.job_id, RESULTS.partition_count)
-    count = 0
-    for record in outcome_records(job, outcomes):
-        producer.send(
-            RESULTS.name,
-            encode(record),
-            partition=partition,
-            key=job.job_id.bytes,
-            headers=headers,
-            on_delivery=on_delivery,
-        )
-        count += 1
-    return count
-
-
-def send_back(
-    producer: LogProducer,
-    job: JobRef,
-    items: Iterable[Item],
-    job_class: str,
-    on_delivery: OnDelivery,
-) -> int:
-    """Put unfinished items at the tail of their requests; return the deliveries to come.
-
-    Their attempt is unchanged: the pool failed, not the item.
-    """
-    count = 0
-    for chunk in chunks_of(items):
-        send_chunk(producer, Chunk(job, chunk), job_class, on_delivery)
-        count += 1
-    return count
+        added = len(outcome.body) + _ITEM_OVERHEAD_BYTES + 4 * len(outcome.custom_id or "")
+        if pending and size + added > OUTCOMES_BYTES_MAX:
+            yield Outcomes(job, pending)
+            pending, size = [], 0
+        pending.append(outcome)
+        size += added
+    if pending:
+        yield Outcomes(job, pending)

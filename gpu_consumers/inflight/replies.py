@@ -1,7 +1,7 @@
-"""Replies to callers: one record for each caller and turn of the event loop.
+"""Replies to callers: one record per caller and iteration of the event loop.
 
-Whatever all calls of a caller produced in one turn travels together, at once: no timer waits for
-more, and a busy turn makes fewer, larger records by itself.
+The pieces that all calls of a caller produce in one iteration are sent together and at once. No
+timer delays them, and a busy loop makes fewer and larger records.
 """
 
 import asyncio
@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from core.errors import MillraceError
-from topics.clients.producer import OnDelivery, Sender
+from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import REPLIES
 from topics.records.codec import encode, kind_headers
 from topics.records.records import CallRef, Replies, Reply, ReplyEnd
 
 REPLIES_BYTES_MAX = 800_000
-"""Bytes of pieces and bodies in one record; one larger piece still fits a record of its own."""
+"""Bytes of pieces and bodies in one record; a single larger piece still fits its own record."""
 
 PIECE_BYTES_MAX = 1_000_000
 """A larger piece fits no record."""
 
-_PART_OVERHEAD_BYTES = 64
+_REPLY_OVERHEAD_BYTES = 64
 _PIECE_OVERHEAD_BYTES = 8
 
 
 class ReplyStream:
-    """The parts of one execution's answer, in order; without a caller they go nowhere."""
+    """The reply to one execution of a call, in order; without a caller it sends nothing."""
 
     __slots__ = (
         "_acknowledged",
@@ -34,7 +34,7 @@ class ReplyStream:
         "_end",
         "_execution_id",
         "_id",
-        "_is_waiting",
+        "_is_enqueued",
         "_pieces",
         "_publisher",
     )
@@ -46,43 +46,42 @@ class ReplyStream:
         request_id: UUID,
         execution_id: UUID,
     ) -> None:
-        """Nothing has been said yet."""
         self._publisher, self._call = publisher, call
         self._id, self._execution_id = request_id, execution_id
         self._pieces: list[bytes] = []
         self._end: ReplyEnd | None = None
-        self._is_waiting = False  # to be taken
+        self._is_enqueued = False  # at the publisher
         self._acknowledged: asyncio.Future[None] | None = None
 
-    def piece(self, piece: bytes) -> None:
-        """Send a piece of at most `PIECE_BYTES_MAX` when this turn of the loop is over."""
+    def send_piece(self, piece: bytes) -> None:
+        """Send a piece of at most `PIECE_BYTES_MAX` after this iteration of the event loop."""
         if self._call is None:
             return
-        self._speak(self._call)
+        self._enqueue(self._call)
         self._pieces.append(piece)
 
-    def begun(self) -> None:
-        """Say that the execution has begun, to a caller that waits for this word."""
+    def send_start(self) -> None:
+        """Report the start of the execution to a caller that limits the wait for it."""
         if self._call is not None and self._call.begin_by_s:
-            self._speak(self._call)
+            self._enqueue(self._call)
 
-    async def end(self, end: ReplyEnd) -> None:
-        """Send the last part; return when it is acknowledged. Raises DeliveryError."""
+    async def send_end(self, end: ReplyEnd) -> None:
+        """Send the end of the reply; return when it is acknowledged. Raises DeliveryError."""
         if self._call is None:
             return
-        self._speak(self._call)
+        self._enqueue(self._call)
         self._end = end
         self._acknowledged = asyncio.get_running_loop().create_future()
         await self._acknowledged
 
-    def _speak(self, call: CallRef) -> None:
-        if not self._is_waiting:
-            self._is_waiting = True
-            self._publisher.speak(call, self)
+    def _enqueue(self, call: CallRef) -> None:
+        if not self._is_enqueued:
+            self._is_enqueued = True
+            self._publisher.enqueue(call, self)
 
-    def take(self) -> Iterator[tuple[Reply, int, asyncio.Future[None] | None]]:
-        """Return what waits, in replies that fit a record, with their bytes and who awaits them."""
-        self._is_waiting = False
+    def dequeue_replies(self) -> Iterator[tuple[Reply, int, asyncio.Future[None] | None]]:
+        """Yield what is to be sent: replies that fit a record, their bytes and acknowledgement."""
+        self._is_enqueued = False
         pieces, self._pieces = self._pieces, []
         size = sum(map(len, pieces)) + _PIECE_OVERHEAD_BYTES * len(pieces)
         while size > REPLIES_BYTES_MAX and len(pieces) > 1:
@@ -101,106 +100,113 @@ class ReplyStream:
 
 
 @dataclass(slots=True)
-class _Mail:
-    """What waits for one caller in this turn."""
+class _Outbox:
+    """What is sent to one caller after this iteration of the event loop."""
 
     call: CallRef
     streams: list[ReplyStream] = field(default_factory=list)
-    questions: list[UUID] = field(default_factory=list)
-    asked: list[asyncio.Future[None]] = field(default_factory=list)  # one for each question
+    permission_requests: list[UUID] = field(default_factory=list)
+    requests_sent: list[asyncio.Future[None]] = field(default_factory=list)  # one per request
 
 
 class ReplyPublisher:
-    """Collects what calls say in a turn of the loop and sends it. All methods run on the loop."""
+    """Collects replies during an iteration of the event loop and sends them after it."""
 
-    def __init__(self, producer: Sender, replica_id: str, loop: asyncio.AbstractEventLoop) -> None:
-        """`producer` should not linger."""
+    def __init__(
+        self, producer: RecordSender, replica_id: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """`producer` should not linger. Every method is called on `loop`."""
         self._producer, self._replica_id, self._loop = producer, replica_id, loop
-        self._waiting: dict[str, _Mail] = {}
+        self._outboxes: dict[str, _Outbox] = {}
         self._headers = kind_headers(Replies)
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Raises DeliveryError when a record was lost: no stream may go on over a gap."""
+        """Raises DeliveryError when a record was lost: no stream may continue after a gap."""
 
-    def open(self, call: CallRef | None, request_id: UUID, execution_id: UUID) -> ReplyStream:
-        """Return what one execution of a call speaks through."""
+    def open_stream(
+        self, call: CallRef | None, request_id: UUID, execution_id: UUID
+    ) -> ReplyStream:
+        """Return the reply stream of one execution of a call."""
         return ReplyStream(self, call, request_id, execution_id)
 
-    def ask(self, call: CallRef, request_id: UUID) -> asyncio.Future[None]:
-        """Ask the caller whether a request that may have run before may run.
+    def request_permission(self, call: CallRef, request_id: UUID) -> asyncio.Future[None]:
+        """Ask the caller for permission to run a redelivered call again.
 
-        What is returned is done when the log has the question.
+        Returns a future that is done when the request is acknowledged.
         """
-        mail = self._mail(call)
-        mail.questions.append(request_id)
-        asked: asyncio.Future[None] = self._loop.create_future()
-        mail.asked.append(asked)
-        return asked
+        outbox = self._outbox(call)
+        outbox.permission_requests.append(request_id)
+        sent: asyncio.Future[None] = self._loop.create_future()
+        outbox.requests_sent.append(sent)
+        return sent
 
-    def speak(self, call: CallRef, stream: ReplyStream) -> None:
-        """A stream that had nothing waiting in this turn has now."""
-        self._mail(call).streams.append(stream)
+    def enqueue(self, call: CallRef, stream: ReplyStream) -> None:
+        """Send what `stream` has to send; a stream calls this once per iteration."""
+        self._outbox(call).streams.append(stream)
 
-    def _mail(self, call: CallRef) -> _Mail:
-        mail = self._waiting.get(call.caller_id)
-        if mail is None:
-            if not self._waiting:
+    def _outbox(self, call: CallRef) -> _Outbox:
+        outbox = self._outboxes.get(call.caller_id)
+        if outbox is None:
+            if not self._outboxes:
                 self._loop.call_soon(self._send_all)
-            mail = self._waiting[call.caller_id] = _Mail(call)
-        return mail
+            outbox = self._outboxes[call.caller_id] = _Outbox(call)
+        return outbox
 
     def _send_all(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for mail in waiting.values():
+        outboxes, self._outboxes = self._outboxes, {}
+        for outbox in outboxes.values():
             try:
-                self._send_mail(mail)
+                self._send_outbox(outbox)
             except MillraceError as failure:
                 self._fail(failure)
 
-    def _send_mail(self, mail: _Mail) -> None:
+    def _send_outbox(self, outbox: _Outbox) -> None:
         replies: list[Reply] = []
         awaited: list[asyncio.Future[None]] = []
         size = 0
-        for stream in mail.streams:
-            for reply, more, acknowledged in stream.take():
-                if replies and size + more > REPLIES_BYTES_MAX:
-                    self._send(mail.call, replies, [], awaited)
+        for stream in outbox.streams:
+            for reply, added, acknowledged in stream.dequeue_replies():
+                if replies and size + added > REPLIES_BYTES_MAX:
+                    self._send(outbox.call, replies, [], awaited)
                     replies, awaited, size = [], [], 0
                 replies.append(reply)
-                size += more + _PART_OVERHEAD_BYTES
+                size += added + _REPLY_OVERHEAD_BYTES
                 if acknowledged is not None and reply.end is not None:
                     awaited.append(acknowledged)
-        self._send(mail.call, replies, mail.questions, [*awaited, *mail.asked])
+        awaited += outbox.requests_sent
+        self._send(outbox.call, replies, outbox.permission_requests, awaited)
 
     def _send(
         self,
         call: CallRef,
         replies: list[Reply],
-        questions: list[UUID],
+        permission_requests: list[UUID],
         awaited: list[asyncio.Future[None]],
     ) -> None:
         caller = call.caller_id.encode()
         self._producer.send(
             REPLIES.name,
-            encode(Replies(call.caller_id, self._replica_id, replies, questions)),
+            encode(Replies(call.caller_id, self._replica_id, replies, permission_requests)),
             partition=call.reply_partition,
             key=caller,
             headers=[*self._headers, ("caller", caller)],
-            on_delivery=self._report(awaited) if awaited else self._note,
+            on_delivery=self._acknowledge(awaited) if awaited else self._check_delivery,
         )
 
-    def _report(self, awaited: list[asyncio.Future[None]]) -> OnDelivery:
-        def report(failure: BaseException | None) -> None:
-            self._loop.call_soon_threadsafe(self._settle, awaited, failure)
+    def _acknowledge(self, awaited: list[asyncio.Future[None]]) -> OnDelivery:
+        def on_delivery(failure: BaseException | None) -> None:
+            self._loop.call_soon_threadsafe(self._set_acknowledged, awaited, failure)
 
-        return report
+        return on_delivery
 
-    def _note(self, failure: BaseException | None) -> None:
+    def _check_delivery(self, failure: BaseException | None) -> None:
         if failure is not None:
             self._loop.call_soon_threadsafe(self._fail, failure)
 
-    def _settle(self, awaited: list[asyncio.Future[None]], failure: BaseException | None) -> None:
+    def _set_acknowledged(
+        self, awaited: list[asyncio.Future[None]], failure: BaseException | None
+    ) -> None:
         if failure is not None:
-            self._fail(failure)  # what awaits an acknowledgement ends with the process
+            self._fail(failure)  # the tasks that wait are cancelled with the process
             return
         for acknowledged in awaited:
             if not acknowledged.done():

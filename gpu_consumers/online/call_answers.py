@@ -1,12 +1,14 @@
-"""What is said at the end of an online call: to its caller, and to the judge of a durable one."""
+"""Builds the reply, the outcome and the bill of an online call that ends."""
+
+from typing import Final
 
 import msgspec
 
 from core.outcomes import Outcome
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.inflight.online_call import Cut, OnlineCall
-from gpu_consumers.inflight.outcomes import last_outcome_of
+from gpu_consumers.inflight.item_outcomes import final_outcome_of
+from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from topics.records.records import ItemOutcome, ReplyEnd
 
 FIRST_ERROR_STATUS = 400
@@ -19,53 +21,53 @@ _DEADLINE = error_answer(
 )
 _OVERDUE = error_answer(
     504,
-    "This request waited longer than it may for its execution.",
+    "This request waited longer for its execution than its queue timeout allows.",
     type_="timeout_error",
     code="queue_timeout",
 )
-_LEAVING = error_answer(
+_DRAIN = error_answer(
     503,
-    "The replica that ran this request was stopped.",
+    "The replica that executed this request was stopped. Send the request again.",
     type_="server_error",
     code="stream_interrupted",
 )
 _INTERRUPTED = error_answer(
     502,
-    "The execution of this request was interrupted.",
+    "The execution of this request was interrupted. Send the request again.",
     type_="server_error",
     code="stream_interrupted",
 )
 _CANCELLED = error_answer(409, "This request was cancelled.", code="cancelled")
 
+_ERRORS: Final = {
+    CallAbortReason.DEADLINE: _DEADLINE,
+    CallAbortReason.OVERDUE: _OVERDUE,
+    CallAbortReason.DRAIN: _DRAIN,
+    CallAbortReason.POOL: _INTERRUPTED,
+    CallAbortReason.PIECE_TOO_LARGE: _INTERRUPTED,
+    CallAbortReason.SILENT: _INTERRUPTED,
+    CallAbortReason.UNPERMITTED: _INTERRUPTED,
+}
+_CANCELLED_BY_CALLER: Final = frozenset({CallAbortReason.CALLER, CallAbortReason.CLOSED})
 
-def answer_of_cut(call: OnlineCall) -> Answer | None:
-    """Return what the caller of a call that was cut hears; None where nobody is to be told.
 
-    Its counts are of the delivered part.
+def error_of_abort(call: OnlineCall) -> EngineAnswer | None:
+    """Return the error for the caller of an aborted call, None if no reply is due.
+
+    Its token counts are those of the delivered part.
     """
-    if call.cut is Cut.DEADLINE:
-        said = _DEADLINE
-    elif call.cut is Cut.OVERDUE:
-        said = _OVERDUE
-    elif call.cut is Cut.DRAIN:
-        said = _LEAVING
-    elif call.cut in (Cut.POOL, Cut.PIECE_TOO_LARGE, Cut.SILENT, Cut.UNPERMITTED):
-        said = _INTERRUPTED
-    elif call.cut in (Cut.CALLER, Cut.CLOSED) and call.is_durable:
-        said = _CANCELLED
-    else:
+    if call.abort_reason is None:
         return None
-    return _with_counts_of(call.spent, said)
+    error = _ERRORS.get(call.abort_reason)
+    if call.abort_reason in _CANCELLED_BY_CALLER and call.is_durable:
+        error = _CANCELLED
+    if error is None or call.usage is None:
+        return error
+    return msgspec.structs.replace(call.usage, status_code=error.status_code, body=error.body)
 
 
-def _with_counts_of(spent: Answer | None, said: Answer) -> Answer:
-    if spent is None:
-        return said
-    return msgspec.structs.replace(spent, status_code=said.status_code, body=said.body)
-
-
-def reply_end(call: OnlineCall, answer: Answer, body_key: str | None) -> ReplyEnd:
-    """Return the last part of the reply; `body_key` names where a large body is."""
+def reply_end(call: OnlineCall, answer: EngineAnswer, body_key: str | None) -> ReplyEnd:
+    """Return the end of the reply; `body_key` names the object that holds a large body."""
     return ReplyEnd(
         answer.status_code,
         answer.body if body_key is None else b"",
@@ -79,14 +81,15 @@ def reply_end(call: OnlineCall, answer: Answer, body_key: str | None) -> ReplyEn
     )
 
 
-def durable_outcome(call: OnlineCall, answer: Answer) -> ItemOutcome | None:
-    """Return how a durable request ended, its body still whole; None where a close record says it.
+def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | None:
+    """Return the outcome of a durable call; None if a close record is its outcome.
 
-    The body of a stream that ended well is the JSON array of its pieces.
+    The body may still be too large for a record. The body of a complete stream is the JSON array
+    of its pieces.
     """
-    if call.cut is Cut.CLOSED:
+    if call.abort_reason is CallAbortReason.CLOSED:
         return None
-    if call.cut is Cut.CALLER:
+    if call.abort_reason is CallAbortReason.CALLER:
         return ItemOutcome(
             call.item.index,
             call.item.custom_id,
@@ -97,63 +100,52 @@ def durable_outcome(call: OnlineCall, answer: Answer) -> ItemOutcome | None:
             output_tokens=answer.output_tokens,
             attempt=call.item.attempt,
         )
-    outcome = last_outcome_of(call.item, _whole(call, answer))
-    if call.cut in (Cut.DEADLINE, Cut.OVERDUE):
-        return _with_outcome(outcome, Outcome.EXPIRED)
+    if answer.status_code < FIRST_ERROR_STATUS and call.pieces:
+        answer = msgspec.structs.replace(answer, body=b"[%b]" % b",".join(call.pieces))
+    outcome = final_outcome_of(call.item, answer)
+    if call.abort_reason in (CallAbortReason.DEADLINE, CallAbortReason.OVERDUE):
+        return _expired(outcome)
     return outcome
 
 
-def bill_of_call(call: OnlineCall, answer: Answer | None) -> ItemOutcome | None:
-    """Return what a connection-bound call that ends here costs; None where nothing was executed.
+def billed_outcome(call: OnlineCall, answer: EngineAnswer | None) -> ItemOutcome | None:
+    """Return what a connection-bound call costs, as an outcome without a body.
 
-    An outcome without a body, which is of no job: the writer puts it on the ledger. Of a call that
-    was cut it counts what its caller was sent.
+    The outcome belongs to no job: the results writer adds it to the ledger. An aborted call costs
+    the part that was sent to its caller. None if nothing was executed.
     """
-    if not call.has_begun:
+    if not call.has_started:
         return None
-    said = answer or call.spent or Answer(0, b"")
+    billed = answer or call.usage or EngineAnswer(0, b"")
     return ItemOutcome(
         call.item.index,
         call.item.custom_id,
-        _outcome_of_bill(call, said),
-        said.status_code,
+        _billed_as(call, billed),
+        billed.status_code,
         b"",
-        input_tokens=said.input_tokens,
-        output_tokens=said.output_tokens,
-        cached_tokens=said.cached_tokens,
-        reasoning_tokens=said.reasoning_tokens,
+        input_tokens=billed.input_tokens,
+        output_tokens=billed.output_tokens,
+        cached_tokens=billed.cached_tokens,
+        reasoning_tokens=billed.reasoning_tokens,
         attempt=call.item.attempt,
     )
 
 
-def _outcome_of_bill(call: OnlineCall, said: Answer) -> Outcome:
-    if call.cut is Cut.DEADLINE:
+def _billed_as(call: OnlineCall, billed: EngineAnswer) -> Outcome:
+    if call.abort_reason is CallAbortReason.DEADLINE:
         return Outcome.EXPIRED
-    if call.cut in (Cut.CALLER, Cut.CLOSED, Cut.SILENT):
+    if call.abort_reason in (*_CANCELLED_BY_CALLER, CallAbortReason.SILENT):
         return Outcome.CANCELLED
-    return Outcome.SUCCEEDED if said.status_code < FIRST_ERROR_STATUS else Outcome.FAILED
+    return Outcome.SUCCEEDED if billed.status_code < FIRST_ERROR_STATUS else Outcome.FAILED
 
 
-def _whole(call: OnlineCall, answer: Answer) -> Answer:
-    if answer.status_code >= FIRST_ERROR_STATUS or not call.kept:
-        return answer
-    return Answer(
-        answer.status_code,
-        b"[%b]" % b",".join(call.kept),
-        answer.input_tokens,
-        answer.output_tokens,
-        answer.cached_tokens,
-        answer.reasoning_tokens,
-    )
-
-
-def _with_outcome(ended: ItemOutcome, outcome: Outcome) -> ItemOutcome:
+def _expired(outcome: ItemOutcome) -> ItemOutcome:
     return ItemOutcome(
-        ended.index,
-        ended.custom_id,
-        outcome,
-        ended.status_code,
-        ended.body,
-        output_tokens=ended.output_tokens,
-        attempt=ended.attempt,
+        outcome.index,
+        outcome.custom_id,
+        Outcome.EXPIRED,
+        outcome.status_code,
+        outcome.body,
+        output_tokens=outcome.output_tokens,
+        attempt=outcome.attempt,
     )

@@ -1,194 +1,171 @@
-"""Runs online calls, each by its own task, and makes every call's end durable on the log.
-
-1. Drop what nobody waits for. 2. Ask the caller of a call that may have run before. 3. Execute,
-pieces going out as they come. 4. Publish the end, and the outcome of a durable call, or put the
-call back where its pool failed it. 5. Report the batch finished when all of it is acknowledged.
-"""
+"""Executes online calls; see `OnlineWorker` for the order of steps."""
 
 import asyncio
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from core.clock import Clock
 from core.errors import PoolBusyError, PoolUnavailableError
 from core.ids import new_uuid
-from core.supervised_tasks import RunningTasks
 from gpu_consumers import metrics
-from gpu_consumers.cancellation.wanted_calls import WantedCalls
-from gpu_consumers.engines.engine import Answer, Engine
+from gpu_consumers.cancellation.liveness import CallLiveness
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.delivery import Delivery
-from gpu_consumers.inflight.online_call import Cut, OnlineCall
-from gpu_consumers.inflight.outcomes import CRASHES_ENGINE
+from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
+from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import ReplyPublisher
-from gpu_consumers.online.call_endings import CallEnds
-from gpu_consumers.online.call_serving import CallServing
-from gpu_consumers.online.completed_calls import EndedCalls
-from gpu_consumers.quarantine.rerun_permission import Questions
+from gpu_consumers.online.call_completion import CallCompletion
+from gpu_consumers.online.call_server import CallServer
+from gpu_consumers.online.completed_calls import CompletedCalls
+from gpu_consumers.quarantine.rerun_permission import RerunPermissions
 from gpu_consumers.quarantine.suspect_calls import SuspectCalls
-from storage.objects.object_store import ObjectStore
-from topics.clients.offsets import Partition
-from topics.clients.producer import LogProducer
-from topics.records.records import CallerNews, Chunk, Item
-from topics.tail_readers.callers import Callers
-from topics.tail_readers.job_controls import JobControls
+from topics.clients.offset_tracker import Partition
+from topics.records.records import CallerHeartbeat, Chunk, Item
 
-LOOK_S: Final = 0.5
-"""How often running calls are looked at for silent callers and deadlines."""
+ABORT_CHECK_S: Final = 0.5
+"""Time between two checks of running calls for silent callers and deadlines."""
 
-_LOOK_COUNT: Final = 500  # calls looked at in one turn of the loop
+_CHECKED_COUNT: Final = 500  # calls checked in one iteration of the event loop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlineParts:
-    """What executing online calls needs."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class CallExecution:
+    """Executes the calls of class interactive. All methods are called on the event loop."""
 
-    engine: Engine
-    producer: LogProducer
+    server: CallServer
+    completion: CallCompletion
     replies: ReplyPublisher
-    objects: ObjectStore
-    callers: Callers
-    controls: JobControls
+    permissions: RerunPermissions
+    liveness: CallLiveness
     capacity: CapacityPublisher
     pool: PoolHealth
-    tasks: RunningTasks
     suspects: SuspectCalls
     clock: Clock
+    _running: dict[UUID, OnlineCall] = field(default_factory=dict)
+    _completed: CompletedCalls = field(default_factory=CompletedCalls)
+    _is_draining: bool = False
 
-
-class OnlineExecution:
-    """Executes the batches of class interactive. All methods run on the event loop."""
-
-    def __init__(self, parts: OnlineParts) -> None:
-        """Nothing runs yet."""
-        self._parts = parts
-        self._clock, self._capacity = parts.clock, parts.capacity
-        self._wanted = WantedCalls(parts.callers, parts.controls, parts.clock)
-        self._serving = CallServing(parts.engine, parts.objects, parts.pool, parts.clock)
-        self._questions = Questions(parts.replies.ask)
-        self._ends = CallEnds(parts.producer, parts.objects, parts.pool)
-        self._running: dict[UUID, OnlineCall] = {}
-        self._ended = EndedCalls()
-        self._is_draining = False
-
-    def begin(self, delivery: Delivery, finished: Callable[[], None]) -> None:
-        """Take over a batch; `finished` is called when everything of it is acknowledged.
-
-        A failure that the process cannot go on with ends its task, and `finished` never comes.
-        """
-        arrived_s = self._clock.monotonic_s()
+    def accept_batch(self, delivered: DeliveredBatch) -> list[OnlineCall]:
+        """Count the batch as in flight and return its calls."""
+        arrived_s = self.clock.monotonic_s()
         calls = [
-            self._call(delivery, part, item, arrived_s)
-            for part in delivery.batch.parts
+            self._new_call(delivered, part, item, arrived_s)
+            for part in delivered.batch.parts
             for item in part.items
         ]
-        self._capacity.arrived(delivery.batch, len(calls))
-        left = len(calls)
+        self.capacity.record_arrival(delivered.batch, len(calls))
+        return calls
 
-        def one_ended(task: asyncio.Task[None]) -> None:
-            nonlocal left
-            if not task.cancelled() and task.exception() is None:
-                left -= 1
-                if left == 0:
-                    finished()
+    async def run_call(self, call: OnlineCall) -> None:
+        """Execute a call and publish its end; return when that is acknowledged.
 
-        for call in calls:
-            call.task = self._parts.tasks.start(self._run(call))
-            call.task.add_done_callback(one_ended)
-        if not calls:
-            finished()
-
-    def heard(self, news: CallerNews) -> None:
-        """Act on a caller's decisions at once."""
-        for request_id in news.aborted:
-            call = self._running.get(request_id)
-            if call is not None:
-                call.stop(Cut.CALLER)
-        self._questions.permitted(news.permitted)
-        if news.leaving:
-            for call in self._running.values():
-                if call.job.call is not None and call.job.call.caller_id == news.caller_id:
-                    self._wanted.stop_if_over(call)
-
-    async def watch(self) -> None:
-        """Stop calls whose caller fell silent or whose deadline passed, until cancelled.
-
-        Raises what ended the following of callers.
+        Of two deliveries of a call the second waits for the first. It is ignored if the first was
+        completed; if the first was requeued, the second may be the requeued call. Raises failures
+        that must end the process.
         """
-        while True:
-            await asyncio.sleep(LOOK_S)
-            metrics.CALLS_RUNNING.set(len(self._running))
-            for number, call in enumerate([*self._running.values()], 1):
-                self._wanted.stop_if_over(call)
-                if number % _LOOK_COUNT == 0:
-                    await asyncio.sleep(0)
-
-    def let_go(self, partitions: Collection[Partition], *, lost: bool) -> asyncio.Task[None]:
-        """Go on with calls of partitions that move; return what tells their next owner of them.
-
-        A durable one may run there, too: that it left here is no crash. Others are committed past,
-        unless they are `lost`.
-        """
-        running = self._running.values()
-        moving = [c for c in running if c.place in partitions and (lost or c.is_durable)]
-        return self._parts.tasks.start(self._parts.suspects.let_go(moving, lost=lost))
-
-    def drain(self) -> None:
-        """Run what has begun; what comes now goes back."""
-        self._is_draining = True
-
-    def hand_back(self) -> None:
-        """Cut short what runs: what has said nothing yet goes back."""
-        self._is_draining = True
-        for call in self._running.values():
-            call.stop(Cut.DRAIN)
-
-    def _call(self, delivery: Delivery, part: Chunk, item: Item, arrived_s: float) -> OnlineCall:
-        batch, job = delivery.batch, part.job
-        return OnlineCall(
-            batch=batch,
-            job=job,
-            item=item,
-            replies=self._parts.replies.open(job.call, job.job_id, new_uuid()),
-            arrived_s=arrived_s,
-            may_have_run=delivery.may_have_run or part.redelivered,
-            waited_s=part.waited_s,
-            place=(delivery.record.topic, delivery.record.partition),
-            generation=delivery.generation,
-        )
-
-    async def _run(self, call: OnlineCall) -> None:
         while (first := self._running.get(call.request_id)) is not None:
             assert first.task is not None
             await asyncio.wait([first.task])
-        if call.request_id in self._ended:  # that end is this one's
-            self._capacity.ended(call.batch, 1)
+        if call.request_id in self._completed:
+            self.capacity.record_end(call.batch, 1)
             return
-        # Of two deliveries at once the first may have gone back, and this may be what came of it.
         self._running[call.request_id] = call
         try:
-            answer = await self._until_cut(call)
-            if await self._ends.publish(call, answer):
-                self._ended.add(call.request_id)
-            await self._parts.suspects.ended(call)
+            answer = await self._execute_call(call)
+            if await self.completion.publish_end(call, answer):
+                self._completed.add(call.request_id)
+            await self.suspects.delete_charge(call)
         finally:
             del self._running[call.request_id]
 
-    async def _until_cut(self, call: OnlineCall) -> Answer | None:
-        """Return the engine's answer; None when the call was cut."""
+    def apply_caller_record(self, record: CallerHeartbeat) -> None:
+        """Apply the aborts and permissions of a caller, and its leave."""
+        for request_id in record.aborted:
+            call = self._running.get(request_id)
+            if call is not None:
+                call.abort(CallAbortReason.CALLER)
+        self.permissions.grant(record.permitted)
+        if record.leaving:
+            for call in self._running.values():
+                if call.job.call is not None and call.job.call.caller_id == record.caller_id:
+                    self.liveness.abort_if_obsolete(call)
+
+    async def abort_obsolete_calls(self) -> None:
+        """Abort calls of silent callers and past deadlines, repeatedly until cancelled.
+
+        Raises the failure of the reader of callers.
+        """
+        while True:
+            await asyncio.sleep(ABORT_CHECK_S)
+            metrics.CALLS_RUNNING.set(len(self._running))
+            for number, call in enumerate([*self._running.values()], 1):
+                self.liveness.abort_if_obsolete(call)
+                if number % _CHECKED_COUNT == 0:
+                    await asyncio.sleep(0)
+
+    def calls_to_release(
+        self, partitions: Collection[Partition], *, lost: bool
+    ) -> list[OnlineCall]:
+        """Return the calls of moved partitions that the next owner may run, too.
+
+        Those are durable calls, and all calls of `lost` partitions; the offsets of other calls are
+        committed before the partition moves.
+        """
+        running = self._running.values()
+        return [c for c in running if c.partition in partitions and (lost or c.is_durable)]
+
+    def drain(self) -> None:
+        """Requeue new calls; running ones go on."""
+        self._is_draining = True
+
+    def abort_all(self) -> None:
+        """Abort running calls; those that have sent nothing are requeued."""
+        self._is_draining = True
+        for call in self._running.values():
+            call.abort(CallAbortReason.DRAIN)
+
+    def _new_call(
+        self, delivered: DeliveredBatch, part: Chunk, item: Item, arrived_s: float
+    ) -> OnlineCall:
+        job = part.job
+        return OnlineCall(
+            batch=delivered.batch,
+            job=job,
+            item=item,
+            replies=self.replies.open_stream(job.call, job.job_id, new_uuid()),
+            arrived_s=arrived_s,
+            is_redelivered=delivered.is_redelivered or part.redelivered,
+            waited_s=part.waited_s,
+            partition=(delivered.record.topic, delivered.record.partition),
+            generation=delivered.generation,
+        )
+
+    async def _execute_call(self, call: OnlineCall) -> EngineAnswer | None:
+        """Return the answer of the engine; None when the call was aborted."""
+        is_suspect = call.is_redelivered
         try:
-            answer = await self._answer(call)
-            if call.cut is Cut.PIECE_TOO_LARGE:
+            if not await self._admit_call(call):
                 return None
-            if answer is not None:
-                call.cut = None  # the answer was faster
-                self._capacity.answered(1)
+            body = await self.server.load_body(call)
+            if isinstance(body, EngineAnswer):
+                answer = body
+            elif not is_suspect:
+                async with self.suspects.run_new_call():
+                    answer = await self.server.serve_call(call, body)
+            else:
+                async with self.suspects.run_redelivered_call(call) as may_run:
+                    answer = await self.server.serve_call(call, body) if may_run else CRASHES_ENGINE
+            if call.abort_reason is CallAbortReason.PIECE_TOO_LARGE:
+                return None
+            call.abort_reason = None  # the answer was faster than the abort
+            self.capacity.record_answers(1)
             return answer
         except asyncio.CancelledError:
-            if call.cut is None:
+            if call.abort_reason is None:
                 raise
             task = asyncio.current_task()
             assert task is not None
@@ -196,30 +173,25 @@ class OnlineExecution:
             return None
         except PoolUnavailableError as failure:
             if not isinstance(failure, PoolBusyError):
-                self._parts.pool.away()
-            call.cut = self._wanted.why_over(call) or Cut.POOL
+                self.pool.mark_unavailable()
+            call.abort_reason = self.liveness.abort_reason(call) or CallAbortReason.POOL
             return None
         finally:
-            call.settle()
-            self._capacity.ended(call.batch, 1)
+            call.end_execution()
+            self.capacity.record_end(call.batch, 1)
 
-    async def _answer(self, call: OnlineCall) -> Answer | None:
-        cut = await self._wanted.why_not_begun(call)
-        if call.cut is None:  # else somebody cut it in this turn, and that is why it ends
-            call.cut = Cut.DRAIN if cut is None and self._is_draining else cut
-        if call.cut is not None:
-            return None
-        caller, is_suspect = call.job.call, call.may_have_run
-        if is_suspect and caller is not None and not caller.durable:
-            if not await self._questions.may_run(caller, call.request_id):
-                call.cut = Cut.UNPERMITTED
-                return None
-            call.may_have_run = False
-        body = await self._serving.body(call)
-        if isinstance(body, Answer):
-            return body
-        if not is_suspect:
-            async with self._parts.suspects.beside():
-                return await self._serving.serve(call, body)
-        async with self._parts.suspects.entered(call) as may_run:
-            return await self._serving.serve(call, body) if may_run else CRASHES_ENGINE
+    async def _admit_call(self, call: OnlineCall) -> bool:
+        """Steps 1 and 2; return False, with `call.abort_reason` set, when it must not run."""
+        reason = await self.liveness.reason_not_to_start(call)
+        if call.abort_reason is None:  # else it was aborted meanwhile, and that reason counts
+            is_drained = reason is None and self._is_draining
+            call.abort_reason = CallAbortReason.DRAIN if is_drained else reason
+        if call.abort_reason is not None:
+            return False
+        caller = call.job.call
+        if call.is_redelivered and caller is not None and not caller.durable:
+            if not await self.permissions.request_rerun(caller, call.request_id):
+                call.abort_reason = CallAbortReason.UNPERMITTED
+                return False
+            call.is_redelivered = False
+        return True

@@ -1,1 +1,1 @@
-"""Bodies in the object store and encrypted bodies, on the way in and out of an engine."""
+"""Bodies of items and answers: in the object store, encrypted, and stamped with the model."""

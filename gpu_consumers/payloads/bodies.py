@@ -1,18 +1,58 @@
-"""Bodies that fit no record: read from the input file on the way in, stored on the way out."""
+"""Bodies that are stored or encrypted: loaded for the engine, and prepared for the log.
 
+A body that fits no record is in the object store. A job that retains nothing names a data key,
+under which its bodies are encrypted. The store is part of the pool: while it is unavailable, items
+that need it are requeued and not charged.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
+from core.clock import Clock
 from core.errors import Disposition, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
+from core.outcomes import Outcome
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import PERMANENT_CODES, error_answer, error_code_of
+from gpu_consumers.inflight.batch_run import BatchRun
+from gpu_consumers.inflight.item_outcomes import INPUT_MISSING
+from gpu_consumers.inflight.online_call import OnlineCall
+from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
+from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
+from storage.objects.object_content import read_object, write_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object, write_object
-from topics.records.records import Item, JobRef
+from topics.records.records import Item, ItemOutcome, JobRef
+
+_LOG: Final = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX = 512 * 1024
-"""A larger answer goes to the object store; its record carries the key."""
+"""A larger answer is stored as an object, and its record names the key of the object."""
+
+BODY_UNREADABLE: Final = error_answer(
+    500,
+    "The body of this request cannot be decrypted: its key is deleted, or of another request.",
+    type_="server_error",
+    code="body_unreadable",
+)
+
+_OUR_CODES: Final = PERMANENT_CODES | {
+    "answer_missing",
+    "answer_not_events",
+    "answer_not_http",
+    "answer_not_json",
+    "item_timeout",
+    "simulated_fault",
+    "stream_unsupported",
+    "unknown_endpoint",
+    "upstream_disconnected",
+}
+"""Error codes that may be stored in the clear. Others are text of an upstream."""
 
 
 class InputUnreadableError(MillraceError):
@@ -30,9 +70,9 @@ _LINE = msgspec.json.Decoder(_Line)
 
 
 def load_body(objects: ObjectStore, job: JobRef, item: Item) -> bytes:
-    """Return the body of an item that travels by (file, offset, length).
+    """Return the body of an item that is a line (offset, length) of the validated input file.
 
-    The line was validated by intake. Raises InputUnreadableError and what a store raises.
+    Raises InputUnreadableError and the errors of the store.
     """
     line = read_object(objects, job.input_key, offset=item.offset, length=item.length)
     try:
@@ -42,10 +82,169 @@ def load_body(objects: ObjectStore, job: JobRef, item: Item) -> bytes:
 
 
 def store_body(objects: ObjectStore, job_id: UUID, body: bytes) -> str:
-    """Store an answer under a name of this execution alone and return its key.
-
-    Raises what a store raises.
-    """
+    """Store an answer under a new key and return the key. Raises the errors of the store."""
     key = answer_prefix(job_id) + new_uuid().hex
     write_object(objects, key, body)
     return key
+
+
+class EncryptedBodies:
+    """Decrypts requests and encrypts outcomes of jobs that name a data key."""
+
+    def __init__(self, objects: ObjectStore, clock: Clock) -> None:
+        self._objects, self._keys = objects, DataKeys(objects, clock)
+
+    async def decrypt_item(self, job: JobRef, item: Item) -> bytes:
+        """Return the body of an item that is encrypted or in the input file.
+
+        Raises InputUnreadableError and the errors of data keys, ciphers and the store.
+        """
+        if item.length:
+            return await asyncio.to_thread(load_body, self._objects, job, item)
+        cipher = await self._cipher(job)
+        return cipher.decrypt(item.body, CipherContext(job.job_id, BodyDirection.IN, item.index))
+
+    async def decrypt_call(self, call: OnlineCall) -> bytes:
+        """Return the body of a call that names a key, and set `call.cipher`.
+
+        Raises the errors of data keys, ciphers and the store.
+        """
+        job, item = call.job, call.item
+        call.cipher = await self._cipher(job)
+        body = item.body
+        if item.length:
+            body = await asyncio.to_thread(
+                read_object, self._objects, job.input_key, length=item.length
+            )
+        return call.cipher.decrypt(body, CipherContext(job.job_id, BodyDirection.IN, item.index))
+
+    def has_key(self, job: JobRef) -> bool:
+        """Return whether the key of a job is in memory, so that the store is not needed."""
+        return self._keys.cached(job.key_name) is not None
+
+    async def encrypt_outcomes(
+        self, job: JobRef, outcomes: Sequence[ItemOutcome]
+    ) -> list[ItemOutcome]:
+        """Return outcomes with encrypted bodies and without custom ids. Raises a store's errors.
+
+        When the key is deleted, nobody could read an answer: the items fail with `key_gone`.
+        """
+        try:
+            cipher = await self._cipher(job)
+        except DataKeyDestroyedError:
+            return [_without_answer(outcome) for outcome in outcomes]
+        return [_encrypted(job, outcome, cipher) for outcome in outcomes]
+
+    async def _cipher(self, job: JobRef) -> BodyCipher:
+        known = self._keys.cached(job.key_name)
+        if known is not None:
+            return known
+        return await asyncio.to_thread(self._keys.load, job.key_name)
+
+
+def _encrypted(job: JobRef, outcome: ItemOutcome, cipher: BodyCipher) -> ItemOutcome:
+    """Keep an error code of our own in the clear: the writer cannot read it in the body."""
+    code = outcome.error_code
+    if outcome.outcome is Outcome.FAILED and code is None:
+        found = error_code_of(outcome.body)
+        code = found if found in _OUR_CODES else None
+    place = CipherContext(job.job_id, BodyDirection.OUT, outcome.index)
+    body = outcome.body and cipher.encrypt(outcome.body, place)
+    return msgspec.structs.replace(outcome, custom_id=None, body=body, error_code=code)
+
+
+def _without_answer(outcome: ItemOutcome) -> ItemOutcome:
+    return msgspec.structs.replace(
+        outcome,
+        custom_id=None,
+        outcome=Outcome.FAILED,
+        status_code=0,
+        body=b"",
+        error_code=DataKeyDestroyedError.code,
+        error_message="The key of this request's body is deleted.",
+        retryable=False,
+    )
+
+
+class BatchBodies:
+    """Loads the request bodies of batches and prepares their outcomes for the log."""
+
+    def __init__(self, objects: ObjectStore, clock: Clock) -> None:
+        self._objects = objects
+        self._encrypted = EncryptedBodies(objects, clock)
+
+    async def load_bodies(
+        self, run: BatchRun, positions: Sequence[int], reject: Callable[[int, EngineAnswer], None]
+    ) -> dict[int, bytes]:
+        """Return request bodies by position; `reject` items whose stored body is unreadable.
+
+        Items whose body the store cannot return now are left out.
+        """
+        bodies: dict[int, bytes] = {}
+        for position in positions:
+            job, item = run.items[position]
+            if not (item.length or job.key_name):
+                bodies[position] = item.body
+            elif not run.is_store_unavailable:
+                try:
+                    bodies[position] = await self._encrypted.decrypt_item(job, item)
+                except MillraceError as failure:
+                    if _is_rejection(failure, run):
+                        reject(position, INPUT_MISSING if item.length else BODY_UNREADABLE)
+        return bodies
+
+    async def prepare_outcomes(
+        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
+    ) -> list[ItemOutcome]:
+        """Return outcomes of one job as records may hold them: encrypted, large bodies stored.
+
+        Outcomes that need the store while it is unavailable are left out; their items run again.
+        """
+        if job.key_name and outcomes:
+            outcomes = await self._encrypt(run, job, outcomes)
+        if any(len(outcome.body) > ANSWER_BYTES_MAX for outcome in outcomes):
+            outcomes = await self._store_large_bodies(run, job, outcomes)
+        return outcomes
+
+    async def _encrypt(
+        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
+    ) -> list[ItemOutcome]:
+        if run.is_store_unavailable and not self._encrypted.has_key(job):
+            return []
+        try:
+            return await self._encrypted.encrypt_outcomes(job, outcomes)
+        except MillraceError as failure:
+            if _is_rejection(failure, run):
+                raise
+            return []
+
+    async def _store_large_bodies(
+        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
+    ) -> list[ItemOutcome]:
+        prepared = []
+        for outcome in outcomes:
+            if len(outcome.body) <= ANSWER_BYTES_MAX:
+                prepared.append(outcome)
+            elif not run.is_store_unavailable:
+                try:
+                    key = await asyncio.to_thread(
+                        store_body, self._objects, job.job_id, outcome.body
+                    )
+                    prepared.append(msgspec.structs.replace(outcome, body=b"", body_key=key))
+                except MillraceError as failure:
+                    if _is_rejection(failure, run):
+                        raise
+        return prepared
+
+
+def _is_rejection(failure: MillraceError, run: BatchRun) -> bool:
+    """Return whether the item is at fault; if the store is, mark it as unavailable in `run`.
+
+    Raises a failure that must end the process, for example when the store refuses our credentials.
+    """
+    if failure.disposition is Disposition.CRASH:
+        raise failure
+    run.is_store_unavailable = failure.disposition is Disposition.RETRY
+    if run.is_store_unavailable:
+        _LOG.warning("the object store is away", extra={"code": failure.code})
+    return not run.is_store_unavailable

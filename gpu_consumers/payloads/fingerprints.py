@@ -1,7 +1,7 @@
-"""The model version that answered, as `system_fingerprint` in answers and in every chunk.
+"""Writes `system_fingerprint`, the model version that answered, into answers and chunks.
 
-Engines state it in some chunks or none, each in its own way. What they state is replaced, so that
-one string means one thing: that of the header `x-millrace-model-version`.
+Engines write their own value into some chunks or none. It is replaced, so that the field always
+equals the header `x-millrace-model-version`.
 """
 
 import re
@@ -11,24 +11,28 @@ from typing import Final
 
 import msgspec
 
-Stamp = Callable[[bytes], bytes]
+WriteFingerprint = Callable[[bytes], bytes]
 
 _ENDPOINTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
-"""Those whose answers have the field."""
+"""Endpoints whose answers have the field."""
 
-# In a string its quotes would be escaped, so what is found is the field.
+# Inside a JSON string its quotes would be escaped, so a match is always the field.
 _FIELD: Final = re.compile(rb'"system_fingerprint"\s*:\s*(?:null|"(?:[^"\\]|\\.)*")')
 _NAME: Final = b'"system_fingerprint"'
+_VALUE_ENDS: Final = tuple(bytes([byte]) for byte in b'"]}0123456789el')  # also of true, null
 
 
 @lru_cache(maxsize=1024)
-def stamp_of(endpoint: str, model: str, version: str) -> Stamp:
-    """Return what writes the fingerprint into a JSON object; nothing where it does not belong."""
+def fingerprint_writer(endpoint: str, model: str, version: str) -> WriteFingerprint:
+    """Return a function that writes the fingerprint into a JSON object.
+
+    For an endpoint without the field, the function returns its argument.
+    """
     if endpoint not in _ENDPOINTS:
-        return _as_it_is
+        return _unchanged
     field = b'"system_fingerprint":' + msgspec.json.encode(f"{model}@{version}")
 
-    def stamp(payload: bytes) -> bytes:
+    def write_fingerprint(payload: bytes) -> bytes:
         if _NAME in payload and (found := _FIELD.search(payload)) is not None:
             return payload[: found.start()] + field + payload[found.end() :]
         end = payload.rfind(b"}")
@@ -36,11 +40,8 @@ def stamp_of(endpoint: str, model: str, version: str) -> Stamp:
             return payload  # no object, or an empty one
         return b"%b,%b%b" % (payload[:end], field, payload[end:])
 
-    return stamp
+    return write_fingerprint
 
 
-_VALUE_ENDS: Final = tuple(bytes([byte]) for byte in b'"]}0123456789el')  # also of true, null
-
-
-def _as_it_is(payload: bytes) -> bytes:
+def _unchanged(payload: bytes) -> bytes:
     return payload

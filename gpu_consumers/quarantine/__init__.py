@@ -1,1 +1,1 @@
-"""Quarantine of work that may have crashed a process: locks, narrowing, attribution, log."""
+"""Quarantine of items that may have crashed a process: locks, attribution, narrowing, attempts."""

@@ -1,7 +1,7 @@
-"""The log of attempts: what owners of redelivered batches were running when they ended.
+"""The `attempts` topic: which units of redelivered batches their owners were running.
 
-A first delivery writes nothing here. Whoever meets a batch that may have run before reads the whole
-topic, which is compacted and nearly empty, once for each assignment.
+A first delivery writes no attempt. The topic is compacted and nearly empty, so a replica that
+receives a redelivered batch reads all of it, once for each partition assignment.
 """
 
 import asyncio
@@ -11,51 +11,53 @@ from time import monotonic
 from typing import Final
 from uuid import UUID
 
-from topics.clients.producer import LogProducer
-from topics.errors import LogUnavailableError
+from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import ATTEMPTS
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
-from topics.records.records import Attempt
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import BatchAttempt
 from topics.settings import KafkaSettings
-from topics.tail_readers.tail_thread import readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.tail_reader_thread import decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
-_SILENCE_S_MAX: Final = 5.0  # then with a new client; however long the whole takes
-_AGAIN_S: Final = 0.5
+_SILENCE_S_MAX: Final = 5.0  # without a record; then a new client reads from the start
+_RETRY_DELAY_S: Final = 0.5
 _PARTITION: Final = 0
 
 
 class AttemptLog:
     """Reads and writes attempts. Used on the event loop."""
 
-    def __init__(self, kafka: KafkaSettings, producer: LogProducer, *, client_id: str) -> None:
-        """Connect to nothing yet."""
+    def __init__(self, kafka: KafkaSettings, producer: RecordProducer, *, client_id: str) -> None:
         self._kafka, self._producer = kafka, producer
         self._client_id = f"{client_id}-attempts"
-        self._reading = asyncio.Lock()
-        self._generation = 0  # of the assignment that `_attempts` was read after
-        self._attempts: dict[UUID, Attempt] = {}
+        self._read_lock = asyncio.Lock()
+        self._generation = 0  # of the assignment after which `_attempts` was read
+        self._attempts: dict[UUID, BatchAttempt] = {}
 
-    async def before(self, batch_id: UUID, generation: int) -> Attempt | None:
-        """Return what was said of a batch before assignment `generation`; waits for the log."""
-        async with self._reading:
+    async def read_attempt(self, batch_id: UUID, generation: int) -> BatchAttempt | None:
+        """Return the attempt recorded for a batch before assignment `generation`.
+
+        Waits, and retries, until the topic is readable.
+        """
+        async with self._read_lock:
             while self._generation < generation:
                 try:
-                    self._attempts = await asyncio.to_thread(self._read)
+                    self._attempts = await asyncio.to_thread(self._read_topic)
                     self._generation = generation
-                except LogUnavailableError:
+                except KafkaUnavailableError:
                     _LOG.warning("the log of attempts is not read yet")
-                    await asyncio.sleep(_AGAIN_S)  # it may have failed at once
+                    await asyncio.sleep(_RETRY_DELAY_S)  # the read may have failed at once
         return self._attempts.get(batch_id)
 
-    async def say(self, attempt: Attempt) -> None:
-        """Return when the attempt is acknowledged. Raises DeliveryError."""
+    async def record_attempt(self, attempt: BatchAttempt) -> None:
+        """Write an attempt; return when it is acknowledged. Raises DeliveryError."""
         await self._send(attempt.batch_id, encode(attempt))
 
-    async def forget(self, batch_id: UUID) -> None:
-        """Return when nothing is said of the batch any more. Raises DeliveryError."""
+    async def delete_attempt(self, batch_id: UUID) -> None:
+        """Write a tombstone; return when it is acknowledged. Raises DeliveryError."""
         await self._send(batch_id, None)
 
     async def _send(self, batch_id: UUID, value: bytes | None) -> None:
@@ -64,42 +66,45 @@ class AttemptLog:
             value,
             partition=_PARTITION,
             key=batch_id.bytes,
-            headers=kind_headers(Attempt),
+            headers=kind_headers(BatchAttempt),
         )
 
-    def _read(self) -> dict[UUID, Attempt]:
-        tail = TopicTail(self._kafka, ATTEMPTS, client_id=self._client_id)
+    def _read_topic(self) -> dict[UUID, BatchAttempt]:
+        tail = TopicTailReader(self._kafka, ATTEMPTS, client_id=self._client_id)
         try:
-            return newest(_records(tail))
+            return latest_attempts(_records_to_end(tail))
         finally:
             tail.close()
 
 
-def _records(tail: TopicTail) -> Iterator[Received]:
-    """Yield what the log holds now. Raises LogUnavailableError when nothing more comes of it."""
-    ends = tail.ends(_SILENCE_S_MAX)
-    heard_s = monotonic()
+def _records_to_end(tail: TopicTailReader) -> Iterator[ReceivedRecord]:
+    """Yield the records up to the present end.
+
+    Raises KafkaUnavailableError when they stop coming.
+    """
+    ends = tail.end_offsets(_SILENCE_S_MAX)
+    received_s = monotonic()
     while not tail.has_read(ends):
         records = tail.poll(0.1)
         yield from records
         now_s = monotonic()
         if records:
-            heard_s = now_s
-        elif now_s - heard_s > _SILENCE_S_MAX:
-            raise LogUnavailableError("the log of attempts fell silent")
+            received_s = now_s
+        elif now_s - received_s > _SILENCE_S_MAX:
+            raise KafkaUnavailableError("The topic of attempts returned no records for too long.")
 
 
-def newest(records: Iterable[Received]) -> dict[UUID, Attempt]:
-    """Return the last attempt of each batch's latest owner; none of a batch that ended since.
+def latest_attempts(records: Iterable[ReceivedRecord]) -> dict[UUID, BatchAttempt]:
+    """Return the last attempt of the latest owner of each batch; deleted attempts are left out.
 
     Raises SchemaTooNewError.
     """
-    found: dict[bytes | None, Attempt] = {}
-    for record, attempt in readable(Attempt, records):
+    latest: dict[bytes | None, BatchAttempt] = {}
+    for record, attempt in decode_records(BatchAttempt, records):
         if attempt is None:
-            found.pop(record.key, None)
+            latest.pop(record.key, None)
             continue
-        before = found.get(attempt.batch_id.bytes)
-        if before is None or before.life <= attempt.life:
-            found[attempt.batch_id.bytes] = attempt
-    return {attempt.batch_id: attempt for attempt in found.values()}
+        known = latest.get(attempt.batch_id.bytes)
+        if known is None or known.life <= attempt.life:
+            latest[attempt.batch_id.bytes] = attempt
+    return {attempt.batch_id: attempt for attempt in latest.values()}

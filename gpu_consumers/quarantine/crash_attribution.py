@@ -1,9 +1,10 @@
-"""Executions whose next crash may be charged, and who is in the engine beside them.
+"""Attributes a crash of the process to one execution where the `attempts` topic allows it.
 
-A death of the process tells nothing of one execution while there are others: any of them may have
-caused it. So the log is told when somebody comes in beside one that is on trial, before it comes
-in; nobody waits for more than that. One that such a death has left open has the engine for itself
-then, for as long as callers bear to wait.
+When a process crashes while several executions run, any of them may be the cause. So a suspect
+execution, whose next crash would be charged to it, records whether it ran alongside others.
+Another execution that starts during a suspect's run first waits until that is recorded, and for
+nothing more. A suspect whose crash stayed ambiguous then has the engine to itself, for a bounded
+time.
 """
 
 import asyncio
@@ -11,118 +12,123 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
-HOLD_S: Final = 10.0
-"""How long others are kept out at most, until the engine is empty and after it."""
+EXCLUSIVE_S_MAX: Final = 10.0
+"""Longest time that other executions are kept out: while the engine drains and a suspect runs."""
 
-Say = Callable[[bool], Awaitable[None]]
-"""Returns when the log knows that an execution runs, and whether others are in the engine."""
-
-
-class _Trial:
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._in_order = asyncio.Lock()
-        self.has_company = False  # and the log knows
-        self.is_over = False  # what the log knows now must stay
-
-    async def tell(self, *, has_company: bool) -> None:
-        async with self._in_order:
-            if not self.has_company and not self.is_over:
-                await self._say(has_company)
-                self.has_company = has_company
+RecordRun = Callable[[bool], Awaitable[None]]
+"""Records that an execution runs, and whether alongside others; returns when acknowledged."""
 
 
-class Trials:
-    """Shared by the lanes of a replica. For one event loop."""
+class _SuspectRun:
+    """The execution of one suspect, and what is recorded of it."""
 
-    def __init__(self, hold_s: float = HOLD_S) -> None:
-        """Nobody is in the engine."""
-        self._hold_s = hold_s
-        self._turn = asyncio.Lock()
-        self._trial: _Trial | None = None
-        self._inside = 0  # but the one on trial
-        self._empty, self._open = asyncio.Event(), asyncio.Event()
-        self._empty.set()
-        self._open.set()
-        self._opening: asyncio.TimerHandle | None = None
-        self._dangers = 0
-        self.on_danger: list[Callable[[], None]] = []
-        """Called when danger begins and when it ends."""
+    def __init__(self, record_run: RecordRun) -> None:
+        self._record_run = record_run
+        self._lock = asyncio.Lock()
+        self.runs_alongside = False  # as recorded
+        self.has_ended = False  # the record must not change any more
 
-    def in_danger(self) -> bool:
-        """Whether something is here that may have ended a process, and may end this one."""
-        return self._dangers > 0
+    async def record(self, *, runs_alongside: bool) -> None:
+        async with self._lock:
+            if not self.runs_alongside and not self.has_ended:
+                await self._record_run(runs_alongside)
+                self.runs_alongside = runs_alongside
+
+
+class CrashAttribution:
+    """Coordinates executions of all classes of a replica. For one event loop."""
+
+    def __init__(self, exclusive_s_max: float = EXCLUSIVE_S_MAX) -> None:
+        self._exclusive_s_max = exclusive_s_max
+        self._suspect_slot = asyncio.Lock()
+        self._suspect_run: _SuspectRun | None = None
+        self._running_count = 0  # without the suspect
+        self._is_drained, self._is_open = asyncio.Event(), asyncio.Event()
+        self._is_drained.set()
+        self._is_open.set()
+        self._reopening: asyncio.TimerHandle | None = None
+        self._suspect_count = 0
+        self.on_suspects_changed: list[Callable[[], None]] = []
+        """Called when `has_suspects` changes."""
+
+    def has_suspects(self) -> bool:
+        """Return whether the replica has a batch or call that may have crashed a process."""
+        return self._suspect_count > 0
 
     @contextlib.contextmanager
-    def danger(self) -> Iterator[None]:
-        """Have such a thing here for the block, whether or not it runs."""
-        self._count_danger(1)
+    def suspect_present(self) -> Iterator[None]:
+        """Count a suspect during the block, whether or not it runs."""
+        self._add_suspects(1)
         try:
             yield
         finally:
-            self._count_danger(-1)
+            self._add_suspects(-1)
 
-    def _count_danger(self, more: int) -> None:
-        before = self.in_danger()
-        self._dangers += more
-        if self.in_danger() != before:
-            for tell in self.on_danger:
-                tell()
+    def _add_suspects(self, count: int) -> None:
+        had_suspects = self.has_suspects()
+        self._suspect_count += count
+        if self.has_suspects() != had_suspects:
+            for notify in self.on_suspects_changed:
+                notify()
 
     @contextlib.asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
-        """Run the block in the engine, beside whoever is there. Raises DeliveryError."""
-        while not self._open.is_set() or (self._trial and not self._trial.has_company):
-            await self._open.wait()
-            if self._trial is not None:
-                await self._trial.tell(has_company=True)
-        self._inside += 1
-        self._empty.clear()
+    async def run_alongside(self) -> AsyncIterator[None]:
+        """Run the block in the engine alongside other executions. Raises DeliveryError."""
+        while not self._is_open.is_set() or (
+            self._suspect_run and not self._suspect_run.runs_alongside
+        ):
+            await self._is_open.wait()
+            if self._suspect_run is not None:
+                await self._suspect_run.record(runs_alongside=True)
+        self._running_count += 1
+        self._is_drained.clear()
         try:
             yield
         finally:
-            self._inside -= 1
-            if not self._inside:
-                self._empty.set()
+            self._running_count -= 1
+            if not self._running_count:
+                self._is_drained.set()
 
-    async def take_turn(self, *, empties: bool = False) -> None:
-        """Wait until nobody else alone may end the process; each needs one `end_turn`.
+    async def acquire_suspect_slot(self, *, drains_engine: bool = False) -> None:
+        """Wait until no other suspect has the slot; needs one `release_suspect_slot`.
 
-        With `empties` nobody else comes in, for a while at most, and those inside are waited for.
+        With `drains_engine`, keep other executions out and wait for those that run, both for
+        `exclusive_s_max` at most.
         """
-        await self._turn.acquire()
-        if not empties:
+        await self._suspect_slot.acquire()
+        if not drains_engine:
             return
-        self._open.clear()
-        self._opening = asyncio.get_running_loop().call_later(self._hold_s, self._open.set)
-        waits = [asyncio.create_task(event.wait()) for event in (self._empty, self._open)]
+        self._is_open.clear()
+        loop = asyncio.get_running_loop()
+        self._reopening = loop.call_later(self._exclusive_s_max, self._is_open.set)
+        waits = [asyncio.create_task(event.wait()) for event in (self._is_drained, self._is_open)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self.end_turn()
+            self.release_suspect_slot()
             raise
         finally:
             for wait in waits:
                 wait.cancel()
 
-    def end_turn(self) -> None:
-        """Let the next one have its turn, and others come in."""
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
-        self._open.set()
-        self._turn.release()
+    def release_suspect_slot(self) -> None:
+        """Admit other executions and the next suspect."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+            self._reopening = None
+        self._is_open.set()
+        self._suspect_slot.release()
 
     @contextlib.asynccontextmanager
-    async def on_trial(self, say: Say) -> AsyncIterator[None]:
-        """Run the block in the engine, with `take_turn` behind it; `say` tells of it before.
+    async def run_suspect(self, record_run: RecordRun) -> AsyncIterator[None]:
+        """Run the block as a suspect's execution, which `record_run` records before it starts.
 
-        Raises what `say` raises.
+        The caller holds the suspect slot. Raises what `record_run` raises.
         """
-        trial = self._trial = _Trial(say)
+        run = self._suspect_run = _SuspectRun(record_run)
         try:
-            await trial.tell(has_company=self._inside > 0)
+            await run.record(runs_alongside=self._running_count > 0)
             yield
         finally:
-            trial.is_over = True
-            self._trial = None
+            run.has_ended = True
+            self._suspect_run = None

@@ -1,75 +1,77 @@
-"""How a batch that may have run before is narrowed down: 100, 10, 1. Pure.
+"""Narrows a redelivered batch down to the item that crashes its process: 100, 10, 1. Pure.
 
-Only an item that ran alone is charged; those beside it get another run.
+Only an item that ran alone is charged with the crash. Its neighbours run again.
 """
 
 from dataclasses import dataclass
 
-from topics.records.records import Attempt, Unit
+from topics.records.records import AttemptUnit, BatchAttempt
 
-PARTS = 10
-"""Into how many units one is split."""
+SPLIT_COUNT = 10
+"""Units that one unit is split into."""
 
-_COMPANY_FACTOR = 2
-"""So many times the executions convict what ran alone of its kind, but never by itself."""
+_SHARED_RUN_FACTOR = 2
+"""An item that never ran alone needs so many times `crashes_max` crashes to be charged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
-    """What is left to run of a batch, and the item that ended its process once too often."""
+class NarrowedUnits:
+    """The units of a batch that are left to run, and the unit that is charged with its crashes."""
 
-    units: list[Unit]
-    charged: Unit | None = None
+    units: list[AttemptUnit]
+    charged: AttemptUnit | None = None
 
 
-def split(unit: Unit) -> list[Unit]:
-    """Cut a unit into tenths of about equal size; single items when there are few."""
-    size = -(-unit.count // PARTS)
+def split_unit(unit: AttemptUnit) -> list[AttemptUnit]:
+    """Split a unit into `SPLIT_COUNT` units of about equal size, or into single items."""
+    size = -(-unit.count // SPLIT_COUNT)
     end = unit.first + unit.count
     return [
-        Unit(first, min(size, end - first), unit.crashes) for first in range(unit.first, end, size)
+        AttemptUnit(first, min(size, end - first), unit.crashes)
+        for first in range(unit.first, end, size)
     ]
 
 
-def first_units(item_count: int) -> list[Unit]:
-    """Return the units of a batch of which nobody knows more than that it may have run.
+def initial_units(item_count: int) -> list[AttemptUnit]:
+    """Return the units of a redelivered batch without a recorded attempt.
 
-    Its first execution is taken to have ended with its process: most often it has. Tenths, but of
-    ten items at least: what is innocent is done sooner, and a crash leaves single items either way.
+    Its first execution counts as one crash, because a crash is the usual cause of a redelivery.
+    Units are tenths of the batch but have at least ten items: fewer units finish innocent items
+    sooner, and after a crash a unit of ten is split into single items anyway.
     """
-    size = max(PARTS, -(-item_count // PARTS))
+    size = max(SPLIT_COUNT, -(-item_count // SPLIT_COUNT))
     return [
-        Unit(first, min(size, item_count - first), crashes=1)
+        AttemptUnit(first, min(size, item_count - first), crashes=1)
         for first in range(0, item_count, size)
     ]
 
 
-def is_charged(crashes: int, *, in_company: bool, crashes_max: int) -> bool:
-    """Whether a single item or call was in too many executions that ended with their process.
+def is_charged(crashes: int, *, ran_alongside: bool, crashes_max: int) -> bool:
+    """Return whether a single item or call is charged after this many crashes.
 
-    `in_company`: the last one ran beside others, which may have ended it. Of something that never
-    has the engine for itself twice as many are needed: it must come to an end, too.
+    `ran_alongside`: its last execution shared the engine with others, any of which may have
+    caused the crash. Such an item needs twice as many crashes, so that it ends, too.
     """
-    return crashes >= (crashes_max * _COMPANY_FACTOR if in_company else crashes_max)
+    return crashes >= (crashes_max * _SHARED_RUN_FACTOR if ran_alongside else crashes_max)
 
 
-def narrowed(attempt: Attempt, *, crashes_max: int) -> Narrowed:
-    """Return how the next owner goes on after what the last one said.
+def narrow_units(attempt: BatchAttempt, *, crashes_max: int) -> NarrowedUnits:
+    """Return the units that the next owner runs after the last recorded attempt.
 
-    A unit that ran when its process ended is split. A single item is tried again until it
-    `is_charged`. What has ended fewer processes goes first: it is innocent, most often, and the
-    next death would have it wait again.
+    A unit that was running at the crash is split. A single item runs again until it `is_charged`.
+    Units with fewer crashes go first: they are most often innocent, and another crash would make
+    them wait again.
     """
     if not attempt.is_running or not attempt.units:
-        return Narrowed(attempt.units)
-    ran, *rest = attempt.units
-    crashed = Unit(ran.first, ran.count, ran.crashes + 1)
+        return NarrowedUnits(attempt.units)
+    running, *rest = attempt.units
+    crashed = AttemptUnit(running.first, running.count, running.crashes + 1)
     if crashed.count > 1:
-        return Narrowed(_calmest_first(rest + split(crashed)))
-    if is_charged(crashed.crashes, in_company=attempt.in_company, crashes_max=crashes_max):
-        return Narrowed(rest, crashed)
-    return Narrowed(_calmest_first([*rest, crashed]))
+        return NarrowedUnits(_fewest_crashes_first(rest + split_unit(crashed)))
+    if is_charged(crashed.crashes, ran_alongside=attempt.in_company, crashes_max=crashes_max):
+        return NarrowedUnits(rest, crashed)
+    return NarrowedUnits(_fewest_crashes_first([*rest, crashed]))
 
 
-def _calmest_first(units: list[Unit]) -> list[Unit]:
+def _fewest_crashes_first(units: list[AttemptUnit]) -> list[AttemptUnit]:
     return sorted(units, key=lambda unit: unit.crashes)

@@ -1,14 +1,15 @@
-"""Batches that run apart: those that may have run before, and those too large for the memory.
+"""Quarantine of batches: redelivered ones, and those that are too large for the engine's memory.
 
-An item that ends its process would end every process that runs it, and its batch with it. So what
-may have run before runs in tenths, each named on the log before it begins: the next owner sees
-what ran when the process ended, and goes on with tenths of that, with nothing beside them. Of
-what has ended it sees that nothing is left, until the offset is committed.
+A poison item crashes every process that runs it, together with its batch. So a redelivered batch
+runs in units, first of a tenth. Each unit is recorded on the `attempts` topic before it starts.
+After a crash the next owner reads which unit was running, splits it, and runs the new units with
+nothing alongside. A completed batch stays recorded without units until its offset is committed.
+(Kafka users often dead-letter such records; here only the poison item fails.)
 
-The first time, what is new runs beside: in flight as it is, it would be suspect after a death
-wherever it waits. Few suspects run at once all the same, as each of them runs alone after that.
+In its first quarantine a batch runs alongside new ones: after a crash, batches in flight are
+redelivered whether they ran or waited. `ItemSemaphore` keeps the number of running suspects small.
 
-An engine that runs out of memory lives on, so its batch is split at once and nothing is written.
+An engine that runs out of memory survives, so its batch is split at once and not recorded.
 """
 
 import asyncio
@@ -24,266 +25,295 @@ import msgspec
 
 from gpu_consumers import metrics
 from gpu_consumers.bulk.batch_execution import BatchExecution
-from gpu_consumers.inflight.batch_run import BatchRun, Cut, Ending
-from gpu_consumers.inflight.delivery import Delivery
-from gpu_consumers.inflight.outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
+from gpu_consumers.inflight.batch_run import BatchAbortReason, BatchRun, ExecutionStatus
+from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
 from gpu_consumers.quarantine.attempt_log import AttemptLog
-from gpu_consumers.quarantine.crash_attribution import Trials
-from gpu_consumers.quarantine.narrowing import PARTS, first_units, narrowed, split
-from gpu_consumers.quarantine.precedence import Precedence
-from gpu_consumers.quarantine.room import Room
-from gpu_consumers.quarantine.turns import Turns
-from topics.records.received import Received
-from topics.records.records import Attempt, Unit
+from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.quarantine.locks import CrashCountOrder, ItemSemaphore, SharedExclusiveLock
+from gpu_consumers.quarantine.narrowing import (
+    SPLIT_COUNT,
+    initial_units,
+    narrow_units,
+    split_unit,
+)
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import AttemptUnit, BatchAttempt
 
 _LOG = logging.getLogger(__name__)
-REST_S: Final = 1.0
-"""How long what came again waits for what is new, where some of it ran when its process ended; what
-ended several waits once more. Where one process ends after another, others have this of each."""
+SUSPECT_DELAY_S: Final = 1.0
+"""How long a unit waits for new batches while a batch is here that was running at a crash. It waits
+so for each further crash of its own, which also separates the crashes of several replicas."""
 
-_ENDED_MAX: Final = 10_000  # beyond, the log keeps a small record that nobody needs
+_COMPLETED_MAX: Final = 10_000  # beyond, the topic keeps a small record that is never read
+_STOPPED: Final = {ExecutionStatus.UNAVAILABLE, ExecutionStatus.ABORTED}
 
 
 @dataclass(slots=True)
-class _Apart:
-    """A batch that runs apart and what is left of it."""
+class _QuarantinedBatch:
+    """A batch in quarantine and its units that are left."""
 
     run: BatchRun
-    units: list[Unit]
-    life: int = 0  # of its owners that tell of it on the log; 0: this one does not
-    is_said: bool = False  # the log tells of this owner
-    before: Attempt | None = None  # what the last owner said
-    rested: int = 0  # before what ended so many processes
-    is_large: bool = False  # memory was not enough for a unit of it beside others
+    units: list[AttemptUnit]
+    incarnation: int = 0  # of its owners that record attempts; 0: this owner records none
+    is_recorded: bool = False  # by this owner
+    last_attempt: BatchAttempt | None = None  # of the previous owner
+    delayed_for_crashes: int = 0  # the highest crash count that has waited SUSPECT_DELAY_S
+    is_too_large: bool = False  # a unit of it ran out of memory alongside others
 
     @property
-    def is_danger(self) -> bool:
-        """Whether it ran when its process ended."""
-        return self.before is not None and self.before.is_running
+    def was_running(self) -> bool:
+        """Whether a unit of it was running when the previous owner crashed."""
+        return self.last_attempt is not None and self.last_attempt.is_running
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the last owner finished it, and just could not commit."""
-        return self.before is not None and not self.before.units
+    def is_complete(self) -> bool:
+        """Whether the previous owner completed it and could not commit its offset."""
+        return self.last_attempt is not None and not self.last_attempt.units
+
+    def runs_shared(self, unit: AttemptUnit) -> bool:
+        """Whether `unit` may run alongside others: it only was in flight at one crash."""
+        return unit.crashes == 1 and not self.is_too_large
 
 
-class Isolation:
-    """Runs few suspects at a time, and with nothing of their class beside them what ended two."""
+class Quarantine:
+    """Runs few suspect items at a time, and units with two or more crashes alone in their class."""
 
     def __init__(
         self,
         execution: BatchExecution,
         log: AttemptLog,
-        turns: Turns,
-        trials: Trials,
+        lock: SharedExclusiveLock,
+        attribution: CrashAttribution,
         *,
         crashes_max: int,
-        rest_s: float = REST_S,
+        suspect_delay_s: float = SUSPECT_DELAY_S,
     ) -> None:
-        """`crashes_max` executions of an item may end with their process, the last one alone.
+        """An item is charged after `crashes_max` crashes, if it ran alone in the last one.
 
-        `trials` are those of all classes.
+        `attribution` is shared by all classes of the replica.
         """
-        assert crashes_max > 2, "what bears company is not on trial"
-        self._rest_s = rest_s
-        self._execution, self._log, self._turns = execution, log, turns
-        self._trials = trials
+        assert crashes_max > 2, "a unit that runs alongside others must not be charged"
+        self._suspect_delay_s = suspect_delay_s
+        self._execution, self._log, self._lock = execution, log, lock
+        self._attribution = attribution
         self._crashes_max = crashes_max
-        self._ended: deque[Delivery] = deque(maxlen=_ENDED_MAX)  # what the log still tells of
-        self._precedence = Precedence()
-        self._room = Room(PARTS)  # for units that bear company
-        self._danger_count = 0  # batches here that ran when their process ended
+        self._completed: deque[DeliveredBatch] = deque(maxlen=_COMPLETED_MAX)  # still recorded
+        self._order = CrashCountOrder()
+        self._shared_slots = ItemSemaphore(SPLIT_COUNT)  # for units that run alongside others
+        self._crashed_batch_count = 0  # batches here that were running at a crash
 
-    async def redelivered(self, run: BatchRun) -> Ending | None:
-        """Run a batch that may have run before; as `BatchExecution.whole`."""
-        apart = _Apart(run, first_units(len(run.items)), life=1)
-        self._precedence.rank(run, 0)
+    async def run_redelivered(self, run: BatchRun) -> ExecutionStatus | None:
+        """Run a redelivered batch; return how its last unit ended, None if nothing was executed.
+
+        1. Read the last attempt. 2. Narrow the units; charge and publish the poison item. 3. Run
+        the units. 4. Record that none is left. The attempt is deleted after the commit: a crash
+        before it redelivers the batch.
+        """
+        batch = _QuarantinedBatch(run, initial_units(len(run.items)), incarnation=1)
+        self._order.set_crash_count(run, 0)
         try:
-            with self._trials.danger():
-                await run.until_cut(self._look(apart))
-                if apart.has_ended:
-                    if run.cut is not Cut.DROP:
-                        self._ended.append(run.delivery)
+            with self._attribution.suspect_present():
+                await run.until_aborted(self._read_last_attempt(batch))
+                if batch.is_complete:
+                    if run.abort_reason is not BatchAbortReason.LOST:
+                        self._completed.append(run.delivered)
                     return None
                 metrics.BATCHES_ISOLATED.labels("redelivered").inc()
-                ending = await self._once_known(apart)
+                status = await self._run_narrowed(batch)
         finally:
-            self._precedence.leave(run)
-        if run.cut is not Cut.DROP:
-            # Forgotten later: a process that ends before the commit has it read again.
-            if apart.units or not apart.is_said:
-                apart.units.clear()
-                await self._say(apart, is_running=False)
-            self._ended.append(run.delivery)
-        elif apart.is_said:  # the next owner must not take this one's going for a crash
-            await self._say(apart, is_running=False)
-        return ending
+            self._order.remove(run)
+        if run.abort_reason is not BatchAbortReason.LOST:
+            if batch.units or not batch.is_recorded:
+                batch.units.clear()
+                await self._record(batch, is_running=False)
+            self._completed.append(run.delivered)
+        elif batch.is_recorded:  # the next owner must not count this abort as a crash
+            await self._record(batch, is_running=False)
+        return status
 
-    async def _once_known(self, apart: _Apart) -> Ending | None:
-        self._danger_count += apart.is_danger
-        try:
-            self._learn(apart)
-            charged = [*apart.run.answers]
-            await self._execution.publish(apart.run, charged, puts_back=False)
-            return await self._in_units(apart)
-        finally:
-            self._danger_count -= apart.is_danger
-
-    async def ended_beside(self, run: BatchRun) -> None:
-        """Say of a batch that ran with others that nothing is left, if what is here may end us.
-
-        Its offset cannot be committed before that of what may: the next owner would run it again.
-        """
-        if self._danger_count and run.cut is not Cut.DROP:
-            await self._say(_Apart(run, [], life=1), is_running=False)
-            self._ended.append(run.delivery)
-
-    async def forget(self, is_committed: Callable[[Received], bool]) -> None:
-        """Forget batches that have ended and that nobody reads again. Raises DeliveryError."""
-        for _ in range(len(self._ended)):
-            delivery = self._ended.popleft()
-            if is_committed(delivery.record):
-                await self._log.forget(delivery.batch.batch_id)
-            else:
-                self._ended.append(delivery)
-
-    async def too_large(self, run: BatchRun) -> Ending | None:
-        """Run what is left of a batch that was too much for the memory."""
+    async def run_too_large(self, run: BatchRun) -> ExecutionStatus | None:
+        """Run what is left of a batch that exceeded the engine's memory, in units."""
         metrics.BATCHES_ISOLATED.labels("out_of_memory").inc()
-        self._precedence.rank(run, 0)
+        self._order.set_crash_count(run, 0)
         try:
-            return await self._in_units(_Apart(run, split(Unit(0, len(run.items), 0))))
+            units = split_unit(AttemptUnit(0, len(run.items), 0))
+            return await self._run_units(_QuarantinedBatch(run, units))
         finally:
-            self._precedence.leave(run)
+            self._order.remove(run)
 
-    async def _in_units(self, apart: _Apart) -> Ending | None:
-        """Run units until none is left, or the pool or a cut ends it; return how the last ended.
+    async def record_completed(self, run: BatchRun) -> None:
+        """Record a new batch as completed while a batch is here that may crash the process.
 
-        Between two, what waits to run with others has its turn.
+        Its offset may wait for the offset of that batch, and after a crash the next owner would
+        run it again.
         """
-        run = apart.run
-        ending: Ending | None = None
-        while (unit := self._first_open(apart)) and ending not in {Ending.AWAY, Ending.CUT}:
-            in_company = self._bears_company(apart, unit)
-            ending = await run.until_cut(self._enter(apart, unit, in_company=in_company))
-            if ending is Ending.ANSWERED:
-                try:
-                    ending = await self._next(apart, unit, in_company=in_company)
-                finally:
-                    self._leave(unit, in_company=in_company)
-        if run.cut is not Cut.DROP:
-            left = [p for unit in apart.units for p in self._execution.open_positions(run, unit)]
-            await self._execution.publish(run, left, puts_back=True)
-        return Ending.AWAY if run.store_away else ending
+        if self._crashed_batch_count and run.abort_reason is not BatchAbortReason.LOST:
+            await self._record(_QuarantinedBatch(run, [], incarnation=1), is_running=False)
+            self._completed.append(run.delivered)
 
-    def _first_open(self, apart: _Apart) -> Unit | None:
-        """Return the first unit of which something is open; those before it are done."""
-        while apart.units and not self._execution.open_positions(apart.run, apart.units[0]):
-            apart.units.pop(0)
-        return apart.units[0] if apart.units else None
+    async def delete_attempts(self, is_committed: Callable[[ReceivedRecord], bool]) -> None:
+        """Delete the attempts of completed batches that are committed. Raises DeliveryError."""
+        for _ in range(len(self._completed)):
+            delivered = self._completed.popleft()
+            if is_committed(delivered.record):
+                await self._log.delete_attempt(delivered.batch.batch_id)
+            else:
+                self._completed.append(delivered)
 
-    def _bears_company(self, apart: _Apart, unit: Unit) -> bool:
-        """Whether nothing is known of it but that it lay in a replica that ended."""
-        return unit.crashes == 1 and not apart.is_large
-
-    async def _enter(self, apart: _Apart, unit: Unit, *, in_company: bool) -> None:
-        """Come in when all has ended that has ended fewer processes."""
-        self._precedence.rank(apart.run, unit.crashes)
-        await self._precedence.turn(apart.run)
-        if self._danger_count and unit.crashes > apart.rested:
-            await asyncio.sleep(self._rest_s)
-            apart.rested = unit.crashes
-            await self._precedence.turn(apart.run)  # what came meanwhile
-        if not in_company:
-            await self._turns.enter_alone()
-            return
-        await self._room.enter(unit.count)
+    async def _run_narrowed(self, batch: _QuarantinedBatch) -> ExecutionStatus | None:
+        was_running = batch.was_running
+        self._crashed_batch_count += was_running
         try:
-            await self._turns.enter()
+            self._apply_last_attempt(batch)
+            charged = [*batch.run.answers]
+            await self._execution.publish_outcomes(batch.run, charged, requeues=False)
+            return await self._run_units(batch)
+        finally:
+            self._crashed_batch_count -= was_running
+
+    async def _run_units(self, batch: _QuarantinedBatch) -> ExecutionStatus | None:
+        """Run units until none is left, the pool is unavailable or the batch is aborted.
+
+        Between two units, batches that wait for the shared lock are admitted.
+        """
+        run = batch.run
+        status: ExecutionStatus | None = None
+        while (unit := self._first_open_unit(batch)) and status not in _STOPPED:
+            shared = batch.runs_shared(unit)
+            status = await run.until_aborted(self._acquire_locks(batch, unit, shared=shared))
+            if status is ExecutionStatus.ANSWERED:
+                try:
+                    status = await self._run_unit(batch, unit, shared=shared)
+                finally:
+                    self._release_locks(unit, shared=shared)
+        if run.abort_reason is not BatchAbortReason.LOST:
+            left = [p for unit in batch.units for p in self._execution.open_positions(run, unit)]
+            await self._execution.publish_outcomes(run, left, requeues=True)
+        return ExecutionStatus.UNAVAILABLE if run.is_store_unavailable else status
+
+    def _first_open_unit(self, batch: _QuarantinedBatch) -> AttemptUnit | None:
+        """Return the first unit that has open items; drop the units before it."""
+        while batch.units and not self._execution.open_positions(batch.run, batch.units[0]):
+            batch.units.pop(0)
+        return batch.units[0] if batch.units else None
+
+    async def _acquire_locks(
+        self, batch: _QuarantinedBatch, unit: AttemptUnit, *, shared: bool
+    ) -> None:
+        """Wait until no unit with fewer crashes is left, then acquire the locks for `unit`."""
+        self._order.set_crash_count(batch.run, unit.crashes)
+        await self._order.wait_until_lowest(batch.run)
+        if self._crashed_batch_count and unit.crashes > batch.delayed_for_crashes:
+            await asyncio.sleep(self._suspect_delay_s)
+            batch.delayed_for_crashes = unit.crashes
+            await self._order.wait_until_lowest(batch.run)  # batches that arrived meanwhile
+        if not shared:
+            await self._lock.acquire_exclusive()
+            return
+        await self._shared_slots.acquire(unit.count)
+        try:
+            await self._lock.acquire_shared()
         except asyncio.CancelledError:
-            self._room.leave(unit.count)
+            self._shared_slots.release(unit.count)
             raise
 
-    def _leave(self, unit: Unit, *, in_company: bool) -> None:
-        if in_company:
-            self._turns.leave()
-            self._room.leave(unit.count)
+    def _release_locks(self, unit: AttemptUnit, *, shared: bool) -> None:
+        if shared:
+            self._lock.release_shared()
+            self._shared_slots.release(unit.count)
         else:
-            self._turns.leave_alone()
+            self._lock.release_exclusive()
 
-    async def _next(self, apart: _Apart, unit: Unit, *, in_company: bool) -> Ending | None:
-        """Run the first unit; None when nothing of it is open any more."""
-        run = apart.run
+    async def _run_unit(
+        self, batch: _QuarantinedBatch, unit: AttemptUnit, *, shared: bool
+    ) -> ExecutionStatus | None:
+        """Execute and publish the first unit; None when no item of it is open any more."""
+        run = batch.run
         positions = self._execution.open_positions(run, unit)
         if not positions:
             return None
-        if run.cut is not None:
-            return Ending.CUT
-        last = await self._unit(apart, unit, positions, in_company=in_company)
-        if last is Ending.OUT_OF_MEMORY and in_company:
-            apart.is_large = True  # once more, alone
-            await self._execution.publish(run, positions, puts_back=False)
-            await self._say(apart, is_running=False)
-            return last
-        if last is Ending.OUT_OF_MEMORY and len(positions) == 1:
+        if run.abort_reason is not None:
+            return ExecutionStatus.ABORTED
+        status = await self._execute_unit(batch, unit, positions, shared=shared)
+        is_too_large = status is ExecutionStatus.OUT_OF_MEMORY
+        if is_too_large and shared:
+            batch.is_too_large = True  # the unit runs again, alone
+            await self._execution.publish_outcomes(run, positions, requeues=False)
+            await self._record(batch, is_running=False)
+            return status
+        if is_too_large and len(positions) == 1:
             metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
-            self._execution.answer(run, positions[0], OUT_OF_MEMORY)
-        # What the object store does not give or take goes back at once.
-        await self._execution.publish(run, positions, puts_back=last is Ending.ANSWERED)
-        if last not in {Ending.AWAY, Ending.CUT}:
-            apart.units.pop(0)
-            if last is Ending.OUT_OF_MEMORY and len(positions) > 1:
-                apart.units[:0] = split(unit)
-            if apart.life:  # others run before the next: what has ended must not be charged
-                await self._say(apart, is_running=False)
-        return last
+            self._execution.set_answer(run, positions[0], OUT_OF_MEMORY)
+        # An item of an answered unit lacks its answer only if it needs the object store: requeue.
+        requeues = status is ExecutionStatus.ANSWERED
+        await self._execution.publish_outcomes(run, positions, requeues=requeues)
+        if status not in _STOPPED:
+            batch.units.pop(0)
+            if is_too_large and len(positions) > 1:
+                batch.units[:0] = split_unit(unit)
+            if batch.incarnation:  # other batches run next: their crash must not be charged to it
+                await self._record(batch, is_running=False)
+        return status
 
-    async def _unit(
-        self, apart: _Apart, unit: Unit, positions: list[int], *, in_company: bool
-    ) -> Ending:
-        """Ask for the unit, which the log tells of before."""
-        run = apart.run
-        if in_company:
-            async with self._in_engine(apart, unit):
-                return await self._execution.ask(run, positions, has_entered=True)
-        # The last time others were in the engine; several are not on trial, they come in beside.
-        empties = unit.count == 1 and unit.crashes >= self._crashes_max
-        ending = await run.until_cut(self._trials.take_turn(empties=empties))
-        if ending is not Ending.ANSWERED:
-            return ending
+    async def _execute_unit(
+        self, batch: _QuarantinedBatch, unit: AttemptUnit, positions: list[int], *, shared: bool
+    ) -> ExecutionStatus:
+        if shared:
+            return await self._execute_recorded(batch, unit, positions)
+        run = batch.run
+        # Only the last try of a single item drains the engine: larger units are never charged.
+        drains_engine = unit.count == 1 and unit.crashes >= self._crashes_max
+        status = await run.until_aborted(
+            self._attribution.acquire_suspect_slot(drains_engine=drains_engine)
+        )
+        if status is not ExecutionStatus.ANSWERED:
+            return status
         try:
-            async with self._in_engine(apart, unit):
-                return await self._execution.ask(run, positions, has_entered=True)
+            return await self._execute_recorded(batch, unit, positions)
         finally:
-            self._trials.end_turn()
+            self._attribution.release_suspect_slot()
+
+    async def _execute_recorded(
+        self, batch: _QuarantinedBatch, unit: AttemptUnit, positions: list[int]
+    ) -> ExecutionStatus:
+        run = batch.run
+        async with self._recorded_run(batch, unit):
+            return await run.until_aborted(
+                self._execution.execute_items(run, positions, has_lock=True)
+            )
 
     @contextlib.asynccontextmanager
-    async def _in_engine(self, apart: _Apart, unit: Unit) -> AsyncIterator[None]:
-        """Tell of a unit that begins, and of who is beside one that would be charged."""
-        if apart.life and unit.count == 1 and unit.crashes >= self._crashes_max - 1:
-            async with self._trials.on_trial(partial(self._say_running, apart)):
+    async def _recorded_run(
+        self, batch: _QuarantinedBatch, unit: AttemptUnit
+    ) -> AsyncIterator[None]:
+        """Record that the unit starts, and whether others run alongside one that may be charged."""
+        if batch.incarnation and unit.count == 1 and unit.crashes >= self._crashes_max - 1:
+            async with self._attribution.run_suspect(partial(self._record_run, batch)):
                 yield
         else:
-            async with self._trials.beside():  # before it is told of: it has not begun until then
-                if apart.life:
-                    await self._say_running(apart, in_company=False)
+            async with self._attribution.run_alongside():  # recorded only after its admission
+                if batch.incarnation:
+                    await self._record_run(batch, runs_alongside=False)
                 yield
 
-    async def _look(self, apart: _Apart) -> None:
-        delivery = apart.run.delivery
-        apart.before = await self._log.before(delivery.batch.batch_id, delivery.generation)
+    async def _read_last_attempt(self, batch: _QuarantinedBatch) -> None:
+        delivered = batch.run.delivered
+        batch.last_attempt = await self._log.read_attempt(
+            delivered.batch.batch_id, delivered.generation
+        )
 
-    def _learn(self, apart: _Apart) -> None:
-        """Go on where the last owner was; charge the item that ended it once too often."""
-        if apart.before is None:
+    def _apply_last_attempt(self, batch: _QuarantinedBatch) -> None:
+        """Continue where the previous owner stopped; charge a poison item."""
+        if batch.last_attempt is None:
             return
-        apart.life = apart.before.life + 1
-        after = narrowed(apart.before, crashes_max=self._crashes_max)
-        apart.units = after.units
-        if after.charged is not None:
-            self._charge(apart.run, after.charged)
+        batch.incarnation = batch.last_attempt.life + 1
+        narrowed = narrow_units(batch.last_attempt, crashes_max=self._crashes_max)
+        batch.units = narrowed.units
+        if narrowed.charged is not None:
+            self._charge_item(batch.run, narrowed.charged)
 
-    def _charge(self, run: BatchRun, unit: Unit) -> None:
+    def _charge_item(self, run: BatchRun, unit: AttemptUnit) -> None:
         position = unit.first
         job, item = run.items[position]
         _LOG.error(
@@ -293,13 +323,15 @@ class Isolation:
         metrics.ITEMS_CHARGED.labels("crash").inc()
         attempt = item.attempt + unit.crashes - 1
         run.items[position] = job, msgspec.structs.replace(item, attempt=attempt)
-        self._execution.answer(run, position, CRASHES_ENGINE)
+        self._execution.set_answer(run, position, CRASHES_ENGINE)
 
-    async def _say_running(self, apart: _Apart, in_company: bool) -> None:
-        await self._say(apart, is_running=True, in_company=in_company)
+    async def _record_run(self, batch: _QuarantinedBatch, runs_alongside: bool) -> None:
+        await self._record(batch, is_running=True, runs_alongside=runs_alongside)
 
-    async def _say(self, apart: _Apart, *, is_running: bool, in_company: bool = False) -> None:
-        batch_id = apart.run.delivery.batch.batch_id
-        units = [*apart.units]
-        await self._log.say(Attempt(batch_id, apart.life, units, is_running, in_company))
-        apart.is_said = True
+    async def _record(
+        self, batch: _QuarantinedBatch, *, is_running: bool, runs_alongside: bool = False
+    ) -> None:
+        batch_id, units = batch.run.delivered.batch.batch_id, [*batch.units]
+        attempt = BatchAttempt(batch_id, batch.incarnation, units, is_running, runs_alongside)
+        await self._log.record_attempt(attempt)
+        batch.is_recorded = True

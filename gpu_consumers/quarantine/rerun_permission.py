@@ -1,4 +1,4 @@
-"""Whether a call that may have run before may run: its caller knows what it has heard."""
+"""Permission to run a redelivered call again: its caller knows which replies it has received."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -7,46 +7,45 @@ from uuid import UUID
 
 from topics.records.records import CallRef
 
-ANSWER_S_MAX: Final = 3.0
-"""Time for a caller's word once the log has the question; then it is asked again."""
+PERMISSION_S_MAX: Final = 3.0
+"""Time for the caller's permission after the request is acknowledged; then it is sent again."""
 
-ASKS_MAX: Final = 3
-"""A caller that has not permitted a call by then is done with it, or cannot hear."""
+REQUESTS_MAX: Final = 3
+"""Requests before the call is dropped: its caller is done with it, or cannot be reached."""
 
-Ask = Callable[[CallRef, UUID], asyncio.Future[None]]
-"""Sends one question; what it returns is done when the log has it."""
+SendRequest = Callable[[CallRef, UUID], asyncio.Future[None]]
+"""Sends one request for permission; the future is done when it is acknowledged."""
 
 
-class Questions:
-    """Open questions; used on the event loop alone."""
+class RerunPermissions:
+    """Open requests for permission. Used on the event loop."""
 
-    def __init__(self, ask: Ask) -> None:
-        """Nothing is asked yet."""
-        self._ask = ask
+    def __init__(self, send_request: SendRequest) -> None:
+        self._send_request = send_request
         self._open: dict[UUID, asyncio.Future[None]] = {}
 
-    async def may_run(self, call: CallRef, request_id: UUID) -> bool:
-        """Ask, and wait for the caller's word; False when none comes.
+    async def request_rerun(self, call: CallRef, request_id: UUID) -> bool:
+        """Return whether the caller permits to run the request again.
 
-        A question may lie here for long, while its partition has no leader: its time counts from
-        its acknowledgement. Who waits is cancelled when the call is aborted, past its deadline, or
-        its caller dead.
+        A request may wait in the producer while its partition has no leader, so its time limit
+        starts at its acknowledgement. The task that waits is cancelled when the call is aborted,
+        expires, or loses its caller.
         """
         permitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open[request_id] = permitted
         try:
-            for _ in range(ASKS_MAX):
-                asked = self._ask(call, request_id)
-                await asyncio.wait([permitted, asked], return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.wait([permitted], timeout=ANSWER_S_MAX)
+            for _ in range(REQUESTS_MAX):
+                sent = self._send_request(call, request_id)
+                await asyncio.wait([permitted, sent], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([permitted], timeout=PERMISSION_S_MAX)
                 if permitted.done():
                     return True
             return False
         finally:
             del self._open[request_id]
 
-    def permitted(self, request_ids: Iterable[UUID]) -> None:
-        """A caller's news permit these; ids that nobody asked about here are others' business."""
+    def grant(self, request_ids: Iterable[UUID]) -> None:
+        """Apply permissions of a caller; ids without an open request here are ignored."""
         for request_id in request_ids:
             waiting = self._open.get(request_id)
             if waiting is not None and not waiting.done():

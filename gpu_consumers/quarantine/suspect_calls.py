@@ -1,8 +1,8 @@
-"""Online calls that may have run before: a call that ends its process is answered so, not for ever.
+"""Quarantine of redelivered online calls: a poison call is answered with an error in the end.
 
-Callers wait, so calls that came again run together at first. One that was in two executions that
-ended with their process runs while no other such call or item does, and is charged when that one
-ends so too and nothing else was in the engine; else it has the engine for itself, for a while.
+Callers wait, so redelivered calls first run together. A call with two recorded crashes runs while
+no other suspect runs. It is charged when its next execution crashes the process and ran alone;
+otherwise it has the engine to itself, for a bounded time.
 """
 
 import asyncio
@@ -16,111 +16,114 @@ from core.errors import PoolUnavailableError
 from gpu_consumers import metrics
 from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.quarantine.attempt_log import AttemptLog
-from gpu_consumers.quarantine.crash_attribution import Say, Trials
+from gpu_consumers.quarantine.crash_attribution import CrashAttribution, RecordRun
 from gpu_consumers.quarantine.narrowing import is_charged
-from topics.records.records import Attempt, Unit
+from topics.records.records import AttemptUnit, BatchAttempt
 
-_ALONE_FROM = 2
-"""Executions that ended with their process, after which a call runs alone."""
+_SUSPECT_CRASHES = 2
+"""From so many crashes on a call runs as a suspect, apart from other suspects."""
 
 
 class SuspectCalls:
-    """Lets calls run that may have run before, each told of on the log."""
+    """Runs redelivered calls and records each of their executions on the `attempts` topic."""
 
-    def __init__(self, log: AttemptLog, trials: Trials, *, crashes_max: int) -> None:
-        """`trials` are those of all classes."""
-        self._log, self._trials, self._crashes_max = log, trials, crashes_max
+    def __init__(self, log: AttemptLog, attribution: CrashAttribution, *, crashes_max: int) -> None:
+        self._log, self._attribution, self._crashes_max = log, attribution, crashes_max
 
-    def beside(self) -> AbstractAsyncContextManager[None]:
-        """Run the block as the execution of a call that is new. Raises DeliveryError."""
-        return self._trials.beside()
+    def run_new_call(self) -> AbstractAsyncContextManager[None]:
+        """Run the block as the execution of a first delivery. Raises DeliveryError."""
+        return self._attribution.run_alongside()
 
     @asynccontextmanager
-    async def entered(self, call: OnlineCall) -> AsyncIterator[bool]:
-        """Run the block as an execution of the call; False: it must not run, it is charged.
+    async def run_redelivered_call(self, call: OnlineCall) -> AsyncIterator[bool]:
+        """Run the block as an execution of the call; it gets False if the call is charged.
 
-        Of one that is charged the log tells until `ended`: it would be run again else, had the
-        process ended before that was said.
+        The block must not execute a charged call. The attempt of a charged call stays recorded
+        until `delete_charge`: otherwise a crash before the answer would run the call again.
         """
-        life, crashes, is_over = await self._before(call)
-        if is_over:
+        incarnation, crashes, is_poison = await self._crash_history(call)
+        if is_poison:
             metrics.ITEMS_CHARGED.labels("crash").inc()
             call.is_charged = True
             yield False
             return
-        begin = partial(self._begin, call, life, crashes)
-        async with self._turn(crashes):
+        record_run = partial(self._record_run, call, incarnation, crashes)
+        async with self._suspect_slot(crashes):
             try:
-                async with self._in_engine(begin, is_on_trial=crashes >= _ALONE_FROM):
+                async with self._recorded_run(record_run, crashes):
                     yield True
             except PoolUnavailableError:
-                await self._forget(call)
+                await self._delete_attempt(call)
                 raise
             except asyncio.CancelledError:
-                if call.cut is not None:  # or else the process ends, and that counts
-                    await self._forget(call)
+                if call.abort_reason is not None:  # else the process ends, which counts as a crash
+                    await self._delete_attempt(call)
                 raise
-            await self._forget(call)
+            await self._delete_attempt(call)
 
     @asynccontextmanager
-    async def _turn(self, crashes: int) -> AsyncIterator[None]:
-        if crashes < _ALONE_FROM:
+    async def _suspect_slot(self, crashes: int) -> AsyncIterator[None]:
+        if crashes < _SUSPECT_CRASHES:
             yield
             return
-        with self._trials.danger():
-            await self._trials.take_turn(empties=crashes >= self._crashes_max)
+        with self._attribution.suspect_present():
+            drains_engine = crashes >= self._crashes_max
+            await self._attribution.acquire_suspect_slot(drains_engine=drains_engine)
             try:
                 yield
             finally:
-                self._trials.end_turn()
+                self._attribution.release_suspect_slot()
 
     @asynccontextmanager
-    async def _in_engine(self, begin: Say, *, is_on_trial: bool) -> AsyncIterator[None]:
-        """Told of only once it may come in: a death until then is none of its executions."""
-        if is_on_trial:
-            async with self._trials.on_trial(begin):
+    async def _recorded_run(self, record_run: RecordRun, crashes: int) -> AsyncIterator[None]:
+        """Record the execution after its admission: a crash before that is not one of its own."""
+        if crashes >= _SUSPECT_CRASHES:
+            async with self._attribution.run_suspect(record_run):
                 yield
         else:
-            async with self._trials.beside():
-                await begin(False)
+            async with self._attribution.run_alongside():
+                await record_run(False)
                 yield
 
-    async def ended(self, call: OnlineCall) -> None:
-        """Tell nothing more of a call whose end is on the log. Raises DeliveryError."""
+    async def delete_charge(self, call: OnlineCall) -> None:
+        """Delete the attempt of a charged call whose end is acknowledged. Raises DeliveryError."""
         if call.is_charged:
-            await self._forget(call)
+            await self._delete_attempt(call)
 
-    async def let_go(self, calls: Collection[OnlineCall], *, lost: bool) -> None:
-        """Leave what is told of calls to the next owner of their partitions. Raises DeliveryError.
+    async def release_calls(self, calls: Collection[OnlineCall], *, lost: bool) -> None:
+        """Leave the attempts of calls to the next owner of their partitions. Raises DeliveryError.
 
-        The last word is that they did not end us. Of `lost` ones their owner may have told by now.
+        Records that the calls have not crashed this process. If the partitions are `lost`, their
+        new owner may have written already, and nothing is recorded.
         """
         for call in calls:
-            call.has_moved = True
+            call.is_revoked = True
         if not lost:
-            told = [call.attempt for call in calls if call.attempt is not None]
-            put_down = [msgspec.structs.replace(attempt, is_running=False) for attempt in told]
-            await asyncio.gather(*map(self._log.say, put_down))
+            recorded = [call.attempt for call in calls if call.attempt is not None]
+            stopped = [msgspec.structs.replace(attempt, is_running=False) for attempt in recorded]
+            await asyncio.gather(*map(self._log.record_attempt, stopped))
 
-    async def _begin(self, call: OnlineCall, life: int, crashes: int, in_company: bool) -> None:
-        if not call.has_moved:
-            units = [Unit(0, 1, crashes)]
-            call.attempt = Attempt(call.request_id, life, units, True, in_company)
-            await self._log.say(call.attempt)
+    async def _record_run(
+        self, call: OnlineCall, incarnation: int, crashes: int, runs_alongside: bool
+    ) -> None:
+        if not call.is_revoked:
+            units = [AttemptUnit(0, 1, crashes)]
+            call.attempt = BatchAttempt(call.request_id, incarnation, units, True, runs_alongside)
+            await self._log.record_attempt(call.attempt)
 
-    async def _forget(self, call: OnlineCall) -> None:
-        """Tell nothing more of the call; what the next owner told would go with it."""
-        if not call.has_moved:
+    async def _delete_attempt(self, call: OnlineCall) -> None:
+        """Delete the call's attempt, unless the record belongs to the next owner by now."""
+        if not call.is_revoked:
             call.attempt = None
-            await self._log.forget(call.request_id)
+            await self._log.delete_attempt(call.request_id)
 
-    async def _before(self, call: OnlineCall) -> tuple[int, int, bool]:
-        """Return which owner this is, how many executions ended so, and whether it is charged."""
-        before = await self._log.before(call.request_id, call.generation)
-        if before is None or not before.units:
-            return 1, 1, False  # the first one was not told of
-        crashes = before.units[0].crashes + before.is_running
-        is_over = before.is_running and is_charged(
-            crashes, in_company=before.in_company, crashes_max=self._crashes_max
+    async def _crash_history(self, call: OnlineCall) -> tuple[int, int, bool]:
+        """Return this owner's incarnation, the crashes of the call, and whether it is charged."""
+        last = await self._log.read_attempt(call.request_id, call.generation)
+        if last is None or not last.units:
+            return 1, 1, False  # the first execution is not recorded
+        crashes = last.units[0].crashes + last.is_running
+        is_poison = last.is_running and is_charged(
+            crashes, ran_alongside=last.in_company, crashes_max=self._crashes_max
         )
-        return before.life + 1, crashes, is_over
+        return last.life + 1, crashes, is_poison

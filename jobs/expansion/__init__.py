@@ -1,1 +1,1 @@
-"""The intake role: windows, the expander, and chunks on their way to `requests.bulk`."""
+"""The expansion of jobs: windows, the expander, and chunk records for `requests.bulk`."""

@@ -1,4 +1,4 @@
-"""How far a job's files were expanded, and the fenced move of it."""
+"""The expansion cursor of a job: how far its files were expanded. Its updates are fenced."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from jobs.tables.progress import job_cursors
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """How far the files of a job were expanded: everything before was acknowledged.
+class ExpansionCursor:
+    """How far the files of a job were expanded: the log has acknowledged everything before it.
 
-    Offset and lines are those of the file that holds the item before.
+    Offset and lines count in the file that holds the previous item.
     """
 
     byte_offset: int = 0
-    line_number: int = 0  # lines before, blank ones counted
-    item_index: int = 0  # items before
-    copy_count: int = 0  # of those, copies of others: they were never emitted
+    line_number: int = 0  # lines before the cursor, including blank ones
+    item_index: int = 0  # items before the cursor
+    copy_count: int = 0  # copies among them: they were never emitted
 
 
-def fence(connection: sa.Connection, lease: Lease, version: int) -> None:
-    """Let records below `version` move the cursor no more, before what it lacks is looked for.
+def fence_cursor(connection: sa.Connection, lease: Lease, version: int) -> None:
+    """Stop records below control version `version` from moving the cursor.
 
-    Raises LeaseLostError.
+    Call it before looking for items that are missing below the cursor. Raises LeaseLostError.
     """
-    leases.require(connection, lease)
+    leases.lock_lease(connection, lease)
     connection.execute(
         sa.update(job_cursors)
         .where(job_cursors.c.job_id == lease.job_id, job_cursors.c.fence < version)
@@ -38,8 +38,8 @@ def fence(connection: sa.Connection, lease: Lease, version: int) -> None:
     )
 
 
-def mark_repaired(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
-    """Begin anew the wait after which jobs count as standing still; their cursors are locked."""
+def restart_stall_wait(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
+    """Restart the time after which jobs count as stalled. The caller has locked their cursors."""
     connection.execute(
         sa.update(job_cursors)
         .where(job_cursors.c.job_id.in_(job_ids))
@@ -47,24 +47,29 @@ def mark_repaired(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
     )
 
 
-def advance(
-    connection: sa.Connection, lease: Lease, before: Cursor, after: Cursor, *, version: int = 0
+def advance_cursor(
+    connection: sa.Connection,
+    lease: Lease,
+    before: ExpansionCursor,
+    after: ExpansionCursor,
+    *,
+    version: int = 0,
 ) -> bool:
-    """Move the cursor over items that were acknowledged; `version` is what their records say.
+    """Move the cursor past acknowledged items whose records carry control version `version`.
 
-    False when the job was paused meanwhile and goes on already: what is missing below the cursor
-    was emitted anew, so it stands where it stood, and these are emitted again from there. While the
-    job rests the cursor moves: what is void below it is emitted at the resume. Raises
+    Returns False if the job was paused and resumed in the meantime: the items missing below the
+    cursor were re-emitted, so the cursor stays and these items are emitted again from it. While the
+    job is still paused the cursor moves, and the resume re-emits the void items below it. Raises
     LeaseLostError.
     """
-    leases.require(connection, lease)
-    its = job_cursors.c
+    leases.lock_lease(connection, lease)
+    columns = job_cursors.c
     moved = connection.execute(
         sa.update(job_cursors)
         .where(
-            its.job_id == lease.job_id,
-            its.item_index == before.item_index,
-            its.fence <= version,
+            columns.job_id == lease.job_id,
+            columns.item_index == before.item_index,
+            columns.fence <= version,
         )
         .values(
             byte_offset=after.byte_offset,
@@ -75,7 +80,7 @@ def advance(
     )
     if moved.rowcount == 1:
         return True
-    fence = connection.scalar(sa.select(its.fence).where(its.job_id == lease.job_id))
-    if fence is not None and fence > version:
+    current = connection.scalar(sa.select(columns.fence).where(columns.job_id == lease.job_id))
+    if current is not None and current > version:
         return False
     raise LeaseLostError(job_id=lease.job_id, item_index=before.item_index)

@@ -1,8 +1,8 @@
-"""From lines of an input file to chunk records on `requests.bulk`, and the cursor behind them.
+"""Emission: reads lines of an input file and sends their items as chunk records.
 
     read from the cursor ─► chunks ─► send ─► flush ─► advance the cursor (fenced)
 
-A crash at any arrow emits the items behind the cursor again: every reader takes repeats.
+A crash at any arrow emits the items behind the cursor again; every reader accepts repeats.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,15 +12,15 @@ import msgspec
 
 from core.errors import Disposition, MillraceError
 from core.limits import CHUNK_BYTES_MAX
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.input.line_reader import Line, input_lines
 from jobs.input.token_estimates import token_count
 from jobs.settings import LINE_BYTES_CEILING
-from storage.crypto.body_ciphers import BodyCipher, Place, Way
-from storage.crypto.data_keys import DataKeys, KeyGoneError
-from storage.objects.object_store import Blocks, ObjectStore
-from topics.clients.producer import Sender
-from topics.records.chunks import chunks_of, send_chunk
+from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
+from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
+from storage.objects.object_store import ObjectBlocks, ObjectStore
+from topics.clients.producer import RecordSender
+from topics.records.chunks import send_chunk, split_into_chunks
 from topics.records.records import Chunk, Item, JobRef
 
 JOB_CLASS: Final = "bulk"
@@ -34,7 +34,7 @@ class InputChangedError(MillraceError):
 
 
 class _Request(msgspec.Struct, gc=False):
-    """What expansion needs of a line; validation has seen the rest, and the last of each key."""
+    """The fields of a line that expansion reads. The last value of a repeated key counts."""
 
     custom_id: Any
     body: msgspec.Raw
@@ -44,13 +44,13 @@ _REQUEST: Final = msgspec.json.Decoder(_Request)
 
 
 class ItemReader:
-    """Reads the items of a validated file in order, from a cursor. Not safe for threads."""
+    """Reads the items of a validated file in order, from a cursor. Not thread-safe."""
 
-    def __init__(self, objects: ObjectStore, job: JobRef, cursor: Cursor) -> None:
-        """Open the file. Raises what `ObjectStore.read` raises."""
-        self.cursor = cursor  # behind the last item taken
+    def __init__(self, objects: ObjectStore, job: JobRef, cursor: ExpansionCursor) -> None:
+        """Open the file. Raises the errors of `ObjectStore.read`."""
+        self.cursor = cursor  # behind the last item that was read
         self._job = job
-        self._blocks: Blocks = objects.read(job.input_key, offset=cursor.byte_offset)
+        self._blocks: ObjectBlocks = objects.read(job.input_key, offset=cursor.byte_offset)
         self._lines: Iterator[Line] = input_lines(
             self._blocks,
             line_bytes_max=LINE_BYTES_CEILING,
@@ -58,33 +58,33 @@ class ItemReader:
             lines_before=cursor.line_number,
         )
 
-    def take(self, count_max: int, bytes_max: int) -> list[Item]:
+    def read_items(self, count_max: int, bytes_max: int) -> list[Item]:
         """Return the next items: at most `count_max`, and none after `bytes_max` were read.
 
-        Raises InputChangedError at a line that validation would have refused.
+        Raises InputChangedError at a line that validation would have rejected.
         """
         items: list[Item] = []
         index, endpoint, byte_count = self.cursor.item_index, self._job.endpoint, 0
         number, end = self.cursor.line_number, self.cursor.byte_offset
         while len(items) < count_max and byte_count < bytes_max:
-            found = next(self._lines, None)
-            if found is None:
+            next_line = next(self._lines, None)
+            if next_line is None:
                 break
-            number, offset, line = found
-            items.append(item_of(index, offset, line, endpoint))
+            number, offset, line = next_line
+            items.append(parse_item(index, offset, line, endpoint))
             size = len(line or b"")
-            end = offset + size + 1  # one past the end when the last line has no newline
+            end = offset + size + 1  # one past the end if the last line has no newline
             index += 1
             byte_count += size
-        self.cursor = Cursor(end, number, index)
+        self.cursor = ExpansionCursor(end, number, index)
         return items
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._blocks.close()
 
 
-def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
+def parse_item(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
     """Return the item in a line of a validated file. Raises InputChangedError."""
     try:
         request = _REQUEST.decode(line or b"")
@@ -100,27 +100,27 @@ def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
 
 
 def send_items(
-    sender: Sender, job: JobRef, items: Iterable[Item], keys: DataKeys | None = None
+    sender: RecordSender, job: JobRef, items: Iterable[Item], keys: DataKeys | None = None
 ) -> int:
     """Send items as chunk records; return how many items. Flush before relying on them.
 
-    `keys` are needed for a job that names one: its bodies go out encrypted, and without the ids
-    that its owner gave them. Raises KeyGoneError, and what a store raises then.
+    A job with a key needs `keys`: its bodies are sent encrypted, without their `custom_id`s.
+    Raises DataKeyDestroyedError, and the errors of the object store for such a job.
     """
     count = 0
     if job.key_name:
-        if keys is None:  # or bodies would be on the log in clear
-            raise KeyGoneError(job=job.job_id)
-        items = encrypted(job, items, keys.ensure(job.key_name))
-    for chunk in chunks_of(items):
+        if keys is None:  # never send these bodies in clear
+            raise DataKeyDestroyedError(job=job.job_id)
+        items = encrypt_items(job, items, keys.load_or_create(job.key_name))
+    for chunk in split_into_chunks(items):
         send_chunk(sender, Chunk(job, chunk), JOB_CLASS)
         count += len(chunk)
     return count
 
 
-def encrypted(job: JobRef, items: Iterable[Item], cipher: BodyCipher) -> Iterator[Item]:
-    """Yield items that say nothing to whoever lacks the key. One by reference has no body here."""
+def encrypt_items(job: JobRef, items: Iterable[Item], cipher: BodyCipher) -> Iterator[Item]:
+    """Yield items with encrypted bodies and no `custom_id`. Items by reference have no body."""
     for item in items:
-        place = Place(job.job_id, Way.IN, item.index)
+        place = CipherContext(job.job_id, BodyDirection.IN, item.index)
         body = item.body if item.length else cipher.encrypt(item.body, place)
         yield msgspec.structs.replace(item, body=body, custom_id="")

@@ -1,4 +1,4 @@
-"""One round over the jobs that this process expands: emit, then move their cursors."""
+"""The expander: emits items of the leased jobs and moves their cursors, one round at a time."""
 
 import logging
 from bisect import bisect_right
@@ -12,150 +12,155 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
-from jobs.expansion.cursors import Cursor, advance
+from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.emission import InputChangedError, ItemReader, send_items
-from jobs.expansion.failure_scope import is_of_one_job
+from jobs.expansion.job_failures import is_job_failure
 from jobs.expansion.job_loads import OpenJob
-from jobs.expansion.leased_jobs import HeldJob, HeldJobs
-from jobs.store.copies import copies_between
+from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
+from jobs.store.copies import find_copy_indexes
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.records import Item
 
 _LOG = logging.getLogger(__name__)
 
 ROUND_ITEMS_MAX: Final = 10_000
 ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What one round sends before it waits for acknowledgements: bounds memory and repeats."""
+"""Bytes of one round before it waits for acknowledgements; bounds memory and repeats."""
 
 
 class Expander:
-    """Emits items of held jobs as far as they are allowed. Used by one thread."""
+    """Emits items of leased jobs up to their allowances. Used by one thread."""
 
     def __init__(
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        producer: LogProducer,
-        held: HeldJobs,
+        producer: RecordProducer,
+        leased_jobs: LeasedJobs,
         clock: Clock,
     ) -> None:
-        """`held` says which jobs, and how far each has come."""
+        """`leased_jobs` holds the jobs and the cursor of each."""
         self._engine = engine
         self._objects = objects
         self._producer = producer
-        self._held = held
+        self._leased_jobs = leased_jobs
         self._clock = clock
         self._keys = DataKeys(objects, clock)
         self._last: UUID | None = None
 
-    def round(self, allowed: Mapping[UUID, int]) -> int:
-        """Emit what is `allowed`, bounded by a round's size; return how many items.
+    def run_once(self, allowed: Mapping[UUID, int]) -> int:
+        """Emit the `allowed` number of items of each job, within a round's limits; return how many.
 
-        Raises DeliveryError, and `DATABASE_AWAY`: then the cursors stand where they stood.
+        Raises DeliveryError and `DATABASE_UNAVAILABLE`; the cursors have not moved then.
         """
-        moved: list[tuple[HeldJob, Cursor]] = []
+        moves: list[tuple[LeasedJob, ExpansionCursor]] = []
         count, byte_count = 0, 0
         try:
-            for job_id in self._in_turn(allowed):
+            for job_id in self._rotate(allowed):
                 if count >= ROUND_ITEMS_MAX or byte_count >= ROUND_BYTES_MAX:
                     break
-                held = self._held.by_id[job_id]
+                leased = self._leased_jobs.by_id[job_id]
                 self._last = job_id
                 count_max = min(allowed[job_id], ROUND_ITEMS_MAX - count)
-                if after := self._emit(held, count_max, ROUND_BYTES_MAX - byte_count):
-                    moved.append((held, after))
-                    count += _emitted(held.cursor, after)
-                    began = held.job.files.start(held.cursor)
-                    byte_count += after.byte_offset - began.byte_offset
-            if moved:
+                if after := self._emit(leased, count_max, ROUND_BYTES_MAX - byte_count):
+                    moves.append((leased, after))
+                    count += _emitted_count(leased.cursor, after)
+                    start = leased.job.files.reading_start(leased.cursor)
+                    byte_count += after.byte_offset - start.byte_offset
+            if moves:
                 self._producer.flush()
-                self._advance(moved)
+                self._advance(moves)
         except BaseException:
-            for held, _ in moved:
-                held.close_reader()
+            for leased, _ in moves:
+                leased.close_reader()
             raise
         metrics.ITEMS_EXPANDED.inc(count)
         return count
 
-    def _in_turn(self, allowed: Collection[UUID]) -> list[UUID]:
-        """Begin behind the job that the last round ended with, or a few could fill every round."""
-        job_ids = sorted(job_id for job_id in allowed if job_id in self._held.by_id)
+    def _rotate(self, allowed: Collection[UUID]) -> list[UUID]:
+        """Start behind the last job of the previous round, so that no job fills every round."""
+        job_ids = sorted(job_id for job_id in allowed if job_id in self._leased_jobs.by_id)
         first = bisect_right(job_ids, self._last) if self._last else 0
         return job_ids[first:] + job_ids[:first]
 
-    def _emit(self, held: HeldJob, count_max: int, bytes_max: int) -> Cursor | None:
-        """Send items of one file of a job; a job that fails is put aside, alone."""
-        job, index = held.job, held.cursor.item_index
-        left = job.files.left(index)
-        count_max = min(count_max, job.total - index, count_max if left is None else left)
+    def _emit(self, leased: LeasedJob, count_max: int, bytes_max: int) -> ExpansionCursor | None:
+        """Send items of one file of a job. A job failure suspends only that job."""
+        job, index = leased.job, leased.cursor.item_index
+        left_in_file = job.files.count_left(index)
+        count_max = min(count_max, job.total - index)
+        if left_in_file is not None:
+            count_max = min(count_max, left_in_file)
         if count_max <= 0:
-            return None  # more was appended than we have heard of
+            return None  # a file was appended that this process has not loaded yet
         ref = job.ref_at(index)
         try:
-            if held.reader is None:
-                held.reader = ItemReader(self._objects, ref, job.files.start(held.cursor))
-            held.used_s = self._clock.monotonic_s()
-            items = held.reader.take(count_max, bytes_max)
+            if leased.reader is None:
+                start = job.files.reading_start(leased.cursor)
+                leased.reader = ItemReader(self._objects, ref, start)
+            leased.used_s = self._clock.monotonic_s()
+            items = leased.reader.read_items(count_max, bytes_max)
             if not items:
                 raise InputChangedError(item_index=index)
-            after = held.reader.cursor
-            emitted = self._without_copies(job, items) if job.deduplicates else items
-            send_items(self._producer, ref, emitted, self._keys)
+            after = leased.reader.cursor
+            originals = self._without_copies(job, items) if job.deduplicates else items
+            send_items(self._producer, ref, originals, self._keys)
         except MillraceError as failure:
-            held.close_reader()
-            if not is_of_one_job(failure):
+            leased.close_reader()
+            if not is_job_failure(failure):
                 raise
             metrics.JOB_FAILURES.inc()
             _LOG.error(
                 "a job cannot be expanded",
                 extra={"job": ref.job_id.hex, "code": failure.code, "facts": failure.facts},
             )
-            self._held.put_aside(held)
+            self._leased_jobs.suspend(leased)
             return None
-        except BaseException:  # Postgres may be away: the reader is ahead of the cursor already
-            held.close_reader()
+        except BaseException:  # such as Postgres unavailable: the reader is ahead of the cursor
+            leased.close_reader()
             raise
-        if len(items) == left:
-            held.close_reader()  # the next file has its own
+        if len(items) == left_in_file:
+            leased.close_reader()  # the next file needs its own reader
         if job.deduplicates:
-            passed = held.cursor.copy_count + len(items) - len(emitted)
-            return replace(after, copy_count=passed)
+            copy_count = leased.cursor.copy_count + len(items) - len(originals)
+            return replace(after, copy_count=copy_count)
         return after
 
     def _without_copies(self, job: OpenJob, items: Sequence[Item]) -> list[Item]:
         with self._engine.begin() as connection:
-            span = range(items[0].index, items[-1].index + 1)
-            copies = copies_between(connection, job.ref.job_id, span)
+            indexes = range(items[0].index, items[-1].index + 1)
+            copies = find_copy_indexes(connection, job.ref.job_id, indexes)
         return [item for item in items if item.index not in copies]
 
-    def _advance(self, moved: list[tuple[HeldJob, Cursor]]) -> None:
+    def _advance(self, moves: list[tuple[LeasedJob, ExpansionCursor]]) -> None:
         """Move the cursors in one transaction, in the order in which heartbeats lock leases.
 
-        That of a job that was paused and resumed meanwhile stays: what was sent is void.
+        The cursor of a job that was paused and resumed in the meantime stays: its records are void.
         """
-        lost: list[HeldJob] = []
-        void: list[HeldJob] = []
+        lost: list[LeasedJob] = []
+        void: list[LeasedJob] = []
         with self._engine.begin() as connection:
-            for held, after in sorted(moved, key=lambda move: move[0].lease.job_id):
-                version = held.job.ref.version
+            for leased, after in sorted(moves, key=lambda move: move[0].lease.job_id):
+                version = leased.job.ref.version
                 try:
-                    if not advance(connection, held.lease, held.cursor, after, version=version):
-                        void.append(held)
+                    if not advance_cursor(
+                        connection, leased.lease, leased.cursor, after, version=version
+                    ):
+                        void.append(leased)
                 except LeaseLostError:
-                    lost.append(held)
-        for held, after in moved:
-            if held in void:
-                held.close_reader()
+                    lost.append(leased)
+        for leased, after in moves:
+            if leased in void:
+                leased.close_reader()
             else:
-                held.cursor = after
-        for held in lost:
+                leased.cursor = after
+        for leased in lost:
             metrics.LEASES_LOST.inc()
-            self._held.put_aside(held)
+            self._leased_jobs.suspend(leased)
 
 
-def _emitted(before: Cursor, after: Cursor) -> int:
-    """Return how many items went to the log between two cursors."""
-    passed = after.copy_count - before.copy_count
-    return after.item_index - before.item_index - passed
+def _emitted_count(before: ExpansionCursor, after: ExpansionCursor) -> int:
+    """Return how many items were sent to the log between two cursors."""
+    copies = after.copy_count - before.copy_count
+    return after.item_index - before.item_index - copies

@@ -1,4 +1,4 @@
-"""What intake reads about jobs: the load of all open ones, and the whole of those it holds."""
+"""Reads the load of every open job, and the full state of the jobs to expand."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -12,17 +12,17 @@ import sqlalchemy as sa
 
 from core.object_names import job_key_name
 from core.states import JobKind, JobState
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.windows import JobLoad
 from jobs.input.input_files import InputFile, InputFiles, appended_files
-from jobs.leasing.leases import NOBODY
+from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors, job_leases
 from topics.records.records import JobRef
 
 ROLE: Final = "intake"
-"""Under which intake leases jobs, to validate, expand or repair them."""
+"""The lease role of intake, to validate, expand and re-emit jobs."""
 
 OPEN = sa.and_(
     jobs.c.state == JobState.IN_PROGRESS.value,
@@ -30,7 +30,7 @@ OPEN = sa.and_(
     jobs.c.close_reason.is_(None),
     jobs.c.paused_at.is_(None),
 )
-"""Jobs whose items are wanted, now."""
+"""Jobs whose items may run now."""
 
 EXPANSION_DUE = sa.and_(
     OPEN,
@@ -43,17 +43,17 @@ EXPANSION_DUE = sa.and_(
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """An open job as far as emitting its items goes."""
+    """What emission needs of an open job."""
 
     ref: JobRef  # of its first file
     total: int
-    cursor: Cursor
+    cursor: ExpansionCursor
     files: InputFiles
     deduplicates: bool = False  # its copies are not emitted
 
     def ref_at(self, item_index: int) -> JobRef:
-        """Return what the record of an item says about the job: which file it is in, too."""
-        file = self.files.at(item_index)
+        """Return the job reference for the record of an item, with the file that holds it."""
+        file = self.files.file_at(item_index)
         if file.key == self.ref.input_key:
             return self.ref
         return msgspec.structs.replace(self.ref, input_key=file.key)
@@ -65,7 +65,7 @@ _LEFT_S: Final = sa.cast(sa.extract("epoch", jobs.c.expires_at - sa.func.now()),
 
 
 _COUNTED: Final = job_counters.c
-# A copy is on its way nowhere: it passes the cursor, and gets its row, without being outstanding.
+# A copy is never outstanding: it is not emitted, passes the cursor and gets its row.
 _TERMINAL: Final = (
     _COUNTED.succeeded + _COUNTED.failed + _COUNTED.cancelled + _COUNTED.expired
     - _COUNTED.copied + job_cursors.c.copy_count
@@ -73,7 +73,7 @@ _TERMINAL: Final = (
 
 
 def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
-    """Return the query behind `job_loads`."""
+    """Return the query of `job_loads`."""
     return (
         sa.select(
             jobs.c.id,
@@ -83,11 +83,11 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
             jobs.c.total_count,
             job_cursors.c.item_index,
             _TERMINAL.label("terminal"),
-            sa.func.coalesce(job_leases.c.holder != NOBODY, sa.false()).label("is_held"),
+            sa.func.coalesce(job_leases.c.holder != NO_HOLDER, sa.false()).label("is_held"),
             jobs.c.priority,
             _LEFT_S,
             jobs.c.control_version,
-            sa.func.coalesce(job_leases.c.holder == NOBODY, sa.false()).label("is_aside"),
+            sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false()).label("is_suspended"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)
@@ -105,37 +105,37 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
 
 
 def job_loads(connection: sa.Connection) -> list[JobLoad]:
-    """Return every open batch, oldest first. Single requests share no window."""
+    """Return the load of every open batch, oldest first. Single requests have no window."""
     return [JobLoad._make(row) for row in connection.execute(loads_query())]
 
 
 def requests_query(pools: Collection[str], count_max: int) -> sa.Select[tuple[object, ...]]:
-    """Return the query behind `request_loads`: it reads ids of all, and the rest of few."""
-    place = sa.func.row_number().over(
+    """Return the query of `request_loads`: it reads only the ids of most requests."""
+    age_rank = sa.func.row_number().over(
         partition_by=jobs.c.pool, order_by=(jobs.c.created_at, jobs.c.id)
     )
     ranked = (
-        sa.select(jobs.c.id, place.label("place"))
+        sa.select(jobs.c.id, age_rank.label("age_rank"))
         .where(OPEN, jobs.c.kind == JobKind.REQUEST.value)
         .where(jobs.c.pool == sa.any_(sa.literal(list(pools), sa.ARRAY(sa.Text))))
         .subquery("ranked")
     )
-    oldest = sa.select(ranked.c.id).where(ranked.c.place <= count_max)
+    oldest = sa.select(ranked.c.id).where(ranked.c.age_rank <= count_max)
     return loads_query(JobKind.REQUEST).where(jobs.c.id.in_(oldest))
 
 
 def request_loads(
     connection: sa.Connection, pools: Collection[str], count_max: int
 ) -> list[JobLoad]:
-    """Return the open single requests of `pools`: of each the oldest, at most `count_max`.
+    """Return the loads of the oldest open single requests: at most `count_max` of each pool.
 
-    Nothing bounds how many a tenant may have open.
+    A tenant may have any number of them open.
     """
     return [JobLoad._make(row) for row in connection.execute(requests_query(pools, count_max))]
 
 
 def request_counts(connection: sa.Connection, pools: Collection[str]) -> Counter[str]:
-    """Return how many single requests are open, by pool."""
+    """Return the number of open single requests by pool."""
     if not pools:
         return Counter()
     query = (
@@ -147,7 +147,7 @@ def request_counts(connection: sa.Connection, pools: Collection[str]) -> Counter
 
 
 def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, OpenJob]:
-    """Return those of `job_ids` that are open."""
+    """Return the open jobs among `job_ids`."""
     query = (
         sa.select(jobs, job_cursors.c.byte_offset, job_cursors.c.line_number)
         .add_columns(job_cursors.c.item_index, job_cursors.c.copy_count)
@@ -176,6 +176,6 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         priority=row.priority,
         key_name=job_key_name(row.id) if row.zero_retention else "",
     )
-    cursor = Cursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
+    cursor = ExpansionCursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
     files = InputFiles(row.input_key, appended)
     return OpenJob(ref, row.total_count, cursor, files, row.deduplicate)

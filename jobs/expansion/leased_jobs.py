@@ -1,4 +1,4 @@
-"""The jobs that this process expands: which it holds, and how far each has come."""
+"""The jobs that this process expands: their leases, cursors and open readers."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,73 +8,73 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.clock import Clock
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.emission import ItemReader
 from jobs.expansion.job_loads import EXPANSION_DUE, OpenJob, open_jobs
 from jobs.expansion.windows import JobLoad
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 
-_READERS_MAX: Final = 16  # each holds a connection of an object store and a block or two
-_READER_IDLE_S_MAX: Final = 10.0  # a store may cut a reader that pauses for minutes
+_READERS_MAX: Final = 16  # each holds an object store connection and a block or two
+_READER_IDLE_S_MAX: Final = 10.0  # a store may close a connection that is idle for minutes
 
 
 @dataclass(slots=True, eq=False)
-class HeldJob:
+class LeasedJob:
     """A job in expansion. `reader` may be ahead of `cursor` only within a round."""
 
     lease: Lease
     job: OpenJob
-    cursor: Cursor
+    cursor: ExpansionCursor
     reader: ItemReader | None = None
     used_s: float = 0.0
 
     def close_reader(self) -> None:
-        """Give its file back; the next one begins at the cursor."""
+        """Close the reader; the next one starts at the cursor."""
         if self.reader is not None:
             self.reader.close()
             self.reader = None
 
 
-class HeldJobs:
-    """Takes jobs that no other process has, and lets go of them. Used by one thread."""
+class LeasedJobs:
+    """Claims jobs without a holder and releases them. Used by one thread."""
 
-    def __init__(self, engine: sa.Engine, leases: HeldLeases, clock: Clock) -> None:
-        """Hold nothing yet."""
+    def __init__(self, engine: sa.Engine, leases: ActiveLeases, clock: Clock) -> None:
+        """Start without any job."""
         self._engine = engine
         self._leases = leases
         self._clock = clock
-        self.by_id: dict[UUID, HeldJob] = {}
+        self.by_id: dict[UUID, LeasedJob] = {}
 
     @property
     def ids(self) -> frozenset[UUID]:
         """Jobs in expansion."""
         return frozenset(self.by_id)
 
-    def hold(self, wanted: Sequence[UUID], count_max: int) -> None:
-        """Hold the jobs `wanted`, most wanted first, as far as no other process has them.
+    def acquire(self, ranked: Sequence[UUID], count_max: int) -> None:
+        """Lease the `ranked` jobs, best first, as far as no other process has them.
 
-        A job that is not wanted leaves only when its slot is needed for one that was claimed.
+        A leased job that is not ranked is released only if its slot is needed for a claimed one.
         """
-        self._claim([job_id for job_id in wanted if job_id not in self.by_id])
-        places = {job_id: place for place, job_id in enumerate(wanted)}
-        by_want = sorted(self.by_id, key=lambda job_id: places.get(job_id, len(places)))
-        surplus = [self.by_id[job_id] for job_id in by_want[count_max:]]
-        for held in surplus:
-            self._drop(held)
-        self._leases.release(*(held.lease for held in surplus))
+        self._claim([job_id for job_id in ranked if job_id not in self.by_id])
+        ranks = {job_id: rank for rank, job_id in enumerate(ranked)}
+        by_rank = sorted(self.by_id, key=lambda job_id: ranks.get(job_id, len(ranks)))
+        surplus = [self.by_id[job_id] for job_id in by_rank[count_max:]]
+        for leased in surplus:
+            self._remove(leased)
+        self._leases.release(*(leased.lease for leased in surplus))
 
-    def refresh(self, loads: Sequence[JobLoad]) -> None:
-        """Read anew what owners have changed of the jobs that are held; `loads` is of this round.
+    def reload_changed(self, loads: Sequence[JobLoad]) -> None:
+        """Reload the leased jobs whose control version changed, by the `loads` of this round.
 
-        Raises one of `DATABASE_AWAY`.
+        Raises one of `DATABASE_UNAVAILABLE`.
         """
         versions = {load.job_id: load.version for load in loads}
         changed = [
             job_id
-            for job_id, held in self.by_id.items()
-            if versions.get(job_id, held.job.ref.version) != held.job.ref.version
+            for job_id, leased in self.by_id.items()
+            if versions.get(job_id, leased.job.ref.version) != leased.job.ref.version
         ]
         if not changed:
             return
@@ -85,33 +85,33 @@ class HeldJobs:
             if job := found.get(job_id):
                 self.by_id[job_id].job = job
 
-    def tidy(self, open_ids: Collection[UUID]) -> None:
-        """Let go of jobs that are expanded, closed or lost, and of readers that rest."""
-        for job_id, held in list(self.by_id.items()):
-            if not self._leases.holds(held.lease):
-                self._drop(held)
-            elif job_id not in open_ids or held.cursor.item_index >= held.job.total:
-                self._drop(held)
-                self._leases.release(held.lease)
+    def release_finished(self, open_ids: Collection[UUID]) -> None:
+        """Remove jobs that are expanded, closed or lost, and close idle readers."""
+        for job_id, leased in list(self.by_id.items()):
+            if not self._leases.is_leased(leased.lease):
+                self._remove(leased)
+            elif job_id not in open_ids or leased.cursor.item_index >= leased.job.total:
+                self._remove(leased)
+                self._leases.release(leased.lease)
         oldest_s = self._clock.monotonic_s() - _READER_IDLE_S_MAX
-        reading = [held for held in self.by_id.values() if held.reader is not None]
-        reading.sort(key=lambda held: held.used_s, reverse=True)
-        for place, held in enumerate(reading):
-            if place >= _READERS_MAX or held.used_s < oldest_s:
-                held.close_reader()
+        reading = [leased for leased in self.by_id.values() if leased.reader is not None]
+        reading.sort(key=lambda leased: leased.used_s, reverse=True)
+        for number, leased in enumerate(reading):
+            if number >= _READERS_MAX or leased.used_s < oldest_s:
+                leased.close_reader()
 
     def close(self) -> None:
-        """Close what is open; the leases are given back by their owner."""
-        for held in self.by_id.values():
-            held.close_reader()
+        """Close all readers. The owner of the leases releases them."""
+        for leased in self.by_id.values():
+            leased.close_reader()
 
-    def put_aside(self, held: HeldJob) -> None:
-        """Let go of a job but not of its lease: others may try it once that has run out.
+    def suspend(self, leased: LeasedJob) -> None:
+        """Stop expanding a job and suspend its lease: others may claim the job once it expires.
 
-        Until then it has no part in the window of its tenant and model.
+        Until then the job has no share of the window of its tenant and model.
         """
-        self._drop(held)
-        self._leases.put_aside_for_all(held.lease)
+        self._remove(leased)
+        self._leases.suspend_lease(leased.lease)
 
     def _claim(self, job_ids: Sequence[UUID]) -> None:
         if not job_ids:
@@ -124,17 +124,17 @@ class HeldJobs:
             with self._engine.begin() as connection:
                 found = open_jobs(connection, [lease.job_id for lease in claimed])
         except BaseException:
-            for lease in claimed:  # or heartbeats would keep from everyone what nobody expands
-                self._leases.put_aside(lease)
+            for lease in claimed:  # heartbeats would keep a lease on jobs that nobody expands
+                self._leases.let_expire(lease)
             raise
         closed: list[Lease] = []  # or paused, a moment ago
         for lease in claimed:
             if job := found.get(lease.job_id):
-                self.by_id[lease.job_id] = HeldJob(lease, job, job.cursor)
+                self.by_id[lease.job_id] = LeasedJob(lease, job, job.cursor)
             else:
                 closed.append(lease)
-        self._leases.release(*closed)  # at the end: should it raise, all others are known
+        self._leases.release(*closed)  # last: if it raises, all other jobs are registered
 
-    def _drop(self, held: HeldJob) -> None:
-        held.close_reader()
-        self.by_id.pop(held.lease.job_id, None)
+    def _remove(self, leased: LeasedJob) -> None:
+        leased.close_reader()
+        self.by_id.pop(leased.lease.job_id, None)

@@ -1,4 +1,4 @@
-"""What the pools can do, heard on the capacity topic; silence means nothing."""
+"""The capacity of each pool, from the records of its replicas on the `capacity` topic."""
 
 import threading
 from collections.abc import Iterable
@@ -7,67 +7,67 @@ from typing import Final
 
 from core.clock import Clock
 from jobs.expansion.windows import PoolCapacity
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
-from topics.tail_readers.tail_thread import readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.tail_reader_thread import decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
-_SILENCE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
+_RECORD_AGE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
 _JOB_CLASS: Final = "bulk"
 _POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
-    """The newest word of a replica."""
+class _ReceivedCapacity:
+    """The newest record of a replica."""
 
     capacity: Capacity
-    at_s: float
+    received_s: float
 
 
 class PoolCapacities:
-    """The newest capacity of every replica; safe for threads. Ages count from receipt."""
+    """The newest capacity of every replica. Thread-safe. Ages count from receipt."""
 
     def __init__(self, clock: Clock) -> None:
-        """Know nothing yet."""
+        """Start without any replica."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._heard: dict[bytes, _Heard] = {}
-        self._began_s: dict[str, float] = {}
+        self._newest: dict[bytes, _ReceivedCapacity] = {}
+        self._joined_s: dict[str, float] = {}
 
-    def hear(self, records: Iterable[Received]) -> None:
-        """Take in records of the topic. Raises SchemaTooNewError."""
-        for record, capacity in readable(Capacity, records):
+    def update(self, records: Iterable[ReceivedRecord]) -> None:
+        """Apply records of the topic. Raises SchemaTooNewError."""
+        for record, capacity in decode_records(Capacity, records):
             if record.key is None or (capacity and capacity.job_class != _JOB_CLASS):
-                continue  # a replica of both classes tells of each by itself
+                continue  # a replica of both classes publishes a record for each
             with self._lock:
-                before = self._heard.pop(record.key, None)
+                before = self._newest.pop(record.key, None)
                 if capacity is None:
                     continue
-                heard = _Heard(capacity, self._clock.monotonic_s())
-                self._heard[record.key] = heard
+                received = _ReceivedCapacity(capacity, self._clock.monotonic_s())
+                self._newest[record.key] = received
                 if before is None or before.capacity.epoch != capacity.epoch:
-                    self._began_s[capacity.pool] = heard.at_s
+                    self._joined_s[capacity.pool] = received.received_s
 
-    def began_s(self) -> dict[str, float]:
-        """Return when a replica of each pool was last heard for the first time, or anew.
+    def joined_s(self) -> dict[str, float]:
+        """Return when the newest replica of each pool joined, in monotonic seconds.
 
-        That is: since it began, was given other batches to read, or had fallen silent.
+        A replica joins when it starts, gets other partitions, or publishes again after a silence.
         """
         with self._lock:
-            return dict(self._began_s)
+            return dict(self._joined_s)
 
     def pools(self) -> dict[str, PoolCapacity]:
-        """Return the pools with a replica that is available and was heard lately."""
-        oldest_s = self._clock.monotonic_s() - _SILENCE_S_MAX
+        """Return the pools with an available replica that published recently."""
+        oldest_s = self._clock.monotonic_s() - _RECORD_AGE_S_MAX
         with self._lock:
-            self._heard = {key: h for key, h in self._heard.items() if h.at_s > oldest_s}
-            capacities = [heard.capacity for heard in self._heard.values()]
-        return by_pool(capacities)
+            self._newest = {k: r for k, r in self._newest.items() if r.received_s > oldest_s}
+            capacities = [received.capacity for received in self._newest.values()]
+        return sum_by_pool(capacities)
 
 
-def by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
-    """Return what the available replicas of each pool can do together."""
+def sum_by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
+    """Return the total capacity of the available replicas of each pool."""
     pools: dict[str, PoolCapacity] = {}
     for capacity in capacities:
         if capacity.available:
@@ -79,6 +79,6 @@ def by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
     return pools
 
 
-def follow(tail: TopicTail, capacities: PoolCapacities) -> None:
-    """Take in what has arrived, waiting a moment for it. Raises SchemaTooNewError."""
-    capacities.hear(tail.poll(_POLL_S))
+def read_capacities(tail: TopicTailReader, capacities: PoolCapacities) -> None:
+    """Poll the topic once and apply its records. Raises SchemaTooNewError."""
+    capacities.update(tail.poll(_POLL_S))

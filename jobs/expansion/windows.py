@@ -1,7 +1,7 @@
-"""How far each job may be expanded now. Pure: rows and capacities in, item counts out.
+"""Windows: how many items each job may emit now. Pure: loads and capacities in, counts out.
 
-Outstanding is what was emitted and has no row yet. It is computed from rows each time and never
-counted on the side, so a crash, a repair or a second replica cannot make it drift.
+Outstanding items were emitted and have no row yet. The count is computed from rows each time and
+never kept in memory, so no crash, re-emission or second replica can make it drift.
 """
 
 import heapq
@@ -18,12 +18,12 @@ from core.urgency import PRIORITY_DEFAULT, rank
 _GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
 
 
-Pair: TypeAlias = tuple[UUID, str]
-"""A tenant and a model: who shares one window."""
+TenantModel: TypeAlias = tuple[UUID, str]
+"""A tenant and a model; the jobs of both share one window."""
 
 
 class JobLoad(NamedTuple):
-    """A job that is not closed, as its rows show it. A tuple: each look makes one for every job."""
+    """The load of a job that is not closed. A tuple, since every round creates one for each job."""
 
     job_id: UUID
     tenant_id: UUID
@@ -31,37 +31,37 @@ class JobLoad(NamedTuple):
     pool: str
     total: int
     emitted: int  # items below the cursor
-    terminal: int  # of those, items that are on their way no more
-    is_held: bool  # some process expands it
+    terminal: int  # of those, items that are no longer outstanding
+    is_leased: bool  # a process expands it
     priority: int = PRIORITY_DEFAULT
-    left_s: float = 0.0  # to its deadline, by the database's time
+    left_s: float = 0.0  # to its deadline, by the database's clock
     version: int = 0  # of its control state
-    is_aside: bool = False  # no process expands it, and none may claim it yet
+    is_suspended: bool = False  # no process expands it, and none may claim it yet
 
     @property
-    def pair(self) -> Pair:
-        """Whose window it shares."""
+    def tenant_model(self) -> TenantModel:
+        """The key of its window."""
         return self.tenant_id, self.model
 
     @property
     def rank(self) -> int:
-        """Its place among the jobs of its tenant; the lowest goes first, equal ones share."""
+        """Its rank among the jobs of its tenant: the lowest goes first, equal ranks share."""
         return rank(self.priority, self.left_s)
 
     @property
     def outstanding(self) -> int:
-        """Items on their way. Never negative: a row proves that its item was emitted."""
+        """Emitted items without a row. Never negative: a row proves that its item was emitted."""
         return max(0, self.emitted - self.terminal)
 
     @property
     def remaining(self) -> int:
-        """Items that still wait in the input file."""
+        """Items that are still in the input file."""
         return max(0, self.total - self.emitted)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCapacity:
-    """What the available replicas of a pool do together."""
+    """The total capacity of the available replicas of a pool."""
 
     items_per_s: float  # 0 while unknown
     concurrency: int  # items that run at once
@@ -69,59 +69,59 @@ class PoolCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowLimits:
-    """Bounds on what may be outstanding."""
+    """Limits on outstanding items."""
 
     window_s: float
     window_items_max: int
     read_ahead_items: int
 
 
-def pair_windows(
+def tenant_model_windows(
     loads: Sequence[JobLoad], capacity: Mapping[str, PoolCapacity], limits: WindowLimits
-) -> dict[Pair, int]:
-    """Return the window of every pair that has a job."""
-    pools = {load.pair: load.pool for load in loads}
-    active = len({load.pair for load in loads if load.outstanding or load.remaining})
-    return {pair: window_items(capacity.get(pool), limits, active) for pair, pool in pools.items()}
+) -> dict[TenantModel, int]:
+    """Return the window of every tenant and model with a job."""
+    pools = {load.tenant_model: load.pool for load in loads}
+    active = len({load.tenant_model for load in loads if load.outstanding or load.remaining})
+    return {key: window_items(capacity.get(pool), limits, active) for key, pool in pools.items()}
 
 
-def allowances(loads: Sequence[JobLoad], windows: Mapping[Pair, int]) -> dict[UUID, int]:
+def allowances(loads: Sequence[JobLoad], windows: Mapping[TenantModel, int]) -> dict[UUID, int]:
     """Return how many items each job may emit now; jobs that may emit none are absent.
 
     `loads` holds all jobs that are not closed or settled, oldest first: every replica computes
-    the same shares, whichever jobs it holds. A job that nobody holds gets none, or it would keep
-    its share from those that can use it.
+    the same shares, whichever jobs it holds. A job without a holder gets none, so that its share
+    goes to jobs that can use it.
     """
-    groups: defaultdict[Pair, list[JobLoad]] = defaultdict(list)
+    groups: defaultdict[TenantModel, list[JobLoad]] = defaultdict(list)
     for load in loads:
-        groups[load.pair].append(load)
+        groups[load.tenant_model].append(load)
     allowed: dict[UUID, int] = {}
-    for pair, group in groups.items():
-        allowed |= shares(group, windows[pair])
+    for key, group in groups.items():
+        allowed |= share_window(group, windows[key])
     return allowed
 
 
 def window_items(capacity: PoolCapacity | None, limits: WindowLimits, active: int) -> int:
-    """Return the items that one of `active` (tenant, model) pairs may have outstanding.
+    """Return how many items one of `active` tenant-model pairs may have outstanding.
 
-    Twice the concurrency keeps a pool busy whose rate is not known yet; one chunk lets a first
-    answer come back from a pool of which nothing is known.
+    Twice the concurrency keeps a pool busy whose rate is not known yet; one chunk yields a first
+    result from a pool without any capacity record.
     """
-    wanted = 0
+    target = 0
     if capacity is not None:
         throughput = min(limits.window_s * capacity.items_per_s, limits.window_items_max)
-        wanted = max(int(throughput), 2 * capacity.concurrency)
+        target = max(int(throughput), 2 * capacity.concurrency)
     fair = limits.read_ahead_items // (2 * max(1, active))
-    return max(CHUNK_ITEMS_MAX, min(wanted, limits.window_items_max, fair))
+    return max(CHUNK_ITEMS_MAX, min(target, limits.window_items_max, fair))
 
 
-def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
-    """Share what is free of `window` among the held jobs of one tenant and model, oldest first.
+def share_window(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
+    """Share the free part of `window` among the held jobs of one tenant and model, oldest first.
 
-    The lowest rank has all it can use. Among equals whoever has least outstanding is served next, a
-    chunk at a time, so jobs level out while the whole never exceeds the window, but for one grain:
-    the lowest rank need not wait until the others' items have run. Less than a grain is left for
-    later: tiny chunks cost as much as full ones.
+    The lowest rank gets all it can use. Among equal ranks the job with the fewest outstanding items
+    is served next, a chunk at a time, so jobs level out. The total never exceeds the window by more
+    than one grain: the lowest rank need not wait until items of other ranks have run. Less than a
+    grain is left for later, because tiny chunks cost as much as full ones.
     """
     grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
     budget = window - sum(job.outstanding for job in jobs)
@@ -129,34 +129,34 @@ def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
     if budget < grain and (first := _first_grain(jobs, grain)) > budget:
         budget, rank_max = first, _lowest_rank(jobs)
     queue = [
-        (job.rank, job.outstanding, place, job.remaining)
-        for place, job in enumerate(jobs)
-        if job.is_held and job.rank <= rank_max
+        (job.rank, job.outstanding, position, job.remaining)
+        for position, job in enumerate(jobs)
+        if job.is_leased and job.rank <= rank_max
     ]
     heapq.heapify(queue)
-    given: defaultdict[UUID, int] = defaultdict(int)
+    allowed: defaultdict[UUID, int] = defaultdict(int)
     while queue and budget > 0:
-        its_rank, outstanding, place, remaining = heapq.heappop(queue)
+        job_rank, outstanding, position, remaining = heapq.heappop(queue)
         if min(grain, remaining) > budget or not remaining:
             continue
         count = min(CHUNK_ITEMS_MAX, remaining, budget)
-        given[jobs[place].job_id] += count
+        allowed[jobs[position].job_id] += count
         budget -= count
-        heapq.heappush(queue, (its_rank, outstanding + count, place, remaining - count))
-    return dict(given)
+        heapq.heappush(queue, (job_rank, outstanding + count, position, remaining - count))
+    return dict(allowed)
 
 
 def _first_grain(jobs: Sequence[JobLoad], grain: int) -> int:
-    """Return what the lowest rank that can emit lacks of a grain on its way.
+    """Return how many items the lowest emitting rank lacks to have a grain outstanding.
 
-    Others may fill the window, and more than fill it when the pool became slower meanwhile.
+    Other ranks may fill the window, and exceed it if the pool became slower in the meantime.
     """
     lowest = _lowest_rank(jobs)
     if sum(job.outstanding for job in jobs if job.rank <= lowest) >= grain:
         return 0
-    return min(grain, sum(job.remaining for job in jobs if job.is_held and job.rank == lowest))
+    return min(grain, sum(job.remaining for job in jobs if job.is_leased and job.rank == lowest))
 
 
 def _lowest_rank(jobs: Sequence[JobLoad]) -> int:
     """Return the lowest rank of the jobs that can emit."""
-    return min((job.rank for job in jobs if job.is_held and job.remaining), default=0)
+    return min((job.rank for job in jobs if job.is_leased and job.remaining), default=0)

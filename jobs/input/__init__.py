@@ -1,1 +1,1 @@
-"""Input files: reading lines, checking them, estimating their tokens."""
+"""Input files: reads and checks their lines, estimates tokens, finds duplicates."""

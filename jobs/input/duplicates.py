@@ -1,7 +1,7 @@
-"""Which items of a job are identical: those whose bodies say the same. Pure.
+"""Finds the identical items of a job by a digest of each body. Pure.
 
-Sixteen bytes an item while a file is read, about sixty when they are sorted: a file of any content
-has its bound.
+Memory: 16 bytes per item while a file is read, about 60 while the digests are sorted, whatever the
+file contains.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,42 +12,42 @@ import msgspec
 import numpy as np
 
 DIGEST_BYTES: Final = 16
-"""Chance never makes two of a million bodies equal, and whoever could owns them all."""
+"""Enough to exclude chance collisions; a deliberate one could only mix a client's own items."""
 
 
 def body_digest(body: Mapping[str, Any]) -> bytes:
-    """Return the digest of a body, the same for every way to write its space, escapes and fields.
+    """Return the digest of a body; spacing, escapes and the order of its own fields do not count.
 
-    Only its own fields may change places: inside of them the order counts, since that of the
-    properties of a schema, for one, steers the answer. The endpoint is that of the job.
+    The order inside nested objects counts: the order of a schema's properties, for example, steers
+    the response. The endpoint is the job's.
     """
     canonical = msgspec.json.encode(dict(sorted(body.items())))
     return blake2b(canonical, digest_size=DIGEST_BYTES).digest()
 
 
-_AT_ONCE: Final = 10_000  # numbers of Python's own are large
+_BATCH_COPIES: Final = 10_000  # Python integers are large
 
 
-class Duplicates:
-    """Takes the bodies of a job's items in their order."""
+class DuplicateFinder:
+    """Collects the bodies of a job's items in order."""
 
     def __init__(self) -> None:
-        """No item was seen."""
+        """Start without any item."""
         self._digests = bytearray()
 
     @property
     def count(self) -> int:
-        """Items that were seen."""
+        """Items that were added."""
         return len(self._digests) // DIGEST_BYTES
 
     def add(self, body: Mapping[str, Any]) -> None:
-        """Take the next item."""
+        """Add the next item."""
         self._digests += body_digest(body)
 
     def copies(self, first_index: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield each copy from `first_index` on, with the first item that it is identical to.
+        """Yield each copy from `first_index` on with the first identical item, in copy order.
 
-        In the order of the copies. An original is never a copy itself.
+        An original is never a copy itself.
         """
         digests = np.frombuffer(self._digests, dtype="<u8").reshape(-1, 2)
         order = np.lexsort((digests[:, 1], digests[:, 0])).astype(np.int32)  # equal ones in order
@@ -60,6 +60,6 @@ class Duplicates:
         is_copy = ~is_first & (order >= first_index)
         copies, originals = order[is_copy], originals[is_copy]
         by_index = np.argsort(copies)
-        for first in range(0, len(copies), _AT_ONCE):
-            part = by_index[first : first + _AT_ONCE]
+        for first in range(0, len(copies), _BATCH_COPIES):
+            part = by_index[first : first + _BATCH_COPIES]
             yield from zip(copies[part].tolist(), originals[part].tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""The input files of a job and which items are in which; most jobs have one."""
+"""The input files of a job and the items that each holds; most jobs have one file."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -10,7 +10,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.expansion.cursors import Cursor
+from jobs.expansion.cursors import ExpansionCursor
 from jobs.tables.appended_files import job_inputs
 
 T = TypeVar("T")
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """An accepted file; its items follow each other in the job."""
+    """An accepted file; its items have consecutive indexes in the job."""
 
     key: str  # of its object
     first_index: int
-    size_bytes: int = 0  # 0: not known here
+    size_bytes: int = 0  # 0: not known
 
 
 class InputFiles:
     """The files of a job in the order of their items."""
 
     def __init__(self, first_key: str, appended: Sequence[InputFile] = ()) -> None:
-        """`appended` are in the order of their numbers."""
+        """`appended` is ordered by number."""
         self._files = [InputFile(first_key, 0), *appended]
         self._firsts = [file.first_index for file in self._files]
 
@@ -37,38 +37,40 @@ class InputFiles:
         """Yield the files in order."""
         return iter(self._files)
 
-    def at(self, item_index: int) -> InputFile:
-        """Return the file that holds an item, or will: the last one for items to come."""
+    def file_at(self, item_index: int) -> InputFile:
+        """Return the file that holds an item; the last file for an index that is not known yet."""
         return self._files[bisect_right(self._firsts, item_index) - 1]
 
-    def left(self, item_index: int) -> int | None:
-        """Return how many items of its file begin with this one; None: unknown, it is the last."""
-        place = bisect_right(self._firsts, item_index)
-        return None if place == len(self._firsts) else self._firsts[place] - item_index
+    def count_left(self, item_index: int) -> int | None:
+        """Return how many items the file of this item has from it on; None for the last file."""
+        position = bisect_right(self._firsts, item_index)
+        if position == len(self._firsts):
+            return None
+        return self._firsts[position] - item_index
 
-    def start(self, cursor: Cursor) -> Cursor:
-        """Return where to go on reading: a file that is new begins at its first byte."""
-        if self.at(cursor.item_index).first_index < cursor.item_index:
+    def reading_start(self, cursor: ExpansionCursor) -> ExpansionCursor:
+        """Return where to continue reading: a file that is not started begins at its first byte."""
+        if self.file_at(cursor.item_index).first_index < cursor.item_index:
             return cursor
-        return Cursor(0, 0, cursor.item_index)
+        return ExpansionCursor(0, 0, cursor.item_index)
 
-    def by_file(
-        self, things: Iterable[T], index_of: Callable[[T], int]
+    def group_by_file(
+        self, entries: Iterable[T], index_of: Callable[[T], int]
     ) -> Iterator[tuple[InputFile, list[T]]]:
-        """Yield things, which are in the order of their items, by the file that these are in."""
-        for file, group in groupby(things, key=lambda thing: self.at(index_of(thing))):
+        """Group entries, which are in the order of their items, by the file of the item."""
+        for file, group in groupby(entries, key=lambda entry: self.file_at(index_of(entry))):
             yield file, list(group)
 
 
 def appended_files(
     connection: sa.Connection, job_ids: Collection[UUID]
 ) -> dict[UUID, list[InputFile]]:
-    """Return the accepted files that were appended to jobs, in order; jobs without are absent."""
-    its = job_inputs.c
+    """Return the accepted appended files of jobs, in order; jobs without any are absent."""
+    columns = job_inputs.c
     query = (
-        sa.select(its.job_id, its.object_key, its.first_index, its.size_bytes)
-        .where(its.job_id.in_(job_ids), its.state == "accepted")
-        .order_by(its.job_id, its.number)
+        sa.select(columns.job_id, columns.object_key, columns.first_index, columns.size_bytes)
+        .where(columns.job_id.in_(job_ids), columns.state == "accepted")
+        .order_by(columns.job_id, columns.number)
     )
     found: defaultdict[UUID, list[InputFile]] = defaultdict(list)
     for job_id, *file in connection.execute(query):

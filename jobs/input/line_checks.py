@@ -1,4 +1,4 @@
-"""What one line of an input file must be. Pure: a line and what the job expects of it, no I/O."""
+"""Checks one line of an input file against its job. Pure."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from core.limits import CUSTOM_ID_CHARS_MAX
 
 
 class ErrorCode(StrEnum):
-    """Why an input file is refused; the value is the `code` that clients see."""
+    """Why an input file is rejected; the value is the `code` that clients see."""
 
     INVALID_JSON_LINE = "invalid_json_line"
     LINE_TOO_LONG = "line_too_long"
@@ -32,7 +32,7 @@ class ErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LineError:
-    """One mistake, as a client sees it; the message never quotes the file."""
+    """An error as a client sees it; the message never quotes the file."""
 
     code: ErrorCode
     message: str
@@ -40,7 +40,7 @@ class LineError:
     line: int | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return what `jobs.errors` holds."""
+        """Return the entry of the column `jobs.errors`."""
         return {
             "code": self.code.value,
             "message": self.message,
@@ -50,23 +50,23 @@ class LineError:
 
 
 NESTING_MAX: Final = 128
-"""Objects and arrays around each other in one line, the line's own object counted.
+"""Nesting levels of objects and arrays in one line, including the line's own object.
 
-A bound of our own: the interpreter's depends on how deep the caller is, so a line that one process
-could read might stop another that is further behind validation.
+An explicit limit: the interpreter's limit depends on the depth of the caller's stack, so a line
+that one process can read could fail in a later stage.
 """
 
 _TOO_DEEP: Final = f"This line is nested deeper than {NESTING_MAX} levels."
-_SHALLOW_BYTES: Final = 2 * NESTING_MAX  # a line this short has no room for more brackets
+_SHALLOW_BYTES: Final = 2 * NESTING_MAX  # a shorter line cannot have more brackets
 _DECODE: Final = msgspec.json.Decoder().decode
 _ABSENT: Final = object()
 
 
-def read_line(line: bytes) -> dict[str, Any] | str:
-    """Return the object in `line`, or why there is none.
+def parse_line(line: bytes) -> dict[str, Any] | str:
+    """Return the object in `line`, or the reason why it is not valid.
 
-    Everything is decoded, not only what we need: skipping would let broken UTF-8 and numbers out of
-    range through to the engine.
+    Decodes everything, not only the checked fields: skipped fields could carry broken UTF-8 and
+    numbers out of range to the engine.
     """
     try:
         value = _DECODE(line)
@@ -75,8 +75,8 @@ def read_line(line: bytes) -> dict[str, Any] | str:
     except RecursionError:
         return _TOO_DEEP
     except msgspec.MsgspecError:
-        if _holds_half_a_pair(line):
-            return "This line holds half of a surrogate pair: no text has such a character."
+        if _has_lone_surrogate(line):
+            return "This line has half of a surrogate pair, which is not valid text."
         return "This line is not parseable as valid JSON."
     if not isinstance(value, dict):
         return "This line is not a JSON object."
@@ -86,9 +86,9 @@ def read_line(line: bytes) -> dict[str, Any] | str:
 
 
 def _is_too_deep(line: bytes, value: dict[str, Any]) -> bool:
-    """Whether objects and arrays are nested beyond the bound; most lines have fewer brackets.
+    """Whether objects and arrays are nested beyond the limit; most lines have fewer brackets.
 
-    Bytes are counted by what `replace` leaves out: on text it is several times as fast as `count`.
+    Counts bytes by the length that `replace` removes: several times as fast as `count`.
     """
     rest = line.replace(b"{", b"", NESTING_MAX + 1).replace(b"[", b"", NESTING_MAX + 1)
     if len(line) - len(rest) <= NESTING_MAX:
@@ -102,8 +102,8 @@ def _is_too_deep(line: bytes, value: dict[str, Any]) -> bool:
     return True
 
 
-def _holds_half_a_pair(line: bytes) -> bool:
-    """Whether a line that is refused would be JSON but for a half of a pair in one of its texts."""
+def _has_lone_surrogate(line: bytes) -> bool:
+    """Whether an invalid line would be JSON except for a lone surrogate in one of its strings."""
     if b"\\ud" not in line.lower():
         return False
     try:
@@ -116,7 +116,7 @@ def _holds_half_a_pair(line: bytes) -> bool:
 
 
 def valid_custom_id(value: dict[str, Any]) -> str | None:
-    """Return the line's `custom_id` when it can be one: text, bounded, storable in Postgres."""
+    """Return the `custom_id` of a line if it is valid: a bounded string that Postgres can store."""
     found = value.get("custom_id")
     if type(found) is str and found and len(found) <= CUSTOM_ID_CHARS_MAX and "\0" not in found:
         return found
@@ -124,7 +124,7 @@ def valid_custom_id(value: dict[str, Any]) -> str | None:
 
 
 def custom_id_error(value: dict[str, Any], line: int) -> LineError:
-    """Say what is wrong with a `custom_id` that is not valid."""
+    """Return the error of a `custom_id` that is not valid."""
     found = value.get("custom_id", _ABSENT)
     if error := _text_error(found, "custom_id", line):
         return error
@@ -138,7 +138,7 @@ def custom_id_error(value: dict[str, Any], line: int) -> LineError:
 
 
 def request_error(value: dict[str, Any], endpoint: str, line: int) -> LineError | None:
-    """Return what is wrong with method, url, or the body's shape; None when nothing is."""
+    """Return the error of the method, the url or the structure of the body; None if valid."""
     body = value.get("body")
     if (
         value.get("method") == "POST"

@@ -1,4 +1,4 @@
-"""Lines of an input file from any byte offset, in constant memory however long a line is."""
+"""Reads the lines of an input file from any byte offset, in constant memory."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
@@ -6,13 +6,13 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 Line: TypeAlias = tuple[int, int, bytes | None]
-"""Line number (from 1, blank lines counted), byte offset of its start, and its bytes without the
-newline; None when it is longer than the limit. A tuple, because it is made a million times a job.
+"""Line number (from 1, including blank lines), byte offset of its start, and its bytes without the
+newline; None if it is longer than the limit. A tuple, since a job may have a million lines.
 """
 
 
 class _Named(msgspec.Struct, gc=False):
-    """Typed as loosely as validation reads: of a repeated key only the last one was judged."""
+    """Loosely typed, as in validation: only the last value of a repeated key was checked."""
 
     custom_id: Any
 
@@ -22,11 +22,11 @@ BOM: Final = b"\xef\xbb\xbf"
 
 
 def custom_id_of(line: bytes) -> str:
-    """Return the `custom_id` of a line that was validated. Raises what msgspec raises."""
-    found = _NAMED.decode(line).custom_id
-    if type(found) is not str:
-        raise msgspec.ValidationError("a custom_id is no text")
-    return found
+    """Return the `custom_id` of a validated line. Raises the errors of msgspec."""
+    custom_id = _NAMED.decode(line).custom_id
+    if type(custom_id) is not str:
+        raise msgspec.ValidationError("custom_id is not a string")
+    return custom_id
 
 
 def input_lines(
@@ -34,59 +34,59 @@ def input_lines(
 ) -> Iterator[Line]:
     """Yield the lines that are not blank, from `offset`, which must be the start of a line.
 
-    One byte order mark at the start of the file is no part of its first line. A carriage return
-    before a newline stays: JSON takes it for white space. The last line needs no newline.
-    At most `line_bytes_max` and two blocks are held.
+    A byte order mark at the start of the file is skipped. A carriage return before a newline stays:
+    it is white space in JSON. The last line needs no newline. At most `line_bytes_max` bytes and
+    two blocks are in memory.
     """
     number = lines_before
     if offset == 0:
         blocks, offset = _without_bom(blocks)
-    parts: list[bytes] = []  # the beginning of a line whose end is in a later block
-    held = 0
+    parts: list[bytes] = []  # the start of a line whose end is in a later block
+    part_bytes = 0
     for block in blocks:
         lines = block.split(b"\n")
-        if len(lines) > 1 and held:
+        if len(lines) > 1 and part_bytes:
             parts.append(lines[0])
-            held += len(lines[0])
+            part_bytes += len(lines[0])
             number += 1
-            if held > line_bytes_max:
+            if part_bytes > line_bytes_max:
                 yield number, offset, None
             else:
                 line = b"".join(parts)
                 if not line.isspace():
                     yield number, offset, line
-            offset += held + 1
+            offset += part_bytes + 1
             parts.clear()
-            held = 0
+            part_bytes = 0
             del lines[0]
-        rest = lines.pop()
+        tail = lines.pop()
         for line in lines:
             number += 1
             if line and not line.isspace():
                 yield number, offset, line if len(line) <= line_bytes_max else None
             offset += len(line) + 1
-        if rest:
-            held += len(rest)
-            if held <= line_bytes_max:
-                parts.append(rest)
+        if tail:
+            part_bytes += len(tail)
+            if part_bytes <= line_bytes_max:
+                parts.append(tail)
             else:
-                parts.clear()  # too long already: only its length is needed
-    if held > line_bytes_max:
+                parts.clear()  # too long: only its length is needed
+    if part_bytes > line_bytes_max:
         yield number + 1, offset, None
-    elif held and not (line := b"".join(parts)).isspace():
+    elif part_bytes and not (line := b"".join(parts)).isspace():
         yield number + 1, offset, line
 
 
 def _without_bom(blocks: Iterable[bytes]) -> tuple[Iterator[bytes], int]:
-    """Return the blocks behind a byte order mark, and how many bytes it took."""
+    """Return the blocks behind a byte order mark, and its length in bytes."""
     rest = iter(blocks)
     head = b""
     for block in rest:
         head += block
         if len(head) >= len(BOM):
             break
-    taken = len(BOM) if head.startswith(BOM) else 0
-    return _with_head(head[taken:], rest), taken
+    bom_bytes = len(BOM) if head.startswith(BOM) else 0
+    return _with_head(head[bom_bytes:], rest), bom_bytes
 
 
 def _with_head(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -1,1 +1,1 @@
-"""Leases on jobs, fenced by epochs, and their heartbeat."""
+"""Leases on jobs, fenced by epochs; their heartbeat; a fair queue of jobs to lease."""

@@ -1,8 +1,9 @@
-"""Leases on jobs: at most one holder a role, fenced by an epoch that grows with each new holder.
+"""Leases on jobs: at most one holder per role, fenced by an epoch that grows with each new holder.
 
-A lease spares double work; it does not make writes safe. What does is `require`, called in every
-transaction of a holder before it writes: it locks the lease row, so no other holder can begin
-before the end of that transaction. Who locks the job too locks it first. Time is the database's.
+A lease avoids double work but does not make writes safe. `lock_lease` does: every transaction of a
+holder calls it before it writes. It locks the lease row, so no other holder can start before that
+transaction ends. A transaction that also locks the job locks the job first. All times are the
+database's.
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,8 @@ from storage.postgres.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
 
-NOBODY: Final = ""
-"""The holder of a lease that was put aside: until it runs out, no process works on its job."""
+NO_HOLDER: Final = ""
+"""The holder of a suspended lease: no process works on its job until the lease expires."""
 
 _EXTEND: Final = sa.text("""
 WITH mine AS (
@@ -63,31 +64,31 @@ def claim(
     limit: int,
     where: sa.ColumnElement[bool],
 ) -> list[Lease]:
-    """Take up to `limit` jobs that satisfy `where` and that nobody holds, oldest first.
+    """Claim up to `limit` jobs that satisfy `where` and have no holder, oldest first.
 
-    `where` speaks of columns of `jobs`. Commit soon: the claimed jobs are locked until then, and
-    others skip them.
+    `where` is a condition on columns of `jobs`. Commit soon: the claimed jobs stay locked until
+    then, and other claims skip them.
     """
     job_ids = [row.id for row in connection.execute(claimable(role, limit, where))]
     if not job_ids:
         return []
-    taken = insert(job_leases).from_select(
+    statement = insert(job_leases).from_select(
         ["job_id", "role", "holder", "epoch", "expires_at"],
         sa.select(
             jobs.c.id, sa.literal(role), sa.literal(holder), sa.literal(1), _until(ttl_s)
         ).where(jobs.c.id.in_(job_ids)),
     )
-    # The condition is judged on the newest row, so a rival that was faster keeps its lease.
-    statement = taken.on_conflict_do_update(
+    # Postgres checks the condition on the newest row, so a concurrent claim keeps its lease.
+    claimed = statement.on_conflict_do_update(
         index_elements=[job_leases.c.job_id, job_leases.c.role],
         set_={
-            "holder": taken.excluded.holder,
+            "holder": statement.excluded.holder,
             "epoch": job_leases.c.epoch + 1,
-            "expires_at": taken.excluded.expires_at,
+            "expires_at": statement.excluded.expires_at,
         },
         where=job_leases.c.expires_at <= _NOW,
     ).returning(job_leases.c.job_id, job_leases.c.epoch)
-    epochs = {row.job_id: row.epoch for row in connection.execute(statement)}
+    epochs = {row.job_id: row.epoch for row in connection.execute(claimed)}
     return [Lease(job_id, role, holder, epochs[job_id]) for job_id in job_ids if job_id in epochs]
 
 
@@ -97,23 +98,23 @@ def claimable(role: str, limit: int, where: sa.ColumnElement[bool]) -> sa.Select
     return (
         sa.select(jobs.c.id)
         .select_from(jobs.outerjoin(job_leases, held))
-        .where(where, unheld())
+        .where(where, is_unheld())
         .order_by(jobs.c.created_at)
         .limit(limit)
         .with_for_update(of=jobs, key_share=True, skip_locked=True)
     )
 
 
-def unheld() -> sa.ColumnElement[bool]:
-    """Return the condition, on jobs outer-joined with leases of one role, that nobody holds one."""
+def is_unheld() -> sa.ColumnElement[bool]:
+    """Return the condition, on jobs outer-joined with leases of one role, that none is held."""
     return sa.or_(job_leases.c.job_id.is_(None), job_leases.c.expires_at <= _NOW)
 
 
 def extend(connection: sa.Connection, leases: Sequence[Lease], ttl_s: float) -> set[UUID]:
-    """Keep `leases` for `ttl_s` seconds more; return the jobs that are still held.
+    """Extend `leases` by `ttl_s` seconds; return the jobs that are still held.
 
-    A lease that ran out is lost even when nobody took it: claim it again. One that a transaction
-    has locked is passed over and held as long as it lasts: the others must not wait for that.
+    An expired lease is lost even if no one claimed it: claim it again. A lease locked by a
+    transaction is skipped, so that the others need not wait, and counts as held until it expires.
     """
     bound = {
         "jobs": [lease.job_id for lease in leases],
@@ -126,22 +127,22 @@ def extend(connection: sa.Connection, leases: Sequence[Lease], ttl_s: float) -> 
 
 
 def release(connection: sa.Connection, lease: Lease) -> None:
-    """Let others claim the job at once; harmless when the lease is lost already."""
+    """Let others claim the job now; harmless if the lease is lost."""
     connection.execute(sa.update(job_leases).where(_is(lease)).values(expires_at=_NOW))
 
 
-def put_aside(connection: sa.Connection, lease: Lease) -> None:
-    """Let others see that nobody works on the job, which none may claim before the lease runs out.
+def suspend(connection: sa.Connection, lease: Lease) -> None:
+    """Mark the lease as without holder; no one may claim the job before the lease expires.
 
-    Harmless when the lease is lost already.
+    Harmless if the lease is lost.
     """
-    connection.execute(sa.update(job_leases).where(_is(lease)).values(holder=NOBODY))
+    connection.execute(sa.update(job_leases).where(_is(lease)).values(holder=NO_HOLDER))
 
 
-def require(connection: sa.Connection, lease: Lease) -> None:
+def lock_lease(connection: sa.Connection, lease: Lease) -> None:
     """Lock the lease until the transaction ends. Raises LeaseLostError.
 
-    A lease that ran out and that nobody took is still good: no rival can have written.
+    An expired lease that no one claimed is still valid: no other holder can have written.
     """
     held = connection.execute(sa.select(job_leases.c.epoch).where(_is(lease)).with_for_update())
     if held.one_or_none() is None:

@@ -1,1 +1,1 @@
-"""Periodic work of intake: re-emit, resume, retry and expire."""
+"""Periodic tasks of intake: re-emission, resume, retries and expiry."""

@@ -1,6 +1,7 @@
-"""Lets copies of ended items take over their results when the record that says so was lost.
+"""Republishes the record by which copies take over results, for jobs whose record was lost.
 
-Mostly they do by themselves: behind their original's result, or by the verdict on an appended file.
+Normally copies get their rows with the result of their original, or with the verdict on an appended
+file.
 """
 
 from datetime import timedelta
@@ -8,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from jobs.expansion.cursors import mark_repaired
+from jobs.expansion.cursors import restart_stall_wait
 from jobs.expansion.job_loads import OPEN
 from jobs.store.outbox import NOTIFY_OUTBOX, copies_insert
 from jobs.tables.jobs import jobs
@@ -17,12 +18,13 @@ from jobs.tables.progress import job_counters, job_cursors
 _SWEEP_MAX: Final = 100
 
 
-def copies_overdue(limit: int, stall_limit_s: float) -> sa.Select[Any]:
-    """Return the query that locks jobs whose originals have all ended, and not their copies.
+def overdue_copies_query(limit: int, stall_limit_s: float) -> sa.Select[Any]:
+    """Return the query that locks stalled jobs whose originals are terminal and copies are not.
 
-    Nothing changed for `stall_limit_s`. Locking the cursor keeps rivals apart.
+    A job is stalled after `stall_limit_s` without change. The lock on the cursor keeps other
+    processes from sweeping the same job.
     """
-    silent_since = sa.func.now() - timedelta(seconds=stall_limit_s)
+    stalled_since = sa.func.now() - timedelta(seconds=stall_limit_s)
     counted, cursor = job_counters.c, job_cursors.c
     ended = counted.succeeded + counted.failed + counted.cancelled + counted.expired
     return (
@@ -35,8 +37,8 @@ def copies_overdue(limit: int, stall_limit_s: float) -> sa.Select[Any]:
             cursor.item_index >= jobs.c.total_count,
             ended < jobs.c.total_count,
             ended - counted.copied >= cursor.item_index - cursor.copy_count,
-            counted.updated_at < silent_since,
-            sa.func.coalesce(cursor.repaired_at, jobs.c.created_at) < silent_since,
+            counted.updated_at < stalled_since,
+            sa.func.coalesce(cursor.repaired_at, jobs.c.created_at) < stalled_since,
         )
         .limit(limit)
         .with_for_update(of=job_cursors, skip_locked=True)
@@ -44,19 +46,19 @@ def copies_overdue(limit: int, stall_limit_s: float) -> sa.Select[Any]:
 
 
 class CopySweep:
-    """Looks for such jobs; any number of processes may."""
+    """Finds such jobs. Any number of processes may run it."""
 
     def __init__(self, engine: sa.Engine, *, stall_limit_s: float) -> None:
-        """Use connections of `engine`."""
+        """Jobs without change for `stall_limit_s` are swept."""
         self._engine = engine
         self._stall_limit_s = stall_limit_s
 
-    def step(self) -> None:
-        """Say it again for what is overdue; a repeat changes nothing."""
+    def run_once(self) -> None:
+        """Republish the record of each overdue job; a repeated record changes nothing."""
         with self._engine.begin() as connection:
-            found = connection.execute(copies_overdue(_SWEEP_MAX, self._stall_limit_s)).all()
+            found = connection.execute(overdue_copies_query(_SWEEP_MAX, self._stall_limit_s)).all()
             for job in found:
                 connection.execute(copies_insert(job.id, 0, job.total_count))
             if found:
-                mark_repaired(connection, [job.id for job in found])
+                restart_stall_wait(connection, [job.id for job in found])
                 connection.execute(NOTIFY_OUTBOX)

@@ -1,6 +1,6 @@
-"""Close jobs whose completion window is over, and say again what closed a job that stands still.
+"""Closes jobs whose completion window has ended, and republishes the close of stalled jobs.
 
-The database's time decides. A close that the log lost would leave its job open for ever.
+The database's clock decides. A job whose close record was lost would otherwise stay open for ever.
 """
 
 from datetime import timedelta
@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from core.states import CloseReason, JobState
 from jobs import metrics
-from jobs.expansion.cursors import mark_repaired
-from jobs.store.closes import close_values, drop_files
+from jobs.expansion.cursors import restart_stall_wait
 from jobs.store.days import job_day
+from jobs.store.job_closing import close_values, drop_unvalidated_files
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors
@@ -20,8 +20,8 @@ from jobs.tables.progress import job_counters, job_cursors
 _SWEEP_MAX: Final = 100
 
 
-def expiry_due(limit: int) -> sa.Select[tuple[object, ...]]:
-    """Return the query that locks jobs to close; rivals skip each other's."""
+def expiry_due_query(limit: int) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks expired jobs; concurrent sweeps skip each other's jobs."""
     return (
         sa.select(jobs.c.id, jobs.c.created_at)
         .where(
@@ -35,12 +35,12 @@ def expiry_due(limit: int) -> sa.Select[tuple[object, ...]]:
     )
 
 
-def standing_still(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
-    """Return the query that locks closed jobs without any progress for `stall_limit_s`.
+def stalled_closes_query(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks closed jobs without progress for `stall_limit_s`.
 
-    Locking the cursor keeps rivals apart, and marking it repaired starts the wait anew.
+    The lock on the cursor keeps other processes from the same job; the caller restarts its wait.
     """
-    silent_since = sa.func.now() - timedelta(seconds=stall_limit_s)
+    stalled_since = sa.func.now() - timedelta(seconds=stall_limit_s)
     return (
         sa.select(jobs.c.id, jobs.c.created_at, jobs.c.close_reason)
         .join(job_counters, job_counters.c.job_id == jobs.c.id)
@@ -50,9 +50,9 @@ def standing_still(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, 
             jobs.c.settled_at.is_(None),
             jobs.c.close_reason.is_not(None),
             jobs.c.total_count.is_not(None),
-            job_counters.c.updated_at < silent_since,
-            sa.func.coalesce(job_cursors.c.repaired_at, jobs.c.created_at) < silent_since,
-            sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at) < silent_since,
+            job_counters.c.updated_at < stalled_since,
+            sa.func.coalesce(job_cursors.c.repaired_at, jobs.c.created_at) < stalled_since,
+            sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at) < stalled_since,
         )
         .limit(limit)
         .with_for_update(of=job_cursors, skip_locked=True)
@@ -60,17 +60,17 @@ def standing_still(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, 
 
 
 class ExpirySweep:
-    """Closes everything that is due; any number of replicas may sweep."""
+    """Closes all expired jobs on each run. Any number of replicas may run it."""
 
     def __init__(self, engine: sa.Engine, *, stall_limit_s: float) -> None:
-        """Use connections of `engine`."""
+        """Closes without progress for `stall_limit_s` are republished."""
         self._engine = engine
         self._stall_limit_s = stall_limit_s
 
-    def step(self) -> None:
-        """Sweep until nothing is due."""
+    def run_once(self) -> None:
+        """Republish stalled closes, then close jobs until none is expired."""
         with self._engine.begin() as connection:
-            close_again(connection, self._stall_limit_s)
+            republish_closes(connection, self._stall_limit_s)
         count = _SWEEP_MAX
         while count == _SWEEP_MAX:
             with self._engine.begin() as connection:
@@ -79,18 +79,18 @@ class ExpirySweep:
 
 
 def close_expired(connection: sa.Connection) -> int:
-    """Close what is due, in one transaction of bounded size; return how many jobs.
+    """Close a limited number of expired jobs in one transaction; return how many.
 
-    The state stays: the writer gives the open items their rows and moves the job on.
+    The state does not change: the results writer writes the missing rows and then settles the job.
     """
-    due = connection.execute(expiry_due(_SWEEP_MAX)).all()
+    due = connection.execute(expiry_due_query(_SWEEP_MAX)).all()
     if not due:
         return 0
     job_ids = [job.id for job in due]
     connection.execute(
         sa.update(jobs).where(jobs.c.id.in_(job_ids)).values(close_values(CloseReason.EXPIRED))
     )
-    drop_files(connection, job_ids)
+    drop_unvalidated_files(connection, job_ids)
     for job in due:
         for statement in close_inserts(job.id, job_day(job.created_at), CloseReason.EXPIRED):
             connection.execute(statement)
@@ -99,17 +99,17 @@ def close_expired(connection: sa.Connection) -> int:
     return len(due)
 
 
-def close_again(connection: sa.Connection, stall_limit_s: float) -> int:
-    """Put the close of jobs that stand still on the log once more; return how many jobs.
+def republish_closes(connection: sa.Connection, stall_limit_s: float) -> int:
+    """Publish the close of stalled jobs again; return how many jobs.
 
-    A repeated close changes nothing: the writer fills what has no row.
+    A repeated close changes nothing: the results writer only writes rows that are missing.
     """
-    found = connection.execute(standing_still(_SWEEP_MAX, stall_limit_s)).all()
+    found = connection.execute(stalled_closes_query(_SWEEP_MAX, stall_limit_s)).all()
     for job in found:
         reason = CloseReason(job.close_reason)
         for statement in close_inserts(job.id, job_day(job.created_at), reason):
             connection.execute(statement)
     if found:
-        mark_repaired(connection, [job.id for job in found])
+        restart_stall_wait(connection, [job.id for job in found])
         connection.execute(NOTIFY_OUTBOX)
     return len(found)

@@ -1,6 +1,9 @@
-"""Emits items again whose retry is due: claim, read their lines, send, flush, delete, commit.
+"""Emits items whose retry is due.
 
-A crash between sends them again under the same attempt number, which the judge counts once.
+    claim ─► read their lines ─► send ─► flush ─► delete ─► commit
+
+A crash between two steps sends the items again under the same attempt number; the results writer
+counts each attempt once.
 """
 
 import logging
@@ -8,6 +11,7 @@ import random
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -18,64 +22,67 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
-from jobs.expansion.emission import InputChangedError, send_items
-from jobs.expansion.failure_scope import is_of_one_job
+from jobs.expansion.emission import InputChangedError, parse_item, send_items
+from jobs.expansion.job_failures import is_job_failure
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.input.input_files import InputFile
-from jobs.recovery.retried_items import retried_items
-from jobs.recovery.retry_policy import BudgetRules, shared
+from jobs.input.line_lookup import read_lines_at
+from jobs.recovery.re_emit import read_item_lines
+from jobs.recovery.retry_policy import RetryBudgetRules, share_budget
 from jobs.recovery.retry_queue import (
     DueJob,
     Retry,
-    any_waits,
-    claim,
-    delete,
+    claim_retries,
+    create_missing_budgets,
     delete_of_ended_jobs,
-    due_jobs,
+    delete_retries,
+    find_due_jobs,
+    has_waiting_retries,
     lock_budget,
-    open_budgets,
-    spend,
-    void_versions,
+    lock_void_versions,
+    spend_budget,
 )
-from jobs.store.transaction_keepalive import CUT_WHEN_FROZEN, IDLE_S_MAX, flush_alive
+from jobs.store.transaction_keepalive import IDLE_S_MAX, LIMIT_IDLE_TIME, flush_with_keepalive
 from storage.crypto.data_keys import DataKeys
-from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
-from topics.records.records import JobRef
+from topics.clients.producer import RecordProducer
+from topics.records.records import Item, JobRef
 
 _LOG = logging.getLogger(__name__)
 
 _ROUND_MAX: Final = 500
-"""Retries of one transaction: they, and the bytes of their bodies, are in memory at once."""
+"""Retries of one transaction; all of them are in memory with their bodies."""
 
 _READ_MAX: Final = 100
 _SEND_S_MAX: Final = 20.0
-"""A round begins no reading after this: the last one must end before it is cut as frozen."""
+"""A round starts no read after this time: the last read must end before Postgres ends the idle
+transaction."""
 
 _ROUND_S_MAX: Final = IDLE_S_MAX - 5.0
-"""What lasts longer may be cut already: nothing more is sent or written by it."""
+"""Postgres may have ended the transaction of a longer round, so that round neither sends nor writes
+anything more."""
 
-_ASIDE_S: Final = 10.0  # for a job whose file cannot be read
-_SWEEP_S: Final = 5.0
+_BACKOFF_S: Final = 10.0  # for a job whose file cannot be read
+_CLEANUP_INTERVAL_S: Final = 5.0
 
 
-class Retrying:
-    """Empties what is due within the budget of its pool; any number of processes may."""
+class RetryEmitter:
+    """Emits due retries within the budget of their pool. Any number of processes may run it."""
 
     def __init__(
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        producer: LogProducer,
-        rules: BudgetRules,
+        producer: RecordProducer,
+        rules: RetryBudgetRules,
         clock: Clock,
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        """`producer` is of this thread alone: a flush waits for what others send, too.
+        """`producer` belongs to this thread alone: a flush waits for all its records.
 
-        `fraction` draws whose turn it is: it returns an even random number from [0, 1).
+        `fraction` returns a uniform random number from [0, 1) and decides who gets remainders.
         """
         self._engine = engine
         self._objects = objects
@@ -84,31 +91,33 @@ class Retrying:
         self._clock = clock
         self._fraction = fraction
         self._keys = DataKeys(objects, clock)
-        self._aside_until_s: dict[UUID, float] = {}
-        self._sweep_at_s = 0.0
-        self._last: dict[str, UUID] = {}  # by pool: the job that was read last
+        self._backoff_until_s: dict[UUID, float] = {}
+        self._cleanup_at_s = 0.0
+        self._last_job: dict[str, UUID] = {}  # by pool: the job that was read last
 
-    def step(self, capacities: PoolCapacities) -> None:
-        """Emit once what is due for the pools that can work now.
+    def run_once(self, capacities: PoolCapacities) -> None:
+        """Emit the due retries of the available pools.
 
-        Raises DeliveryError, and one of DATABASE_AWAY: what was claimed is due again then.
+        Raises DeliveryError, and one of DATABASE_UNAVAILABLE; the claimed retries are due again
+        then.
         """
         pools = capacities.pools()
         with self._engine.begin() as connection:
-            if not any_waits(connection):
+            if not has_waiting_retries(connection):
                 return
-            due = [d for d in due_jobs(connection, _ROUND_MAX) if d.pool in pools]
-            open_budgets(connection, {job.pool for job in due})
+            due = [job for job in find_due_jobs(connection, _ROUND_MAX) if job.pool in pools]
+            create_missing_budgets(connection, {job.pool for job in due})
         by_pool: defaultdict[str, list[DueJob]] = defaultdict(list)
         for job in due:
-            if self._aside_until_s.get(job.job_id, 0.0) <= self._clock.monotonic_s():
+            if self._backoff_until_s.get(job.job_id, 0.0) <= self._clock.monotonic_s():
                 by_pool[job.pool].append(job)
-        for pool, waiting in by_pool.items():
-            metrics.RETRIES_EMITTED.inc(self._round(pool, pools[pool].items_per_s, waiting))
-        self._sweep()
+        for pool, pool_jobs in by_pool.items():
+            count = self._emit_pool(pool, pools[pool].items_per_s, pool_jobs)
+            metrics.RETRIES_EMITTED.inc(count)
+        self._clean_up()
 
-    def _round(self, pool: str, items_per_s: float, due: Sequence[DueJob]) -> int:
-        """Emit for one pool in one transaction; return how many, 0 when that was cut."""
+    def _emit_pool(self, pool: str, items_per_s: float, due: Sequence[DueJob]) -> int:
+        """Emit for one pool in one transaction; return how many, 0 if it took too long."""
         with self._engine.connect() as connection:
             count = self._emit(connection, pool, items_per_s, due)
             if count is None:
@@ -121,103 +130,132 @@ class Retrying:
     def _emit(
         self, connection: sa.Connection, pool: str, items_per_s: float, due: Sequence[DueJob]
     ) -> int | None:
-        """Return how many were sent: commit it, or all is sent again. None: it is too late."""
-        connection.execute(CUT_WHEN_FROZEN)
+        """Return how many were sent; commit, or all are sent again. None: it took too long."""
+        connection.execute(LIMIT_IDLE_TIME)
         budget = lock_budget(connection, pool, items_per_s, self._rules)
         if budget is None:
             return 0
-        room = min(budget.whole, _ROUND_MAX)
-        if sum(job.due_count for job in due) > room:
+        count_max = min(budget.available, _ROUND_MAX)
+        if sum(job.due_count for job in due) > count_max:
             metrics.RETRIES_DELAYED.inc()
-        wanted: defaultdict[UUID, dict[UUID, int]] = defaultdict(dict)
-        for waiting in due:
-            wanted[waiting.tenant_id][waiting.job_id] = waiting.due_count
-        shares = shared(room, wanted, self._fraction)
+        demand: defaultdict[UUID, dict[UUID, int]] = defaultdict(dict)
+        for due_job in due:
+            demand[due_job.tenant_id][due_job.job_id] = due_job.due_count
+        shares = share_budget(count_max, demand, self._fraction)
         done: list[tuple[UUID, list[Retry]]] = []
         count = 0
-        began_s = self._clock.monotonic_s()
-        open_now = open_jobs(connection, [j for j, n in shares.items() if n])
-        for job_id in _in_turn(open_now, self._last.get(pool)):
-            if self._lasts(began_s, _SEND_S_MAX):
+        started_s = self._clock.monotonic_s()
+        loaded = open_jobs(connection, [job_id for job_id, share in shares.items() if share])
+        for job_id in _rotate(loaded, self._last_job.get(pool)):
+            if self._has_elapsed(started_s, _SEND_S_MAX):
                 break
-            job, self._last[pool] = open_now[job_id], job_id
-            claimed = claim(connection, job_id, job.ref.day, shares[job_id])
-            sent = self._send(job, [r for r in claimed if not r.has_ended], began_s)
+            job, self._last_job[pool] = loaded[job_id], job_id
+            claimed = claim_retries(connection, job_id, job.ref.day, shares[job_id])
+            sent = self._send(job, [r for r in claimed if not r.has_ended], started_s)
             count += len(sent)
             done.append((job_id, [*sent, *(r for r in claimed if r.has_ended)]))
-        if self._lasts(began_s, _ROUND_S_MAX):
+        if self._has_elapsed(started_s, _ROUND_S_MAX):
             return None
-        flush_alive(connection, self._producer)
-        void_below = void_versions(connection, [job_id for job_id, _ in done])
+        flush_with_keepalive(connection, self._producer)
+        void_below = lock_void_versions(connection, [job_id for job_id, _ in done])
         for job_id, retries in done:
-            # What a pause made void meanwhile has still to come: the resume leaves it to us.
-            if void_below.get(job_id, 0) <= open_now[job_id].ref.version:
-                delete(connection, job_id, retries)
-        spend(connection, pool, budget, count)
+            # Keep retries whose records a pause made void: the resume skips items with a retry.
+            if void_below.get(job_id, 0) <= loaded[job_id].ref.version:
+                delete_retries(connection, job_id, retries)
+        spend_budget(connection, pool, budget, count)
         return count
 
-    def _lasts(self, began_s: float, limit_s: float) -> bool:
-        return self._clock.monotonic_s() - began_s >= limit_s
+    def _has_elapsed(self, started_s: float, limit_s: float) -> bool:
+        return self._clock.monotonic_s() - started_s >= limit_s
 
-    def _send(self, job: OpenJob, retries: Sequence[Retry], began_s: float) -> list[Retry]:
-        """Send a job's items until time is up; return those that were sent.
+    def _send(self, job: OpenJob, retries: Sequence[Retry], started_s: float) -> list[Retry]:
+        """Send items of a job until the time is up; return the retries that were sent.
 
-        A job that fails is put aside, alone.
+        After a job failure only that job backs off.
         """
-        is_over = partial(self._lasts, began_s, _SEND_S_MAX)
+        is_stopped = partial(self._has_elapsed, started_s, _SEND_S_MAX)
         sent: list[Retry] = []
-        lost = 0
+        unreadable = 0
         try:
-            for file, ref, part in _parts(job, retries):
-                items = retried_items(self._objects, file, part, ref.endpoint, is_over)
-                if self._lasts(began_s, _ROUND_S_MAX):
-                    raise ObjectStoreAwayError(key=file.key)  # for as long as one reading took
-                found = [retry for retry in part if retry.item_index in items]
-                again = (
+            for file, ref, group in _read_groups(job, retries):
+                items = read_retried_items(self._objects, file, group, ref.endpoint, is_stopped)
+                if self._has_elapsed(started_s, _ROUND_S_MAX):
+                    raise ObjectStoreUnavailableError(key=file.key)  # one read took that long
+                found = [retry for retry in group if retry.item_index in items]
+                attempts = (
                     msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)
                     for retry in found
                 )
-                send_items(self._producer, ref, again, self._keys)
+                send_items(self._producer, ref, attempts, self._keys)
                 sent += found
-                if is_over():
+                if is_stopped():
                     break
-                lost += len(part) - len(found)
-            if lost:  # only now: what has a line does not wait for what has none
-                raise InputChangedError(items=lost)
+                unreadable += len(group) - len(found)
+            if unreadable:  # last: readable items do not wait for unreadable ones
+                raise InputChangedError(items=unreadable)
         except MillraceError as failure:
-            if not is_of_one_job(failure):
+            if not is_job_failure(failure):
                 raise
             metrics.JOB_FAILURES.inc()
             job_id = job.ref.job_id
             facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}
             _LOG.error("retries wait", extra=facts)
-            self._aside_until_s[job_id] = self._clock.monotonic_s() + _ASIDE_S
+            self._backoff_until_s[job_id] = self._clock.monotonic_s() + _BACKOFF_S
         return sent
 
-    def _sweep(self) -> None:
-        """Now and then: forget what is past."""
+    def _clean_up(self) -> None:
+        """Delete expired backoffs and retries of ended jobs, once per interval."""
         now_s = self._clock.monotonic_s()
-        if now_s < self._sweep_at_s:
+        if now_s < self._cleanup_at_s:
             return
-        self._sweep_at_s = now_s + _SWEEP_S
-        self._aside_until_s = {j: s for j, s in self._aside_until_s.items() if s > now_s}
+        self._cleanup_at_s = now_s + _CLEANUP_INTERVAL_S
+        self._backoff_until_s = {j: s for j, s in self._backoff_until_s.items() if s > now_s}
         with self._engine.begin() as connection:
             delete_of_ended_jobs(connection)
 
 
-def _parts(
+def read_retried_items(
+    objects: ObjectStore,
+    file: InputFile,
+    retries: Sequence[Retry],
+    endpoint: str,
+    is_stopped: Callable[[], bool],
+) -> dict[int, Item]:
+    """Read the items of `retries` (in the order of their indexes); return them by index.
+
+    `is_stopped` is called before each read; once true, the items read so far are returned. Lines
+    without a known offset are searched from the start of the file. Items whose line validation
+    would have rejected are left out. Raises the errors of the object store.
+    """
+    items: dict[int, Item] = {}
+    known = {r.item_index: r.line_offset for r in retries if r.line_offset is not None}
+    lines = read_lines_at(objects, file.key, list(known.values()), is_stopped)
+    for (index, offset), line in zip(known.items(), lines, strict=False):
+        with suppress(InputChangedError):
+            items[index] = parse_item(index, offset, line, endpoint)
+    # A set: an item may wait for two attempts if the later one was scheduled before the row of the
+    # earlier one was deleted.
+    unknown = sorted({r.item_index for r in retries} - known.keys())
+    if unknown and not is_stopped():
+        for index, offset, line in read_item_lines(objects, file, unknown, is_stopped):
+            with suppress(InputChangedError):
+                items[index] = parse_item(index, offset, line, endpoint)
+    return items
+
+
+def _read_groups(
     job: OpenJob, retries: Sequence[Retry]
 ) -> Iterator[tuple[InputFile, JobRef, list[Retry]]]:
-    """Yield retries in the order of their items, so many as are read at once, with their file."""
+    """Yield retries in item order, grouped by file and by the number that is read at once."""
     ordered = sorted(retries, key=lambda retry: retry.item_index)
-    for file, its in job.files.by_file(ordered, lambda retry: retry.item_index):
-        ref = job.ref_at(its[0].item_index)
-        for first in range(0, len(its), _READ_MAX):
-            yield file, ref, its[first : first + _READ_MAX]
+    for file, group in job.files.group_by_file(ordered, lambda retry: retry.item_index):
+        ref = job.ref_at(group[0].item_index)
+        for first in range(0, len(group), _READ_MAX):
+            yield file, ref, group[first : first + _READ_MAX]
 
 
-def _in_turn(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:
-    """Begin behind the job that was read last, or one could take the time of every round."""
+def _rotate(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:
+    """Start behind the job that was read last, so that no job takes the time of every round."""
     ordered = sorted(job_ids)
     first = bisect_right(ordered, last) if last else 0
     return ordered[first:] + ordered[:first]

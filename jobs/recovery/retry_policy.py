@@ -1,32 +1,32 @@
-"""When a failed item is tried again: exponential backoff with full jitter. Pure."""
+"""Retry policy: exponential backoff with full jitter, and a retry budget for each pool. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-_EXPONENT_MAX: Final = 62  # a float's exponent has room; the cap has cut long before
+_EXPONENT_MAX: Final = 62  # keeps the power within a float; `backoff_s_max` applies long before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRules:
-    """How often and how late an item is tried again."""
+    """Number of attempts and delays between them."""
 
     attempts_max: int = 3  # executions in all
     backoff_s: float = 5.0  # longest wait before the second execution; doubles with each one
     backoff_s_max: float = 300.0
 
 
-def may_try_again(attempt: int, rules: RetryRules) -> bool:
-    """Whether another execution may follow the failed one of this number, counted from 1."""
+def has_attempts_left(attempt: int, rules: RetryRules) -> bool:
+    """Whether another execution may follow the failed execution `attempt`, counted from 1."""
     return attempt < rules.attempts_max
 
 
 def backoff_s(attempt: int, fraction: float, rules: RetryRules) -> float:
-    """Return how long to wait after the failure of execution `attempt`, in seconds.
+    """Return the delay after the failure of execution `attempt`, in seconds.
 
-    `fraction` is drawn evenly from [0, 1). Waits spread over the whole range, so that items that
-    failed together do not come back together.
+    `fraction` is a uniform random number from [0, 1). Delays spread over the full range, so that
+    items that failed together are not retried together.
     Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015, "full jitter".
     """
     exponent = min(max(attempt, 1) - 1, _EXPONENT_MAX)
@@ -34,65 +34,63 @@ def backoff_s(attempt: int, fraction: float, rules: RetryRules) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetRules:
-    """What share of a pool's work may be retries. A spent budget delays, it never fails."""
+class RetryBudgetRules:
+    """The share of a pool's throughput that retries may use. A spent budget only delays retries."""
 
-    share: float = 0.1  # of the items per second that the pool is known to do
-    items_per_s_min: float = 10.0  # also of a pool whose speed is not known
-    burst_s: float = 10.0  # what an unused budget may add up to, in seconds of its rate
+    share: float = 0.1  # of the pool's known items per second
+    items_per_s_min: float = 10.0  # also while the pool's rate is unknown
+    burst_s: float = 10.0  # seconds of its rate that an unused budget accumulates
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """A token bucket at one moment."""
+class RetryBudget:
+    """The state of a token bucket."""
 
     tokens: float
     burst: float
 
     @property
-    def whole(self) -> int:
+    def available(self) -> int:
         """Retries that may be emitted now."""
         return int(self.tokens)
 
 
-def refilled(
-    tokens: float, elapsed_s: float, pool_items_per_s: float, rules: BudgetRules
-) -> Budget:
-    """Return the bucket after `elapsed_s` without withdrawal. A clock that went back adds none."""
+def refill_budget(
+    tokens: float, elapsed_s: float, pool_items_per_s: float, rules: RetryBudgetRules
+) -> RetryBudget:
+    """Return the bucket `elapsed_s` after the last withdrawal; a negative time adds no tokens."""
     rate = max(rules.items_per_s_min, rules.share * pool_items_per_s)
     burst = max(1.0, rate * rules.burst_s)
-    return Budget(min(burst, max(0.0, tokens) + rate * max(0.0, elapsed_s)), burst)
+    return RetryBudget(min(burst, max(0.0, tokens) + rate * max(0.0, elapsed_s)), burst)
 
 
-def shared(
-    budget: int, wanted: Mapping[UUID, Mapping[UUID, int]], fraction: Callable[[], float]
+def share_budget(
+    budget: int, demand: Mapping[UUID, Mapping[UUID, int]], fraction: Callable[[], float]
 ) -> dict[UUID, int]:
-    """Share `budget` among tenants evenly, and what each has among its jobs; return it by job.
+    """Share `budget` evenly among tenants, and each tenant's share among its jobs; return by job.
 
-    `wanted` is by tenant and job; none gets more than it wants. What does not divide goes to those
-    who come first in an order drawn anew, so none waits for ever; `fraction` is drawn evenly from
-    [0, 1).
+    `demand` is by tenant and job; no job gets more than its demand. Remainders go to the first in a
+    new random order, so none waits for ever; `fraction` returns uniform random numbers from [0, 1).
     """
-    of_tenants = _evenly(
-        budget, {tenant: sum(its.values()) for tenant, its in wanted.items()}, fraction
-    )
-    given: dict[UUID, int] = {}
-    for tenant, its in wanted.items():
-        given |= _evenly(of_tenants[tenant], its, fraction)
-    return given
+    tenant_demand = {tenant: sum(job_demand.values()) for tenant, job_demand in demand.items()}
+    tenant_shares = _share_evenly(budget, tenant_demand, fraction)
+    shares: dict[UUID, int] = {}
+    for tenant, job_demand in demand.items():
+        shares |= _share_evenly(tenant_shares[tenant], job_demand, fraction)
+    return shares
 
 
-def _evenly(
-    budget: int, wanted: Mapping[UUID, int], fraction: Callable[[], float]
+def _share_evenly(
+    budget: int, demand: Mapping[UUID, int], fraction: Callable[[], float]
 ) -> dict[UUID, int]:
-    given = dict.fromkeys(wanted, 0)
-    hungry = [one for one, count in wanted.items() if count > 0]
-    hungry.sort(key=lambda _: fraction())
-    while budget > 0 and hungry:
-        each = max(1, budget // len(hungry))
-        for one in hungry:
-            count = min(each, wanted[one] - given[one], budget)
-            given[one] += count
+    shares = dict.fromkeys(demand, 0)
+    unsatisfied = [key for key, count in demand.items() if count > 0]
+    unsatisfied.sort(key=lambda _: fraction())
+    while budget > 0 and unsatisfied:
+        even_share = max(1, budget // len(unsatisfied))
+        for key in unsatisfied:
+            count = min(even_share, demand[key] - shares[key], budget)
+            shares[key] += count
             budget -= count
-        hungry = [one for one in hungry if given[one] < wanted[one]]
-    return given
+        unsatisfied = [key for key in unsatisfied if shares[key] < demand[key]]
+    return shares

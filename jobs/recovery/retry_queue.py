@@ -1,4 +1,4 @@
-"""Statements on waiting retries: whose are due, claim them, delete them, keep to the budget."""
+"""Statements on waiting retries and their budgets: find due jobs, claim, delete, spend."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from jobs.expansion.job_loads import OPEN
-from jobs.recovery.retry_policy import Budget, BudgetRules, refilled
+from jobs.recovery.retry_policy import RetryBudget, RetryBudgetRules, refill_budget
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 
 _SWEEP_MAX: Final = 1000
 _THIS_JOBS: Final = item_retries.c.job_id == jobs.c.id
 
-# Rooms meet in tables: the rows of `items` are the results writer's.
+# Raw SQL, because `items` belongs to the results writer.
 _CLAIM: Final = sa.text(
     """
     SELECT r.item_index, r.attempt, r.line_offset, EXISTS (
@@ -39,21 +39,21 @@ class DueJob:
     job_id: UUID
     tenant_id: UUID
     pool: str
-    due_count: int  # counted up to a bound
+    due_count: int  # counted up to a limit
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """An item that waits for this attempt."""
+    """An item that waits for its next attempt."""
 
     item_index: int
     attempt: int
     line_offset: int | None
-    has_ended: bool  # an earlier execution answered late: nothing is left to do
+    has_ended: bool  # an earlier execution ended late: no attempt is needed
 
 
-def due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
-    """Return the open jobs with retries that are due, in no order."""
+def find_due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
+    """Return the open jobs with due retries, in no order; `count_max` limits each count."""
     due = (
         sa.select(item_retries.c.job_id)
         .where(_THIS_JOBS, item_retries.c.due_at <= sa.func.now())
@@ -66,19 +66,19 @@ def due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
     return [DueJob(*row) for row in connection.execute(query)]
 
 
-def any_waits(connection: sa.Connection) -> bool:
-    """Whether any item of any job waits: mostly none does, and nothing else is asked then."""
+def has_waiting_retries(connection: sa.Connection) -> bool:
+    """Whether any item of any job waits for a retry. Usually none does."""
     return bool(connection.scalar(sa.select(sa.exists(sa.select(item_retries.c.job_id)))))
 
 
-def claim(connection: sa.Connection, job_id: UUID, day: int, count: int) -> list[Retry]:
-    """Lock the retries of a job that have been due longest; rivals skip them."""
+def claim_retries(connection: sa.Connection, job_id: UUID, day: int, count: int) -> list[Retry]:
+    """Lock the retries of a job that have been due longest; other processes skip them."""
     bound = {"job_id": job_id, "day": day, "count": count}
     return [Retry(*row) for row in connection.execute(_CLAIM, bound)]
 
 
-def delete(connection: sa.Connection, job_id: UUID, retries: Sequence[Retry]) -> None:
-    """Delete what was claimed; a later attempt of the same item is another row."""
+def delete_retries(connection: sa.Connection, job_id: UUID, retries: Sequence[Retry]) -> None:
+    """Delete claimed retries; a later attempt of the same item is another row."""
     if not retries:
         return
     keys = [(job_id, retry.item_index, retry.attempt) for retry in retries]
@@ -86,40 +86,40 @@ def delete(connection: sa.Connection, job_id: UUID, retries: Sequence[Retry]) ->
     connection.execute(sa.delete(item_retries).where(row.in_(keys)))
 
 
-def void_versions(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, int]:
-    """Return below which control version records of each job are void, until the commit."""
+def lock_void_versions(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, int]:
+    """Lock the jobs and return the control version below which their records are void."""
     query = sa.select(jobs.c.id, jobs.c.void_below).where(jobs.c.id.in_(job_ids))
     locked = query.order_by(jobs.c.id).with_for_update(read=True)
     return {row.id: row.void_below for row in connection.execute(locked)}
 
 
 def delete_of_ended_jobs(connection: sa.Connection) -> int:
-    """Delete retries whose job takes no more results, some at a time; return how many."""
-    wanted = sa.exists().where(
+    """Delete a limited number of retries whose job accepts no more results; return how many."""
+    is_accepting = sa.exists().where(
         _THIS_JOBS, jobs.c.settled_at.is_(None), jobs.c.close_reason.is_(None)
     )
     row = sa.tuple_(item_retries.c.job_id, item_retries.c.item_index, item_retries.c.attempt)
     ended = (
         sa.select(item_retries.c.job_id, item_retries.c.item_index, item_retries.c.attempt)
-        .where(~wanted)
+        .where(~is_accepting)
         .limit(_SWEEP_MAX)
         .with_for_update(skip_locked=True)
     )
     return connection.execute(sa.delete(item_retries).where(row.in_(ended))).rowcount
 
 
-def open_budgets(connection: sa.Connection, pools: Collection[str]) -> None:
-    """Give a full budget to each pool that never had one."""
+def create_missing_budgets(connection: sa.Connection, pools: Collection[str]) -> None:
+    """Create a full budget for each pool without one."""
     full = {"tokens": 0.0, "filled_at": sa.func.to_timestamp(0)}
-    for pool in sorted(pools):  # in order, so that two processes cannot wait for each other
+    for pool in sorted(pools):  # in order, so that two processes cannot deadlock
         statement = insert(retry_budgets).values(pool=pool, **full)
         connection.execute(statement.on_conflict_do_nothing())
 
 
 def lock_budget(
-    connection: sa.Connection, pool: str, pool_items_per_s: float, rules: BudgetRules
-) -> Budget | None:
-    """Return the budget as it is now, locked until the commit; None while a rival has it."""
+    connection: sa.Connection, pool: str, pool_items_per_s: float, rules: RetryBudgetRules
+) -> RetryBudget | None:
+    """Lock a budget and return its current state; None while another process has locked it."""
     row = connection.execute(
         sa.select(
             retry_budgets.c.tokens,
@@ -130,11 +130,11 @@ def lock_budget(
     ).one_or_none()
     if row is None:
         return None
-    return refilled(row.tokens, float(row.elapsed_s), pool_items_per_s, rules)
+    return refill_budget(row.tokens, float(row.elapsed_s), pool_items_per_s, rules)
 
 
-def spend(connection: sa.Connection, pool: str, budget: Budget, count: int) -> None:
-    """Take `count` from a budget that was locked."""
+def spend_budget(connection: sa.Connection, pool: str, budget: RetryBudget, count: int) -> None:
+    """Withdraw `count` tokens from a locked budget."""
     connection.execute(
         sa.update(retry_budgets)
         .where(retry_budgets.c.pool == pool)
@@ -142,16 +142,16 @@ def spend(connection: sa.Connection, pool: str, budget: Budget, count: int) -> N
     )
 
 
-def attempts_so_far(
+def last_failed_attempts(
     connection: sa.Connection, job_id: UUID, indexes: Sequence[int]
 ) -> Mapping[int, int]:
-    """Return the last failed attempt of those items (in order) that have one."""
+    """Return the last failed attempt of each of these items (in order) that has one."""
     if not indexes:
         return {}
-    its = item_attempts.c
+    columns = item_attempts.c
     query = (
-        sa.select(its.item_index, sa.func.max(its.attempt).label("attempt"))
-        .where(its.job_id == job_id, its.item_index.between(indexes[0], indexes[-1]))
-        .group_by(its.item_index)
+        sa.select(columns.item_index, sa.func.max(columns.attempt).label("attempt"))
+        .where(columns.job_id == job_id, columns.item_index.between(indexes[0], indexes[-1]))
+        .group_by(columns.item_index)
     )
     return {row.item_index: row.attempt for row in connection.execute(query)}

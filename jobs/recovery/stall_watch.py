@@ -1,4 +1,4 @@
-"""Which jobs stand still: something is outstanding and nothing has changed for a while."""
+"""Detects stalled jobs: items are outstanding and nothing has changed for a while."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,79 +9,80 @@ from uuid import UUID
 from jobs.expansion.windows import JobLoad
 
 _NONE: Final[Mapping[str, int]] = {}
-_TURNS: Final = 2.0  # a pool's time for all that is out, and as much again
-_LIMITS_MAX: Final = 60.0  # however slow a pool: what was lost must come to light
+_DRAIN_FACTOR: Final = 2.0  # times that the pool needs for everything outstanding
+_DRAIN_LIMITS_MAX: Final = 60.0  # however slow the pool: lost items must be found
 _DOUBLINGS_MAX: Final = 6
-_UNSTEADY_LIMITS_MAX: Final = 10.0  # replicas that come and go for ever hide no loss
+_JOIN_LIMITS_MAX: Final = 10.0  # replicas that join again and again must not hide a loss
 
 
 @dataclass(slots=True)
-class _Still:
-    """A job as it was when it last changed."""
+class _Progress:
+    """A job as it was at its last change."""
 
     emitted: int
     terminal: int
     since_s: float
-    repairs: int = 0  # since then
+    re_emissions: int = 0  # since then
 
 
 @dataclass(slots=True)
 class StallWatch:
-    """Remembers since when each job has stood still, by this process's own clock.
+    """Tracks since when each job has not changed, by this process's monotonic clock.
 
-    Rows alone cannot tell: a job may have waited for its window and emitted its first items just
-    now. A restart only begins to watch anew.
+    Rows alone do not show it: a job may have waited for its window and emitted its first items just
+    now. After a restart of the process every wait starts anew.
     """
 
     limit_s: float
-    _still: dict[UUID, _Still] = field(default_factory=dict)
+    _progress: dict[UUID, _Progress] = field(default_factory=dict)
 
-    def stalled(
+    def find_stalled(
         self,
         loads: Sequence[JobLoad],
         now_s: float,
         rates: Mapping[str, float] = _NONE,
-        began_s: Mapping[str, float] = _NONE,
+        joined_s: Mapping[str, float] = _NONE,
         unlisted: Mapping[str, int] = _NONE,
     ) -> list[JobLoad]:
-        """Note the jobs of this moment; return those that have stood still for too long.
+        """Record the current loads; return the jobs that have not changed for too long.
 
-        That is the limit, or longer where a pool, by its rate in items per second, needs longer
-        for all that is out: whoever waits for its turn has lost nothing. It counts anew from
-        `began_s`, when a pool's newest replica began to work: what the last one held comes to it.
-        `unlisted` are items that are out and not among `loads`, by pool.
-        It doubles with each repair that changed nothing, so that slow items are not repeated as
-        fast as they run.
+        The limit is `limit_s`, or longer if the pool, by its rate in items per second, needs longer
+        for everything outstanding: items in a queue are not lost. The wait restarts at `joined_s`,
+        when the newest replica of the pool joined, because that replica takes over the items of a
+        lost one. `unlisted` counts outstanding items by pool that are not among `loads`. The limit
+        doubles with each re-emission without effect, so that slow items are not repeated as fast
+        as they run.
         """
-        before, self._still = self._still, {}
-        out = Counter(unlisted)
+        before, self._progress = self._progress, {}
+        outstanding = Counter(unlisted)
         for load in loads:
-            out[load.pool] += load.outstanding
-        found = []
+            outstanding[load.pool] += load.outstanding
+        stalled = []
         for load in loads:
-            still = before.get(load.job_id)
-            changed = still is None or (still.emitted, still.terminal) != (
-                load.emitted,
-                load.terminal,
-            )
-            if still is None or changed or not load.outstanding:
-                still = _Still(load.emitted, load.terminal, now_s)
-            self._still[load.job_id] = still
-            patience_s = _patience_s(self.limit_s, out[load.pool], rates.get(load.pool, 0.0))
-            since_s = max(still.since_s, began_s.get(load.pool, 0.0))
-            since_s = min(since_s, still.since_s + _UNSTEADY_LIMITS_MAX * self.limit_s)
-            if now_s - since_s >= patience_s * 2**still.repairs:
-                found.append(load)
-        return found
+            progress = before.get(load.job_id)
+            if (
+                progress is None
+                or (progress.emitted, progress.terminal) != (load.emitted, load.terminal)
+                or not load.outstanding
+            ):
+                progress = _Progress(load.emitted, load.terminal, now_s)
+            self._progress[load.job_id] = progress
+            limit_s = _limit_s(self.limit_s, outstanding[load.pool], rates.get(load.pool, 0.0))
+            since_s = max(progress.since_s, joined_s.get(load.pool, 0.0))
+            since_s = min(since_s, progress.since_s + _JOIN_LIMITS_MAX * self.limit_s)
+            if now_s - since_s >= limit_s * 2**progress.re_emissions:
+                stalled.append(load)
+        return stalled
 
-    def restart(self, job_id: UUID, now_s: float) -> None:
-        """Give a job its full time again, after a repair."""
-        if still := self._still.get(job_id):
-            still.since_s = now_s
-            still.repairs = min(still.repairs + 1, _DOUBLINGS_MAX)
+    def restart_wait(self, job_id: UUID, now_s: float) -> None:
+        """Restart the wait of a job after a re-emission."""
+        if progress := self._progress.get(job_id):
+            progress.since_s = now_s
+            progress.re_emissions = min(progress.re_emissions + 1, _DOUBLINGS_MAX)
 
 
-def _patience_s(limit_s: float, outstanding: int, items_per_s: float) -> float:
+def _limit_s(limit_s: float, outstanding: int, items_per_s: float) -> float:
     if items_per_s <= 0:
         return limit_s
-    return min(max(limit_s, _TURNS * outstanding / items_per_s), _LIMITS_MAX * limit_s)
+    drain_s = _DRAIN_FACTOR * outstanding / items_per_s
+    return min(max(limit_s, drain_s), _DRAIN_LIMITS_MAX * limit_s)

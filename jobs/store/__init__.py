@@ -1,1 +1,1 @@
-"""Transactions on jobs, files, controls, idempotency keys, outbox rows and redrives."""
+"""Transactions on jobs, files, control state, idempotency keys, outbox rows and redrives."""

@@ -1,40 +1,44 @@
-"""Files appended to a job that is not sealed, and the seal behind which no more come."""
+"""Appends files to an open job, and seals it so that it accepts no more files."""
 
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.errors import FieldRefusedError, JobSealedError
+from jobs.errors import InvalidFieldError, JobSealedError
 from jobs.store.batches import find_job
-from jobs.store.control_rows import lock_open
+from jobs.store.control_state import lock_open_job
 from jobs.store.files import INPUT_PURPOSE, find_input
+from jobs.store.job_closing import lock_counters, settle_if_complete
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX
-from jobs.store.settlement import lock_counters, settle_if_whole
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 
 APPENDED_MAX: Final = 100
-"""Files appended to one job: the ids of each are compared with those of all before."""
+"""Limit of appended files per job: the ids of each are compared with those of all before it."""
 
 
 def append_file(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, file_id: UUID | None
 ) -> sa.Row[Any]:
-    """Append an input file to a job; its items count once it was found valid.
+    """Append an input file to a job; its items count once the file is validated.
 
-    Raises JobMissingError, JobNotOpenError, JobSealedError, FileMissingError, FieldRefusedError.
+    Raises JobNotFoundError, JobNotOpenError, JobSealedError, UploadedFileNotFoundError,
+    InvalidFieldError.
     """
-    row = lock_open(connection, tenant_id, job_id, "append to")
+    row = lock_open_job(connection, tenant_id, job_id, "append to")
     if row.sealed:
         raise JobSealedError
     file = find_input(connection, tenant_id, file_id)
     if file.purpose != INPUT_PURPOSE:
-        raise FieldRefusedError("The file's purpose is not 'batch'.", param="input_file_id")
-    its = job_inputs.c
-    last = connection.scalar(sa.select(sa.func.max(its.number)).where(its.job_id == row.id)) or 0
+        raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
+    columns = job_inputs.c
+    last = (
+        connection.scalar(sa.select(sa.func.max(columns.number)).where(columns.job_id == row.id))
+        or 0
+    )
     if last == APPENDED_MAX:
-        raise FieldRefusedError(
+        raise InvalidFieldError(
             f"At most {APPENDED_MAX} files can be appended.", param="input_file_id"
         )
     connection.execute(
@@ -51,27 +55,29 @@ def append_file(
 
 
 def seal_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Take no more files; a job that is sealed stays as it is. What was appended still counts.
+    """Seal a job; a sealed job does not change. Files appended before still count.
 
-    Raises JobMissingError, JobNotOpenError.
+    Raises JobNotFoundError, JobNotOpenError.
     """
-    find_job(connection, tenant_id, job_id)  # nobody locks what belongs to others
+    find_job(
+        connection, tenant_id, job_id
+    )  # before locking: a job of another tenant must not be locked
     lock_counters(connection, job_id)
-    row = lock_open(connection, tenant_id, job_id, "seal")
+    row = lock_open_job(connection, tenant_id, job_id, "seal")
     if not row.sealed:
         connection.execute(
             sa.update(jobs)
             .where(jobs.c.id == row.id)
             .values(sealed=True, total_final=not has_unvalidated(connection, row.id))
         )
-        settle_if_whole(connection, row.id)
+        settle_if_complete(connection, row.id)
         connection.execute(NOTIFY_OUTBOX)
         connection.execute(NOTIFY_JOBS)
     return find_job(connection, tenant_id, job_id)
 
 
 def has_unvalidated(connection: sa.Connection, job_id: UUID) -> bool:
-    """Whether an appended file awaits its verdict; lock the job before you ask."""
-    its = job_inputs.c
-    waiting = sa.exists().where(its.job_id == job_id, its.state == "validating")
+    """Whether an appended file has no verdict yet. The caller has locked the job."""
+    columns = job_inputs.c
+    waiting = sa.exists().where(columns.job_id == job_id, columns.state == "validating")
     return bool(connection.scalar(sa.select(waiting)))

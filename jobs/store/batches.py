@@ -1,6 +1,6 @@
-"""Batches as clients see them: create, read, list, cancel. One transaction each, the caller's.
+"""Batches as clients see them: create, read, list, cancel. Each runs in the caller's transaction.
 
-A job belongs to one tenant; for every other it does not exist. A job of kind `request` is no batch.
+A job belongs to one tenant and is not found for any other. A job of kind `request` is not a batch.
 """
 
 from dataclasses import dataclass, field
@@ -18,36 +18,42 @@ from core.limits import (
     METADATA_VALUE_CHARS_MAX,
 )
 from core.states import TERMINAL_STATES, JobKind, JobState
-from jobs.errors import FieldRefusedError, JobEndedError, JobMissingError
-from jobs.store.cancelling import cancel
-from jobs.store.completion_window import window_seconds
-from jobs.store.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
-from jobs.store.job_options import JobOptions
-from jobs.store.keyset_pages import Cursor, Page, read_page, unknown_cursor
-from jobs.store.open_batches import require_room
+from jobs.errors import InvalidFieldError, JobEndedError, JobNotFoundError, OpenBatchLimitError
+from jobs.store.files import (
+    EXPIRES_AFTER_S_MAX,
+    EXPIRES_AFTER_S_MIN,
+    INPUT_PURPOSE,
+    UNFINISHED,
+    find_input,
+)
+from jobs.store.job_closing import cancel_owned_job
+from jobs.store.job_options import JobOptions, window_seconds
+from jobs.store.keyset_pages import Page, PageCursor, read_page, unknown_cursor_error
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors
 from registry.models import ENDPOINTS
 from storage.postgres.intervals import seconds
-from tenancy.tenants import keeps_nothing
+from tenancy.tenants import has_zero_retention
 
 _COUNTERS: Final = [
     column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
 ]
 IS_BATCH: Final = jobs.c.kind == JobKind.BATCH.value
+# Literal, so that Postgres recognises the partial index on open batches.
+_IS_BATCH_LITERAL: Final = jobs.c.kind == sa.literal_column("'batch'")
 
 APPENDED_ERRORS_MAX: Final = 1_000
-"""Validation errors of appended files that are shown with one batch. Each file keeps its first
-hundred: a page of batches with all of theirs would be a million."""
+"""Validation errors of appended files shown with one batch. Each file keeps its first hundred, so
+a page of batches with all of them could have a million."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """What a client asks for; types are right, values are not checked yet."""
+    """A batch requested by a client; the types are checked, the values are not."""
 
-    input_file_id: UUID | None  # None: what was given is no id at all
+    input_file_id: UUID | None  # None: not a valid id
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = field(default=None, repr=False)
@@ -59,16 +65,16 @@ class NewJob:
 def create_job(
     connection: sa.Connection, tenant_id: UUID, new: NewJob, *, open_max: int
 ) -> sa.Row[Any]:
-    """Add a job with everything that makes it run, or nothing of it.
+    """Insert a job with its cursor, counters and event.
 
-    Raises FieldRefusedError, FileMissingError, OpenBatchesError.
+    Raises InvalidFieldError, UploadedFileNotFoundError, OpenBatchLimitError.
     """
     window_s = checked_window_s(new)
     options = new.options.checked_values()
     file = find_input(connection, tenant_id, new.input_file_id)
     if file.purpose != INPUT_PURPOSE:
-        raise FieldRefusedError("The file's purpose is not 'batch'.", param="input_file_id")
-    require_room(connection, tenant_id, open_max=open_max)
+        raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
+    check_open_batch_limit(connection, tenant_id, open_max=open_max)
     job_id = new_uuid()
     created_at = connection.execute(
         jobs.insert()
@@ -83,7 +89,7 @@ def create_job(
             metadata=sa.null() if new.metadata is None else new.metadata,
             output_expires_after_s=new.output_expires_after_s,
             traceparent=new.traceparent,
-            zero_retention=keeps_nothing(tenant_id),
+            zero_retention=has_zero_retention(tenant_id),
             expires_at=sa.func.now() + seconds(window_s),
             **options,
         )
@@ -99,53 +105,57 @@ def create_job(
 
 
 def find_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Return the job with its counters. Raises JobMissingError, also for foreign ids."""
+    """Return the job with its counters. Raises JobNotFoundError, also for foreign ids."""
     return _found(connection, job_query(tenant_id, job_id))
 
 
-def find_whole_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """As `find_job`, with errors of appended files: those of the files appended last."""
+def find_job_with_errors(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None
+) -> sa.Row[Any]:
+    """As `find_job`, with the validation errors of the files appended last."""
     return _found(connection, job_query(tenant_id, job_id, with_errors=True))
 
 
-def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
-    """Return a page of the tenant's jobs with their counters. Raises FieldRefusedError."""
+def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) -> Page:
+    """Return a page of the tenant's jobs with their counters. Raises InvalidFieldError."""
     if cursor.after is not None and not _is_batch(connection, cursor.after):
-        raise unknown_cursor()
+        raise unknown_cursor_error()
     return read_page(connection, listed_query(), jobs, tenant_id=tenant_id, cursor=cursor)
 
 
 def listed_query() -> sa.Select[Any]:
-    """Return the query of batches that show, with their counters."""
-    return _shown().where(IS_BATCH, jobs.c.deleted_at.is_(None))
+    """Return the query of visible batches with their counters."""
+    return _visible_query().where(IS_BATCH, jobs.c.deleted_at.is_(None))
 
 
 def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Close a job for its owner; one that is being closed already is returned as it is.
+    """Cancel a batch for its owner; a batch that is closing does not change.
 
-    Raises JobMissingError, JobEndedError.
+    Raises JobNotFoundError, JobEndedError.
     """
-    state = cancel(connection, tenant_id, job_id, JobKind.BATCH)
+    state = cancel_owned_job(connection, tenant_id, job_id, JobKind.BATCH)
     if state is None:
-        raise JobMissingError
+        raise JobNotFoundError
     if state in TERMINAL_STATES:
         raise JobEndedError(f"Cannot cancel a batch with status '{state}'.")
     return find_job(connection, tenant_id, job_id)
 
 
 def checked_window_s(new: NewJob) -> int:
-    """Return the completion window in seconds. Raises FieldRefusedError for the first mistake."""
+    """Return the completion window in seconds. Raises InvalidFieldError for the first mistake."""
     if new.endpoint not in ENDPOINTS:
-        raise FieldRefusedError(f"Supported are {', '.join(ENDPOINTS)}.", param="endpoint")
+        raise InvalidFieldError(f"Supported endpoints: {', '.join(ENDPOINTS)}.", param="endpoint")
     window_s = window_seconds(new.completion_window)
     if window_s is None:
-        raise FieldRefusedError(
+        raise InvalidFieldError(
             "Give '24h', or a number with s, m, h or d, from 30s to 30d.",
             param="completion_window",
         )
-    lives_s = new.output_expires_after_s
-    if lives_s is not None and not EXPIRES_AFTER_S_MIN <= lives_s <= EXPIRES_AFTER_S_MAX:
-        raise FieldRefusedError(
+    expires_after_s = new.output_expires_after_s
+    if expires_after_s is not None and not (
+        EXPIRES_AFTER_S_MIN <= expires_after_s <= EXPIRES_AFTER_S_MAX
+    ):
+        raise InvalidFieldError(
             f"Give {EXPIRES_AFTER_S_MIN} to {EXPIRES_AFTER_S_MAX} seconds.",
             param="output_expires_after.seconds",
         )
@@ -155,17 +165,19 @@ def checked_window_s(new: NewJob) -> int:
 
 def job_query(tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False) -> sa.Select[Any]:
     """Return the query of one batch with its counters."""
-    its = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
-    return _shown(with_errors=with_errors).where(*its, IS_BATCH, jobs.c.deleted_at.is_(None))
+    is_owned = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+    return _visible_query(with_errors=with_errors).where(
+        *is_owned, IS_BATCH, jobs.c.deleted_at.is_(None)
+    )
 
 
 def with_counters() -> sa.Select[Any]:
-    """Return the query of jobs, each with its counters."""
+    """Return the query of jobs with their counters."""
     return sa.select(*jobs.c, *_COUNTERS).join(job_counters, job_counters.c.job_id == jobs.c.id)
 
 
-def _shown(*, with_errors: bool = False) -> sa.Select[Any]:
-    """Return the query of batches with their counters and, as JSON, the files appended to them."""
+def _visible_query(*, with_errors: bool = False) -> sa.Select[Any]:
+    """Return the query of batches with their counters and, as JSON, their appended files."""
     errors = _last_errors() if with_errors else sa.null()
     files = (
         sa.select(job_inputs, errors.label("shown_errors"))
@@ -173,46 +185,66 @@ def _shown(*, with_errors: bool = False) -> sa.Select[Any]:
         .correlate(jobs)
         .subquery()
     )
-    its = files.c
+    columns = files.c
     file = sa.func.json_build_object(
-        "file_id", its.file_id, "state", its.state, "item_count", its.item_count,
-        "errors", its.shown_errors, "error_count", its.error_count,
+        "file_id", columns.file_id, "state", columns.state, "item_count", columns.item_count,
+        "errors", columns.shown_errors, "error_count", columns.error_count,
     )  # fmt: skip
-    appended = sa.select(sa.func.json_agg(aggregate_order_by(file, its.number))).scalar_subquery()
+    appended = sa.select(
+        sa.func.json_agg(aggregate_order_by(file, columns.number))
+    ).scalar_subquery()
     return with_counters().add_columns(appended.label("appended"))
 
 
 def _last_errors() -> sa.ColumnElement[Any]:
-    """Return the errors of a file, or null where it and later files keep too many in all."""
-    its = job_inputs.c
-    kept = sa.func.least(its.error_count, ERROR_LINES_MAX)
-    so_far = sa.func.sum(kept).over(order_by=its.number.desc())
-    return sa.case((so_far <= APPENDED_ERRORS_MAX, its.errors))
+    """Return the errors of a file, or null if it and later files have too many in total."""
+    columns = job_inputs.c
+    kept = sa.func.least(columns.error_count, ERROR_LINES_MAX)
+    running_total = sa.func.sum(kept).over(order_by=columns.number.desc())
+    return sa.case((running_total <= APPENDED_ERRORS_MAX, columns.errors))
 
 
 def _found(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise JobMissingError
+        raise JobNotFoundError
     return row
 
 
 def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:
-    """Whether the id may stand in a list of batches; an unknown one is refused by the page."""
+    """Whether the id is a batch or unknown; `read_page` rejects unknown ids."""
     kind = connection.execute(sa.select(jobs.c.kind).where(jobs.c.id == job_id)).scalar()
     return kind is None or kind == JobKind.BATCH.value
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    """Raise FieldRefusedError unless Postgres and clients can hold it."""
+    """Raise InvalidFieldError if the metadata exceeds a limit or Postgres cannot store it."""
     if len(metadata) > METADATA_PAIRS_MAX:
-        raise FieldRefusedError(f"At most {METADATA_PAIRS_MAX} pairs.", param="metadata")
+        raise InvalidFieldError(f"At most {METADATA_PAIRS_MAX} pairs.", param="metadata")
     for key, value in metadata.items():
         if len(key) > METADATA_KEY_CHARS_MAX or len(value) > METADATA_VALUE_CHARS_MAX:
-            raise FieldRefusedError(
+            raise InvalidFieldError(
                 f"A key holds at most {METADATA_KEY_CHARS_MAX} characters and a value "
                 f"{METADATA_VALUE_CHARS_MAX}.",
                 param="metadata",
             )
         if "\x00" in key or "\x00" in value:
-            raise FieldRefusedError("The character U+0000 is not allowed.", param="metadata")
+            raise InvalidFieldError("The character U+0000 is not allowed.", param="metadata")
+
+
+def check_open_batch_limit(connection: sa.Connection, tenant_id: UUID, *, open_max: int) -> None:
+    """Raise OpenBatchLimitError if a tenant has `open_max` batches that have not ended.
+
+    Single requests do not count: rounds of intake skip them, and stall recovery watches the oldest
+    of each pool. Nothing is locked, so concurrent creations may exceed the limit by their number.
+    """
+    if connection.scalar(limit_query(tenant_id, open_max=open_max)) is not None:
+        raise OpenBatchLimitError
+
+
+def limit_query(tenant_id: UUID, *, open_max: int) -> sa.Select[Any]:
+    """Return the query of one row if the tenant has reached `open_max`, and of none otherwise."""
+    query = sa.select(jobs.c.tenant_id).where(
+        jobs.c.tenant_id == tenant_id, _IS_BATCH_LITERAL, UNFINISHED
+    )
+    return query.offset(open_max - 1).limit(1)

@@ -1,9 +1,8 @@
-"""The copies among a job's items: found and kept before its file counts, read while it is expanded.
+"""Finds and stores the copies among a job's items, before the verdict on their file.
 
     read files ─► digests ─► copies of the new file ─► rows, fenced ─► [verdict]
 
-What is a copy follows from the files alone. So nothing has to be remembered while a job runs, and
-whoever begins anew after a crash finds the same.
+The files alone determine the copies, so a process that starts again after a crash finds the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from jobs.expansion.emission import InputChangedError
-from jobs.input.duplicates import Duplicates
+from jobs.input.duplicates import DuplicateFinder
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, custom_id_of
 from jobs.leasing import leases
@@ -42,7 +41,7 @@ _INSERT: Final = sa.text(
 
 
 class _Request(msgspec.Struct, gc=False):
-    """Typed as loosely as validation reads: of a repeated key only the last one was judged."""
+    """Loosely typed, as in validation: only the last value of a repeated key was checked."""
 
     body: Any
 
@@ -52,24 +51,24 @@ _REQUEST: Final = msgspec.json.Decoder(_Request)
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """An item that is not executed."""
+    """An item that takes over the result of its original."""
 
     item_index: int
     original_index: int
     custom_id: str
 
 
-def keep_copies(
+def store_copies(
     engine: sa.Engine,
     lease: Lease,
     files: Sequence[InputFile],
     read_lines: Callable[[str], Iterable[Line]],
 ) -> int:
-    """Keep the copies among the items of the last of `files`; return how many.
+    """Store the copies among the items of the last file; return how many.
 
-    Copies are of items of any of them; they are in order, and were found valid. Call it before
-    the verdict that makes the last one count: what a call left behind that got no verdict goes
-    first. Raises LeaseLostError, InputChangedError, and what reading raises.
+    `files` are valid and in order; the original may be in any of them. Call it before the verdict
+    on the last file: rows of an earlier call without a verdict are deleted first. Raises
+    LeaseLostError, InputChangedError, and the errors of reading.
     """
     new = files[-1]
     found = find_copies(files, read_lines)
@@ -77,12 +76,12 @@ def keep_copies(
     while True:
         part = list(islice(found, _ROWS_MAX))
         with engine.begin() as connection:
-            # The job before its lease, as everyone locks them: each row refers to the job.
+            # Lock the job before its lease, in the common order: each row refers to the job.
             key = sa.select(jobs.c.id).where(jobs.c.id == lease.job_id)
             connection.execute(key.with_for_update(read=True, key_share=True))
-            leases.require(connection, lease)
+            leases.lock_lease(connection, lease)
             if not count:
-                _forget(connection, lease.job_id, new.first_index)
+                _delete_from(connection, lease.job_id, new.first_index)
             if part:
                 _insert(connection, lease.job_id, part)
         count += len(part)
@@ -93,42 +92,44 @@ def keep_copies(
 def find_copies(
     files: Sequence[InputFile], read_lines: Callable[[str], Iterable[Line]]
 ) -> Iterator[Copy]:
-    """Yield the copies among the items of the last file, in order. Reads it twice if there are any.
+    """Yield the copies among the items of the last file, in order.
 
-    Raises InputChangedError.
+    Reads that file twice if it has any. Raises InputChangedError.
     """
-    seen = Duplicates()
+    seen = DuplicateFinder()
     for file in files:
         assert seen.count == file.first_index
         for _, _, line in read_lines(file.key):
             seen.add(_decoded(_body_of, line))
     new = files[-1]
     copies = seen.copies(new.first_index)
-    wanted = next(copies, None)
-    if wanted is None:
+    copy = next(copies, None)
+    if copy is None:
         return
     for index, (_, _, line) in enumerate(read_lines(new.key), new.first_index):
-        if index == wanted[0]:
-            yield Copy(*wanted, _decoded(custom_id_of, line))
-            wanted = next(copies, None)
-            if wanted is None:
+        if index == copy[0]:
+            yield Copy(*copy, _decoded(custom_id_of, line))
+            copy = next(copies, None)
+            if copy is None:
                 return
-    raise InputChangedError(index=wanted[0])
+    raise InputChangedError(index=copy[0])
 
 
-def copies_between(connection: sa.Connection, job_id: UUID, span: range) -> set[int]:
-    """Return the indexes in `span` that are copies."""
-    its = item_copies.c
-    query = sa.select(its.item_index).where(
-        its.job_id == job_id, its.item_index >= span.start, its.item_index < span.stop
+def find_copy_indexes(connection: sa.Connection, job_id: UUID, span: range) -> set[int]:
+    """Return the indexes of `span` that are copies."""
+    columns = item_copies.c
+    query = sa.select(columns.item_index).where(
+        columns.job_id == job_id,
+        columns.item_index >= span.start,
+        columns.item_index < span.stop,
     )
     return set(connection.scalars(query))
 
 
-def _forget(connection: sa.Connection, job_id: UUID, first_index: int) -> None:
-    its = item_copies.c
+def _delete_from(connection: sa.Connection, job_id: UUID, first_index: int) -> None:
+    columns = item_copies.c
     connection.execute(
-        sa.delete(item_copies).where(its.job_id == job_id, its.item_index >= first_index)
+        sa.delete(item_copies).where(columns.job_id == job_id, columns.item_index >= first_index)
     )
 
 
@@ -147,7 +148,7 @@ def _insert(connection: sa.Connection, job_id: UUID, copies: Sequence[Copy]) -> 
 def _body_of(line: bytes) -> dict[str, Any]:
     body = _REQUEST.decode(line).body
     if type(body) is not dict:
-        raise msgspec.ValidationError("a body is no object")
+        raise msgspec.ValidationError("body is not an object")
     return body
 
 

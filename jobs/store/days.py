@@ -1,4 +1,4 @@
-"""The day of a job: names the partition of `items` that holds its rows."""
+"""The day of a job; it selects the partition of `items` that holds the job's rows."""
 
 from datetime import UTC, date, datetime
 
@@ -6,5 +6,5 @@ _EPOCH = date(1970, 1, 1)
 
 
 def job_day(created_at: datetime) -> int:
-    """Return the days since 1970-01-01, in UTC, of a job's creation by the database's time."""
+    """Return the days from 1970-01-01 to the creation of the job, in UTC."""
     return (created_at.astimezone(UTC).date() - _EPOCH).days

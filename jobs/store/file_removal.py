@@ -1,8 +1,8 @@
-"""Which objects nobody needs any more, and remembering that they are gone.
+"""Finds the files whose objects can be removed, and marks them as removed.
 
-1. `files_to_remove` in one transaction;
-2. delete the objects, in any order, as often as need be;
-3. `mark_removed` in another. A crash before it repeats step 2, which is harmless.
+1. `find_removable_files` in one transaction;
+2. delete the objects, in any order, any number of times;
+3. `mark_removed` in another transaction. A crash before it repeats step 2, which is harmless.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,73 +12,73 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.store.files import pinned
+from jobs.store.files import is_pinned
 from jobs.tables.files import files
 from storage.postgres.intervals import seconds
-from tenancy.tenants import keeps_nothing
+from tenancy.tenants import has_zero_retention
 
 _MARGIN_S: Final = 600
-"""Time past a file's life before it counts: a job created just before may not be committed yet."""
+"""Time after the expiry of a file: the transaction of a job created before it may still be open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
-    """A file whose object may go."""
+class RemovableFile:
+    """A file whose object can be removed."""
 
     file_id: UUID
     object_key: str
 
 
-def files_to_remove(
-    connection: sa.Connection, *, limit: int, but: Collection[str] = ()
-) -> list[Removal]:
-    """Return files that were deleted or have expired and that no unfinished job reads.
+def find_removable_files(
+    connection: sa.Connection, *, limit: int, excluding: Collection[str] = ()
+) -> list[RemovableFile]:
+    """Return deleted or expired files that no unfinished job reads, except those in `excluding`.
 
-    They can never be pinned again: a new job needs a file that shows. Those whose objects are `but`
-    are left out.
+    `excluding` holds object keys. No job can pin such a file again: a new job needs a visible file.
     """
     query = removal_query(limit)
-    if but:
-        query = query.where(files.c.object_key != sa.all_(sa.literal(list(but), sa.ARRAY(sa.Text))))
-    return [Removal(row.id, row.object_key) for row in connection.execute(query)]
+    if excluding:
+        query = query.where(
+            files.c.object_key != sa.all_(sa.literal(list(excluding), sa.ARRAY(sa.Text)))
+        )
+    return [RemovableFile(row.id, row.object_key) for row in connection.execute(query)]
 
 
 def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> int:
-    """Remember that the objects are gone; the rows stay, since jobs name them.
+    """Mark files as removed; return how many were not marked before.
 
-    Their names go at once where the tenant retains nothing. Returns how many of them nobody had
-    marked before.
+    The rows stay, since jobs refer to them; the file names of zero-retention tenants are deleted.
     """
     marked = connection.execute(
         sa.update(files)
         .where(files.c.id.in_(file_ids), files.c.removed_at.is_(None))
         .values(
             removed_at=sa.func.now(),
-            filename=sa.case((keeps_nothing(files.c.tenant_id), ""), else_=files.c.filename),
+            filename=sa.case((has_zero_retention(files.c.tenant_id), ""), else_=files.c.filename),
         )
     )
     return marked.rowcount
 
 
-def removable(connection: sa.Connection, file_id: UUID) -> list[Removal]:
-    """Return the deleted file of that id when no unfinished job reads it; see `files_to_remove`."""
+def find_removable_file(connection: sa.Connection, file_id: UUID) -> list[RemovableFile]:
+    """Return the deleted file with that id, unless an unfinished job reads it."""
     query = sa.select(files.c.id, files.c.object_key).where(
         files.c.id == file_id,
         files.c.deleted_at.is_not(None),
         files.c.removed_at.is_(None),
-        sa.not_(pinned()),
+        sa.not_(is_pinned()),
     )
-    return [Removal(row.id, row.object_key) for row in connection.execute(query)]
+    return [RemovableFile(row.id, row.object_key) for row in connection.execute(query)]
 
 
 def removal_query(limit: int) -> sa.Select[Any]:
-    """Return the query of removable files, longest due first."""
+    """Return the query of removable files, those due for longest first."""
     return (
         sa.select(files.c.id, files.c.object_key)
         .where(
             files.c.removed_at.is_(None),
             files.c.expires_at <= sa.func.now() - seconds(_MARGIN_S),
-            sa.not_(pinned()),
+            sa.not_(is_pinned()),
         )
         .order_by(files.c.expires_at)
         .limit(limit)

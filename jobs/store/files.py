@@ -1,6 +1,6 @@
-"""Files: rows that name objects. A deleted one disappears at once, its object when no job needs it.
+"""Files: rows that refer to objects. Deletion hides a file; its object stays while a job reads it.
 
-A file belongs to one tenant; for every other it does not exist.
+A file belongs to one tenant and is not found for any other.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobState
-from jobs.errors import FileCountError, FileMissingError, StorageQuotaError
-from jobs.store.keyset_pages import Cursor, Page, read_page
+from jobs.errors import FileCountLimitError, StorageLimitError, UploadedFileNotFoundError
+from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
@@ -26,9 +26,9 @@ UPLOAD_PURPOSES: Final = ("assistants", INPUT_PURPOSE, "fine-tune", "vision", "u
 EXPIRES_AFTER_S_MIN: Final = 3600
 EXPIRES_AFTER_S_MAX: Final = 30 * 24 * 3600
 INPUT_EXPIRES_AFTER_S: Final = EXPIRES_AFTER_S_MAX
-"""Life of an input file whose owner named none."""
+"""Lifetime of an input file without an explicit one, in seconds."""
 
-# Literal, so that Postgres sees that the partial index on unfinished jobs fits.
+# Literal, so that Postgres recognises the partial index on unfinished jobs.
 UNFINISHED: Final = jobs.c.state.in_(
     [sa.literal_column(f"'{state}'") for state in JobState if state not in TERMINAL_STATES]
 )
@@ -36,15 +36,15 @@ UNFINISHED: Final = jobs.c.state.in_(
 
 @dataclass(frozen=True, slots=True)
 class StorageQuota:
-    """How much a tenant may store."""
+    """Limits on the files of a tenant."""
 
-    bytes_default: int  # of one without a limit of its own
-    files_max: int  # uploads, however small; what its batches wrote does not count
+    bytes_default: int  # for tenants without an own limit
+    files_max: int  # uploads of any size; result files do not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A complete object that becomes a file."""
+    """A stored object to be recorded as a file."""
 
     file_id: UUID
     tenant_id: UUID
@@ -53,12 +53,14 @@ class NewFile:
     object_key: str
     size_bytes: int
     sha256: str
-    expires_after_s: int | None  # None: lives until it is deleted
+    expires_after_s: int | None  # None: until it is deleted
 
 
 def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
-    """Add the row and return it, regardless of quota: what we wrote ourselves is never refused."""
-    lives = None if file.expires_after_s is None else sa.func.now() + seconds(file.expires_after_s)
+    """Insert the row and return it, without a quota check: result files are always stored."""
+    expires_at = (
+        None if file.expires_after_s is None else sa.func.now() + seconds(file.expires_after_s)
+    )
     statement = files.insert().values(
         id=file.file_id,
         tenant_id=file.tenant_id,
@@ -67,76 +69,79 @@ def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
         object_key=file.object_key,
         size_bytes=file.size_bytes,
         sha256=file.sha256,
-        expires_at=lives,
+        expires_at=expires_at,
     )
     return connection.execute(statement.returning(*files.c)).one()
 
 
 def add_upload(connection: sa.Connection, file: NewFile, quota: StorageQuota) -> sa.Row[Any]:
-    """Add what a client uploaded; rivals cannot overshoot together.
+    """Insert an uploaded file within the quota; concurrent uploads cannot exceed it together.
 
-    Raises FileCountError, StorageQuotaError.
+    Raises FileCountLimitError, StorageLimitError.
     """
     left = stored_bytes_left(connection, file.tenant_id, quota, lock=True)
     if file.size_bytes > left:
-        raise StorageQuotaError
+        raise StorageLimitError
     return insert_file(connection, file)
 
 
 def stored_bytes_left(
     connection: sa.Connection, tenant_id: UUID, quota: StorageQuota, *, lock: bool = False
 ) -> int:
-    """Return how many bytes a tenant may still store, in one more file; never negative.
+    """Return how many bytes a tenant may still store in one more file; never negative.
 
-    What counts: files that show, and deleted ones that an unfinished job still reads. Raises
-    FileCountError when those that were uploaded are as many as there may be.
+    Visible files count, and deleted ones that an unfinished job still reads. Raises
+    FileCountLimitError if the tenant has as many uploads as it may have.
     """
-    most = stored_bytes_max(connection, tenant_id, default=quota.bytes_default, lock=lock)
+    limit_bytes = stored_bytes_max(connection, tenant_id, default=quota.bytes_default, lock=lock)
     upload_count, used_bytes = connection.execute(stored_query(tenant_id)).one()
     if upload_count >= quota.files_max:
-        raise FileCountError
-    return max(0, most - used_bytes)
+        raise FileCountLimitError
+    return max(0, limit_bytes - used_bytes)
 
 
 def find_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
-    """Return the row. Raises FileMissingError, the same for foreign, deleted and malformed ids."""
+    """Return the row of a file.
+
+    Raises UploadedFileNotFoundError, also for foreign, deleted and malformed ids.
+    """
     row = connection.execute(
-        sa.select(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+        sa.select(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id, is_visible())
     ).one_or_none()
     if row is None:
-        raise FileMissingError
+        raise UploadedFileNotFoundError
     return row
 
 
 def find_input(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
-    """Return the row of a job's input file and keep it from being deleted until the commit.
+    """Return the row of a job's input file and prevent its deletion until the commit.
 
-    Raises FileMissingError.
+    Raises UploadedFileNotFoundError.
     """
     row = connection.execute(
         sa.select(files)
-        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, is_visible())
         .with_for_update(read=True)
     ).one_or_none()
     if row is None:
-        raise FileMissingError(param="input_file_id")
+        raise UploadedFileNotFoundError(param="input_file_id")
     return row
 
 
 def list_files(
-    connection: sa.Connection, tenant_id: UUID, cursor: Cursor, *, purpose: str | None = None
+    connection: sa.Connection, tenant_id: UUID, cursor: PageCursor, *, purpose: str | None = None
 ) -> Page:
-    """Return a page of the tenant's files. Raises FieldRefusedError."""
+    """Return a page of the tenant's files. Raises InvalidFieldError."""
     query = listed_query(purpose=purpose)
     return read_page(connection, query, files, tenant_id=tenant_id, cursor=cursor)
 
 
 def listed_query(*, purpose: str | None = None) -> sa.Select[Any]:
-    """Return the query of files that show, of one purpose or any.
+    """Return the query of visible files, of one purpose or any.
 
-    What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
+    The condition on `removed_at` is redundant; it lets Postgres use the partial index.
     """
-    query = sa.select(files).where(visible(), files.c.removed_at.is_(None))
+    query = sa.select(files).where(is_visible(), files.c.removed_at.is_(None))
     return query if purpose is None else query.where(files.c.purpose == purpose)
 
 
@@ -147,54 +152,53 @@ def delete_file(
     *,
     key_id: UUID | None = None,
 ) -> None:
-    """Make a file disappear; jobs that read it go on. Raises FileMissingError.
+    """Delete a file; jobs that read it continue. Raises UploadedFileNotFoundError.
 
-    `key_id` is the API key that asks.
-
-    Its life ends now, so that whoever looks for files past their life finds it too.
+    The file also expires now, so that the search for expired files finds it. `key_id` is the API
+    key of the request.
     """
     deleted = connection.execute(
         sa.update(files)
-        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, is_visible())
         .values(deleted_at=sa.func.now(), expires_at=sa.func.now())
     )
     if deleted.rowcount == 0:
-        raise FileMissingError
+        raise UploadedFileNotFoundError
     deletion = Deletion(tenant_id=tenant_id, what=What.FILE, subject_id=file_id, key_id=key_id)
     record_deletion(connection, deletion)
 
 
-def visible() -> sa.ColumnElement[bool]:
-    """Return the condition that a file shows: neither deleted nor expired."""
-    lives = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > sa.func.now())
-    return sa.and_(files.c.deleted_at.is_(None), lives)
+def is_visible() -> sa.ColumnElement[bool]:
+    """Return the condition that a file is visible: neither deleted nor expired."""
+    is_unexpired = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > sa.func.now())
+    return sa.and_(files.c.deleted_at.is_(None), is_unexpired)
 
 
-def pinned() -> sa.ColumnElement[bool]:
+def is_pinned() -> sa.ColumnElement[bool]:
     """Return the condition that an unfinished job reads the file.
 
-    OFFSET 0 holds Postgres to a look-up of each file: else it may hash all appended files ever.
+    OFFSET 0 forces a look-up per file: otherwise Postgres may hash all files ever appended.
     """
     reading = sa.select(1).where(jobs.c.input_file_id == files.c.id, UNFINISHED)
-    its = job_inputs.c
+    columns = job_inputs.c
     appended = sa.select(1).where(
-        its.file_id == files.c.id,
-        its.state.in_([sa.literal_column("'validating'"), sa.literal_column("'accepted'")]),
-        its.job_id == jobs.c.id,
+        columns.file_id == files.c.id,
+        columns.state.in_([sa.literal_column("'validating'"), sa.literal_column("'accepted'")]),
+        columns.job_id == jobs.c.id,
         UNFINISHED,
     )
     return sa.or_(reading.offset(0).exists(), appended.offset(0).exists())
 
 
 def stored_query(tenant_id: UUID) -> sa.Select[int, int]:
-    """Return the query of what counts against a tenant's limits: uploads, and bytes of all files.
+    """Return the query of a tenant's usage: its number of uploads, and the bytes of all its files.
 
-    What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
+    The condition on `removed_at` is redundant; it lets Postgres use the partial index.
     """
     uploads = sa.func.count().filter(files.c.purpose != RESULT_PURPOSE)
     used_bytes = sa.func.coalesce(sa.func.sum(files.c.size_bytes), 0)
     return sa.select(uploads, sa.cast(used_bytes, sa.BigInteger)).where(
         files.c.tenant_id == tenant_id,
         files.c.removed_at.is_(None),
-        sa.or_(visible(), pinned()),
+        sa.or_(is_visible(), is_pinned()),
     )

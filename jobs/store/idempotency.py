@@ -1,13 +1,14 @@
-"""Idempotency keys: one effect and one answer for any number of equal POSTs.
+"""Idempotency keys: any number of equal POSTs have one effect and get one answer.
 
-    look (locks the key) ─► [an answer: give it again] or [do the work] ─► save, one transaction
+    find_answer (locks the key) ─► [replay the answer] or [do the work ─► save_answer] ─► commit
 
-A key is locked until its transaction ends, and whoever finds it locked is told to try again, so no
-twin runs beside another. What a transaction saves is committed with its effect.
+A key is locked until its transaction ends, and a concurrent request with a locked key gets a
+"try again" error. So no two equal requests run at once. The answer is committed with its effect.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -17,7 +18,11 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import new_uuid
 from core.states import TERMINAL_STATES, JobState
-from jobs.errors import KeyInFlightError, KeyReusedError, RequestMissingError
+from jobs.errors import (
+    IdempotencyKeyInFlightError,
+    IdempotencyKeyReusedError,
+    RequestNotFoundError,
+)
 from jobs.store.single_requests import find_request, is_answered_well
 from jobs.tables.idempotency import idempotency_keys
 from storage.postgres.intervals import seconds
@@ -25,49 +30,49 @@ from storage.postgres.intervals import seconds
 KEY_CHARS_MAX: Final = 255
 
 MODEL_VERSION: Final = "x-millrace-model-version"
-"""The header of an answer that says who gave it, also when it is given again."""
+"""The response header that names the model version, also of a replayed answer."""
 
 _keys: Final = idempotency_keys.c
 _PRIMARY: Final = [_keys.tenant_id, _keys.scope, _keys.key]
 _JSON: Final = (("content-type", "application/json"),)
 _NOW: Final = sa.func.clock_timestamp()  # not now(): a transaction may have waited
 
-# Two names with one hash cost a 409 at most.
+# A hash collision of two names costs at most one 409.
 _TRY_LOCK: Final = sa.text("SELECT pg_try_advisory_xact_lock(hashtextextended(:name, 0))")
 _LOCK: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 
-class Scope(StrEnum):
-    """Who made a key."""
+class KeyScope(StrEnum):
+    """The origin of a key."""
 
     CLIENT = "client"  # the header Idempotency-Key
-    RETRY = "retry"  # we, from what a client repeats when it lost an answer
+    RETRY = "retry"  # derived by the API, from a request that a client SDK may retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class IdempotencyClaim:
     """A POST that shall have its effect once."""
 
     tenant_id: UUID
-    scope: Scope
+    scope: KeyScope
     key: str
     route: str  # method and path
     body_sha256: bytes = field(repr=False)
-    keep_s: float  # how long its answer may be given again
-    attempt: int = 0  # tries that its client has made before, as it says
+    keep_s: float  # how long its answer may be replayed
+    attempt: int = 0  # earlier attempts, as stated by the client
     age_s: Callable[[], float] = field(default=float, compare=False)
-    """How long ago it arrived here; asked when it is judged, however long it waited for that."""
+    """Time since the request arrived, in seconds; read when the claim is checked."""
     holder: UUID = field(default_factory=new_uuid)
 
     @property
     def may_repeat(self) -> bool:
-        """Whether its client may have asked before: it said so, or has a key for that."""
-        return self.scope is Scope.CLIENT or self.attempt > 0
+        """Whether this may be a repeated request: it has a client key, or is a stated retry."""
+        return self.scope is KeyScope.CLIENT or self.attempt > 0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer as it is given again, byte for byte."""
+class StoredAnswer:
+    """An answer that is replayed byte for byte."""
 
     status_code: int
     body: bytes = field(repr=False)
@@ -76,141 +81,155 @@ class Answer:
 
 
 def version_header(model: str, version: str) -> tuple[str, str]:
-    """Return the header that names who answered."""
+    """Return the header that names the model version."""
     return MODEL_VERSION, f"{model}@{version}"
 
 
 def answer_once(
-    connection: sa.Connection, claim: Claim | None, work: Callable[[sa.Connection], Answer]
-) -> tuple[Answer, bool]:
-    """Return what `work` answers, or answered to an equal claim before, and whether it is old.
+    connection: sa.Connection,
+    claim: IdempotencyClaim | None,
+    work: Callable[[sa.Connection], StoredAnswer],
+) -> tuple[StoredAnswer, bool]:
+    """Return the answer of `work`, or of an earlier equal claim, and whether it is replayed.
 
-    Call in the transaction of the work. What `work` raises is not saved, and neither is an error
-    that it returns. Raises KeyInFlightError, KeyReusedError.
+    Call it in the transaction of the work. Errors that `work` raises or returns are not saved.
+    Raises IdempotencyKeyInFlightError, IdempotencyKeyReusedError.
     """
-    old = None if claim is None else look(connection, claim)
-    if old is not None:
-        return old, True
+    saved = None if claim is None else find_answer(connection, claim)
+    if saved is not None:
+        return saved, True
     answer = work(connection)
     if claim is not None and answer.status_code < 400:
-        save(connection, claim, answer)
+        save_answer(connection, claim, answer)
     return answer, False
 
 
-def look(connection: sa.Connection, claim: Claim) -> Answer | None:
-    """Lock the key until the transaction ends and return what was answered to an equal claim.
+def find_answer(connection: sa.Connection, claim: IdempotencyClaim) -> StoredAnswer | None:
+    """Lock the key until the transaction ends and return the answer to an equal claim, if any.
 
-    None: the key is free, so the claim may go on. So is a key whose call failed, is past its
-    deadline or was removed since, whatever was asked under it. Raises KeyInFlightError,
-    KeyReusedError.
+    None: the key is free, so the claim may proceed. A key is also free if its call failed, passed
+    its deadline or was removed, whatever the request was. Raises IdempotencyKeyInFlightError,
+    IdempotencyKeyReusedError.
     """
-    _lock(connection, claim)
+    _lock_key(connection, claim)
     row = connection.execute(_row_query(claim)).one_or_none()
-    if row is None or row.is_over or not _is_repeat(claim, row):
+    if row is None or row.is_expired or not _is_repeat(claim, row):
         return None
-    answer, is_in_flight = _held_for(connection, row)
+    answer, is_in_flight = _answer_of_row(connection, row)
     if answer is None and not is_in_flight:
         return None
     running = row.job_id if is_in_flight else None
     if row.route != claim.route or row.body_sha256 not in {None, claim.body_sha256}:
-        raise KeyReusedError(running)
+        raise IdempotencyKeyReusedError(running)
     if answer is None:
-        raise KeyInFlightError(running)
+        raise IdempotencyKeyInFlightError(running)
     return answer
 
 
-def may_be_known(connection: sa.Connection, claim: Claim) -> bool:
-    """Whether a body that was not read yet may be one that was answered already."""
+def may_have_answer(connection: sa.Connection, claim: IdempotencyClaim) -> bool:
+    """Whether there may be an answer to a request whose body is not read yet."""
     same = [_keys.tenant_id == claim.tenant_id, _keys.scope == claim.scope, _keys.expires_at > _NOW]
-    if claim.scope is Scope.CLIENT:
+    if claim.scope is KeyScope.CLIENT:
         same.append(_keys.key == claim.key)
     return bool(connection.scalar(sa.select(sa.exists().where(*same))))
 
 
-def save(
-    connection: sa.Connection, claim: Claim, answer: Answer, *, job_id: UUID | None = None
+def save_answer(
+    connection: sa.Connection,
+    claim: IdempotencyClaim,
+    answer: StoredAnswer,
+    *,
+    job_id: UUID | None = None,
 ) -> None:
-    """Give `answer` to every equal claim from now on; after `look`, in its transaction."""
+    """Save the answer to all equal claims, in the transaction of `find_answer`."""
     values = _answer_values(answer)
-    _put(connection, claim, {**values, "job_id": job_id, "in_flight_until": _NOW})
+    _upsert(connection, claim, {**values, "job_id": job_id, "in_flight_until": _NOW})
 
 
-def hold(
-    connection: sa.Connection, claim: Claim, *, until_s: float, job_id: UUID | None = None
+def mark_in_flight(
+    connection: sa.Connection,
+    claim: IdempotencyClaim,
+    *,
+    until_s: float,
+    job_id: UUID | None = None,
 ) -> None:
-    """Note that the claim is being answered, for `until_s` seconds or until it is saved.
+    """Record that the claim is in progress, for `until_s` seconds or until its answer is saved.
 
-    With a job, its answer is the job's.
+    With `job_id`, the answer is that of the job.
     """
     until = _NOW + seconds(until_s)
-    _put(connection, claim, {"state": "in_flight", "job_id": job_id, "in_flight_until": until})
+    _upsert(connection, claim, {"state": "in_flight", "job_id": job_id, "in_flight_until": until})
 
 
-def save_held(connection: sa.Connection, claim: Claim, answer: Answer) -> bool:
-    """Save the answer to a claim that is held; False when another has the key now."""
+def complete_in_flight(
+    connection: sa.Connection, claim: IdempotencyClaim, answer: StoredAnswer
+) -> bool:
+    """Save the answer to a claim in progress; return False if another claim has the key now."""
     changed = connection.execute(
-        sa.update(idempotency_keys).where(*_held_by(claim)).values(**_answer_values(answer))
+        sa.update(idempotency_keys).where(*_is_claimed_by(claim)).values(**_answer_values(answer))
     )
     return changed.rowcount > 0
 
 
-def let_go(connection: sa.Connection, claim: Claim) -> None:
-    """Free the key of a claim that is held and was not answered well."""
-    connection.execute(sa.delete(idempotency_keys).where(*_held_by(claim)))
+def release_key(connection: sa.Connection, claim: IdempotencyClaim) -> None:
+    """Free the key of a claim in progress that failed."""
+    connection.execute(sa.delete(idempotency_keys).where(*_is_claimed_by(claim)))
 
 
-def _lock(connection: sa.Connection, claim: Claim) -> None:
-    """A first try never hears that a key of ours is locked: it may be a second equal request,
-    which its client would then repeat, and which would then count as a repeat of the other.
+def _lock_key(connection: sa.Connection, claim: IdempotencyClaim) -> None:
+    """Lock the key. A first attempt with a derived key waits for the lock instead of failing.
+
+    It may be a second, equal request: after an error its client would retry it, and the retry would
+    count as a repeat of the other request.
     """
     name = {"name": f"{claim.tenant_id.hex} {claim.scope} {claim.key}"}
-    if claim.scope is Scope.RETRY and claim.attempt == 0:
+    if claim.scope is KeyScope.RETRY and claim.attempt == 0:
         connection.execute(_LOCK, name)
     elif not connection.scalar(_TRY_LOCK, name):
-        raise KeyInFlightError
+        raise IdempotencyKeyInFlightError
 
 
-def _row_query(claim: Claim) -> sa.Select[Any]:
+def _row_query(claim: IdempotencyClaim) -> sa.Select[Any]:
     arrived = _NOW - seconds(claim.age_s())
     return sa.select(
         idempotency_keys,
-        (_keys.expires_at <= _NOW).label("is_over"),
+        (_keys.expires_at <= _NOW).label("is_expired"),
         (_keys.in_flight_until > _NOW).label("is_in_flight"),
         (_keys.created_at >= arrived).label("is_overtaken"),
     ).where(_keys.tenant_id == claim.tenant_id, _keys.scope == claim.scope, _keys.key == claim.key)
 
 
-def _held_for(connection: sa.Connection, row: sa.Row[Any]) -> tuple[Answer | None, bool]:
-    """Return the answer that a key stands for, and whether there may yet be one."""
+def _answer_of_row(connection: sa.Connection, row: sa.Row[Any]) -> tuple[StoredAnswer | None, bool]:
+    """Return the answer of a key, and whether it is still in progress."""
     if row.state == "saved":
         headers = tuple((name, value) for name, value in row.headers or ())
-        return Answer(row.status_code, row.body or b"", headers, row.body_key), False
+        return StoredAnswer(row.status_code, row.body or b"", headers, row.body_key), False
     if row.job_id is None:
         return None, row.is_in_flight
     try:
         job = find_request(connection, row.tenant_id, row.job_id)
-    except RequestMissingError:  # it aged faster than its key
+    except RequestNotFoundError:  # removed before its key expired
         return None, False
     if is_answered_well(job):
         headers = (*_JSON, version_header(job.model, job.model_version))
-        return Answer(job.status_code, job.body or b"", headers, job.body_key), False
+        return StoredAnswer(job.status_code, job.body or b"", headers, job.body_key), False
     is_open = job.outcome is None and JobState(job.state) not in TERMINAL_STATES
     return None, is_open and job.close_reason is None and not job.is_past
 
 
-def _is_repeat(claim: Claim, row: sa.Row[Any]) -> bool:
-    """Whether the claim repeats what the row answers.
+def _is_repeat(claim: IdempotencyClaim, row: sa.Row[Any]) -> bool:
+    """Whether the claim repeats the request of the row.
 
-    A key of a client says so. One that we derived says only that two requests are equal: the
-    second is a repeat when its client says that it tries again, or when such a try overtook it.
+    A client key always means a repeat. A derived key only means that two requests are equal: the
+    second is a repeat if its client states a retry, or if a stated retry overtook it.
     """
-    if claim.scope is Scope.CLIENT:
+    if claim.scope is KeyScope.CLIENT:
         return True
     return claim.attempt > 0 or (row.attempt > 0 and row.is_overtaken)
 
 
-def _put(connection: sa.Connection, claim: Claim, values: dict[str, object]) -> None:
-    fresh: dict[str, object] = {
+def _upsert(connection: sa.Connection, claim: IdempotencyClaim, values: dict[str, object]) -> None:
+    row: dict[str, object] = {
         "route": claim.route,
         "body_sha256": claim.body_sha256,
         "holder": claim.holder,
@@ -224,13 +243,13 @@ def _put(connection: sa.Connection, claim: Claim, values: dict[str, object]) -> 
         **values,
     }
     statement = insert(idempotency_keys).values(
-        tenant_id=claim.tenant_id, scope=claim.scope, key=claim.key, **fresh
+        tenant_id=claim.tenant_id, scope=claim.scope, key=claim.key, **row
     )
-    set_ = {name: statement.excluded[name] for name in fresh}
+    set_ = {name: statement.excluded[name] for name in row}
     connection.execute(statement.on_conflict_do_update(index_elements=_PRIMARY, set_=set_))
 
 
-def _answer_values(answer: Answer) -> dict[str, object]:
+def _answer_values(answer: StoredAnswer) -> dict[str, object]:
     return {
         "state": "saved",
         "status_code": answer.status_code,
@@ -240,7 +259,7 @@ def _answer_values(answer: Answer) -> dict[str, object]:
     }
 
 
-def _held_by(claim: Claim) -> list[sa.ColumnElement[bool]]:
+def _is_claimed_by(claim: IdempotencyClaim) -> list[sa.ColumnElement[bool]]:
     return [
         _keys.tenant_id == claim.tenant_id,
         _keys.scope == claim.scope,
@@ -248,3 +267,38 @@ def _held_by(claim: Claim) -> list[sa.ColumnElement[bool]]:
         _keys.holder == claim.holder,
         _keys.state == "in_flight",
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredIdempotencyKey:
+    """An expired key and the object of its answer."""
+
+    tenant_id: UUID
+    scope: str
+    key: str
+    expires_at: datetime
+    body_key: str | None
+
+
+def find_expired_keys(
+    connection: sa.Connection, limit: int, *, excluding: Collection[str] = ()
+) -> list[ExpiredIdempotencyKey]:
+    """Return expired keys, oldest first, except those whose object is in `excluding`.
+
+    Delete their objects before the keys.
+    """
+    columns = [*_PRIMARY, _keys.expires_at, _keys.body_key]
+    query = sa.select(*columns).where(_keys.expires_at <= sa.func.now())
+    if excluding:
+        others = _keys.body_key != sa.all_(sa.literal(list(excluding), sa.ARRAY(sa.Text)))
+        query = query.where(sa.or_(_keys.body_key.is_(None), others))
+    rows = connection.execute(query.order_by(_keys.expires_at).limit(limit))
+    return [ExpiredIdempotencyKey(*row) for row in rows]
+
+
+def delete_expired_keys(connection: sa.Connection, expired: list[ExpiredIdempotencyKey]) -> int:
+    """Delete expired keys, except those claimed again in the meantime; return how many."""
+    same = sa.tuple_(*_PRIMARY, _keys.expires_at).in_(
+        [(key.tenant_id, key.scope, key.key, key.expires_at) for key in expired]
+    )
+    return connection.execute(sa.delete(idempotency_keys).where(same)).rowcount

@@ -1,4 +1,4 @@
-"""When a job stops itself: too many of its items failed, or it used the tokens it may. Pure."""
+"""Failure budget and spend cap of a job: when the job closes itself. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from core.states import CloseReason
 
 RATIO_SAMPLE_DEFAULT: Final = 100
-"""Items that must have run before a ratio of failures means anything."""
+"""Items that must have run before the failure ratio counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """What a job's owner allows; None: without bound."""
+class JobBudget:
+    """Limits set by the owner of a job; None: no limit."""
 
     max_failed_items: int | None = None
     max_failed_ratio: float | None = None  # of the items that succeeded or failed
@@ -19,12 +19,12 @@ class Budget:
     max_total_tokens: int | None = None
 
 
-def close_due(
-    budget: Budget, *, succeeded: int, failed: int, total_tokens: int
+def budget_close_reason(
+    budget: JobBudget, *, succeeded: int, failed: int, total_tokens: int
 ) -> CloseReason | None:
-    """Return why a job with these counts must stop now, or None.
+    """Return the reason to close a job with these counts, or None.
 
-    One failure more than allowed stops it, and the token that reaches the cap.
+    A job closes when it exceeds its failure budget, or reaches its spend cap.
     """
     if budget.max_failed_items is not None and failed > budget.max_failed_items:
         return CloseReason.FAILURE_BUDGET

@@ -1,11 +1,13 @@
-"""What a client may ask of a job besides its file and its window; all of it is ours."""
+"""Options of a job: completion window, priority, sealing, deduplication and budgets."""
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from core.urgency import PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN
-from jobs.errors import FieldRefusedError
-from jobs.store.job_budgets import Budget
+from jobs.errors import InvalidFieldError
+from jobs.store.job_budgets import JobBudget
+from topics.records.catalogue import COMPLETION_WINDOW_DAYS_MAX
 
 _COUNT_MAX: Final = 2**31 - 1
 _TOKENS_MAX: Final = 2**63 - 1
@@ -20,21 +22,21 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """How a job runs; not checked yet."""
+    """Options of a job, not checked yet."""
 
     priority: int = PRIORITY_DEFAULT
-    sealed: bool = True  # False: further files may be appended until it is sealed
-    deduplicate: bool = False  # identical items are computed once
-    budget: Budget = field(default_factory=Budget)
+    sealed: bool = True  # False: files may be appended until it is sealed
+    deduplicate: bool = False  # identical items run once
+    budget: JobBudget = field(default_factory=JobBudget)
 
     def checked_values(self) -> dict[str, Any]:
-        """Return the columns of `jobs`. Raises FieldRefusedError for the first mistake."""
+        """Return the columns of `jobs`. Raises InvalidFieldError for the first invalid value."""
         check_priority(self.priority)
         bounds = asdict(self.budget)
         for name, (least, most) in _BOUNDS.items():
             value = bounds[name]
             if value is not None and not least <= value <= most:
-                raise FieldRefusedError(f"Give {least} to {most}.", param=name)
+                raise InvalidFieldError(f"Give a value from {least} to {most}.", param=name)
         return {
             "priority": self.priority,
             "sealed": self.sealed,
@@ -45,6 +47,24 @@ class JobOptions:
 
 
 def check_priority(priority: int) -> None:
-    """Raise FieldRefusedError unless it is one."""
+    """Raise InvalidFieldError if the priority is out of range."""
     if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
-        raise FieldRefusedError(f"Give {PRIORITY_MIN} to {PRIORITY_MAX}.", param="priority")
+        raise InvalidFieldError(
+            f"Give a priority from {PRIORITY_MIN} to {PRIORITY_MAX}.", param="priority"
+        )
+
+
+WINDOW_S_MIN: Final = 30
+WINDOW_S_MAX: Final = COMPLETION_WINDOW_DAYS_MAX * 24 * 3600
+
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+_WINDOW: Final = re.compile(r"([1-9][0-9]{0,7})([smhd])")
+
+
+def window_seconds(text: str) -> int | None:
+    """Return the window in seconds, or None if it is malformed or out of range."""
+    parts = _WINDOW.fullmatch(text)
+    if parts is None:
+        return None
+    seconds = int(parts[1]) * _UNIT_S[parts[2]]
+    return seconds if WINDOW_S_MIN <= seconds <= WINDOW_S_MAX else None

@@ -1,4 +1,4 @@
-"""Lists by keyset: a page begins behind a row, so rows that come meanwhile shift nothing."""
+"""Keyset pagination: a page starts behind a row, so new rows do not shift later pages."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,15 +6,15 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.errors import FieldRefusedError
+from jobs.errors import InvalidFieldError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
-    """Which page of a tenant's rows is wanted."""
+class PageCursor:
+    """The requested page of a tenant's rows."""
 
     limit: int
-    after: UUID | None = None  # the last row of the page before
+    after: UUID | None = None  # the last row of the previous page
     ascending: bool = False
 
 
@@ -32,42 +32,44 @@ def read_page(
     table: sa.Table,
     *,
     tenant_id: UUID,
-    cursor: Cursor,
+    cursor: PageCursor,
 ) -> Page:
     """Return the page of `query`, whose rows come from `table`, oldest or newest first.
 
-    Raises FieldRefusedError: `after` names no row of this tenant; a deleted one still counts.
+    Raises InvalidFieldError if `after` is not a row of this tenant; deleted rows are accepted.
     """
     if cursor.after is not None:
-        place = connection.execute(
+        last_row = connection.execute(
             sa.select(table.c.created_at).where(
                 table.c.id == cursor.after, table.c.tenant_id == tenant_id
             )
         ).one_or_none()
-        if place is None:
-            raise unknown_cursor()
-        query = query.where(_behind(table, place.created_at, cursor))
+        if last_row is None:
+            raise unknown_cursor_error()
+        query = query.where(_is_behind(table, last_row.created_at, cursor))
     found = connection.execute(page_query(query, table, tenant_id, cursor)).all()
     return Page(list(found[: cursor.limit]), len(found) > cursor.limit)
 
 
 def page_query(
-    query: sa.Select[Any], table: sa.Table, tenant_id: UUID, cursor: Cursor
+    query: sa.Select[Any], table: sa.Table, tenant_id: UUID, cursor: PageCursor
 ) -> sa.Select[Any]:
-    """Return the query of one page and a row more, which tells whether another page follows."""
+    """Return the query of one page and one more row, which shows whether another page follows."""
     key = (table.c.created_at, table.c.id)
     order = key if cursor.ascending else tuple(column.desc() for column in key)
     return query.where(table.c.tenant_id == tenant_id).order_by(*order).limit(cursor.limit + 1)
 
 
-def unknown_cursor() -> FieldRefusedError:
-    """Return the one refusal of a malformed, unknown or foreign cursor."""
-    return FieldRefusedError("The cursor names nothing that you own.", param="after")
+def unknown_cursor_error() -> InvalidFieldError:
+    """Return the error of a malformed, unknown or foreign cursor."""
+    return InvalidFieldError(
+        "No such cursor. Use the id of the last object of the previous page.", param="after"
+    )
 
 
-def _behind(table: sa.Table, created_at: object, cursor: Cursor) -> sa.ColumnElement[bool]:
+def _is_behind(table: sa.Table, created_at: object, cursor: PageCursor) -> sa.ColumnElement[bool]:
     row = sa.tuple_(table.c.created_at, table.c.id)
-    place = sa.tuple_(
+    last_row = sa.tuple_(
         sa.literal(created_at, table.c.created_at.type), sa.literal(cursor.after, table.c.id.type)
     )
-    return row > place if cursor.ascending else row < place
+    return row > last_row if cursor.ascending else row < last_row

@@ -1,4 +1,4 @@
-"""Records committed with their cause: a row in `outbox` is a record that will be on the log."""
+"""The transactional outbox: records that are committed with their cause and sent by the relay."""
 
 from uuid import UUID
 
@@ -10,25 +10,25 @@ from jobs.tables.outbox import outbox
 from topics.records.catalogue import CONTROL, EVENTS, RESULTS, Topic
 from topics.records.codec import encode, kind_headers
 from topics.records.partitioner import job_partition
-from topics.records.records import Close, CopiesDue, JobControl, JobEvent, Record
+from topics.records.records import CopiesDue, JobClose, JobControl, JobEvent, Record
 
 CONTROL_CLOSED_VERSION = 2**31 - 1
 """Version of the control record that closes a job: the last one."""
 
 NOTIFY_OUTBOX = sa.text("SELECT pg_notify('millrace_outbox', '')")
-"""Wakes the relay when the transaction commits."""
+"""Notifies the relay when the transaction commits."""
 
 NOTIFY_JOBS = sa.text("SELECT pg_notify('millrace_jobs', '')")
-"""Wakes intake and the finaliser when the transaction commits."""
+"""Notifies intake and the finaliser when the transaction commits."""
 
 NOTIFY_REQUESTS = sa.text("SELECT pg_notify('millrace_requests', '')")
-"""Wakes whoever ends single requests when the transaction commits; there may be many a second."""
+"""Notifies the finaliser of single requests on commit; there may be many per second."""
 
 
 def outbox_insert(topic: Topic, record: Record, *, job_id: UUID) -> sa.Insert:
-    """Return the statement that puts `record`, keyed by its job, into the outbox.
+    """Return the statement that inserts `record`, keyed by its job, into the outbox.
 
-    It asks for no id back: who may add a row may not read the rows of others.
+    It returns no id: a database role that may insert rows may not read the rows of other tenants.
     """
     values = outbox.insert().values(
         topic=topic.name,
@@ -41,7 +41,7 @@ def outbox_insert(topic: Topic, record: Record, *, job_id: UUID) -> sa.Insert:
 
 
 def event_insert(job_id: UUID, tenant_id: UUID, state: JobState, at_s: float) -> sa.Insert:
-    """Return the statement that announces a state; `at_s` is the database's time."""
+    """Return the statement that publishes a job state; `at_s` is the database's time."""
     event = JobEvent(
         event_id=new_uuid(), job_id=job_id, tenant_id=tenant_id, state=state.value, at_s=at_s
     )
@@ -49,21 +49,21 @@ def event_insert(job_id: UUID, tenant_id: UUID, state: JobState, at_s: float) ->
 
 
 def copies_insert(job_id: UUID, first_index: int, end_index: int) -> sa.Insert:
-    """Return the statement that lets copies among these items take over what is there already.
+    """Return the statement that lets copies among these items take over existing results.
 
-    A verdict writes it under the lock on the job, so in front of any close; behind one it says
-    nothing.
+    A verdict writes it under the lock on the job, so it precedes any close; after a close it has no
+    effect.
     """
     return outbox_insert(RESULTS, CopiesDue(job_id, first_index, end_index), job_id=job_id)
 
 
 def close_inserts(job_id: UUID, day: int, reason: CloseReason) -> list[sa.Insert]:
-    """Return the statements that close a job: what decides, and what tells everyone early.
+    """Return the statements that close a job: the deciding record, and the early control record.
 
-    Written in the transaction that sets `jobs.close_reason`, once `total_count` is known.
+    Execute them in the transaction that sets `jobs.close_reason`, once `total_count` is known.
     """
     control = JobControl(job_id=job_id, version=CONTROL_CLOSED_VERSION, closed=reason)
     return [
-        outbox_insert(RESULTS, Close(job_id=job_id, day=day, reason=reason), job_id=job_id),
+        outbox_insert(RESULTS, JobClose(job_id=job_id, day=day, reason=reason), job_id=job_id),
         outbox_insert(CONTROL, control, job_id=job_id),
     ]

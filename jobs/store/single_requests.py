@@ -1,7 +1,7 @@
-"""Single requests as jobs: one item that came by itself, in progress from the start.
+"""Single requests: jobs of one item without a file, in progress from the start.
 
-Same row and same states as a batch of one item, but no file: its input is one line of an object,
-its answer stays in its item's row. The caller puts its record on the log after the commit.
+They have the row and the states of a batch of one item. The input is one line in an object, and the
+answer stays in the row of the item. The caller sends the record to the log after the commit.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ import sqlalchemy as sa
 from core.object_names import REQUESTS
 from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobKind, JobState
-from jobs.errors import RequestEndedError, RequestMissingError
+from jobs.errors import RequestEndedError, RequestNotFoundError
 from jobs.store.batches import with_counters
-from jobs.store.cancelling import cancel
+from jobs.store.job_closing import cancel_owned_job
 from jobs.tables.jobs import jobs
 
 _IS_REQUEST: Final = jobs.c.kind == JobKind.REQUEST.value
 
-# One round trip. The cursor stands behind the only item: intake has nothing to emit, and a repair
+# One round trip. The cursor is behind the only item: intake has nothing to emit, and a re-emission
 # finds the item below it.
 _CREATE: Final = sa.text(
     """
@@ -49,7 +49,7 @@ _CREATE: Final = sa.text(
     sa.bindparam("timeout_s", type_=sa.Double),
 )
 
-# Rooms meet in tables: these rows are the results writer's.
+# Declared here, because the table belongs to the results writer.
 _items: Final = sa.table(
     "items",
     sa.column("job_day"),
@@ -63,12 +63,12 @@ _items: Final = sa.table(
 JOB_DAY: Final = sa.cast(sa.func.timezone("UTC", jobs.c.created_at), sa.Date) - sa.cast(
     "1970-01-01", sa.Date
 )
-"""The day of a job in SQL, as `job_day`; names the partition of its items."""
+"""`job_day` as an SQL expression; selects the partition of the items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """A checked request, whose input line is stored already."""
+    """A checked request whose input line is stored."""
 
     job_id: UUID
     tenant_id: UUID
@@ -83,20 +83,20 @@ class NewRequest:
 
 
 def request_input_key(job_id: UUID) -> str:
-    """Return the key of the object that holds a request's one line."""
+    """Return the object key of the input line of a request."""
     return f"{REQUESTS}{job_id.hex}.jsonl"
 
 
 def input_line(custom_id: str, endpoint: str, body: bytes) -> bytes:
-    """Return the line of an input file that asks for `body`, valid JSON; without a newline."""
+    """Return the input line for `body`, which is valid JSON, without a newline."""
     head = msgspec.json.encode({"custom_id": custom_id, "method": "POST", "url": endpoint})
-    # Outside of strings a line break is only space (RFC 8259), and inside of them there is none.
+    # Outside strings a line break is white space; JSON strings cannot contain one (RFC 8259).
     flat = body.replace(b"\n", b" ").replace(b"\r", b" ")
     return b'%b,"body":%b}' % (head[:-1], flat)
 
 
 def create_request(connection: sa.Connection, new: NewRequest) -> datetime:
-    """Add the job and return its `created_at`, whose day its record names."""
+    """Insert the job and return its `created_at`; the day of that time goes into its record."""
     parameters = {
         "id": new.job_id,
         "tenant_id": new.tenant_id,
@@ -115,20 +115,20 @@ def create_request(connection: sa.Connection, new: NewRequest) -> datetime:
 
 
 def find_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Return a job with its counters and, once there is one, its answer.
+    """Return a request with its counters and its answer, if it has one.
 
-    Raises RequestMissingError, also for foreign ids and batches.
+    Raises RequestNotFoundError, also for foreign ids and batches.
     """
     row = connection.execute(request_query(tenant_id, job_id)).one_or_none()
     if row is None:
-        raise RequestMissingError
+        raise RequestNotFoundError
     return row
 
 
 def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
-    """Return the query of one request; its answer's columns are NULL while there is none."""
+    """Return the query of one request; the columns of its answer are NULL until it has one."""
     columns = _items.c
-    its_item = sa.and_(
+    is_its_item = sa.and_(
         columns.job_day == JOB_DAY, columns.job_id == jobs.c.id, columns.item_index == 0
     )
     answer = [
@@ -143,20 +143,20 @@ def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
     ]
     return (
         with_counters()
-        .outerjoin(_items, its_item)
+        .outerjoin(_items, is_its_item)
         .add_columns(*answer)
         .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, _IS_REQUEST)
     )
 
 
 def cancel_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Close a request for its owner; one that was cancelled before is returned as it is.
+    """Cancel a request for its owner; a cancelled request does not change.
 
-    Raises RequestMissingError, RequestEndedError.
+    Raises RequestNotFoundError, RequestEndedError.
     """
-    state = cancel(connection, tenant_id, job_id, JobKind.REQUEST)
+    state = cancel_owned_job(connection, tenant_id, job_id, JobKind.REQUEST)
     if state is None:
-        raise RequestMissingError
+        raise RequestNotFoundError
     row = find_request(connection, tenant_id, job_id)
     if state in TERMINAL_STATES and row.close_reason != "cancelled":
         raise RequestEndedError(f"Cannot cancel a job with status '{state}'.")
@@ -164,7 +164,7 @@ def cancel_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | No
 
 
 def expire_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID) -> None:
-    """Bring the deadline of a request forward to now, unless it has passed or the job has ended."""
+    """Set the deadline of a request to now, unless it has passed or the request has ended."""
     connection.execute(
         sa.update(jobs)
         .where(
@@ -179,5 +179,5 @@ def expire_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID) -> 
 
 
 def is_answered_well(row: sa.Row[Any]) -> bool:
-    """Whether a row of `find_request` holds an answer that may be given again."""
+    """Whether a row of `find_request` has an answer that may be replayed."""
     return bool(row.outcome == Outcome.SUCCEEDED)

@@ -1,4 +1,4 @@
-"""The table of files that were appended to a job; its first file is in the job's own row."""
+"""The table of files appended to jobs; the first file of a job is in the job's row."""
 
 from datetime import datetime
 from typing import Final

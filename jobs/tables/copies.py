@@ -1,4 +1,4 @@
-"""The table of items that are copies of an earlier item of their job, for jobs that deduplicate."""
+"""The table of items that are copies of an earlier item of the same job (deduplication)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The table of files: those that clients uploaded and those that jobs wrote."""
+"""The table of files: uploads and result files."""
 
 from datetime import datetime
 from typing import Final
@@ -34,7 +34,7 @@ files: Final = Table(
     Column[datetime]("expires_at", DateTime(timezone=True)),
     Column[datetime]("deleted_at", DateTime(timezone=True)),
     Column[datetime]("removed_at", DateTime(timezone=True), comment="when its object was removed"),
-    Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),  # of older releases
+    Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),  # for older releases
     Index(
         "ix_files_listed",
         "tenant_id",

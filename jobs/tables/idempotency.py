@@ -1,4 +1,4 @@
-"""The table of idempotency keys and what each was answered."""
+"""The table of idempotency keys and their answers."""
 
 from datetime import datetime
 from typing import Final

@@ -1,4 +1,4 @@
-"""The table of jobs: what a job is, what its owner controls, and where it is in its life."""
+"""The table of jobs: their definition, control state and life cycle."""
 
 from datetime import datetime
 from typing import Final
@@ -52,7 +52,7 @@ jobs: Final = Table(
     Column[object]("metadata", JSONB),
     Column[int]("output_expires_after_s", Integer),
     Column[str]("traceparent", Text, nullable=False, server_default=""),
-    # What its owner controls while it runs.
+    # Control state, changed by the owner while the job runs.
     Column[int](
         "priority",
         SmallInteger,
@@ -103,7 +103,7 @@ jobs: Final = Table(
         server_default="false",
         comment="as its tenant was: bodies in rows and records are encrypted under its own key",
     ),
-    # Set once by intake, in the transaction that ends validation.
+    # Set once by intake, with the verdict.
     Column[str]("model", Text),
     Column[str]("model_version", Text),
     Column[str]("pool", Text),
@@ -127,7 +127,7 @@ jobs: Final = Table(
     Column[datetime]("expired_at", DateTime(timezone=True)),
     Column[datetime]("cancelling_at", DateTime(timezone=True)),
     Column[datetime]("cancelled_at", DateTime(timezone=True)),
-    # Set when its owner or its age takes it away; the row stays for a while, as a tombstone.
+    # Set by a deletion or by retention; the row stays for a while as a tombstone.
     Column[datetime](
         "deleted_at", DateTime(timezone=True), comment="nothing of it shows from then on"
     ),

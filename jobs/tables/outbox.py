@@ -1,4 +1,4 @@
-"""The table of records that are committed with their cause, on their way to the log."""
+"""The transactional outbox: records to be sent to the log."""
 
 from datetime import datetime
 from typing import Final

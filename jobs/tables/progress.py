@@ -1,4 +1,4 @@
-"""Tables of a job's lease, cursor and counters: rows of their own, one writer each."""
+"""Tables of a job's leases, cursor and counters: separate rows with one writer each."""
 
 from datetime import datetime
 from typing import Final

@@ -1,4 +1,4 @@
-"""Tables of failed attempts, of retries that wait, and of dead letters; most items have no row."""
+"""Tables of failed attempts, waiting retries, retry budgets and dead letters."""
 
 from datetime import datetime
 from typing import Final

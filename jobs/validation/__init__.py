@@ -1,1 +1,1 @@
-"""Validation of input files before a job runs."""
+"""Validation of input files: checks every line and records the verdict."""

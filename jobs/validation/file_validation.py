@@ -1,6 +1,7 @@
-"""The pass over an input file that decides whether its job may run. One read, constant memory
-beside 8 bytes an item; only a file with repeated ids is read a second time, to name its lines, and
-takes some hundred bytes for each id that occurs more than once.
+"""Validates an input file in one pass, with 8 bytes of memory per item.
+
+Only a file with repeated ids is read a second time, to find their lines; it needs about a hundred
+bytes for each id that occurs more than once.
 """
 
 from array import array
@@ -16,7 +17,7 @@ from jobs.input.line_checks import (
     ErrorCode,
     LineError,
     custom_id_error,
-    read_line,
+    parse_line,
     request_error,
     valid_custom_id,
 )
@@ -24,20 +25,20 @@ from jobs.input.line_reader import Line
 from registry.models import ModelVersion
 
 FindModel: TypeAlias = Callable[[str], ModelVersion | None]
-"""The newest version of a model by the name that a client uses."""
+"""Returns the newest version of the model with this name."""
 
 ReadIds: TypeAlias = Callable[[], Iterable[str]]
-"""Reads the ids of items that a job has already; called once or twice."""
+"""Reads the ids of the existing items of a job; called once or twice."""
 
 ReadLines: TypeAlias = Callable[[], Iterable[Line]]
-"""Opens the file at its beginning; called once, or twice for a file with repeated ids."""
+"""Opens the file at its start; called once, or twice for a file with repeated ids."""
 
 _DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """What a job has already, when another file is appended to it."""
+class ExistingItems:
+    """The items of a job to which a file is appended."""
 
     model_name: str
     item_count: int
@@ -45,51 +46,53 @@ class Earlier:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What validation found. The job may run exactly when `error_count` is 0."""
+class ValidationResult:
+    """The result of a validation. The file is accepted exactly if `error_count` is 0."""
 
     item_count: int
     model: ModelVersion | None
-    errors: tuple[LineError, ...] = ()  # the first of them, in line order
+    errors: tuple[LineError, ...] = ()  # the first ones, in line order
     error_count: int = 0
 
 
-def refused(error: LineError) -> Verdict:
-    """Return the verdict on a file that cannot be read at all."""
-    return Verdict(0, None, (error,), 1)
+def rejected_file(error: LineError) -> ValidationResult:
+    """Return the result of a file that cannot be read."""
+    return ValidationResult(0, None, (error,), 1)
 
 
-def validate(
+def validate_file(
     read_lines: ReadLines,
     *,
     endpoint: str,
     items_max: int,
     line_bytes_max: int,
     find_model: FindModel,
-    earlier: Earlier | None = None,
-) -> Verdict:
-    """Check every line of a file; stops early only when its job has `items_max` items.
+    existing: ExistingItems | None = None,
+) -> ValidationResult:
+    """Check every line of a file; stop early only at `items_max` items of its job.
 
-    `line_bytes_max` is what `read_lines` went by, told to those whose lines are longer.
-    A file that is appended names the model of the `earlier` ones, and none of their ids. Counts
-    every error and keeps the first. Raises what reading raises.
+    `line_bytes_max` is the limit of `read_lines`, for error messages. An appended file must have
+    the model of the `existing` items and none of their ids. All errors are counted and the first
+    ones kept. Raises the errors of reading.
     """
     findings = _Findings()
-    model = _ModelRule(endpoint, find_model, name=earlier.model_name if earlier else None)
+    model = _ModelRule(endpoint, find_model, name=existing.model_name if existing else None)
     hashes = array("q")
     count = 0
-    room = items_max - (earlier.item_count if earlier else 0)  # below 0 after the limit was lowered
+    count_max = items_max - (
+        existing.item_count if existing else 0
+    )  # below 0 if the limit was lowered
     for number, _, line in read_lines():
-        if count >= room:
+        if count >= count_max:
             message = f"A batch may have at most {items_max} requests."
             findings.add(LineError(ErrorCode.TOO_MANY_TASKS, message))
-            return findings.verdict(count, None)
+            return findings.result(count, None)
         count += 1
         if line is None:
             message = f"This line has more than {line_bytes_max} bytes."
             findings.add(LineError(ErrorCode.LINE_TOO_LONG, message, None, number))
             continue
-        value = read_line(line)
+        value = parse_line(line)
         if isinstance(value, str):
             findings.add(LineError(ErrorCode.INVALID_JSON_LINE, value, None, number))
             continue
@@ -97,7 +100,7 @@ def validate(
         if custom_id is None:
             findings.add(custom_id_error(value, number))
         else:
-            hashes.append(hash(custom_id))  # keyed anew in each process (PEP 456)
+            hashes.append(hash(custom_id))  # keyed per process (PEP 456)
         error = request_error(value, endpoint, number)
         if error is None and value["body"]["model"] != model.name:
             error = model.error(value["body"]["model"], number)
@@ -105,43 +108,43 @@ def validate(
             findings.add(error)
     if not count:
         findings.add(LineError(ErrorCode.EMPTY_FILE, "The file has no requests."))
-    if earlier is not None:
-        hashes.extend(map(hash, earlier.read_ids()))
+    if existing is not None:
+        hashes.extend(map(hash, existing.read_ids()))
     if repeated := repeated_hashes(hashes):
-        seen = _digests(earlier.read_ids(), repeated) if earlier else set()
+        seen = _digests(existing.read_ids(), repeated) if existing else set()
         findings.merge(_duplicates(read_lines(), repeated, seen))
-    return findings.verdict(count, model.version)
+    return findings.result(count, model.version)
 
 
 class _Findings:
-    """Errors found: all are counted, the first by line are kept."""
+    """Errors of a file: all are counted, the first ones in line order are kept."""
 
     def __init__(self) -> None:
         self._first: list[LineError] = []
         self._count = 0
 
     def add(self, error: LineError) -> None:
-        """Errors are added in line order."""
+        """Add an error; errors come in line order."""
         self._count += 1
         if len(self._first) < ERROR_LINES_MAX:
             self._first.append(error)
 
     def merge(self, errors: Iterable[LineError]) -> None:
-        """Put errors of a later pass, in line order too, among those of the first."""
+        """Merge the errors of a second pass, which are in line order, into those of the first."""
         first: list[LineError] = []
-        for error in errors:  # may be one a line: never hold them all
+        for error in errors:  # up to one per line: never keep all of them
             self._count += 1
             if len(first) < ERROR_LINES_MAX:
                 first.append(error)
         merged = sorted([*self._first, *first], key=lambda error: error.line or 0)
         self._first = merged[:ERROR_LINES_MAX]
 
-    def verdict(self, count: int, model: ModelVersion | None) -> Verdict:
-        return Verdict(count, model, tuple(self._first), self._count)
+    def result(self, count: int, model: ModelVersion | None) -> ValidationResult:
+        return ValidationResult(count, model, tuple(self._first), self._count)
 
 
 class _ModelRule:
-    """All lines of a job name one model, known, that serves the job's endpoint."""
+    """All lines of a job must have the same model; it exists and serves the job's endpoint."""
 
     def __init__(self, endpoint: str, find_model: FindModel, *, name: str | None) -> None:
         self._endpoint = endpoint
@@ -151,9 +154,10 @@ class _ModelRule:
         self._unknown: set[str] = set()
 
     def error(self, name: str, line: int) -> LineError | None:
-        """Judge a name that differs from the one that lines before it share.
+        """Return the error of a model name that differs from the name of earlier lines.
 
-        A name that no model has is not shared: a slip in one line is no mistake of the others.
+        An unknown model does not become the job's model: a mistake in one line must not make the
+        other lines invalid.
         """
         if self.name is not None:
             message = "All requests of a batch must name the same model."
@@ -169,7 +173,7 @@ class _ModelRule:
         return None
 
     def _find(self, name: str) -> ModelVersion | None:
-        """Look a name up, once. Behind as many unknown ones as errors are kept, none is told."""
+        """Look each name up once; after `ERROR_LINES_MAX` unknown names, none is looked up."""
         if name in self._unknown or len(self._unknown) >= ERROR_LINES_MAX:
             return None
         version = self._find_model(name)
@@ -179,7 +183,7 @@ class _ModelRule:
 
 
 def repeated_hashes(hashes: "array[int]") -> frozenset[int]:
-    """Return the values that occur more than once. Sorts `hashes` where they lie."""
+    """Return the values that occur more than once. Sorts `hashes` in place."""
     if not hashes:
         return frozenset()
     sorted_hashes = np.frombuffer(hashes, dtype=np.int64)
@@ -195,10 +199,10 @@ def _digests(custom_ids: Iterable[str], repeated: frozenset[int]) -> set[bytes]:
 def _duplicates(
     lines: Iterable[Line], repeated: frozenset[int], seen: set[bytes]
 ) -> Iterable[LineError]:
-    """Name the later lines of each id. Equal hashes of different ids are no error."""
+    """Yield an error for every later line of an id. Equal hashes of different ids are no error."""
     message = "'custom_id' was used by an earlier line."
     for number, _, line in lines:
-        value = read_line(line) if line is not None else ""
+        value = parse_line(line) if line is not None else ""
         custom_id = valid_custom_id(value) if isinstance(value, dict) else None
         if custom_id is None or hash(custom_id) not in repeated:
             continue

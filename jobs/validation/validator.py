@@ -1,59 +1,55 @@
-"""Validations in a small thread pool: large files leave a thread for small ones."""
+"""Validates the first files of jobs in a thread pool; one thread is kept for small files."""
 
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import sqlalchemy as sa
 
 from core.clock import Clock
-from core.errors import Disposition, LeaseLostError, MillraceError
 from core.states import JobState
 from jobs import metrics
 from jobs.input.input_files import InputFile
-from jobs.input.line_checks import ErrorCode, LineError
-from jobs.input.line_reader import Line, input_lines
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.settings import IntakeSettings
-from jobs.store.copies import keep_copies
+from jobs.store.copies import store_copies
 from jobs.tables.jobs import jobs
-from jobs.validation.file_validation import Verdict, refused, validate
+from jobs.validation.leased_validation import LeasedValidation
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion, find_model
-from storage.objects.errors import ObjectMissingError
 from storage.objects.object_store import ObjectStore
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)
 SMALL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What counts as a small validation: about 15 ms of work."""
+"""Largest small file; its validation takes about 15 ms."""
 
 _SMALL = jobs.c.input_bytes <= SMALL_BYTES_MAX
 
 
 class Validator:
-    """Claims jobs that await validation, as many as can start at once."""
+    """Claims jobs that wait for validation, as many as can start at once."""
 
     def __init__(
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        leases: HeldLeases,
+        leases: ActiveLeases,
         settings: IntakeSettings,
         clock: Clock,
         stop: threading.Event,
     ) -> None:
-        """Work in threads until `stop`; what is unfinished then begins anew elsewhere."""
+        """Validates until `stop`; an unfinished validation starts anew in another process."""
         self._engine = engine
-        self._objects = objects
         self._leases = leases
         self._settings = settings
         self._stop = stop
+        self._validation = LeasedValidation(objects, leases, settings, stop)
         self._queues = {
             is_small: LeaseQueue(engine, leases, sa.and_(VALIDATION_DUE, size), clock)
             for is_small, size in ((True, _SMALL), (False, ~_SMALL))
@@ -64,13 +60,13 @@ class Validator:
         self._running = {True: 0, False: 0}  # by whether the file is small
 
     def claim(self) -> int:
-        """Start what may start now, and return how many validations that are.
+        """Start as many validations as possible now; return how many.
 
-        Called by the loop, and by each thread that becomes free.
+        The intake loop calls it, and each thread that becomes free.
         """
         count = 0
         with self._claiming:
-            for is_small, slots in self._slots():
+            for is_small, slots in self._free_slots():
                 for lease in self._queues[is_small].claim(slots):
                     with self._lock:
                         self._running[is_small] += 1
@@ -79,13 +75,13 @@ class Validator:
         return count
 
     def close(self) -> None:
-        """Wait for the threads, which notice `stop` at the next block."""
+        """Wait for the threads, which check `stop` at each block."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _slots(self) -> Iterator[tuple[bool, int]]:
-        """None once the role stops.
+    def _free_slots(self) -> Iterator[tuple[bool, int]]:
+        """Yield the free slots for large and then small files; none once the role stops.
 
-        Large files first, else a stream of small ones would keep them waiting for ever.
+        Large files come first: otherwise a stream of small ones would starve them.
         """
         for is_small in () if self._stop.is_set() else (False, True):
             with self._lock:
@@ -98,25 +94,15 @@ class Validator:
             yield is_small, free
 
     def _run(self, lease: Lease, is_small: bool) -> None:
-        """The process loop of one job: whatever fails, the others go on."""
         try:
             with metrics.VALIDATION_SECONDS.time():
-                self._validate(lease)
-        except LeaseLostError:
-            self._leases.put_aside(lease)
-        except DATABASE_AWAY as failure:
-            self._put_aside(lease, type(failure).__name__)
-        except MillraceError as failure:
-            if failure.disposition is Disposition.CRASH:
-                _LOG.exception("validation failed", extra={"job": lease.job_id.hex})
-            self._put_aside(lease, failure.code)
-        except Exception:  # noqa: BLE001  the process loop of one job
-            _LOG.exception("validation failed", extra={"job": lease.job_id.hex})
-            self._put_aside(lease, "internal")
+                self._validation.run(lease, self._validate, _log_crash)
+        except DATABASE_UNAVAILABLE as failure:
+            self._validation.set_aside(lease, type(failure).__name__)
         finally:
             with self._lock:
                 self._running[is_small] -= 1
-        with contextlib.suppress(*DATABASE_AWAY):
+        with contextlib.suppress(*DATABASE_UNAVAILABLE):
             self.claim()
 
     def _validate(self, lease: Lease) -> None:
@@ -126,51 +112,31 @@ class Validator:
                     jobs.c.id == lease.job_id
                 )
             ).one()
-        verdict = self._verdict(lease, job.endpoint, job.input_key)
-        if job.deduplicate and not verdict.error_count:
+        result = self._validation.validate(
+            lease, job.input_key, endpoint=job.endpoint, find_model=self._find_model
+        )
+        if job.deduplicate and not result.error_count:
             files = [InputFile(job.input_key, 0)]
-            keep_copies(self._engine, lease, files, lambda key: self._lines(key, lease))
+            line_bytes_max = self._settings.line_bytes_max
+            store_copies(
+                self._engine,
+                lease,
+                files,
+                lambda key: self._validation.read_lines(lease, key, line_bytes_max),
+            )
         with self._engine.begin() as connection:
-            state = record_verdict(connection, lease, verdict)
-            self._leases.release_in(connection, lease)  # whoever is woken finds the job free
+            state = record_verdict(connection, lease, result)
+            self._leases.release_in(connection, lease)  # with the notification of the verdict
         if state is JobState.FAILED:
             metrics.JOBS_REFUSED.inc()
-
-    def _verdict(self, lease: Lease, endpoint: str, input_key: str) -> Verdict:
-        try:
-            return validate(
-                lambda: self._lines(input_key, lease),
-                endpoint=endpoint,
-                items_max=self._settings.job_items_max,
-                line_bytes_max=self._settings.line_bytes_max,
-                find_model=self._find_model,
-            )
-        except ObjectMissingError:
-            message = "The content of the input file is gone."
-            return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
-
-    def _lines(self, key: str, lease: Lease) -> Iterator[Line]:
-        with self._objects.read(key) as blocks:
-            yield from input_lines(
-                self._while_held(blocks, lease), line_bytes_max=self._settings.line_bytes_max
-            )
-
-    def _while_held(self, blocks: Iterable[bytes], lease: Lease) -> Iterator[bytes]:
-        """Raises LeaseLostError as soon as another has the job, or the role stops."""
-        for block in blocks:
-            if self._stop.is_set():
-                raise LeaseLostError(job_id=lease.job_id)
-            self._leases.check(lease)
-            yield block
 
     def _find_model(self, name: str) -> ModelVersion | None:
         with self._engine.begin() as connection:
             return find_model(connection, name)
 
-    def _put_aside(self, lease: Lease, code: str) -> None:
-        metrics.JOB_FAILURES.inc()
-        _LOG.error("a job was put aside", extra={"job": lease.job_id.hex, "code": code})
-        self._leases.put_aside(lease)
+
+def _log_crash(lease: Lease) -> None:
+    _LOG.exception("validation failed", extra={"job": lease.job_id.hex})
 
 
 def free_slots(threads: int, *, small: int, large: int, for_small: bool) -> int:

@@ -1,6 +1,10 @@
-"""The transaction that ends validation: the job runs, has failed, or was cancelled meanwhile."""
+"""Records the verdicts on the first file of a job and on appended files.
+
+Lock order: the counters, then the job, then its lease. Claims use the same order.
+"""
 
 from datetime import datetime
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -8,28 +12,37 @@ import sqlalchemy as sa
 from core.states import CloseReason, JobState
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from jobs.store.closes import close_values, drop_files
+from jobs.store.appending import has_unvalidated
 from jobs.store.days import job_day
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
+from jobs.store.job_closing import (
+    close_values,
+    drop_unvalidated_files,
+    lock_counters,
+    settle_if_complete,
+)
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, copies_insert, event_insert
+from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
-from jobs.validation.file_validation import Verdict
+from jobs.validation.file_validation import ValidationResult
 
 VALIDATION_DUE = sa.and_(
-    # Literal, so that Postgres sees that the partial index fits: requests need no verdict, and
-    # any number of them may be open.
+    # Literal, so that Postgres recognises the partial index. Requests need no verdict, and any
+    # number of them may be open.
     sa.literal_column("jobs.kind = 'batch'"),
     jobs.c.state.in_([JobState.VALIDATING.value, JobState.CANCELLING.value]),
     jobs.c.total_count.is_(None),
 )
-"""Which jobs await their verdict; one that is being cancelled needs its count too."""
+"""Jobs without a verdict; a job that is being cancelled also needs its item count."""
 
 
-def record_verdict(connection: sa.Connection, lease: Lease, verdict: Verdict) -> JobState | None:
-    """Write `verdict` and return the state that the job is in now.
+def record_verdict(
+    connection: sa.Connection, lease: Lease, result: ValidationResult
+) -> JobState | None:
+    """Record the verdict; return the new state of the job.
 
-    None when the job has a verdict already. Raises LeaseLostError.
+    Returns None if the job has a verdict. Raises LeaseLostError.
     """
-    # The job before its lease, as those who claim lock them: the other order could deadlock.
+    # Lock the job before its lease, as claims do: the other order could deadlock.
     job = connection.execute(
         sa.select(
             jobs.c.id,
@@ -43,14 +56,14 @@ def record_verdict(connection: sa.Connection, lease: Lease, verdict: Verdict) ->
         .where(jobs.c.id == lease.job_id, VALIDATION_DUE)
         .with_for_update()
     ).one_or_none()
-    leases.require(connection, lease)
+    leases.lock_lease(connection, lease)
     if job is None:
         return None
     is_cancelling = job.state == JobState.CANCELLING.value
-    if verdict.error_count:
-        state = _refuse(connection, job.id, verdict, is_cancelling=is_cancelling)
+    if result.error_count:
+        state = _reject(connection, job.id, result, is_cancelling=is_cancelling)
     else:
-        state = _accept(connection, job.id, verdict, is_cancelling=is_cancelling)
+        state = _accept(connection, job.id, result, is_cancelling=is_cancelling)
         _close_if_due(connection, job)
     if state.value != job.state:
         now: datetime = job.now
@@ -60,13 +73,13 @@ def record_verdict(connection: sa.Connection, lease: Lease, verdict: Verdict) ->
     return state
 
 
-def _refuse(
-    connection: sa.Connection, job_id: UUID, verdict: Verdict, *, is_cancelling: bool
+def _reject(
+    connection: sa.Connection, job_id: UUID, result: ValidationResult, *, is_cancelling: bool
 ) -> JobState:
-    """Nothing was executed, so the job is at its end."""
+    """End the job: none of its items has run."""
     columns: dict[str, object] = {
-        "errors": [error.as_json() for error in verdict.errors],
-        "error_count": verdict.error_count,
+        "errors": [error.as_json() for error in result.errors],
+        "error_count": result.error_count,
     }
     if is_cancelling:
         state = JobState.CANCELLED
@@ -75,19 +88,19 @@ def _refuse(
         state = JobState.FAILED
         columns |= {"failed_at": sa.func.now()}
     _update(connection, job_id, state, columns)
-    drop_files(connection, [job_id])
+    drop_unvalidated_files(connection, [job_id])
     return state
 
 
 def _accept(
-    connection: sa.Connection, job_id: UUID, verdict: Verdict, *, is_cancelling: bool
+    connection: sa.Connection, job_id: UUID, result: ValidationResult, *, is_cancelling: bool
 ) -> JobState:
-    assert verdict.model is not None
+    assert result.model is not None
     columns: dict[str, object] = {
-        "total_count": verdict.item_count,
-        "model": verdict.model.name,
-        "model_version": verdict.model.version,
-        "pool": verdict.model.pool,
+        "total_count": result.item_count,
+        "model": result.model.name,
+        "model_version": result.model.version,
+        "pool": result.model.pool,
     }
     state = JobState.CANCELLING
     if not is_cancelling:
@@ -106,13 +119,78 @@ def _update(
 
 
 def _close_if_due(connection: sa.Connection, job: sa.Row[tuple[object, ...]]) -> None:
-    """A cancel had to wait for the count; an expiry may have come during validation."""
+    """Publish the close of a job that was cancelled or expired during its validation."""
     reason = job.close_reason
     if reason is None and job.is_expired:
         reason = CloseReason.EXPIRED.value
         values = close_values(CloseReason.EXPIRED)
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(values))
-        drop_files(connection, [job.id])
+        drop_unvalidated_files(connection, [job.id])
     if reason is not None:
         for statement in close_inserts(job.id, job_day(job.created_at), CloseReason(reason)):
             connection.execute(statement)
+
+
+APPEND_DUE: Final = sa.and_(
+    jobs.c.state == "in_progress",
+    jobs.c.close_reason.is_(None),
+    sa.exists().where(job_inputs.c.job_id == jobs.c.id, job_inputs.c.state == "validating"),
+)
+"""Jobs with an appended file without a verdict; their first file was accepted."""
+
+
+def record_append_verdict(
+    connection: sa.Connection, lease: Lease, number: int, result: ValidationResult
+) -> str | None:
+    """Record the verdict on file `number`; return the new state of the file.
+
+    Returns None if the file has a verdict or its job was closed. Raises LeaseLostError.
+    """
+    job_id = lease.job_id
+    lock_counters(connection, job_id)
+    job = connection.execute(
+        sa.select(jobs).where(jobs.c.id == job_id, APPEND_DUE).with_for_update()
+    ).one_or_none()
+    leases.lock_lease(connection, lease)
+    if job is None:
+        return None
+    values: dict[str, Any] = {
+        "state": "refused",
+        "errors": [error.as_json() for error in result.errors],
+        "error_count": result.error_count,
+    }
+    if not result.error_count:
+        values = {
+            "state": "accepted",
+            "first_index": job.total_count,
+            "item_count": result.item_count,
+        }
+    updated = connection.execute(
+        sa.update(job_inputs)
+        .where(
+            job_inputs.c.job_id == job_id,
+            job_inputs.c.number == number,
+            job_inputs.c.state == "validating",
+        )
+        .values(values)
+    )
+    if updated.rowcount == 0:
+        return None
+    added = 0 if result.error_count else result.item_count
+    connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.id == job_id)
+        .values(
+            total_count=jobs.c.total_count + added,
+            total_final=job.sealed and not has_unvalidated(connection, job_id),
+            control_version=jobs.c.control_version + 1,  # makes intake reload the job
+        )
+    )
+    if job.deduplicate and added:
+        # Originals may have ended already: the results writer copies their results.
+        connection.execute(copies_insert(job_id, job.total_count, job.total_count + added))
+    settle_if_complete(connection, job_id)
+    connection.execute(NOTIFY_OUTBOX)
+    connection.execute(NOTIFY_JOBS)
+    state: str = values["state"]
+    return state

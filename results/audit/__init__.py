@@ -1,1 +1,1 @@
-"""The books of a job recomputed: from its rows, from the ledger, and from the log itself."""
+"""Audit of a job: recomputes its totals from its rows, the usage ledger and the log."""

@@ -1,156 +1,161 @@
-"""The writer's rules on the log of one job, without writing: what its rows ought to say.
+"""Applies the writer's rules to the log of one job without writing: what its rows should contain.
 
-The first result of an item wins, and its copies take it over; behind a close nothing counts, and
-items without a result get the outcome of the close. A failure that may pass is final only where the
-writer's own limit made it so, which the rows tell: that limit is a setting and may have changed.
+The first result of an item counts, and its copies get it; outcomes after a close do not count, and
+items without a result get the outcome of the close. Whether a retryable failure was final depends
+on the writer's limit of attempts at the time, a setting, so it is read from the rows.
 """
 
 from dataclasses import dataclass, field
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.audit.item_facts import Facts, RowFacts, said_by, said_by_close, said_by_copy
-from results.audit.recorded_totals import Tally
+from results.audit.item_fingerprints import (
+    ItemFingerprints,
+    RowFingerprints,
+    close_fields,
+    copy_fields,
+    outcome_fields,
+)
+from results.audit.recorded_totals import OUTCOMES, TOKENS, ItemTotals
+from results.writer.counters import JobSum, sum_items
 from results.writer.job_closer import CLOSE_OUTCOMES
-from results.writer.sums import JobSum, sum_items
-from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
+from topics.records.records import CopiesDue, ItemOutcome, JobClose, Outcomes
 
 
 @dataclass(slots=True)
 class LogCounts:
-    """What was read of a job."""
+    """Counts of the records read for a job."""
 
     records: int = 0
     outcomes: int = 0
-    repeats: int = 0  # outcomes of items that had theirs already
+    repeats: int = 0  # outcomes of items that had one already
     retries: int = 0  # failures that led to another attempt
-    copies: int = 0  # items that took over the result of another
+    copies: int = 0  # items that got the result of another item
     after_close: int = 0
-    unknown: int = 0  # of no item of the job
+    unknown: int = 0  # outcomes with an index outside the job
     unreadable: int = 0
 
 
 @dataclass(slots=True)
-class LogJudge:
-    """Judges the records of one job in the order of its partition."""
+class LogTally:
+    """Tallies the records of one job in partition order."""
 
-    rows: RowFacts
-    facts: Facts
+    rows: RowFingerprints
+    fingerprints: ItemFingerprints
     late: set[int] = field(default_factory=set)
-    """Items decided by records that the writer may not have written yet."""
+    """Items with an outcome that the writer may not have written yet."""
     counts: LogCounts = field(default_factory=LogCounts)
-    tally: Tally = field(default_factory=Tally)
+    totals: ItemTotals = field(default_factory=ItemTotals)
     closed_reason: CloseReason | None = None
-    _given: Facts = field(init=False)
-    """What the rows of copies say of each original that has a result; without copies, nothing."""
-    _ends: bytearray = field(init=False)
-    """How those originals ended."""
+    _originals: ItemFingerprints = field(init=False)
+    """What copies of each ended original must contain; empty for jobs without copies."""
+    _outcomes: bytearray = field(init=False)
+    """The outcomes of those originals."""
 
     def __post_init__(self) -> None:
-        """Take as much room as the copies need: `rows` were read before."""
+        """Allocate memory for the copies: `rows` must be read before."""
         count = len(self.rows.originals)
-        self._given, self._ends = Facts(count), bytearray(count)
+        self._originals, self._outcomes = ItemFingerprints(count), bytearray(count)
 
-    def take(self, record: Outcomes | Close | CopiesDue, *, is_late: bool) -> None:
-        """Judge the next record; call `finish` behind the last one."""
+    def add_record(self, record: Outcomes | JobClose | CopiesDue, *, is_late: bool) -> None:
+        """Apply the next record; call `finish` after the last one."""
         self.counts.records += 1
         if isinstance(record, CopiesDue):
-            return  # in the end copies have what their originals have
-        if isinstance(record, Close):
+            return  # copies are derived from their originals at the end
+        if isinstance(record, JobClose):
             self._close(record, is_late)
             return
         self.counts.outcomes += len(record.items)
         if self.closed_reason is not None:
             self.counts.after_close += len(record.items)
             return
-        new = [item for item in record.items if self._decides(item, is_late)]
-        self.tally = self.tally.plus(_tally(sum_items(record.job.job_id, new)))
+        new = [item for item in record.items if self._counts(item, is_late)]
+        self.totals = self.totals.plus(_totals_of(sum_items(record.job.job_id, new)))
 
     def finish(self) -> None:
-        """Give copies what their originals have; a close does so, too, before it fills the rest."""
+        """Give copies the result of their originals, unless a close has done so before."""
         if self.closed_reason is None:
             self._copy()
 
     def _copy(self) -> None:
         for index, original in enumerate(self.rows.originals):
-            if original < 0 or not self._given.known[original] or self.facts.known[index]:
+            if (
+                original < 0
+                or not self._originals.known[original]
+                or self.fingerprints.known[index]
+            ):
                 continue
-            outcome, fingerprint = Outcome(self._ends[original]), self._given.prints[original]
+            outcome = Outcome(self._outcomes[original])
+            fingerprint = self._originals.prints[original]
             if index in self.rows.unstorable:
                 fingerprint = self.rows.prints[index]
-            self.facts.known[index] = 1
-            self.facts.prints[index] = fingerprint
+            self.fingerprints.known[index] = 1
+            self.fingerprints.prints[index] = fingerprint
             self.counts.copies += 1
-            self.tally = self.tally.plus(_of_outcome(outcome, 1)._replace(copied=1))
+            self.totals = self.totals.plus(_of_outcome(outcome, 1)._replace(copied=1))
             if original in self.late:
                 self.late.add(index)
 
-    def _decides(self, item: ItemOutcome, is_late: bool) -> bool:
+    def _counts(self, item: ItemOutcome, is_late: bool) -> bool:
+        """Record an outcome that counts; return whether it is to be added to the totals."""
         index = item.index
-        if not 0 <= index < len(self.facts.known):
+        if not 0 <= index < len(self.fingerprints.known):
             self.counts.unknown += 1
             return False
-        if self.facts.known[index]:
+        if self.fingerprints.known[index]:
             self.counts.repeats += 1
             return False
         if item.retryable and not self._was_last(item):
             self.counts.retries += 1
             return False
         if index in self.rows.unstorable:
-            # The row says that, and nothing else, of whatever the result was.
-            self.facts.known[index] = 1
-            self.facts.prints[index] = self.rows.prints[index]
-            self.tally = self.tally._replace(failed=self.tally.failed + 1)
-            self._give(index, Outcome.FAILED, ())
+            # The row contains only that code, whatever the result was.
+            self.fingerprints.known[index] = 1
+            self.fingerprints.prints[index] = self.rows.prints[index]
+            self.totals = self.totals._replace(failed=self.totals.failed + 1)
+            self._record_original(index, Outcome.FAILED, ())
             return False
-        self.facts.note(index, said_by(item))
-        self._give(index, item.outcome, said_by_copy(item))
+        self.fingerprints.record(index, outcome_fields(item))
+        self._record_original(index, item.outcome, copy_fields(item))
         if is_late:
             self.late.add(index)
         return True
 
     def _was_last(self, failure: ItemOutcome) -> bool:
-        """Whether the row is of this failure, though it may pass: not of another of its attempt."""
+        """Whether the item's row contains this retryable failure, and no other of its attempt."""
         index = failure.index
         if index in self.rows.unstorable:
             return self.rows.unstorable[index] == failure.attempt
-        return bool(self.rows.known[index]) and self.rows.prints[index] == hash(said_by(failure))
+        return bool(self.rows.known[index]) and self.rows.prints[index] == hash(
+            outcome_fields(failure)
+        )
 
-    def _give(self, index: int, outcome: Outcome, said: tuple[object, ...]) -> None:
+    def _record_original(self, index: int, outcome: Outcome, fields: tuple[object, ...]) -> None:
         if self.rows.originals:
-            self._given.note(index, said)
-            self._ends[index] = outcome.value
+            self._originals.record(index, fields)
+            self._outcomes[index] = outcome.value
 
-    def _close(self, close: Close, is_late: bool) -> None:
-        """End what is open; a second close changes nothing."""
+    def _close(self, close: JobClose, is_late: bool) -> None:
+        """Give open items the outcome of the close; a second close changes nothing."""
         if self.closed_reason is not None:
             self.counts.after_close += 1
             return
         self._copy()
         self.closed_reason = close.reason
         outcome, code = CLOSE_OUTCOMES[close.reason]
-        said = said_by_close(outcome, code)
-        open_ = [index for index, known in enumerate(self.facts.known) if not known]
+        fields = close_fields(outcome, code)
+        open_ = [index for index, known in enumerate(self.fingerprints.known) if not known]
         for index in open_:
-            self.facts.note(index, said)
+            self.fingerprints.record(index, fields)
         if is_late:
             self.late.update(open_)
-        self.tally = self.tally.plus(_of_outcome(outcome, len(open_)))
+        self.totals = self.totals.plus(_of_outcome(outcome, len(open_)))
 
 
-def _tally(total: JobSum) -> Tally:
-    return Tally(
-        total.succeeded,
-        total.failed,
-        total.cancelled,
-        total.expired,
-        total.input_tokens,
-        total.output_tokens,
-        total.cached_tokens,
-        total.reasoning_tokens,
-        total.executed,
-    )
+def _totals_of(job_sum: JobSum) -> ItemTotals:
+    counted = {name: getattr(job_sum, name) for name in (*OUTCOMES, *TOKENS)}
+    return ItemTotals(**counted, billed=job_sum.executed)
 
 
-def _of_outcome(outcome: Outcome, count: int) -> Tally:
-    return Tally()._replace(**{outcome.label: count})
+def _of_outcome(outcome: Outcome, count: int) -> ItemTotals:
+    return ItemTotals()._replace(**{outcome.label: count})

@@ -1,8 +1,8 @@
-"""What is written down about a job in four places: its rows, counters, ledger and order.
+"""Reads what is recorded about a job in four places: item rows, counters, ledger and order.
 
-Counters, ledger and order move in one transaction, so one statement sees them agree at every
-moment. Rows are added up in windows, so that no transaction is long; of a job that runs, they lie
-between the counters before and after.
+Counters, ledger and order change in one transaction, so one statement sees consistent values. Rows
+are summed in windows, to keep transactions short; for a running job, their sums lie between the
+counters read before and after.
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.errors import JobMissingError
-from results.writer.sums import IS_BILLED
+from jobs.errors import JobNotFoundError
+from results.writer.counters import IS_BILLED
 from storage.postgres.items import items
 
 WINDOW_ITEMS: Final = 20_000
-"""Rows of one statement: a fraction of a second, however large their bodies are."""
+"""Rows per statement: a fraction of a second, whatever the size of their bodies."""
 
 TOKENS: Final = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 OUTCOMES: Final = tuple(outcome.label for outcome in Outcome)
 
 
-class Tally(NamedTuple):
-    """Items by outcome and the tokens of those on the bill."""
+class ItemTotals(NamedTuple):
+    """Items by outcome, and the tokens of billed items."""
 
     succeeded: int = 0
     failed: int = 0
@@ -34,33 +34,33 @@ class Tally(NamedTuple):
     output_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
-    billed: int = 0  # items on the bill
-    copied: int = 0  # items that took over the result of another: on the bill by number alone
+    billed: int = 0
+    copied: int = 0  # items with the result of another item; the bill has only their number
 
     @property
     def ended(self) -> int:
-        """Items that have ended."""
+        """The number of items that have ended."""
         return self.succeeded + self.failed + self.cancelled + self.expired
 
-    def plus(self, other: "Tally") -> "Tally":
-        """Return the sum of both."""
-        return Tally(*map(sum, zip(self, other, strict=True)))
+    def plus(self, other: "ItemTotals") -> "ItemTotals":
+        """Return the element-wise sum."""
+        return ItemTotals(*map(sum, zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """Counters, ledger and order of a job at one moment."""
+class RecordedTotals:
+    """Counters, ledger and order of a job at one moment, as recorded."""
 
     state: str
     total_count: int
     is_settled: bool
     closed_reason: str | None
-    counters: Tally  # `billed` is not counted there
-    ledger: Tally  # has no outcomes
-    sequenced: int | None  # items in the order of results; None: the job keeps none
+    counters: ItemTotals  # without `billed`
+    ledger: ItemTotals  # without outcomes
+    sequenced: int | None  # items in the order of results; None: the job has no order
 
 
-_BOOKS: Final = sa.text("""
+_RECORDED: Final = sa.text("""
 SELECT j.state, coalesce(j.total_count, 0), j.settled_at IS NOT NULL, c.closed_reason,
     c.succeeded, c.failed, c.cancelled, c.expired,
     c.input_tokens, c.output_tokens, c.cached_tokens, c.reasoning_tokens,
@@ -83,31 +83,31 @@ WHERE j.id = :job
 """).bindparams(sa.bindparam("job", type_=sa.Uuid))
 
 
-def read_books(connection: sa.Connection, job_id: UUID) -> Books:
-    """Return what is written down about a job. Raises JobMissingError: it was deleted meanwhile."""
-    row = connection.execute(_BOOKS, {"job": job_id}).one_or_none()
+def read_recorded_totals(connection: sa.Connection, job_id: UUID) -> RecordedTotals:
+    """Return the recorded totals of a job. Raises JobNotFoundError when it was deleted."""
+    row = connection.execute(_RECORDED, {"job": job_id}).one_or_none()
     if row is None:
-        raise JobMissingError
+        raise JobNotFoundError
     numbers = [None if number is None else int(number) for number in row[4:]]
-    return Books(
+    return RecordedTotals(
         state=row[0],
         total_count=row[1],
         is_settled=row[2],
         closed_reason=row[3],
-        # Only the last one may be None.
-        counters=Tally(*numbers[:8])._replace(copied=numbers[13]),  # type: ignore[arg-type]
-        ledger=Tally(0, 0, 0, 0, *numbers[8:13])._replace(copied=numbers[14]),  # type: ignore[arg-type]
+        # Only the last number can be None.
+        counters=ItemTotals(*numbers[:8])._replace(copied=numbers[13]),  # type: ignore[arg-type]
+        ledger=ItemTotals(0, 0, 0, 0, *numbers[8:13])._replace(copied=numbers[14]),  # type: ignore[arg-type]
         sequenced=numbers[15],
     )
 
 
-def tally_rows(connection: sa.Connection, job: tuple[UUID, int], first: int) -> Tally:
-    """Add up the rows of WINDOW_ITEMS indexes from `first` on; `job` is its id and day."""
-    return Tally(*map(int, connection.execute(tally_query(job, first)).one()))
+def sum_item_rows(connection: sa.Connection, job: tuple[UUID, int], first: int) -> ItemTotals:
+    """Sum up the rows of WINDOW_ITEMS indexes from `first` on; `job` is its id and day."""
+    return ItemTotals(*map(int, connection.execute(item_sums_query(job, first)).one()))
 
 
-def tally_query(job: tuple[UUID, int], first: int) -> sa.Select[Any]:
-    """Return the query of `tally_rows`."""
+def item_sums_query(job: tuple[UUID, int], first: int) -> sa.Select[Any]:
+    """Return the query of `sum_item_rows`."""
     job_id, day = job
     counts = [sa.func.count().filter(items.c.outcome == outcome.value) for outcome in Outcome]
     sums = [sa.func.coalesce(sa.func.sum(items.c[name]).filter(IS_BILLED), 0) for name in TOKENS]

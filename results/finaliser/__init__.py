@@ -1,1 +1,1 @@
-"""The finaliser role: output files of settled jobs and their terminal transaction."""
+"""The finaliser role: output files and terminal states of settled jobs."""

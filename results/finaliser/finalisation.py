@@ -1,8 +1,8 @@
-"""One settled job to its terminal state: write its files, then name them in one transaction.
+"""Finalises one settled batch: writes its files, then records them in one transaction.
 
-    read rows ─► objects of this epoch ─► [fenced] files, state, event ─► delete what is left over
+    read rows ─► objects of this epoch ─► [fenced] files, state, event ─► delete leftovers
 
-A finaliser that lost its lease deletes what it wrote; one that died leaves objects to the winner.
+A finaliser that lost its lease deletes its objects; those of one that died are deleted by the next.
 """
 
 import logging
@@ -18,27 +18,35 @@ from core.ids import JOB, new_uuid, public_id
 from core.object_names import answer_prefix
 from core.states import CloseReason, JobKind, JobState
 from jobs.input.input_files import InputFile, appended_files
-from jobs.leasing.leases import Lease, require
+from jobs.leasing.leases import Lease, lock_lease
 from jobs.store.days import job_day
 from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
 from jobs.tables.jobs import jobs
-from results.finaliser.encrypted_rows import RowOpener
 from results.finaliser.item_rows import item_rows
+from results.finaliser.output_files import ResultFiles, result_prefix, write_result_files
 from results.finaliser.output_lines import ItemRow
-from results.finaliser.result_files import ResultFiles, result_prefix, write_result_files
+from results.finaliser.row_decryption import RowDecrypter
 from results.writer.custom_ids import CustomIds, JobCustomIds
 from storage.objects.object_store import ObjectStore, StoredObject
 
 LOG = logging.getLogger(__name__)
 
-READY: Final = sa.and_(
-    jobs.c.settled_at.is_not(None),
-    jobs.c.kind == JobKind.BATCH.value,
-    # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
-    jobs.c.state.in_([sa.literal_column("'finalizing'"), sa.literal_column("'cancelling'")]),
-)
-"""Batches that have all their rows and wait for their files."""
+
+def is_settled(kind: JobKind) -> sa.ColumnElement[bool]:
+    """Return the condition that a job of a kind has all its rows and is not terminal."""
+    # Literals, so that the planner can use the partial index on unfinished jobs.
+    states: list[sa.ColumnElement[str]] = [
+        sa.literal_column("'finalizing'"),
+        sa.literal_column("'cancelling'"),
+    ]
+    return sa.and_(
+        jobs.c.settled_at.is_not(None), jobs.c.kind == kind.value, jobs.c.state.in_(states)
+    )
+
+
+READY: Final = is_settled(JobKind.BATCH)
+"""Settled batches without output files."""
 
 _TIMESTAMPS: Final = {
     JobState.COMPLETED: "completed_at",
@@ -46,17 +54,17 @@ _TIMESTAMPS: Final = {
     JobState.CANCELLED: "cancelled_at",
 }
 
-_ANSWERS_PER_ROUND: Final = 1000  # listed at once, so that memory stays bounded
-_ANSWER_ROUNDS_MAX: Final = 100_000  # a store whose listing is late must not hold a thread
+_ANSWERS_PER_ROUND: Final = 1000  # listed at once, to bound memory
+_ANSWER_ROUNDS_MAX: Final = 100_000  # ends the loop for a store whose listing lags behind
 
 
 def finalise(
     engine: sa.Engine, store: ObjectStore, lease: Lease, *, check: Callable[[], None]
 ) -> JobState:
-    """Bring the job to its terminal state and return it; `check` raises once the lease is lost.
+    """Bring a job to its terminal state and return it; `check` raises once the lease is lost.
 
-    Raises LeaseLostError with its objects deleted; one of DATABASE_AWAY; what a store raises.
-    After those the job is as before, or, when only the answer of the commit was lost, terminal.
+    Raises LeaseLostError after deleting its objects, one of DATABASE_UNAVAILABLE, and what a store
+    raises. The job is then unchanged, or terminal when only the response to the commit was lost.
     """
     with engine.connect() as connection:
         job = connection.execute(sa.select(jobs).where(jobs.c.id == lease.job_id)).one()
@@ -69,7 +77,7 @@ def finalise(
         check=check,
     )
     if job.zero_retention:
-        rows = map(RowOpener(store, job.id).opened, rows)
+        rows = map(RowDecrypter(store, job.id).decrypt, rows)
     inputs = [InputFile(job.input_key, 0, job.input_bytes), *appended.get(job.id, ())]
     custom_ids = JobCustomIds((file.first_index, _ids_of(store, file)) for file in inputs)
     written = write_result_files(
@@ -79,7 +87,7 @@ def finalise(
         LOG.error("lines of an input file are unreadable", extra={"job": job.id, "lines": count})
     try:
         with engine.begin() as connection:
-            state = _end(connection, lease, job, written)
+            state = _record_end(connection, lease, job, written)
     except LeaseLostError:
         for stored in (written.output, written.error):
             if stored is not None:
@@ -95,17 +103,17 @@ def _ids_of(store: ObjectStore, file: InputFile) -> CustomIds:
     )
 
 
-def _end(
+def _record_end(
     connection: sa.Connection, lease: Lease, job: sa.Row[Any], written: ResultFiles
 ) -> JobState:
-    """Name the winner. The job may have been cancelled since it was read."""
-    # The job before its lease, as those who claim lock them: the other order could deadlock.
+    """Record files, state and event. The job may have been cancelled since it was read."""
+    # Lock the job before its lease, in the order of claims: the other order could deadlock.
     now = connection.execute(
         sa.select(jobs.c.state, jobs.c.close_reason, sa.extract("epoch", sa.func.now()))
         .where(jobs.c.id == lease.job_id)
         .with_for_update()
     ).one()
-    require(connection, lease)
+    lock_lease(connection, lease)
     if now.state not in {JobState.FINALIZING, JobState.CANCELLING}:
         raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
     target = _target(JobState(now.state), now.close_reason)
@@ -151,14 +159,14 @@ def _add_file(
 
 
 def _delete_leftovers(store: ObjectStore, lease: Lease, check: Callable[[], None]) -> None:
-    """Remove what the files made useless, and what attempts left that died before the end.
+    """Delete large answers that the files contain now, and files of attempts that died.
 
-    What a stop leaves, or a store that is away, the sweep of orphans finds.
+    The orphan sweep deletes what a stop or an unavailable store leaves.
     """
     try:
         _delete_older_epochs(store, lease)
         _delete_answers(store, lease.job_id, check)
-    except MillraceError as error:  # the job has ended well; a few bytes are left over
+    except MillraceError as error:  # the job is terminal; only storage is wasted
         LOG.warning("objects left over", extra={"job": lease.job_id, "code": error.code})
 
 
@@ -172,7 +180,7 @@ def _delete_older_epochs(store: ObjectStore, lease: Lease) -> None:
 
 
 def _delete_answers(store: ObjectStore, job_id: UUID, check: Callable[[], None]) -> None:
-    """Remove answers that were too large for a record: the files hold them now."""
+    """Delete answers that were too large for a record: the files contain them now."""
     for _ in range(_ANSWER_ROUNDS_MAX):
         found = list(islice(store.list(answer_prefix(job_id)), _ANSWERS_PER_ROUND))
         for answer in found:

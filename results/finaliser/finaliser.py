@@ -1,4 +1,4 @@
-"""The loop of the finaliser: claim settled jobs, end several at once, each in a thread."""
+"""The loop of the finaliser: claim settled batches and finalise several at once."""
 
 import logging
 import threading
@@ -14,19 +14,19 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
-from results.finaliser.retry_backoff import Pauses
+from results.finaliser.retry_backoff import RetryBackoff
 from results.retention.file_object_removal import FileRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from results.settings import FinaliserSettings
 from storage.objects.object_store import ObjectStore
-from storage.postgres.engines import DATABASE_AWAY
-from storage.postgres.notifications import Notifications
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.notifications import NotificationListener
 
 LOG = logging.getLogger(__name__)
 
@@ -37,92 +37,104 @@ _JOIN_S: Final = 5.0
 
 @dataclass(slots=True)
 class Finaliser:
-    """One process of the role; any number may run."""
+    """One process of the role; any number of processes may run."""
 
     engine: sa.Engine
     store: ObjectStore
-    leases: HeldLeases
+    leases: ActiveLeases
     settings: FinaliserSettings
     clock: Clock
-    _away_since: float | None = None  # monotonic
-    _pauses: Pauses = field(default_factory=Pauses)
+    _unavailable_since: float | None = None  # monotonic
+    _backoff: RetryBackoff = field(default_factory=RetryBackoff)
 
-    def run(self, notifications: Notifications, stop: threading.Event) -> None:
-        """End settled jobs until `stop`, and for `stop_grace_s` those that are begun.
+    def run(self, notifications: NotificationListener, stop: threading.Event) -> None:
+        """Finalise settled jobs until `stop`.
 
-        A job that fails keeps its lease until it runs out, so it waits `lease_s` for its next try
-        and cannot starve others; longer each time unless the failure is one that passes. Raises one
-        of DATABASE_AWAY after `database_wait_s` of it.
+        1. Claim a job under a lease while a thread is free.
+        2. Finalise each in a thread; heartbeats extend the leases meanwhile.
+        3. Wait for a thread, a notification or `look_interval_s`.
+        4. On `stop`, wait `stop_grace_s` for running jobs and release the leases of the others.
+
+        A failed job keeps its lease until it expires, so it waits `lease_s` for its next attempt
+        and cannot starve others; a permanent failure doubles that wait each time. Raises one of
+        DATABASE_UNAVAILABLE when Postgres is unavailable for `database_wait_s`.
         """
-        ended = threading.Event()  # by the last job, later than `stop`, or by a failure
-        background = Background(ended, away_s_max=self.settings.database_wait_s, clock=self.clock)
+        ended = threading.Event()  # the last job ended after `stop`, or a background task failed
+        background = SupervisedThreads(
+            ended, away_s_max=self.settings.database_wait_s, clock=self.clock
+        )
         removal = FileRemoval(self.engine, self.store, ended.is_set)
-        background.every(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
-        background.every(self.settings.removal_interval_s, "removal", removal.step)
+        background.start_periodic(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
+        background.start_periodic(self.settings.removal_interval_s, "removal", removal.run_once)
         orphans = OrphanSweep(self.engine, self.store, self.settings.orphan_age_s, ended.is_set)
-        background.every(self.settings.orphan_interval_s, "orphans", orphans.step)
+        background.start_periodic(self.settings.orphan_interval_s, "orphans", orphans.run_once)
         try:
-            self._end_jobs(notifications, lambda: stop.is_set() or ended.is_set())
+            self._finalise_jobs(notifications, lambda: stop.is_set() or ended.is_set())
         finally:
             ended.set()
             background.join(_JOIN_S)
 
-    def _end_jobs(self, notifications: Notifications, is_over: Callable[[], bool]) -> None:
+    def _finalise_jobs(
+        self, notifications: NotificationListener, is_stopping: Callable[[], bool]
+    ) -> None:
         queue = LeaseQueue(self.engine, self.leases, READY, self.clock)
-        running: dict[Future[None], UUID] = {}  # with the tenants of their jobs
-        jobs_max, look_s = self.settings.jobs_max, self.settings.look_interval_s
+        running: dict[Future[None], UUID] = {}  # to the tenants of their jobs
+        jobs_max, wait_s = self.settings.jobs_max, self.settings.look_interval_s
         with ThreadPoolExecutor(jobs_max, ROLE) as threads:
-            while not is_over():
+            while not is_stopping():
                 while lease := self._claim(queue, running.values()):
-                    running[threads.submit(self._end, lease)] = queue.served
-                if len(running) == jobs_max or queue.passed_over:
-                    wait(running, look_s, FIRST_COMPLETED)
+                    running[threads.submit(self._finalise, lease)] = queue.served
+                if len(running) == jobs_max or queue.has_skipped:
+                    wait(running, wait_s, FIRST_COMPLETED)
                 else:
-                    notifications.wait(look_s)
-                running = {future: its for future, its in running.items() if not future.done()}
+                    notifications.wait(wait_s)
+                running = {job: tenant for job, tenant in running.items() if not job.done()}
             wait(running, self.settings.stop_grace_s)
-            with suppress(*DATABASE_AWAY):
-                self.leases.release_all()  # what still runs stops at its next check
+            with suppress(*DATABASE_UNAVAILABLE):
+                self.leases.release_all()  # jobs that still run stop at their next lease check
 
-    def _claim(self, queue: LeaseQueue, holders: Collection[UUID]) -> Lease | None:
-        """Take the next job when there is room for it, beside those of `holders`.
+    def _claim(self, queue: LeaseQueue, running_of: Collection[UUID]) -> Lease | None:
+        """Claim the next job if a thread is free; `running_of`: tenants of the running jobs.
 
-        The last place is for a tenant that has none, or two long jobs of one would stop all others.
+        The last thread is reserved for a tenant without a running job: two long jobs of one tenant
+        would otherwise block all others.
         """
         jobs_max = self.settings.jobs_max
-        is_last = len(holders) == jobs_max - 1
-        limit = 1 if len(holders) < jobs_max else 0
+        is_last = len(running_of) == jobs_max - 1
+        limit = 1 if len(running_of) < jobs_max else 0
         try:
-            leases = queue.claim(limit, but_of=holders if is_last else ())
-        except DATABASE_AWAY as error:
+            leases = queue.claim(limit, excluding_tenants=running_of if is_last else ())
+        except DATABASE_UNAVAILABLE as error:
             now = self.clock.monotonic_s()
-            self._away_since = self._away_since or now
-            if now - self._away_since > self.settings.database_wait_s:
+            self._unavailable_since = self._unavailable_since or now
+            if now - self._unavailable_since > self.settings.database_wait_s:
                 raise
             LOG.warning("database away", extra={"error": type(error).__name__})
             return None
-        self._away_since = None
+        self._unavailable_since = None
         return leases[0] if leases else None
 
-    def _end(self, lease: Lease) -> None:
-        """End one job; whatever goes wrong is this job's alone."""
+    def _finalise(self, lease: Lease) -> None:
+        """Finalise one job; a failure concerns only this job."""
         started = time.perf_counter()
-        is_to_blame = False
+        is_permanent = False
         facts = {"job": lease.job_id, "epoch": lease.epoch}
         try:
-            state = finalise(self.engine, self.store, lease, check=lambda: self.leases.check(lease))
+            state = finalise(
+                self.engine, self.store, lease, check=lambda: self.leases.raise_if_lost(lease)
+            )
         except LeaseLostError:
             metrics.FINALISE_FAILURES.labels(LeaseLostError.code).inc()
             LOG.warning("job lost to another finaliser", extra=facts)
-        except DATABASE_AWAY:
+        except DATABASE_UNAVAILABLE:
             metrics.FINALISE_FAILURES.labels("database_away").inc()
             LOG.warning("database away", extra=facts)
         except MillraceError as error:
             metrics.FINALISE_FAILURES.labels(error.code).inc()
-            is_to_blame = error.disposition is not Disposition.RETRY
-            LOG.log(logging.ERROR if is_to_blame else logging.WARNING, error.code, extra=facts)
+            is_permanent = error.disposition is not Disposition.RETRY
+            LOG.log(logging.ERROR if is_permanent else logging.WARNING, error.code, extra=facts)
         except Exception:  # the process loop of one job
-            is_to_blame = True
+            is_permanent = True
             metrics.FINALISE_FAILURES.labels("internal").inc()
             LOG.exception("finalising failed", extra=facts)
         else:
@@ -130,8 +142,9 @@ class Finaliser:
             metrics.FINALISE_SECONDS.observe(time.perf_counter() - started)
             LOG.info("job ended", extra={**facts, "state": state.value})
         finally:
-            pause_s = self._pauses.next_s(lease.job_id, self.settings.lease_s) if is_to_blame else 0
-            if pause_s > self.settings.lease_s:
-                self.leases.put_aside_for(lease, pause_s)
+            first_s = self.settings.lease_s
+            wait_s = self._backoff.next_s(lease.job_id, first_s) if is_permanent else 0
+            if wait_s > first_s:
+                self.leases.back_off_lease(lease, wait_s)
             else:
-                self.leases.put_aside(lease)
+                self.leases.let_expire(lease)

@@ -1,7 +1,7 @@
-"""The item rows of a settled job in index order, in constant memory.
+"""Reads the item rows of a settled job in index order, in constant memory.
 
-Rows are held before they are yielded, and no transaction is open meanwhile: whoever takes them may
-copy an object of the store for each, which lasts as long as the store wants.
+A page is read completely before its first row is yielded, so no transaction is open while the
+caller copies objects of the store, which may take long.
 """
 
 import contextlib
@@ -14,30 +14,30 @@ import sqlalchemy as sa
 from core.errors import MillraceError
 from results.finaliser.output_lines import ItemRow
 from storage.postgres.engines import raw_cursor
+from storage.postgres.items import item_columns
 
 PAGE_ITEMS: Final = 5000
-"""Rows of one transaction at most: between two the lease is looked at."""
+"""Rows of one page at most; the lease is checked between pages."""
 
 PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of bodies that end a page with the chunk they are in."""
+"""A page ends with the chunk that reaches these bytes of bodies."""
 
-CHUNK_ROWS: Final = 100  # come at once; bodies of 512 KiB make 50 MiB of them
+CHUNK_ROWS: Final = 100  # fetched at once; with bodies of 512 KiB that is 50 MiB
 
 PAGE_OPTIONS: Final = "SET LOCAL enable_sort = off"
-"""The key has the order already, which the planner does not always believe."""
+"""The primary key has the order already, which the planner does not always use."""
 
-READ_ITEMS: Final = """
-SELECT item_index, outcome, status_code, custom_id, error_code, error_message, body, body_key,
-    copied_from
+READ_ITEMS: Final = f"""
+SELECT {item_columns(ItemRow._fields)}
 FROM items
 WHERE job_day = %b::int AND job_id = %b::uuid
     AND item_index >= %b::int AND item_index < %b::int
 ORDER BY item_index
-"""
+"""  # noqa: S608  no outside input
 
 
-class RowMissingError(MillraceError):
-    """A settled job lacks the row of an item."""
+class RowNotFoundError(MillraceError):
+    """A settled job has no row for one of its items."""
 
     code = "row_missing"
 
@@ -48,44 +48,44 @@ def item_rows(
     """Yield one row for every index below `total_count`.
 
     `check` is called before each page, and before each row whose body is an object.
-    Raises RowMissingError, and whatever `check` raises.
+    Raises RowNotFoundError, and what `check` raises.
     """
-    expected, asked = 0, PAGE_ITEMS
+    expected, row_limit = 0, PAGE_ITEMS
     while expected < total_count:
         check()
-        indexes = range(expected, min(expected + asked, total_count))
+        indexes = range(expected, min(expected + row_limit, total_count))
         rows, size_bytes = _page(engine, job_id, day, indexes)
-        asked = _rows_to_ask_for(len(rows), size_bytes)
+        row_limit = _next_row_limit(len(rows), size_bytes)
         if not rows:
-            raise RowMissingError(job=job_id, index=expected)
+            raise RowNotFoundError(job=job_id, index=expected)
         for row in rows:
             if row.item_index != expected:
-                raise RowMissingError(job=job_id, index=expected)
+                raise RowNotFoundError(job=job_id, index=expected)
             if row.body_key is not None:
                 check()
             expected += 1
             yield row
 
 
-def _rows_to_ask_for(row_count: int, size_bytes: int) -> int:
-    """Return how many rows like those of the last page have PAGE_BYTES: cutting a page costs."""
+def _next_row_limit(row_count: int, size_bytes: int) -> int:
+    """Return how many rows of that average size reach PAGE_BYTES: a cancelled query is costly."""
     fitting = PAGE_BYTES * row_count // max(1, size_bytes)
     return max(CHUNK_ROWS, min(PAGE_ITEMS, fitting // CHUNK_ROWS * CHUNK_ROWS))
 
 
 def _page(engine: sa.Engine, job_id: UUID, day: int, indexes: range) -> tuple[list[ItemRow], int]:
-    """Return the rows of the first of `indexes`, as many as have PAGE_BYTES, and their bytes."""
+    """Return rows from the start of `indexes` until PAGE_BYTES, and the bytes of their bodies."""
     rows: list[ItemRow] = []
     size_bytes = 0
     with engine.connect() as connection:
         cursor = raw_cursor(connection)
         cursor.execute(PAGE_OPTIONS)
-        asked = [day, job_id, indexes.start, indexes.stop]
+        parameters = [day, job_id, indexes.start, indexes.stop]
         stream = cast(
             "Generator[tuple[Any, ...]]",
-            cursor.stream(READ_ITEMS, asked, binary=True, size=CHUNK_ROWS),
+            cursor.stream(READ_ITEMS, parameters, binary=True, size=CHUNK_ROWS),
         )
-        with contextlib.closing(stream):  # what was not read of it is cancelled
+        with contextlib.closing(stream):  # cancels the query when rows are left
             for row in map(ItemRow._make, stream):
                 rows.append(row)
                 size_bytes += len(row.body or b"")

@@ -1,4 +1,4 @@
-r"""Lines of output and error files, as OpenAI's batch API writes them; bodies are never parsed.
+r"""Lines of output and error files in the format of OpenAI's batch API; bodies are not parsed.
 
 {"id":"batch_req_…","custom_id":…,"response":{"status_code":…,"request_id":"req_…","body":…},
 "error":null}\n          or          "response":null,"error":{"code":…,"message":…}}\n
@@ -14,23 +14,23 @@ from core.ids import JOB, REQUEST
 from core.outcomes import Outcome
 
 ANSWER_GONE: Final = "answer_gone"
-"""Code of a large answer whose object is not stored any more."""
+"""Error code of a large answer whose object is no longer stored."""
 
 ERROR_MESSAGES: Final[Mapping[str, str]] = {
-    ANSWER_GONE: "This answer is not stored any more.",
-    "answer_unreadable": "This answer cannot be decrypted.",
+    ANSWER_GONE: "This answer is no longer stored. Submit the request again.",
+    "answer_unreadable": "This answer cannot be decrypted. Submit the request again.",
     "batch_cancelled": "This request was cancelled before it was executed.",
     "batch_expired": ("This request could not be executed before the completion window expired."),
-    "failure_budget_exceeded": "More requests of this batch failed than it may have.",
-    "spend_cap_reached": "This batch has used the tokens that it may use.",
-    "key_gone": "The key that this answer is encrypted under is gone.",
-    "record_unreadable": "This request could not be read back from the log.",
+    "failure_budget_exceeded": "This batch was closed: it exceeded its limit of failed requests.",
+    "spend_cap_reached": "This batch was closed: it reached its limit of tokens.",
+    "key_gone": "The encryption key of this answer was destroyed. Submit the request again.",
+    "record_unreadable": "The record of this request is unreadable. Submit the request again.",
     "result_unstorable": "The result of this request could not be stored.",
 }
-"""Messages of codes whose rows carry none: a million rows need not repeat a sentence."""
+"""Messages of codes whose rows store none, which saves repeating them in a million rows."""
 
-CLOSING: Final = b'},"error":null}\n'
-"""What stands after a body."""
+AFTER_BODY: Final = b'},"error":null}\n'
+"""Ends a line after its body."""
 
 _FALLBACK_CODE: Final = "request_failed"
 _FALLBACK_MESSAGE: Final = "This request failed."
@@ -39,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ItemRow(NamedTuple):
-    """A row of `items`, as much of it as a line shows."""
+    """The columns of an item row that its line shows."""
 
     item_index: int
     outcome: int
@@ -53,13 +53,13 @@ class ItemRow(NamedTuple):
 
 
 class LineTemplate:
-    """Renders the lines of one job. Ids derive from job and index, so a second run repeats them.
+    """Renders the lines of one job. Ids derive from job and index, so they are repeatable.
 
-    Lines come in parts, because putting a body into a line costs more than all the rest of it.
+    A line is returned in parts: joining a body with the rest costs more than everything else.
     """
 
     def __init__(self, job_id: UUID) -> None:
-        """Put the job's id into the templates once."""
+        """Insert the job's id into the templates."""
         names = f"{JOB}_req_{job_id.hex}".encode(), f"{REQUEST}_{job_id.hex}".encode()
         self._opening = (
             b'{"id":"%b%%08x","custom_id":%%b,"response":'
@@ -70,33 +70,37 @@ class LineTemplate:
         )
 
     def line(self, row: ItemRow, custom_id: str | None) -> tuple[bytes, ...]:
-        """Return the parts of the line of an item whose body, if any, is in its row."""
+        """Return the parts of an item's line; its body, if any, is in the row."""
         index, _, status_code, _, _, _, body, _, _ = row
         if status_code == 0:
             return (self._unanswered % (index, _encode(custom_id), error_object(row)),)
         opening = self._opening % (index, _encode(custom_id), status_code, index)
-        return opening, one_line(body) if body else b"null", CLOSING
+        return opening, one_line(body) if body else b"null", AFTER_BODY
 
-    def opening(self, row: ItemRow, custom_id: str | None) -> bytes:
-        """Return what stands before a body that is an object of its own; `CLOSING` follows it."""
+    def before_body(self, row: ItemRow, custom_id: str | None) -> bytes:
+        """Return the start of a line whose body is an object; the body and `AFTER_BODY` follow."""
         index = row.item_index
         return self._opening % (index, _encode(custom_id), row.status_code, index)
 
 
 def one_line(body: bytes) -> bytes:
-    """Return a JSON text without line breaks: outside of strings they are only space (RFC 8259)."""
+    """Return JSON without line breaks, which are only white space outside strings (RFC 8259)."""
     if b"\n" in body or b"\r" in body:
         return body.replace(b"\n", b" ").replace(b"\r", b" ")
     return body
 
 
 def error_object(row: ItemRow) -> bytes:
-    """Return the `error` of an item that has no answer."""
-    code = row.error_code or _FALLBACK_CODE
-    message = row.error_message or ERROR_MESSAGES.get(code, _FALLBACK_MESSAGE)
+    """Return the `error` value of an item without an answer."""
+    return error_value(row.error_code or _FALLBACK_CODE, row.error_message)
+
+
+def error_value(code: str, message: str | None = None) -> bytes:
+    """Return an `error` value; `message` defaults to that of its code."""
+    message = message or ERROR_MESSAGES.get(code, _FALLBACK_MESSAGE)
     return _encode({"code": code, "message": message})
 
 
 def belongs_to_output(row: ItemRow) -> bool:
-    """Whether the line goes to the output file; every other one goes to the error file."""
+    """Whether the line belongs to the output file; all others belong to the error file."""
     return row.outcome == _SUCCEEDED

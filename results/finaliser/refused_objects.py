@@ -1,4 +1,4 @@
-"""Objects that the store refuses to give up: they rest, so that they keep no others waiting."""
+"""Objects whose deletion the store refuses: they are skipped, so that they block no others."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,31 +6,31 @@ from typing import Final
 from core.errors import Disposition, MillraceError
 from storage.objects.object_store import ObjectStore
 
-RESTING_MAX: Final = 10_000
-"""Beyond, all are asked for again: the store gives up nothing, and its operator is to act."""
+REFUSED_MAX: Final = 10_000
+"""Above it all are tried again: the store refuses everything, and its operator has to act."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusals:
-    """What one process was refused since it last tried everything; one thread uses it."""
+class RefusedObjects:
+    """Keys that were refused since all were last tried. Not thread-safe."""
 
-    resting: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
 
     def delete(self, store: ObjectStore, key: str) -> MillraceError | None:
-        """Delete an object; what is returned says why it stays. Raises what may pass: it is away.
+        """Delete an object; return the error when the store refuses it for good.
 
-        Whoever looks for the next ones leaves out what rests.
+        Raises temporary errors. The caller excludes `keys` when it selects the next objects.
         """
         try:
             store.delete(key)
         except MillraceError as failure:
             if failure.disposition is Disposition.RETRY:
                 raise
-            self.resting.add(key)
+            self.keys.add(key)
             return failure
         return None
 
-    def wake(self, *, is_last: bool) -> None:
-        """Let all be asked for again, once the last of the others was, or when they are many."""
-        if is_last or len(self.resting) >= RESTING_MAX:
-            self.resting.clear()
+    def retry_refused(self, *, is_last: bool) -> None:
+        """Forget the refusals once all other objects were tried, or when there are too many."""
+        if is_last or len(self.keys) >= REFUSED_MAX:
+            self.keys.clear()

@@ -1,1 +1,1 @@
-"""The projections of ended jobs made again from the log: into shadow tables, compared, swapped."""
+"""Rebuilds rows of ended jobs from the log: into shadow tables, compared, optionally swapped."""

@@ -1,4 +1,4 @@
-"""Live tables against their shadows: digests first, and what differs where these do."""
+"""Compares live tables with shadow tables: digests first, and rows where the digests differ."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,52 +9,26 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
+from results.audit.recorded_totals import OUTCOMES, TOKENS
 from results.rebuilding.missing_dead_letters import count_missing
 from results.rebuilding.shadow_tables import SCHEMA, statement
+from storage.postgres.items import item_columns
 
 WINDOW_ITEMS: Final = 10_000
 
 COLUMNS: Final = (
-    "outcome",
-    "status_code",
-    "attempt",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-    "custom_id",
-    "error_code",
-    "error_message",
-    "body",
-    "body_key",
-    "copied_from",
+    *("outcome", "status_code", "attempt", *TOKENS),
+    *("custom_id", "error_code", "error_message", "body", "body_key", "copied_from"),
 )
-"""Of an item's row, all that the log says; when it was written is not among them."""
+"""The columns of an item row that derive from the log; `finished_at` does not."""
 
-COUNTERS: Final = (
-    "succeeded",
-    "failed",
-    "cancelled",
-    "expired",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-    "copied",
-)
-USAGE: Final = (
-    "item_count",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-    "copied_count",
-)
+COUNTERS: Final = (*OUTCOMES, *TOKENS, "copied")
+USAGE: Final = ("item_count", *TOKENS, "copied_count")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the live projections of one job compare with those made from the log."""
+    """Differences between the live rows of one job and those rebuilt from the log."""
 
     live_digest: str
     shadow_digest: str
@@ -63,35 +37,35 @@ class Comparison:
     different: int
     counters_agree: bool
     usage_agrees: bool
-    order_is_whole: bool  # the live one: every item once, without a gap
+    is_order_complete: bool  # the live order has every item once, without a gap
     shadow_ended: int
     letters_missing: int = 0  # dead letters that only the shadow has
-    attempts_missing: int = 0  # failed attempts that led on, and only the shadow has
-    above_limit: int = 0  # executions on the log that today's limit of attempts would not allow
-    below_limit: int = 0  # failures that ended their item, which it would let be tried again
+    attempts_missing: int = 0  # failed attempts that led to another, and only the shadow has
+    above_limit: int = 0  # executions that the present limit of attempts would not allow
+    below_limit: int = 0  # final failures that the present limit would retry
 
     @property
     def is_same(self) -> bool:
         """Whether there is nothing to swap."""
         rows_agree = self.live_digest == self.shadow_digest
         letters_agree = not self.letters_missing and not self.attempts_missing
-        books_agree = self.counters_agree and self.usage_agrees and self.order_is_whole
-        return rows_agree and letters_agree and books_agree
+        totals_agree = self.counters_agree and self.usage_agrees and self.is_order_complete
+        return rows_agree and letters_agree and totals_agree
 
     @property
     def has_other_limit(self) -> bool:
-        """Whether the job ran under another limit of attempts than the one that judged here."""
+        """Whether the job ran under another limit of attempts than the present one."""
         return self.above_limit > 0 or self.below_limit > 0
 
 
-def same(left: str, right: str) -> str:
-    """Return the condition that two rows of `items` say the same."""
-    lefts, rights = (", ".join(f"{side}.{name}" for name in COLUMNS) for side in (left, right))
+def rows_equal(left: str, right: str) -> str:
+    """Return the SQL condition that two rows of `items` are equal in COLUMNS."""
+    lefts, rights = item_columns(COLUMNS, left), item_columns(COLUMNS, right)
     return f"ROW({lefts}) IS NOT DISTINCT FROM ROW({rights})"
 
 
 _SPAN: Final = "job_day = :day AND job_id = :job AND item_index >= :first AND item_index < :last"
-_HASHED: Final = ", ".join(COLUMNS).replace("body,", "md5(body),")
+_HASHED: Final = item_columns(COLUMNS).replace("body,", "md5(body),")
 _DIGEST: Final = """
 SELECT md5(string_agg(md5(ROW(item_index, {columns})::text), '' ORDER BY item_index))
 FROM {table} WHERE {span}
@@ -100,10 +74,10 @@ _DIFFER: Final = f"""
 SELECT count(*) FILTER (WHERE live.item_index IS NULL),
     count(*) FILTER (WHERE shadow.item_index IS NULL),
     count(*) FILTER (WHERE live.item_index IS NOT NULL AND shadow.item_index IS NOT NULL
-        AND NOT {same("live", "shadow")})
+        AND NOT {rows_equal("live", "shadow")})
 FROM (SELECT * FROM items WHERE {_SPAN}) AS live
 FULL JOIN (SELECT * FROM {SCHEMA}.items WHERE {_SPAN}) AS shadow USING (item_index)
-"""  # noqa: S608  nothing of it comes from outside
+"""  # noqa: S608  no outside input
 _BELOW_LIMIT: Final = f"""
 SELECT count(*) FROM (SELECT * FROM items WHERE {_SPAN}) AS live
 JOIN (
@@ -113,8 +87,8 @@ JOIN (
 LEFT JOIN (SELECT * FROM {SCHEMA}.items WHERE {_SPAN}) AS shadow USING (item_index)
 WHERE live.outcome = {Outcome.FAILED.value} AND coalesce(shadow.attempt, 0) = 0
 """  # noqa: S608
-"""Rows that are of a failure that may pass, where the shadow's item still waits for its next
-attempt, or did when a close came. Nothing else tells which limit there was."""
+"""Rows with a retryable failure, where the shadow's item still waits for its next attempt or did so
+when a close came. Only this shows that the limit of attempts was lower."""
 
 _COUNTERS: Final = f"""
 SELECT l.job_id IS NOT NULL AND
@@ -144,18 +118,18 @@ _FIRST_ROW: Final = f"SELECT extract(epoch FROM min(finished_at))::float8 FROM i
 
 
 def first_row_s(connection: sa.Connection, job: tuple[UUID, int], total_count: int) -> float | None:
-    """Return when the first row of a job was written; None when there is none."""
+    """Return when the first row of a job was written; None without rows."""
     spans = _spans(job, total_count)
-    moments = [connection.scalar(statement(_FIRST_ROW), span) for span in spans]
-    return min((moment for moment in moments if moment is not None), default=None)
+    times = [connection.scalar(statement(_FIRST_ROW), span) for span in spans]
+    return min((time for time in times if time is not None), default=None)
 
 
 def compare(
     connection: sa.Connection, job: tuple[UUID, int], total_count: int, *, above_limit: int
 ) -> Comparison | None:
-    """Compare one job, given by its id and day, window by window; None: it was deleted since.
+    """Compare one job (id and day), window by window; None when it was deleted meanwhile.
 
-    `above_limit` is what the replay found of it.
+    `above_limit` comes from the replay.
     """
     live, shadow = sha256(), sha256()
     missing = extra = different = below_limit = letters = attempts = 0

@@ -1,13 +1,14 @@
-"""What makes an installation whole after Postgres was restored to an earlier moment.
+"""Makes the log and a restored database consistent after Postgres was set back to a backup.
 
-1. Nobody writes results: the group has no member.
-2. Unfinished jobs become newer than anything the log holds of them (`jobs.recovery.job_renewal`).
-3. The results writer's group goes back to before the first of them began, and to before the last
-   bill that the database knows: reports of calls are of no job.
+1. Check that no results writer runs: its group has no member.
+2. Renew unfinished jobs, so that they are newer than all their records on the log
+   (`jobs.recovery.restore_fencing`).
+3. Move the writer's group back to before the oldest of them began, and before the last bill in the
+   database, since reports of connection-bound calls have no job.
 
-Then the roles start. The writer reads again: results that the restored rows lack come back as they
-were, billed once; those that they have change nothing. Repair emits what the log lacks. Any step
-may be repeated, so a crash between two of them is answered by the same command.
+When the roles start, the writer reads those records again: missing results are restored and billed
+once, others change nothing. Re-emitting sends what the log lacks. Every step may be repeated: after
+a crash, run the command again.
 """
 
 from dataclasses import dataclass
@@ -17,21 +18,21 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.recovery.job_renewal import Place, renew
+from jobs.recovery.restore_fencing import RestorePosition, fence_restored_jobs
 from results.audit.log_extent import CLOCKS_DIFFER_S_MAX
 from results.call_tables import billed_calls
 from results.writer.writer import GROUP
-from tenancy.cached_answers import NO_JOB
+from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
-from topics.clients.groups import GroupOffsets
+from topics.clients.group_offsets import GroupOffsets
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
-from topics.tail_readers.offset_ranges import StretchReader
+from topics.tail_readers.offset_ranges import OffsetRangeReader
 
 _CLIENT: Final = "millrace-recover"
 
 _LAG_S_MAX: Final = 3600
-"""How far the writer may have been behind when the backup was taken, for no bill to be missed."""
+"""Assumed bound on the lag of the writer when the backup was taken, so that no bill is missed."""
 
 _LAST_OF_ITEMS: Final = (
     sa.select(usage_ledger.c.created_at)
@@ -45,54 +46,54 @@ _LAST_BILL: Final = sa.select(
         sa.select(sa.func.max(billed_calls.c.billed_at)).scalar_subquery(),
     )
 )
-"""The newest that came from the log; cache hits, which the api adds, tell nothing of the writer."""
+"""The newest ledger entry that came from the log; the API adds those of cache hits."""
 
 
 class RolesRunError(MillraceError):
-    """A results writer runs, or its session has not ended yet. Stop all roles first."""
+    """A results writer runs, or its group session has not ended yet. Stop all roles first."""
 
     code = "roles_run"
     disposition = Disposition.REJECT
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
-    """What was done."""
+class RecoveryResult:
+    """What `recover` did."""
 
-    job_count: int  # unfinished jobs that were renewed
-    record_count: int  # records of results that will be read again
-    first_is_held: bool  # False: the log begins later than what is read again should
+    job_count: int  # renewed jobs
+    record_count: int  # records of `results` that will be read again
+    is_log_complete: bool  # False: the log begins after the point to read from
 
 
-def recover(engine: sa.Engine, kafka: KafkaSettings) -> Recovered:
-    """Prepare the start of the roles on a restored database.
+def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
+    """Prepare a restored database for the start of the roles.
 
-    Raises RolesRunError, LogUnavailableError, and one of DATABASE_AWAY.
+    Raises RolesRunError, KafkaUnavailableError, and one of DATABASE_UNAVAILABLE.
     """
     group = GroupOffsets(kafka, GROUP)
     if group.member_count():
         raise RolesRunError
     job_count = 0
     oldest: datetime | None = None
-    after: Place | None = None
+    after: RestorePosition | None = None
     while True:
         with engine.begin() as connection:
-            rows = renew(connection, after)
+            rows = fence_restored_jobs(connection, after)
         if not rows:
             break
         job_count += len(rows)
         oldest = oldest or rows[0].created_at
-        after = Place(rows[-1].created_at, rows[-1].id)
+        after = RestorePosition(rows[-1].created_at, rows[-1].id)
     with engine.connect() as connection:
         last_bill = connection.scalar(_LAST_BILL)
-    record_count, first_is_held = _rewind(kafka, group, since_s(oldest, last_bill))
-    return Recovered(job_count, record_count, first_is_held)
+    record_count, is_complete = _rewind(kafka, group, replay_start_s(oldest, last_bill))
+    return RecoveryResult(job_count, record_count, is_complete)
 
 
-def since_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:
-    """Return from when on the log is read again, given what the restored database knows.
+def replay_start_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:
+    """Return the time from which the log is read again.
 
-    Without any bill that is from its begin on: nothing tells since when they are missing.
+    Without any bill it is the beginning of the log: when the first one was lost is unknown.
     """
     bills_s = last_bill.timestamp() - _LAG_S_MAX if last_bill else 0
     jobs_s = oldest_job.timestamp() - CLOCKS_DIFFER_S_MAX if oldest_job else bills_s
@@ -100,17 +101,17 @@ def since_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:
 
 
 def _rewind(kafka: KafkaSettings, group: GroupOffsets, moment_s: float) -> tuple[int, bool]:
-    """Move the writer's group back to a moment, never forward."""
+    """Move the writer's group back to a time, never forward."""
     numbers = range(RESULTS.partition_count)
-    reader = StretchReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)
+    reader = OffsetRangeReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)
     try:
-        committed = reader.committed(numbers)
-        stretches = [reader.since(number, int(moment_s * 1000)) for number in numbers]
-        begins = [reader.whole(number).first for number in numbers]
+        committed = reader.committed_offsets(numbers)
+        ranges = [reader.range_since(number, int(moment_s * 1000)) for number in numbers]
+        begins = [reader.full_range(number).first for number in numbers]
     finally:
         reader.close()
-    offsets = {s.partition: min(s.first, committed.get(s.partition, s.first)) for s in stretches}
-    group.move(RESULTS, offsets)
+    offsets = {r.partition: min(r.first, committed.get(r.partition, r.first)) for r in ranges}
+    group.alter_offsets(RESULTS, offsets)
     count = sum(committed.get(number, offset) - offset for number, offset in offsets.items())
-    is_held = all(not begin or begin < s.first for begin, s in zip(begins, stretches, strict=True))
-    return count, is_held
+    is_complete = all(not begin or begin < r.first for begin, r in zip(begins, ranges, strict=True))
+    return count, is_complete

@@ -1,8 +1,7 @@
-"""The log of ended jobs through the writer's own code, into shadow tables.
+"""Replays the log of ended jobs through the writer's own code into shadow tables.
 
-The same code judges, so the rows are the same, except where the limit of attempts has changed
-since: what tells that is counted. Whether the log still holds a job from its first record on is
-known before.
+The same code gives the same rows, unless the limit of attempts has changed since; signs of that are
+counted. The caller has checked that the log has the first record of each job.
 """
 
 import logging
@@ -22,42 +21,42 @@ from results.settings import WriterSettings
 from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import code_of
-from results.writer.groups import Entry, grouped
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
-from results.writer.outcome_router import Judge
+from results.writer.open_work import run_all
+from results.writer.outcome_router import OutcomeRouter
+from results.writer.record_groups import Entry, grouped
 from results.writer.record_reader import read_record
 from topics.records.catalogue import RESULTS
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.offset_ranges import StretchReader
+from topics.tail_readers.offset_ranges import OffsetRangeReader
 
 LOG = logging.getLogger(__name__)
 
 _CLIENT: Final = "millrace-rebuild"
 
-_COUNTS_DEATHS: Final = "item_crashes_engine"
-"""Code of an item whose number of attempts counts the processes that it ended, too."""
+_COUNTS_CRASHES: Final = "item_crashes_engine"
+"""Code of poison items, whose number of attempts includes the crashes they caused."""
 
 
 class LogTooSlowError(MillraceError):
-    """The log could not be read to its end in time."""
+    """The log could not be read to its end in time. Allow more time."""
 
     code = "log_too_slow"
 
 
 class LogReplay:
-    """Replays partitions of `results`; one thread uses it."""
+    """Replays partitions of `results`. Not thread-safe."""
 
     def __init__(self, kafka: KafkaSettings, writer: WriterSettings, *, timeout_s: float) -> None:
-        """`timeout_s` bounds the reading of one partition; `writer` is how it would be written."""
+        """`writer`: limits of the replay. `timeout_s` bounds the reading of one partition."""
         self._kafka, self._writer, self._timeout_s = kafka, writer, timeout_s
 
     def partition(self, number: int) -> PartitionLog:
-        """Return what the log holds of a partition now. Raises LogUnavailableError."""
-        reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
+        """Return the present extent of a partition. Raises KafkaUnavailableError."""
+        reader = OffsetRangeReader(self._kafka, RESULTS, client_id=_CLIENT)
         try:
             return partition_log(reader, number)
         finally:
@@ -66,13 +65,14 @@ class LogReplay:
     def run(
         self, shadow: sa.Engine, log: PartitionLog, job_ids: Collection[UUID]
     ) -> Mapping[UUID, int]:
-        """Judge the records of these jobs; return how many executions each has above the limit.
+        """Replay the records of these jobs; return how many executions each has above the limit.
 
-        Raises LogTooSlowError, LogUnavailableError, SchemaTooNewError, one of DATABASE_AWAY.
+        Raises LogTooSlowError, KafkaUnavailableError, SchemaTooNewError, one of
+        DATABASE_UNAVAILABLE.
         """
         settings, tables = self._writer, _OneTable(shadow)
         rules = RetryRules(attempts_max=settings.attempts_max)
-        judge = Judge(
+        router = OutcomeRouter(
             items=ItemWriter(shadow, tables, retries=rules),
             closes=JobCloser(shadow, tables, slice_items=settings.close_slice_items),
             copies=CopyWriter(shadow),
@@ -80,43 +80,43 @@ class LogReplay:
         never = threading.Event()
         above: Counter[UUID] = Counter()
         for entries in self._entries(log, {job_id.bytes for job_id in job_ids}):
-            above.update(above_limit(entries, settings.attempts_max))
+            above.update(jobs_above_limit(entries, settings.attempts_max))
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
-                do_all(judge.judge(group), never)
+                run_all(router.route(group), never)
         return above
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:
-        reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
+        reader = OffsetRangeReader(self._kafka, RESULTS, client_id=_CLIENT)
         try:
-            for records in reader.read([log.stretch], time.monotonic() + self._timeout_s):
+            for records in reader.read([log.offset_range], time.monotonic() + self._timeout_s):
                 yield [entry for r in records if r.key in keys if (entry := _entry(r))]
-            if not reader.is_through([log.stretch]):
+            if not reader.has_read_all([log.offset_range]):
                 raise LogTooSlowError
         finally:
             reader.close()
 
 
-def above_limit(entries: Iterable[Entry], attempts_max: int) -> Iterator[UUID]:
-    """Yield the job of each execution that a limit of `attempts_max` would not have allowed."""
+def jobs_above_limit(entries: Iterable[Entry], attempts_max: int) -> Iterator[UUID]:
+    """Yield the job of each execution that a limit of `attempts_max` would not allow."""
     for entry in entries:
         if not isinstance(entry.record, Outcomes):
             continue
         for item in entry.record.items:
-            if item.attempt > attempts_max and code_of(item) != _COUNTS_DEATHS:
+            if item.attempt > attempts_max and code_of(item) != _COUNTS_CRASHES:
                 yield entry.record.job.job_id
 
 
 class _OneTable(DayPartitions):
-    """Days of `items` in shadow tables: it is one table there."""
+    """The `items` of the shadow schema, which is one table without partitions."""
 
     def ensure(self, days: Iterable[int]) -> None:
-        """Every day has its place."""
+        """Create nothing."""
 
 
-def _entry(received: Received) -> Entry | None:
-    """Return what was read; None for what the writer skipped, too. Raises SchemaTooNewError."""
+def _entry(received: ReceivedRecord) -> Entry | None:
+    """Decode a record; None for records that the writer skipped. Raises SchemaTooNewError."""
     try:
         record = read_record(received)
     except RecordUnreadableError:

@@ -1,4 +1,4 @@
-"""Jobs that have ended, made again from the log and compared; swapped only when asked to.
+"""Rebuilds ended jobs from the log and compares them with the live tables; swaps on request.
 
 per partition of `results`:  jobs ─► shadow tables ─► replay ─► compare ─► [swap]
 """
@@ -14,20 +14,20 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.rebuilding.comparison import Comparison, compare, first_row_s
 from results.rebuilding.log_replay import LogReplay
-from results.rebuilding.rebuild_verdict import Verdict
-from results.rebuilding.shadow_tables import begin_jobs
+from results.rebuilding.rebuild_outcome import RebuildOutcome
+from results.rebuilding.shadow_tables import copy_jobs_to_shadow
 from results.rebuilding.table_swap import swap
 from topics.records.catalogue import RESULTS
 from topics.records.partitioner import job_partition
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """A job and what its log says; nothing is known of one whose log was not judged."""
+class RebuiltJob:
+    """The outcome for one job; `found` is None when its log was not replayed."""
 
     job_id: UUID
     kind: str
-    verdict: Verdict
+    outcome: RebuildOutcome
     found: Comparison | None = None
 
 
@@ -48,32 +48,31 @@ def rebuild(
     job_ids: Sequence[UUID] | None,
     *,
     apply: bool,
-) -> Iterator[Rebuilt]:
-    """Yield what became of each job of `job_ids`, or of all that have items; None means all.
+) -> Iterator[RebuiltJob]:
+    """Yield the outcome of each job of `job_ids`, or of all jobs with items for None.
 
-    Each as soon as it is known: what was swapped stays so, whatever comes behind it.
-
-    Ids of no job are passed over. Raises as `LogReplay.run` does.
+    Each is yielded at once; swapped jobs stay swapped when a later one fails. Unknown
+    ids are skipped. Raises as `LogReplay.run` does.
     """
     by_partition: defaultdict[int, list[_Job]] = defaultdict(list)
     for job in _jobs(live, job_ids):
         by_partition[job_partition(job.job_id, RESULTS.partition_count)].append(job)
     for number, group in sorted(by_partition.items()):
         log = replay.partition(number)
-        held = []
+        replayable = []
         for job in group:
             if not job.is_settled:
-                yield Rebuilt(job.job_id, job.kind, Verdict.NOT_ENDED)
-            elif not log.holds(job.created_s, _first_row_s(live, job)):
-                yield Rebuilt(job.job_id, job.kind, Verdict.LOG_BEGINS_LATER)
+                yield RebuiltJob(job.job_id, job.kind, RebuildOutcome.NOT_ENDED)
+            elif not log.covers(job.created_s, _first_row_s(live, job)):
+                yield RebuiltJob(job.job_id, job.kind, RebuildOutcome.LOG_BEGINS_LATER)
             else:
-                held.append(job)
+                replayable.append(job)
         above_limit: Mapping[UUID, int] = {}
-        if held:
-            begin_jobs(live, [job.job_id for job in held])
-            above_limit = replay.run(shadow, log, [job.job_id for job in held])
-        for job in held:
-            yield _settle(live, job, above_limit.get(job.job_id, 0), apply=apply)
+        if replayable:
+            copy_jobs_to_shadow(live, [job.job_id for job in replayable])
+            above_limit = replay.run(shadow, log, [job.job_id for job in replayable])
+        for job in replayable:
+            yield _compare_and_swap(live, job, above_limit.get(job.job_id, 0), apply=apply)
 
 
 def _first_row_s(live: sa.Engine, job: _Job) -> float | None:
@@ -81,22 +80,22 @@ def _first_row_s(live: sa.Engine, job: _Job) -> float | None:
         return first_row_s(connection, (job.job_id, job.day), job.total_count)
 
 
-def _settle(live: sa.Engine, job: _Job, above_limit: int, *, apply: bool) -> Rebuilt:
-    place = (job.job_id, job.day)
+def _compare_and_swap(live: sa.Engine, job: _Job, above_limit: int, *, apply: bool) -> RebuiltJob:
+    id_and_day = (job.job_id, job.day)
     with live.connect() as connection:
-        found = compare(connection, place, job.total_count, above_limit=above_limit)
-    verdict = Verdict.DIFFERS
+        found = compare(connection, id_and_day, job.total_count, above_limit=above_limit)
+    outcome = RebuildOutcome.DIFFERS
     if found is None:
-        verdict = Verdict.GONE
+        outcome = RebuildOutcome.GONE
     elif found.is_same:
-        verdict = Verdict.SAME
+        outcome = RebuildOutcome.SAME
     elif found.has_other_limit:
-        verdict = Verdict.OTHER_LIMIT
+        outcome = RebuildOutcome.OTHER_LIMIT
     elif found.shadow_ended != job.total_count:
-        verdict = Verdict.LOG_INCOMPLETE
+        outcome = RebuildOutcome.LOG_INCOMPLETE
     elif apply:
-        verdict = swap(live, place, found)
-    return Rebuilt(job.job_id, job.kind, verdict, found)
+        outcome = swap(live, id_and_day, found)
+    return RebuiltJob(job.job_id, job.kind, outcome, found)
 
 
 def _jobs(live: sa.Engine, job_ids: Sequence[UUID] | None) -> list[_Job]:

@@ -1,7 +1,7 @@
-"""Shadow tables: an empty copy of every table in a schema of its own, and an engine that sees it.
+"""Shadow tables: an empty copy of every table in a schema of its own, and an engine for it.
 
-Connections of that engine are opened with this schema alone on their path, so that whatever they
-write, also after a reconnection, can never reach a live table.
+Connections of that engine are opened with this schema alone on their search path, so that they
+cannot write to a live table, not even after a reconnection.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 
 SCHEMA: Final = "millrace_rebuild"
-LONG: Final = sa.text("SET LOCAL statement_timeout = '600s'")
-"""Of what a job has, a statement may touch all, which is a million rows."""
+LONG_TIMEOUT: Final = sa.text("SET LOCAL statement_timeout = '600s'")
+"""A statement may touch all rows of a job, up to a million."""
 
 _ADVISORY_LOCK: Final = 0x72656275  # one rebuild at a time in one database
 _NAME: Final = "millrace-rebuild"
@@ -29,7 +29,7 @@ _TABLES: Final = sa.text(
 
 
 class RebuildRunsError(MillraceError):
-    """Another rebuild runs on this database."""
+    """Another rebuild is running on this database. Wait for its end."""
 
     code = "rebuild_runs"
     disposition = Disposition.REJECT
@@ -37,11 +37,11 @@ class RebuildRunsError(MillraceError):
 
 @contextmanager
 def shadow_engine(settings: DatabaseSettings, live: sa.Engine) -> Iterator[sa.Engine]:
-    """Yield an engine on fresh shadow tables, which are dropped at the end of the block.
+    """Yield an engine on new shadow tables, which are dropped at the end of the block.
 
-    What a crash left behind is dropped first. Raises RebuildRunsError.
+    Shadow tables that a crash left are dropped first. Raises RebuildRunsError.
     """
-    # The lock lives as long as this connection.
+    # The lock is held as long as this connection.
     with live.connect() as guard:
         taken = guard.scalar(sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK)))
         guard.commit()
@@ -60,10 +60,10 @@ def shadow_engine(settings: DatabaseSettings, live: sa.Engine) -> Iterator[sa.En
             guard.commit()
 
 
-def begin_jobs(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
-    """Fill the shadow with jobs as they were before their first result, and nothing else."""
+def copy_jobs_to_shadow(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
+    """Fill the shadow tables with the jobs in their state before the first result."""
     with live.begin() as connection:
-        connection.execute(LONG)
+        connection.execute(LONG_TIMEOUT)
         for name in connection.scalars(_TABLES).all():
             connection.execute(sa.text(f"TRUNCATE {SCHEMA}.{name}"))
         ids = {"ids": list(job_ids)}
@@ -85,7 +85,7 @@ def begin_jobs(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
             ids,
         )
         connection.execute(
-            # What is a copy follows from the input files, not from the log.
+            # Which items are copies follows from the input files, not from the log.
             _with_ids(
                 f"INSERT INTO {SCHEMA}.item_copies "  # noqa: S608
                 "SELECT * FROM item_copies WHERE job_id = ANY(:ids)"
@@ -95,7 +95,7 @@ def begin_jobs(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
 
 
 def statement(text: str) -> sa.TextClause:
-    """Return a statement about one job, which `:job` names."""
+    """Return a statement about the job that `:job` binds."""
     return sa.text(text).bindparams(sa.bindparam("job", type_=sa.Uuid))
 
 
@@ -108,7 +108,7 @@ def _recreate(live: sa.Engine) -> None:
     with live.begin() as connection:
         connection.execute(sa.text(f"CREATE SCHEMA {SCHEMA}"))
         for name in connection.scalars(_TABLES).all():
-            # Neither triggers nor foreign keys come with it: jobs begin in the middle here.
+            # Without triggers and foreign keys: jobs are inserted in a state they forbid.
             connection.execute(
                 sa.text(
                     f"CREATE UNLOGGED TABLE {SCHEMA}.{name} (LIKE {name} "
@@ -124,8 +124,8 @@ def _drop(live: sa.Engine) -> None:
 
 def _on_shadow(settings: DatabaseSettings) -> DatabaseSettings:
     url = settings.sqlalchemy_url()
-    given = url.query.get("options", "")
-    own = " ".join(given) if isinstance(given, tuple) else given
+    options = url.query.get("options", "")
+    own = " ".join(options) if isinstance(options, tuple) else options
     path = f"{own} -c search_path={SCHEMA}".strip()
-    shown = url.update_query_dict({"options": path}).render_as_string(hide_password=False)
-    return settings.model_copy(update={"url": SecretStr(shown)})
+    changed = url.update_query_dict({"options": path}).render_as_string(hide_password=False)
+    return settings.model_copy(update={"url": SecretStr(changed)})

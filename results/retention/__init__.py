@@ -1,1 +1,1 @@
-"""How long things are kept, and how they go: by their owner's word, by age, or as left-overs."""
+"""Deletion of batches, requests, files and leftover objects: by their owner or by age."""

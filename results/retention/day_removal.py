@@ -1,7 +1,7 @@
-"""Day partitions of `items` that no job needs: dropped whole, without a lock that others wait for.
+"""Drops day partitions of `items` that no job needs, without blocking readers and writers.
 
-A partition is detached CONCURRENTLY, which reads and writes of `items` do not wait for, and then
-dropped as a table of its own. The ledger is no part of it.
+A partition is detached CONCURRENTLY, which does not block `items`, and then dropped as a table of
+its own. The usage ledger is not affected.
 """
 
 import logging
@@ -13,12 +13,12 @@ import sqlalchemy as sa
 
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 LOG: Final = logging.getLogger(__name__)
 
 DAYS_KEPT_MIN: Final = 2
-"""Younger partitions stay: jobs are still created into them, or were at midnight."""
+"""Younger partitions stay: jobs are created into them, or were around midnight."""
 
 _EPOCH: Final = date(1970, 1, 1)
 _NAME: Final = re.compile(r"items_\d{8}")
@@ -31,18 +31,18 @@ JOIN pg_class c ON c.relnamespace = parent.relnamespace AND c.relkind = 'r'
 LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 WHERE parent.oid = 'items'::regclass ORDER BY is_pending DESC, c.relname
 """)
-"""What is half detached comes first: until it is done, Postgres detaches nothing else."""
+"""Half-detached partitions come first: Postgres detaches no other until they are finished."""
 
 _UNDEFINED_TABLE: Final = "42P01"
 _TIMEOUTS: Final = "SET statement_timeout = '20s'; SET lock_timeout = '5s'"
 
 
 def drop_unneeded_days(engine: sa.Engine) -> int:
-    """Drop partitions of days of which no job is left but tombstones; return how many.
+    """Drop partitions of days without jobs other than tombstones; return how many.
 
-    Each is tried once; one that a process left half detached is found again. One that Postgres does
-    not give up now, as while a backup reads it, is logged and left to the next turn.
-    Raises one of DATABASE_AWAY.
+    Each is tried once; half-detached ones of a dead process are completed. One that Postgres
+    refuses now, for example while a backup reads it, is logged and left to the next run.
+    Raises one of DATABASE_UNAVAILABLE.
     """
     with engine.connect() as connection:
         today = job_day(connection.execute(sa.select(sa.func.now())).scalar_one())
@@ -57,7 +57,7 @@ def drop_unneeded_days(engine: sa.Engine) -> int:
 
 
 def day_of(name: str) -> int | None:
-    """Return the day whose items a table holds; None for other tables."""
+    """Return the day whose items a partition holds; None for other tables."""
     if not _NAME.fullmatch(name):
         return None
     try:
@@ -68,7 +68,7 @@ def day_of(name: str) -> int | None:
 
 
 def needed_query(day: int) -> sa.Select[Any]:
-    """Return the query that finds a job of a day that was not deleted."""
+    """Return the query that finds one job of a day that was not deleted."""
     begin = datetime.combine(_EPOCH + timedelta(days=day), datetime.min.time(), UTC)
     return (
         sa.select(sa.literal(1))
@@ -83,15 +83,15 @@ def needed_query(day: int) -> sa.Select[Any]:
 
 
 def _drop(engine: sa.Engine, table: sa.Row[Any]) -> bool:
-    """Detach and drop; whether it is gone. Neither may run in a transaction with anything else."""
-    alone = engine.execution_options(isolation_level="AUTOCOMMIT")
-    with alone.connect() as connection:
+    """Detach and drop a partition; return whether it is dropped. Neither runs in a transaction."""
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with autocommit.connect() as connection:
         try:
             connection.exec_driver_sql(_TIMEOUTS)
             if table.is_attached:
                 _detach(connection, table)
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {table.relname}")
-        except DATABASE_AWAY as failure:
+        except DATABASE_UNAVAILABLE as failure:
             if connection.invalidated:
                 raise
             LOG.info(
@@ -100,12 +100,12 @@ def _drop(engine: sa.Engine, table: sa.Row[Any]) -> bool:
             )
             return False
         finally:
-            connection.invalidate()  # its timeouts are its own
+            connection.invalidate()  # so that its timeouts do not return to the pool
     return True
 
 
 def _detach(connection: sa.Connection, table: sa.Row[Any]) -> None:
-    """Make it a table of its own; nothing when a rival has done so, or dropped it."""
+    """Detach a partition unless another process detached or dropped it."""
     how = "FINALIZE" if table.is_pending else "CONCURRENTLY"
     try:
         connection.exec_driver_sql(f"ALTER TABLE items DETACH PARTITION {table.relname} {how}")

@@ -1,11 +1,11 @@
-"""A batch deleted by its owner or by its age: in one transaction nothing of it shows any more.
+"""Deletes a batch, by its owner or by age: one transaction hides it and leaves a tombstone.
 
-    lock the job ─► tombstone ─► its files end ─► counters go ─► a row of what was deleted
+    lock the job ─► tombstone ─► delete its files ─► delete its counters ─► record the deletion
 
-Its rows and objects go afterwards, in slices (`results.retention.batch_removal`), and so do the
-messages that name its items: with their deliveries there may be half a million. The counters go
-first and at once: a results writer that reads a record of the job again, after any rewind, knows no
-such job, so nothing comes back and nothing is billed twice. The ledger stays.
+Rows, objects and the messages that name its items are removed later in slices
+(`results.retention.batch_removal`), since there may be half a million deliveries. The counters are
+deleted at once: a results writer that reads a record of the job again then treats it as unknown, so
+nothing is restored or billed twice. The ledger stays.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobKind
-from jobs.errors import JobMissingError, JobRunningError
+from jobs.errors import JobNotEndedError, JobNotFoundError
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
@@ -32,10 +32,10 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled", "expired")
 def delete_batch(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, *, key_id: UUID
 ) -> dict[str, int]:
-    """Delete a batch that has ended, as its owner asks with the API key `key_id`.
+    """Delete a terminal batch at the request of its owner, authenticated by API key `key_id`.
 
-    Returns the counts of what it had. Raises JobMissingError, also for foreign and deleted ones,
-    and JobRunningError.
+    Returns the counts of deleted items and files. Raises JobNotFoundError, also for foreign and
+    deleted batches, and JobNotEndedError.
     """
     row = connection.execute(
         sa.select(jobs)
@@ -48,18 +48,18 @@ def delete_batch(
         .with_for_update()
     ).one_or_none()
     if row is None:
-        raise JobMissingError
+        raise JobNotFoundError
     if row.state not in TERMINAL_STATES:
-        raise JobRunningError(f"Cannot delete a batch with status '{row.state}': cancel it first.")
-    return bury_batch(connection, row, key_id=key_id)
+        raise JobNotEndedError(f"Cannot delete a batch with status '{row.state}': cancel it first.")
+    return make_tombstone(connection, row, key_id=key_id)
 
 
-def bury_batch(
+def make_tombstone(
     connection: sa.Connection, row: sa.Row[Any], *, key_id: UUID | None
 ) -> dict[str, int]:
-    """Make a tombstone of a terminal batch; `row` is of `jobs`, locked. No key: its age did it.
+    """Make a tombstone of a terminal batch; `row` is its locked row of `jobs`.
 
-    Returns the counts of what it had.
+    `key_id` is None for a deletion by age. Returns the counts of deleted items and files.
     """
     job_id: UUID = row.id
     connection.execute(
@@ -73,13 +73,13 @@ def bury_batch(
             traceparent="",
         )
     )
-    file_count = _end_files(connection, row)
+    file_count = _delete_files(connection, row)
     outcomes = connection.execute(
         sa.delete(job_counters)
         .where(job_counters.c.job_id == job_id)
         .returning(*(job_counters.c[name] for name in _OUTCOMES))
     ).one_or_none()
-    # Nobody watches it any more, so that no message is added while the old ones go.
+    # Without a watch no message is added while the old ones are removed.
     connection.execute(sa.delete(webhook_watches).where(webhook_watches.c.job_id == job_id))
     counts = {"items": 0 if outcomes is None else sum(outcomes), "files": file_count}
     deletion = Deletion(
@@ -94,22 +94,22 @@ def bury_batch(
 
 
 def files_of(connection: sa.Connection, row: sa.Row[Any]) -> list[UUID]:
-    """Return the files that a job names; `row` is of `jobs`."""
+    """Return the ids of the files that a job names; `row` is its row of `jobs`."""
     named = [getattr(row, column) for column in NAMED_FILES]
     appended = sa.select(job_inputs.c.file_id).where(job_inputs.c.job_id == row.id)
     return [*{file_id for file_id in (*named, *connection.scalars(appended)) if file_id}]
 
 
-def _end_files(connection: sa.Connection, row: sa.Row[Any]) -> int:
-    """End the files of a job that no other batch names; return how many had not ended."""
-    mine = files_of(connection, row)
-    # Locked in one order, and against a new job that reads one of them: see `find_input`.
-    query = sa.select(files.c.id).where(files.c.id.in_(mine), files.c.deleted_at.is_(None))
+def _delete_files(connection: sa.Connection, row: sa.Row[Any]) -> int:
+    """Delete the files of a job that no other batch names; return how many were deleted."""
+    named = files_of(connection, row)
+    # Locked in id order, and against a new job that names one of them: see `find_input`.
+    query = sa.select(files.c.id).where(files.c.id.in_(named), files.c.deleted_at.is_(None))
     locked = connection.scalars(query.order_by(files.c.id).with_for_update()).all()
-    alone = set(locked) - _named_by_others(connection, row.id, locked)
+    unshared = set(locked) - _named_by_others(connection, row.id, locked)
     ended = connection.execute(
         sa.update(files)
-        .where(files.c.id.in_(alone))
+        .where(files.c.id.in_(unshared))
         .values(
             deleted_at=sa.func.now(),
             expires_at=sa.func.least(files.c.expires_at, sa.func.now()),
@@ -121,7 +121,7 @@ def _end_files(connection: sa.Connection, row: sa.Row[Any]) -> int:
 def _named_by_others(
     connection: sa.Connection, job_id: UUID, file_ids: Collection[UUID]
 ) -> set[UUID]:
-    """Return those of the files that a batch names which was not deleted."""
+    """Return which of the files another batch names that is not deleted."""
     found: set[UUID] = set()
     for column in NAMED_FILES:
         query = sa.select(jobs.c[column]).where(

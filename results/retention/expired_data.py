@@ -1,7 +1,7 @@
-"""What is old enough to go: batches, single requests, files without an end, tombstones.
+"""Finds and removes expired data: batches, single requests, files without expiry, tombstones.
 
-What changes rows does one slice in the caller's transaction. Rows that somebody else has locked are
-left to the next turn, but for those of removed files: nobody keeps them long.
+Functions that change rows handle one slice in the caller's transaction. They skip rows locked by
+others until the next run, except those of removed files, whose locks are short.
 """
 
 from collections import Counter
@@ -23,12 +23,12 @@ from storage.postgres.items import items
 from tenancy.deletions import Deletion, What, record_deletion
 
 SLICE: Final = 200
-"""Batches that are looked up, or whose last rows go, at once."""
+"""Batches that are found, or whose tombstones are removed, at once."""
 
 REQUESTS_SLICE: Final = 500
 FILES_SLICE: Final = 1000
 
-# Literal, so that Postgres sees that the partial index on kept jobs fits.
+# Literal, so that the planner can use the partial index on jobs that are not deleted.
 _BATCH: Final = jobs.c.kind == sa.literal_column("'batch'")
 _REQUEST: Final = jobs.c.kind == sa.literal_column("'request'")
 _KEPT: Final = jobs.c.deleted_at.is_(None)
@@ -39,30 +39,30 @@ _ENDED_AT: Final = sa.func.coalesce(
 
 
 class OldRequest(NamedTuple):
-    """A single request that is past its time."""
+    """A single request that is past its retention."""
 
     job_id: UUID
     tenant_id: UUID
     day: int
-    body_key: str | None  # object of its answer
+    body_key: str | None  # object of its answer, if it has one
 
 
 def old_batches_query(days: float, limit: int = SLICE) -> sa.Select[Any]:
-    """Return the query of batches that ended more than `days` ago, the first created first."""
-    cut = before(days)
+    """Return the query of batches that ended more than `days` ago, oldest first."""
+    cutoff = days_ago(days)
     return (
         sa.select(jobs)
-        .where(_BATCH, _KEPT, jobs.c.created_at < cut, _ENDED, cut > _ENDED_AT)
+        .where(_BATCH, _KEPT, jobs.c.created_at < cutoff, _ENDED, cutoff > _ENDED_AT)
         .order_by(jobs.c.created_at)
         .limit(limit)
     )
 
 
 def old_requests(connection: sa.Connection, *, days: float) -> list[OldRequest]:
-    """Return a slice of single requests that came more than `days` ago and have ended."""
+    """Return a slice of terminal single requests that arrived more than `days` ago."""
     old = (
         sa.select(jobs.c.id, jobs.c.tenant_id, JOB_DAY.label("day"))
-        .where(_REQUEST, _KEPT, jobs.c.created_at < before(days), _ENDED)
+        .where(_REQUEST, _KEPT, jobs.c.created_at < days_ago(days), _ENDED)
         .order_by(jobs.c.created_at)
         .limit(REQUESTS_SLICE)
         .subquery()
@@ -76,43 +76,43 @@ def old_requests(connection: sa.Connection, *, days: float) -> list[OldRequest]:
 
 
 def remove_requests(connection: sa.Connection, old: Sequence[OldRequest]) -> int:
-    """Remove single requests whose objects are gone, with their rows; return how many.
+    """Remove single requests, whose objects were deleted, with their rows; return how many.
 
-    No tombstone is left: nothing lists them. The ledger stays.
+    They leave no tombstones, since no list shows them. The ledger stays.
     """
     locked = sa.select(jobs.c.id).where(jobs.c.id.in_([one.job_id for one in old]), _ENDED)
     locked = locked.order_by(jobs.c.id).with_for_update(skip_locked=True)
-    going = set(connection.scalars(locked))
-    if not going:
+    locked_ids = set(connection.scalars(locked))
+    if not locked_ids:
         return 0
     for table in (job_counters, job_cursors, job_leases, item_attempts, item_retries):
-        connection.execute(sa.delete(table).where(table.c.job_id.in_(going)))
+        connection.execute(sa.delete(table).where(table.c.job_id.in_(locked_ids)))
     for day in {one.day for one in old}:
-        its = [one.job_id for one in old if one.day == day and one.job_id in going]
-        where = (items.c.job_day == day, items.c.job_id.in_(its), items.c.item_index == 0)
+        of_day = [one.job_id for one in old if one.day == day and one.job_id in locked_ids]
+        where = (items.c.job_day == day, items.c.job_id.in_(of_day), items.c.item_index == 0)
         connection.execute(sa.delete(items).where(*where))
-    removed = connection.execute(sa.delete(jobs).where(jobs.c.id.in_(going))).rowcount
-    by_tenant = Counter(one.tenant_id for one in old if one.job_id in going)
+    removed = connection.execute(sa.delete(jobs).where(jobs.c.id.in_(locked_ids))).rowcount
+    by_tenant = Counter(one.tenant_id for one in old if one.job_id in locked_ids)
     for tenant_id, count in sorted(by_tenant.items()):
         deletion = Deletion(tenant_id=tenant_id, what=What.REQUESTS, counts={"requests": count})
         record_deletion(connection, deletion)
     return removed
 
 
-def end_old_files(connection: sa.Connection, *, days: float) -> int:
-    """Delete files without an end that were created more than `days` ago; return how many."""
-    return end_files(
+def delete_old_files(connection: sa.Connection, *, days: float) -> int:
+    """Delete files without expiry that were created more than `days` ago; return how many."""
+    return delete_files(
         connection,
         sa.and_(
             files.c.expires_at.is_(None),
             files.c.deleted_at.is_(None),
-            files.c.created_at < before(days),
+            files.c.created_at < days_ago(days),
         ),
     )
 
 
-def end_files(connection: sa.Connection, is_due: sa.ColumnElement[bool]) -> int:
-    """Delete a slice of the files that are due, the oldest first; return how many."""
+def delete_files(connection: sa.Connection, is_due: sa.ColumnElement[bool]) -> int:
+    """Delete a slice of the files that match `is_due`, oldest first; return how many."""
     due = (
         sa.select(files.c.id)
         .where(is_due)
@@ -135,10 +135,10 @@ def end_files(connection: sa.Connection, is_due: sa.ColumnElement[bool]) -> int:
 
 
 def purge_tombstones(connection: sa.Connection, *, days: float) -> int:
-    """Remove the last row of batches that were deleted more than `days` ago; return how many."""
+    """Remove the rows of batches that were deleted more than `days` ago; return how many."""
     old = connection.scalars(
         sa.select(jobs.c.id)
-        .where(jobs.c.deleted_at < before(days), jobs.c.removal_due_at.is_(None))
+        .where(jobs.c.deleted_at < days_ago(days), jobs.c.removal_due_at.is_(None))
         .order_by(jobs.c.deleted_at)
         .limit(SLICE)
         .with_for_update(skip_locked=True)
@@ -150,23 +150,23 @@ def purge_tombstones(connection: sa.Connection, *, days: float) -> int:
     return connection.execute(sa.delete(jobs).where(jobs.c.id.in_(old))).rowcount
 
 
-class FilePlace(NamedTuple):
-    """How far a look at the rows of removed files has come."""
+class FilePosition(NamedTuple):
+    """Where the next slice of removed files starts."""
 
     removed_at: object
     file_id: UUID
 
 
 def purge_files(
-    connection: sa.Connection, *, days: float, after: FilePlace | None
-) -> tuple[int, FilePlace | None]:
-    """Look at a slice of rows of files whose objects went more than `days` ago.
+    connection: sa.Connection, *, days: float, after: FilePosition | None
+) -> tuple[int, FilePosition | None]:
+    """Delete rows of files whose objects were removed more than `days` ago, if no job names them.
 
-    Those that no job names any more go. Returns how many, and where to go on; None: at the end.
+    Examines one slice. Returns how many were deleted and where the next slice starts, or None.
     """
     query = removed_files_query(days, after)
-    looked = connection.execute(query).all()
-    if not looked:
+    found = connection.execute(query).all()
+    if not found:
         return 0, None
     named = sa.or_(
         *(
@@ -175,26 +175,26 @@ def purge_files(
         ),
         sa.exists(sa.select(1).where(job_inputs.c.file_id == files.c.id).offset(0)),
     )
-    gone = connection.execute(
-        sa.delete(files).where(files.c.id.in_([row.id for row in looked]), sa.not_(named))
+    deleted = connection.execute(
+        sa.delete(files).where(files.c.id.in_([row.id for row in found]), sa.not_(named))
     )
-    last = looked[-1]
-    place = FilePlace(last.removed_at, last.id) if len(looked) == FILES_SLICE else None
-    return gone.rowcount, place
+    last = found[-1]
+    position = FilePosition(last.removed_at, last.id) if len(found) == FILES_SLICE else None
+    return deleted.rowcount, position
 
 
-def removed_files_query(days: float, after: FilePlace | None) -> sa.Select[Any]:
-    """Return the query of a slice of removed files, the first removed first."""
-    query = sa.select(files.c.removed_at, files.c.id).where(files.c.removed_at < before(days))
+def removed_files_query(days: float, after: FilePosition | None) -> sa.Select[Any]:
+    """Return the query of a slice of removed files, earliest removal first."""
+    query = sa.select(files.c.removed_at, files.c.id).where(files.c.removed_at < days_ago(days))
     if after is not None:
-        place = sa.tuple_(
+        position = sa.tuple_(
             sa.literal(after.removed_at, files.c.removed_at.type),
             sa.literal(after.file_id, files.c.id.type),
         )
-        query = query.where(sa.tuple_(files.c.removed_at, files.c.id) > place)
+        query = query.where(sa.tuple_(files.c.removed_at, files.c.id) > position)
     return query.order_by(files.c.removed_at, files.c.id).limit(FILES_SLICE)
 
 
-def before(days: float) -> sa.ColumnElement[Any]:
-    """Return the moment `days` ago by the database's time."""
+def days_ago(days: float) -> sa.ColumnElement[Any]:
+    """Return the SQL expression of the time `days` ago by the database's clock."""
     return sa.func.now() - seconds(sa.cast(days * 86_400, sa.Double))

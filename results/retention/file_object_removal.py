@@ -1,4 +1,4 @@
-"""Objects of files that were deleted or have expired: removed once no unfinished job reads them."""
+"""Removes the objects of deleted and expired files once no unfinished job reads them."""
 
 import logging
 from collections.abc import Callable
@@ -8,53 +8,55 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.store.file_removal import files_to_remove, mark_removed
+from jobs.store.file_removal import find_removable_files, mark_removed
 from results import metrics
-from results.finaliser.refused_objects import Refusals
+from results.finaliser.refused_objects import RefusedObjects
 from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
 
 ROUND_FILES_MAX: Final = 200
-"""Files of one round: some seconds of work for a store that answers slowly."""
+"""Files per round: some seconds of work for a slow store."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRemoval:
-    """Any number of processes may remove: what one has removed, another finds gone."""
+    """Any number of processes may run: deletions may be repeated."""
 
     engine: sa.Engine
     store: ObjectStore
-    is_over: Callable[[], bool] = lambda: False
-    _refusals: Refusals = field(default_factory=Refusals)
+    is_stopping: Callable[[], bool] = lambda: False
+    _refused: RefusedObjects = field(default_factory=RefusedObjects)
 
-    def step(self) -> None:
-        """Remove what is due. Raises one of DATABASE_AWAY.
+    def run_once(self) -> None:
+        """Remove what is due. Raises one of DATABASE_UNAVAILABLE.
 
-        A store that is away is asked again in the next step; a file that it refuses to give up
-        rests until the others were tried.
+        An unavailable store is tried again in the next run; a file that it refuses to delete is
+        skipped until the others were tried.
         """
-        while self._round() and not self.is_over():
+        while self._round() and not self.is_stopping():
             pass
 
     def _round(self) -> bool:
-        """Remove some; return whether more may be due and nothing stood in the way."""
+        """Remove one round of files; return whether to run another."""
         with self.engine.begin() as connection:
-            due = files_to_remove(connection, limit=ROUND_FILES_MAX, but=self._refusals.resting)
-        gone = []
+            due = find_removable_files(
+                connection, limit=ROUND_FILES_MAX, excluding=self._refused.keys
+            )
+        removed = []
         for removal in due:
             try:
-                failure = self._refusals.delete(self.store, removal.object_key)
-            except MillraceError as away:
-                LOG.warning("an object stays", extra={"file": removal.file_id, "code": away.code})
+                failure = self._refused.delete(self.store, removal.object_key)
+            except MillraceError as error:
+                LOG.warning("an object stays", extra={"file": removal.file_id, "code": error.code})
                 break
             if failure is None:
-                gone.append(removal.file_id)
+                removed.append(removal.file_id)
             else:
                 facts = {"file": removal.file_id, "code": failure.code}
                 LOG.warning("an object stays", extra=facts)
-        self._refusals.wake(is_last=len(due) < ROUND_FILES_MAX)
-        if gone:
+        self._refused.retry_refused(is_last=len(due) < ROUND_FILES_MAX)
+        if removed:
             with self.engine.begin() as connection:
-                metrics.FILES_REMOVED.inc(mark_removed(connection, gone))
-        return len(gone) == ROUND_FILES_MAX
+                metrics.FILES_REMOVED.inc(mark_removed(connection, removed))
+        return len(removed) == ROUND_FILES_MAX

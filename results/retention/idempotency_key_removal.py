@@ -1,4 +1,4 @@
-"""Idempotency keys past their time: their objects go first, then their rows."""
+"""Removes expired idempotency keys: the objects of their answers first, then their rows."""
 
 import logging
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.store.expired_keys import ExpiredKey, expired_keys, forget
-from results.finaliser.refused_objects import Refusals
+from jobs.store.idempotency import ExpiredIdempotencyKey, delete_expired_keys, find_expired_keys
+from results.finaliser.refused_objects import RefusedObjects
 from results.retention.metrics import REMOVED
 from storage.objects.object_store import ObjectStore
 
@@ -18,49 +18,49 @@ ROUND_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRemoval:
-    """Any number of processes may remove."""
+class IdempotencyKeyRemoval:
+    """Any number of processes may run."""
 
     engine: sa.Engine
     store: ObjectStore
-    _refusals: Refusals = field(default_factory=Refusals)
+    _refused: RefusedObjects = field(default_factory=RefusedObjects)
 
-    def step(self) -> None:
-        """Remove all that is due. Raises one of DATABASE_AWAY.
+    def run_once(self) -> None:
+        """Remove all expired keys. Raises one of DATABASE_UNAVAILABLE.
 
-        A store that is away is asked again in the next step; what it refuses keeps no other key.
+        An unavailable store is tried again in the next run; refused objects block no other key.
         """
         while self._round():
             pass
 
     def _round(self) -> bool:
-        """Remove some of what is due; whether it is worth going on."""
+        """Remove one round of keys; return whether to run another."""
         with self.engine.connect() as connection:
-            due = expired_keys(connection, ROUND_MAX, but=self._refusals.resting)
-        gone = [key for key in due if key.body_key is None]
-        failure = self._delete_objects(due, gone)
-        if gone:
+            due = find_expired_keys(connection, ROUND_MAX, excluding=self._refused.keys)
+        removable = [key for key in due if key.body_key is None]
+        failure = self._delete_objects(due, removable)
+        if removable:
             with self.engine.begin() as connection:
-                REMOVED.labels("key").inc(forget(connection, gone))
+                REMOVED.labels("key").inc(delete_expired_keys(connection, removable))
         if failure is not None:
             LOG.warning("answers of keys stay", extra={"code": failure.code})
-        self._refusals.wake(is_last=len(due) < ROUND_MAX)
+        self._refused.retry_refused(is_last=len(due) < ROUND_MAX)
         return failure is None and len(due) == ROUND_MAX
 
     def _delete_objects(
-        self, due: list[ExpiredKey], gone: list[ExpiredKey]
+        self, due: list[ExpiredIdempotencyKey], removable: list[ExpiredIdempotencyKey]
     ) -> MillraceError | None:
-        """Add to `gone` whose object is; return the last failure."""
+        """Add the keys whose object was deleted to `removable`; return the last error."""
         last: MillraceError | None = None
         for key in due:
             if key.body_key is None:
                 continue
             try:
-                refusal = self._refusals.delete(self.store, key.body_key)
-            except MillraceError as away:
-                return away
+                refusal = self._refused.delete(self.store, key.body_key)
+            except MillraceError as failure:
+                return failure
             if refusal is None:
-                gone.append(key)
+                removable.append(key)
             else:
                 last = refusal
         return last

@@ -1,4 +1,4 @@
-"""What retention and deletion count; no label names a tenant or a job."""
+"""Metrics of retention and deletion; no label names a tenant or a job."""
 
 from typing import Final
 
@@ -8,8 +8,8 @@ REMOVED: Final = Counter(
     "millrace_retention_removed_total", "Rows and objects removed for good", ["kind"]
 )
 FAILURES: Final = Counter(
-    "millrace_retention_failures_total", "Times that Postgres did not let a batch go"
+    "millrace_retention_failures_total", "Removals of a batch that Postgres refused"
 )
 WAITING: Final = Gauge(
-    "millrace_retention_waiting_jobs", "Deleted jobs whose rows and objects are not gone yet"
+    "millrace_retention_waiting_jobs", "Deleted jobs whose rows and objects are not yet removed"
 )

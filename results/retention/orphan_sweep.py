@@ -1,4 +1,4 @@
-"""Objects and uploads that a crash left behind: found by listing, removed when they are old."""
+"""Removes objects and uploads that a crash left behind; finds them by listing the store."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -10,51 +10,51 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from core.object_names import ANSWERS, CALL_KEYS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
-from jobs.store.orphans import (
+from jobs.store.orphaned_objects import (
     FindOrphans,
-    of_calls,
-    of_ended_batches,
-    of_no_job,
-    of_no_kept_job,
-    of_no_open_request,
-    without_file,
-    without_key,
+    answers_without_idempotency_key,
+    call_keys,
+    files_without_row,
+    inputs_without_open_request,
+    job_keys_without_job,
+    outputs_of_ended_batches,
+    outputs_without_job,
 )
 from results import metrics
-from results.finaliser.request_finalisation import spare_answers
+from results.finaliser.request_finaliser import unreferenced_answers
 from storage.objects.object_store import ObjectStore
 from storage.postgres.database_now import database_now_s
 
 LOG = logging.getLogger(__name__)
 
 _RULES: Final[tuple[tuple[str, tuple[FindOrphans, ...]], ...]] = (
-    (FILES, (without_file,)),
-    (RESULTS, (without_file,)),
-    (ANSWERS, (of_ended_batches, of_no_job, spare_answers)),
-    (REQUESTS, (of_no_open_request,)),
-    (KEYED_ANSWERS, (without_key,)),
-    (KEYS, (of_no_kept_job,)),
-    (CALL_KEYS, (of_calls,)),
+    (FILES, (files_without_row,)),
+    (RESULTS, (files_without_row,)),
+    (ANSWERS, (outputs_of_ended_batches, outputs_without_job, unreferenced_answers)),
+    (REQUESTS, (inputs_without_open_request,)),
+    (KEYED_ANSWERS, (answers_without_idempotency_key,)),
+    (KEYS, (job_keys_without_job,)),
+    (CALL_KEYS, (call_keys,)),
 )
 _LOOKED_UP_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanSweep:
-    """Any number of processes may sweep. `age_s` protects what still waits for its row.
+    """Any number of processes may run. `age_s` protects objects whose rows are not yet committed.
 
-    It is counted by Postgres' clock: that of a host may be days off.
+    Age is measured by the clock of Postgres: a host's clock may be wrong by days.
     """
 
     engine: sa.Engine
     store: ObjectStore
     age_s: float
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
 
-    def step(self) -> None:
-        """Look at everything once. Raises one of DATABASE_AWAY.
+    def run_once(self) -> None:
+        """Check all objects once. Raises one of DATABASE_UNAVAILABLE.
 
-        Whatever the store refuses is left to the next round: no job waits for it.
+        Objects that the store refuses to delete are left to the next run.
         """
         try:
             metrics.UPLOADS_SWEPT.inc(self.store.sweep_temporary(self.age_s))
@@ -67,7 +67,7 @@ class OrphanSweep:
     def _sweep(self, prefix: str, rules: tuple[FindOrphans, ...], newest_s: float) -> None:
         old = self._old_keys(prefix, newest_s)
         while keys := list(islice(old, _LOOKED_UP_AT_ONCE)):
-            if self.is_over():
+            if self.is_stopping():
                 return
             with self.engine.begin() as connection:
                 orphans = set().union(*(find(connection, keys) for find in rules))

@@ -1,6 +1,6 @@
-"""The sweep of retention: what is too old, what was deleted, what is left over. A turn is bounded.
+"""The retention sweep: deletes expired data and removes the remains of deleted data.
 
-One finaliser at a time has the lease; every step is right without it, too.
+Each run is bounded. One finaliser at a time holds the lease; every step is safe without it.
 """
 
 import logging
@@ -12,102 +12,107 @@ import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
 from results.retention import expired_data, zero_retention
-from results.retention.batch_removal import BodyRemoval, waiting_query
+from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_unneeded_days
-from results.retention.expired_data import FilePlace
+from results.retention.expired_data import FilePosition
 from results.retention.key_destruction import KeyDestruction
 from results.retention.metrics import REMOVED, WAITING
 from results.retention.settings import RetentionSettings
-from results.retention.sweep_lease import take
-from results.retention.tombstones import Burials
+from results.retention.sweep_lease import acquire_sweep_lease
+from results.retention.tombstones import BatchTombstones
 from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
 
 LEASE: Final = "retention"
 _LEASE_S: Final = 60.0
-_SLICES_MAX: Final = 50  # of each kind in one turn
-_IDLE_TURNS: Final = 20  # between two looks at what hardly ever changes
+_SLICES_MAX: Final = 50  # of each kind in one run
+_SLOW_RUNS: Final = 20  # every so many runs: days, tombstones and refused batches
 
 
 @dataclass(slots=True)
 class RetentionSweep:
-    """One process of the role; any number may run."""
+    """One process of the role; any number of processes may run."""
 
     engine: sa.Engine
     store: ObjectStore
     settings: RetentionSettings
     holder: str  # names this process in the lease
-    is_over: Callable[[], bool] = lambda: False
-    _turn: int = 0
-    _files_after: FilePlace | None = None
-    _burials: Burials = field(init=False)
+    is_stopping: Callable[[], bool] = lambda: False
+    _run_count: int = 0
+    _files_after: FilePosition | None = None
+    _tombstones: BatchTombstones = field(init=False)
     _keys: KeyDestruction = field(init=False)
-    _bodies: BodyRemoval = field(init=False)
+    _data: BatchDataRemoval = field(init=False)
 
     def __post_init__(self) -> None:
-        """Share what the turns need."""
-        self._burials = Burials(self.engine, self.is_over)
-        self._keys = KeyDestruction(self.engine, self.store, self.is_over)
-        self._bodies = BodyRemoval(self.engine, self.store, self.is_over)
+        self._tombstones = BatchTombstones(self.engine, self.is_stopping)
+        self._keys = KeyDestruction(self.engine, self.store, self.is_stopping)
+        self._data = BatchDataRemoval(self.engine, self.store, self.is_stopping)
 
-    def step(self) -> None:
-        """Do one turn when the lease is ours. Raises one of DATABASE_AWAY."""
+    def run_once(self) -> None:
+        """Run once if this process holds the lease. Raises one of DATABASE_UNAVAILABLE.
+
+        1. Make tombstones of expired batches. 2. Destroy keys of deleted zero-retention batches.
+        3. Delete expired files. 4. Now and then drop days of items and old tombstones.
+        5. Remove expired requests. 6. Remove rows and objects of deleted batches.
+        7. Remove rows of files whose objects were removed long ago.
+        """
         days = self.settings
         if not self._has_lease():
             return
         hours = days.zero_retention_hours
-        if self._turn % _IDLE_TURNS == 0:
-            self._burials.wake()
-        self._burials.step(expired_data.old_batches_query(days.batch_days))
-        self._burials.step(zero_retention.ended_query(hours))
-        self._keys.step()
-        self._slices("file_ended", zero_retention.end_unused_files, hours=hours)
+        if self._run_count % _SLOW_RUNS == 0:
+            self._tombstones.retry_refused()
+        self._tombstones.run_once(expired_data.old_batches_query(days.batch_days))
+        self._tombstones.run_once(zero_retention.ended_query(hours))
+        self._keys.run_once()
+        self._run_slices("file_ended", zero_retention.delete_unused_files, hours=hours)
         if days.file_days is not None:
-            self._slices("file_ended", expired_data.end_old_files, days=days.file_days)
-        if self._turn % _IDLE_TURNS == 0:
+            self._run_slices("file_ended", expired_data.delete_old_files, days=days.file_days)
+        if self._run_count % _SLOW_RUNS == 0:
             REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
-            self._slices("tombstone", expired_data.purge_tombstones, days=days.tombstone_days)
-        self._turn += 1
+            self._run_slices("tombstone", expired_data.purge_tombstones, days=days.tombstone_days)
+        self._run_count += 1
         self._remove_requests()
         if self._has_lease():
-            self._bodies.step(days.turn_rows_max)
+            self._data.run_once(days.turn_rows_max)
         self._purge_files()
         with self.engine.connect() as connection:
             WAITING.set(connection.execute(waiting_query()).scalar_one())
 
     def _has_lease(self) -> bool:
-        if self.is_over():
+        if self.is_stopping():
             return False
         with self.engine.begin() as connection:
-            return take(connection, LEASE, self.holder, ttl_s=_LEASE_S)
+            return acquire_sweep_lease(connection, LEASE, self.holder, ttl_s=_LEASE_S)
 
-    def _slices(self, kind: str, do: Callable[..., int], **given: Any) -> None:
-        """Do slices until one finds nothing."""
+    def _run_slices(self, kind: str, remove: Callable[..., int], **limits: Any) -> None:
+        """Run slices until one finds nothing."""
         for _ in range(_SLICES_MAX):
-            if self.is_over():
+            if self.is_stopping():
                 return
             with self.engine.begin() as connection:
-                count = do(connection, **given)
+                count = remove(connection, **limits)
             REMOVED.labels(kind).inc(count)
             if not count:
                 return
 
     def _remove_requests(self) -> None:
-        """Remove old single requests: objects of their answers first, then their rows."""
+        """Remove expired single requests: the objects of their answers first, then their rows."""
         for _ in range(_SLICES_MAX):
             with self.engine.connect() as connection:
                 old = expired_data.old_requests(connection, days=self.settings.request_days)
-            if not old or self.is_over():
+            if not old or self.is_stopping():
                 return
             cleared = [one for one in old if one.body_key is None or self._delete(one.body_key)]
             with self.engine.begin() as connection:
                 REMOVED.labels("request").inc(expired_data.remove_requests(connection, cleared))
             if len(cleared) < len(old):
-                return  # the store is away
+                return  # the store is unavailable
 
     def _delete(self, key: str) -> bool:
-        """Delete an object; False when the store is away."""
+        """Delete an object; False when the store is unavailable."""
         try:
             self.store.delete(key)
         except MillraceError as failure:

@@ -1,6 +1,6 @@
-"""A lease on a sweep, so that of many finalisers one looks. Each step is safe without it.
+"""A lease on a sweep, so that one of many finalisers runs it. Every step is safe without it.
 
-Time is the database's. A holder that dies or rests is replaced when its lease runs out.
+Times are by the database's clock. A holder that dies or stalls is replaced when its lease expires.
 """
 
 import sqlalchemy as sa
@@ -12,8 +12,8 @@ from storage.postgres.intervals import seconds
 _NOW = sa.func.clock_timestamp()
 
 
-def take(connection: sa.Connection, name: str, holder: str, *, ttl_s: float) -> bool:
-    """Take or extend the lease for `ttl_s` seconds; False while another process has it."""
+def acquire_sweep_lease(connection: sa.Connection, name: str, holder: str, *, ttl_s: float) -> bool:
+    """Acquire or extend the lease for `ttl_s` seconds; False while another process holds it."""
     until = _NOW + seconds(ttl_s)
     taken = insert(sweep_leases).values(name=name, holder=holder, expires_at=until)
     statement = taken.on_conflict_do_update(

@@ -1,4 +1,4 @@
-"""The table of leases on work that one process does for all."""
+"""The table of sweep leases: work that one process does for all."""
 
 from datetime import datetime
 from typing import Final

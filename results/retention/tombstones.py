@@ -1,7 +1,7 @@
-"""Batches past their time become tombstones, each in a transaction of its own.
+"""Turns expired batches into tombstones, each in a transaction of its own.
 
-One that Postgres does not let go rests for a while, so that it keeps no other: not in this turn,
-and not in the next, which begins with the oldest again.
+A batch that Postgres refuses is skipped until `retry_refused`, so that it does not block the others
+in this run and, as queries return the oldest first, in the next.
 """
 
 from collections.abc import Callable
@@ -12,59 +12,62 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.tables.jobs import jobs
-from results.retention.deletion import bury_batch
+from results.retention.deletion import make_tombstone
 from results.retention.metrics import REMOVED
-from results.retention.refused_batches import note_failure
+from results.retention.removal_failures import record_removal_failure
 
 FAILURES_MAX: Final = 3
-"""Failures that end a turn: each may last as long as a statement, and other work waits behind."""
+"""Failures that end a run: each may last a statement timeout, and other work waits."""
 
-_SLICES_MAX: Final = 50  # of the batches that a query finds at once, in one turn
+_SLICES_MAX: Final = 50  # of batches that the query finds, in one run
 
 
 @dataclass(frozen=True, slots=True)
-class Burials:
-    """One process; any number may bury, since each locks what it buries."""
+class BatchTombstones:
+    """Any number of processes may run, since each locks the batch."""
 
     engine: sa.Engine
-    is_over: Callable[[], bool] = lambda: False
-    _resting: set[UUID] = field(default_factory=set)
+    is_stopping: Callable[[], bool] = lambda: False
+    _refused: set[UUID] = field(default_factory=set)
 
-    def step(self, due: sa.Select[Any]) -> None:
-        """Bury the rows of `jobs` that `due` finds. Raises one of DATABASE_AWAY."""
-        resting_max = len(self._resting) + FAILURES_MAX
+    def run_once(self, due: sa.Select[Any]) -> None:
+        """Make tombstones of the rows of `jobs` that `due` finds.
+
+        Raises one of DATABASE_UNAVAILABLE.
+        """
+        refused_max = len(self._refused) + FAILURES_MAX
         for _ in range(_SLICES_MAX):
             with self.engine.connect() as connection:
-                found = connection.scalars(self._awake(due)).all()
+                found = connection.scalars(self._not_refused(due)).all()
             count = 0
             for job_id in found:
-                if self.is_over() or len(self._resting) == resting_max:
+                if self.is_stopping() or len(self._refused) == refused_max:
                     return
-                count += self._bury(due, job_id)
+                count += self._make_one(due, job_id)
             if not count:
                 return
 
-    def wake(self) -> None:
-        """Try those that rest again."""
-        self._resting.clear()
+    def retry_refused(self) -> None:
+        """Try refused batches again in the next run."""
+        self._refused.clear()
 
-    def _awake(self, due: sa.Select[Any]) -> sa.Select[UUID]:
-        resting = sa.literal(list(self._resting), sa.ARRAY(sa.Uuid))
-        return due.with_only_columns(jobs.c.id).where(jobs.c.id != sa.all_(resting))
+    def _not_refused(self, due: sa.Select[Any]) -> sa.Select[UUID]:
+        refused = sa.literal(list(self._refused), sa.ARRAY(sa.Uuid))
+        return due.with_only_columns(jobs.c.id).where(jobs.c.id != sa.all_(refused))
 
-    def _bury(self, due: sa.Select[Any], job_id: UUID) -> int:
-        """Bury one batch unless another process has it; return how many this did."""
+    def _make_one(self, due: sa.Select[Any], job_id: UUID) -> int:
+        """Make one tombstone unless another process has the lock; return how many were made."""
         locked = due.where(jobs.c.id == job_id).with_for_update(skip_locked=True)
-        with self.engine.connect() as connection:  # outside: when it fails, Postgres is away
+        with self.engine.connect() as connection:  # an error here is an unavailable database
             try:
                 with connection.begin():
                     row = connection.execute(locked).one_or_none()
                     if row is None:
                         return 0
-                    bury_batch(connection, row, key_id=None)
+                    make_tombstone(connection, row, key_id=None)
             except sa.exc.DBAPIError as failure:
-                note_failure(job_id, failure)
-                self._resting.add(job_id)
+                record_removal_failure(job_id, failure)
+                self._refused.add(job_id)
                 return 0
         REMOVED.labels("tombstone_made").inc()
         return 1

@@ -1,4 +1,4 @@
-"""What tenants that retain nothing still have: it goes soon after the end of its batch."""
+"""Expired batches and files of zero-retention tenants."""
 
 from typing import Any, Final
 
@@ -8,23 +8,23 @@ from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention.deletion import NAMED_FILES
-from results.retention.expired_data import before, end_files, old_batches_query
+from results.retention.expired_data import days_ago, delete_files, old_batches_query
 from tenancy.tables import tenants
 
 _DAY_HOURS: Final = 24
 
 
 def ended_query(hours: float) -> sa.Select[Any]:
-    """Return the query of a slice of their batches that ended more than `hours` ago."""
+    """Return the query of a slice of zero-retention batches that ended more than `hours` ago."""
     return old_batches_query(hours / _DAY_HOURS).where(jobs.c.zero_retention)
 
 
-def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
-    """End a slice of their files of more than `hours` ago that no batch names; return how many.
+def delete_unused_files(connection: sa.Connection, *, hours: float) -> int:
+    """Delete a slice of zero-retention files older than `hours` that no batch names.
 
-    What a tenant had uploaded before it began to retain nothing stays.
+    Returns how many. Files uploaded before their tenant became zero-retention are kept.
     """
-    theirs = sa.select(1).where(
+    has_zero_retention = sa.select(1).where(
         tenants.c.id == files.c.tenant_id,
         tenants.c.zero_retention,
         sa.or_(
@@ -41,12 +41,12 @@ def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
         .join(jobs, jobs.c.id == job_inputs.c.job_id)
         .where(job_inputs.c.file_id == files.c.id, jobs.c.deleted_at.is_(None))
     )
-    return end_files(
+    return delete_files(
         connection,
         sa.and_(
-            sa.exists(theirs),
+            sa.exists(has_zero_retention),
             files.c.deleted_at.is_(None),
-            files.c.created_at < before(hours / _DAY_HOURS),
+            files.c.created_at < days_ago(hours / _DAY_HOURS),
             sa.not_(sa.or_(*named, sa.exists(appended))),
         ),
     )

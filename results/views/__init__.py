@@ -1,1 +1,1 @@
-"""Results and items of a batch as its owner reads them while it runs and after it has ended."""
+"""Read access for owners of batches: results, items and dead letters, during and after a run."""

@@ -1,12 +1,12 @@
-"""Items of a batch with their status. What has a row shows it; the status of others is derived.
+"""Reads items of a batch with their status, which is derived for items without a row.
 
     pending ──► queued ──► dispatched ──► succeeded | failed | cancelled | expired
                   ▲             │
                   └─ retrying ◄─┘
 
-Pending: not emitted yet. Queued: on the log. Dispatched: in a batch of a replica that has not
-ended. Retrying: an execution failed, the next one waits for its time. A copy is pending or queued
-until its original has ended.
+Pending: not emitted. Queued: on the log. Dispatched: in an unfinished batch of a replica.
+Retrying: an execution failed and the next one is scheduled. A copy is pending or queued until its
+original has ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,15 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.tables.progress import job_cursors
 from jobs.tables.retries import item_attempts
+from results.audit.recorded_totals import TOKENS
+from storage.postgres.items import item_columns
 
 WINDOW_ITEMS: Final = 10_000
-"""Indexes that one statement looks at when items of one status are wanted."""
+"""Indexes that one statement examines when it filters by status."""
 
 
 class ItemStatus(StrEnum):
-    """Where an item is."""
+    """The status of an item, as the API shows it."""
 
     PENDING = "pending"
     QUEUED = "queued"
@@ -39,13 +41,13 @@ class ItemStatus(StrEnum):
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome that is this status; None while an item is open."""
+        """The outcome with the name of this status; None while an item is open."""
         return Outcome.__members__.get(self.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """An execution that failed in a way that may pass."""
+class ItemFailure:
+    """An execution that failed and was retried, or may have been."""
 
     attempt: int
     status_code: int
@@ -55,27 +57,27 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ItemView:
-    """One item; the row holds its columns of `items`, None where it has no row yet."""
+    """One item; `row` has its columns of `items`, None while it has no row."""
 
     index: int
     status: ItemStatus
     row: sa.Row[Any]
-    replica_id: str | None = None  # that has it now
-    failures: Sequence[Failure] = field(default_factory=list)
+    replica_id: str | None = None  # of the replica that has the item now
+    failures: Sequence[ItemFailure] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemPage:
-    """Items in the order of their indexes, and how far was looked."""
+    """Items in index order, and how far the index range was examined."""
 
     items: list[ItemView]
-    next_index: int  # what is below was looked at
+    next_index: int  # all indexes below it were examined
     has_more: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ItemQuery:
-    """Which items are wanted."""
+    """Selects items of a job."""
 
     job_id: UUID
     day: int
@@ -85,33 +87,35 @@ class ItemQuery:
     status: ItemStatus | None = None
 
 
-_SHOWN: Final = """
-    outcome, status_code, attempt, custom_id, error_code, error_message, input_tokens,
-    output_tokens, cached_tokens, reasoning_tokens, finished_at, copied_from
-"""
+_SHOWN: Final = item_columns(
+    (
+        *("outcome", "status_code", "attempt", "custom_id", "error_code", "error_message"),
+        *(*TOKENS, "finished_at", "copied_from"),
+    )
+)
 
 _READ: Final = f"""
-SELECT wanted.item_index, ended.*, waiting.attempt AS next_attempt, waiting.due_at
-FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS wanted (item_index)
+SELECT span.item_index, ended.*, waiting.attempt AS next_attempt, waiting.due_at
+FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS span (item_index)
 LEFT JOIN LATERAL (
     SELECT {_SHOWN} FROM items
-    WHERE job_day = :day AND job_id = :job AND items.item_index = wanted.item_index LIMIT 1
+    WHERE job_day = :day AND job_id = :job AND items.item_index = span.item_index LIMIT 1
 ) AS ended ON true
 LEFT JOIN LATERAL (
     SELECT attempt, due_at FROM item_retries
-    WHERE job_id = :job AND item_retries.item_index = wanted.item_index
+    WHERE job_id = :job AND item_retries.item_index = span.item_index
     ORDER BY attempt DESC LIMIT 1
 ) AS waiting ON true
 WHERE {{condition}}
-ORDER BY wanted.item_index LIMIT :limit
-"""  # noqa: S608  nothing of it comes from outside
+ORDER BY span.item_index LIMIT :limit
+"""  # noqa: S608  no outside input
 
 _OPEN: Final = "ended.outcome IS NULL"
-_EMITTED: Final = f"{_OPEN} AND waiting.attempt IS NULL AND wanted.item_index < :emitted"
+_EMITTED: Final = f"{_OPEN} AND waiting.attempt IS NULL AND span.item_index < :emitted"
 _CONDITIONS: Final = {
-    ItemStatus.PENDING: f"{_OPEN} AND waiting.attempt IS NULL AND wanted.item_index >= :emitted",
-    ItemStatus.QUEUED: f"{_EMITTED} AND wanted.item_index <> ALL(CAST(:dispatched AS int[]))",
-    ItemStatus.DISPATCHED: f"{_EMITTED} AND wanted.item_index = ANY(CAST(:dispatched AS int[]))",
+    ItemStatus.PENDING: f"{_OPEN} AND waiting.attempt IS NULL AND span.item_index >= :emitted",
+    ItemStatus.QUEUED: f"{_EMITTED} AND span.item_index <> ALL(CAST(:dispatched AS int[]))",
+    ItemStatus.DISPATCHED: f"{_EMITTED} AND span.item_index = ANY(CAST(:dispatched AS int[]))",
     ItemStatus.RETRYING: f"{_OPEN} AND waiting.attempt IS NOT NULL",
     **{
         status: f"ended.outcome = {status.outcome.value}"
@@ -130,9 +134,9 @@ _STATEMENTS: Final = {
 def read_items(
     connection: sa.Connection, query: ItemQuery, dispatched: Mapping[int, str]
 ) -> ItemPage:
-    """Return the next items; of one status, those among the next WINDOW_ITEMS indexes.
+    """Return the next items; with a status filter, those among the next WINDOW_ITEMS indexes.
 
-    `dispatched` maps the indexes that replicas have now to who has them.
+    `dispatched` maps indexes to the ids of the replicas that have them.
     """
     emitted = _emitted(connection, query.job_id)
     first, span = _span(query, emitted, dispatched)
@@ -169,7 +173,7 @@ def read_items(
 
 
 def _span(query: ItemQuery, emitted: int, dispatched: Mapping[int, str]) -> tuple[int, int]:
-    """Return the first index to look at and how many. What cannot be there is passed over."""
+    """Return the first index to examine and how many, skipping indexes that cannot match."""
     first = query.first
     if query.status is None:
         return first, query.limit
@@ -198,7 +202,7 @@ def _emitted(connection: sa.Connection, job_id: UUID) -> int:
 
 def _failures(
     connection: sa.Connection, job_id: UUID, indexes: Sequence[int]
-) -> dict[int, list[Failure]]:
+) -> dict[int, list[ItemFailure]]:
     if not indexes:
         return {}
     at_s = sa.extract("epoch", item_attempts.c.failed_at)
@@ -209,10 +213,10 @@ def _failures(
         item_attempts.c.code,
         at_s,
     ).where(item_attempts.c.job_id == job_id, item_attempts.c.item_index.in_(indexes))
-    found: dict[int, list[Failure]] = {}
+    found: dict[int, list[ItemFailure]] = {}
     for index, attempt, status_code, code, failed_at_s in connection.execute(
         query.order_by(item_attempts.c.item_index, item_attempts.c.attempt)
     ):
-        failure = Failure(attempt, status_code, code, float(failed_at_s))
+        failure = ItemFailure(attempt, status_code, code, float(failed_at_s))
         found.setdefault(index, []).append(failure)
     return found

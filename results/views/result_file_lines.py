@@ -1,7 +1,7 @@
-"""Single lines of an output or error file, found by the index of their item.
+"""Finds single lines of an output or error file by the index of their item.
 
-Lines are in the order of their indexes, and each begins with an id that ends in its index, so a
-line is found by halving, however large the file is.
+Lines are in index order and begin with an id that ends in the index, so a binary search finds a
+line in a file of any size.
 """
 
 import json
@@ -12,16 +12,16 @@ from uuid import UUID
 from core.ids import JOB
 from jobs.input.line_reader import Line, input_lines
 from results.views.result_sources import StoredFile
-from storage.objects.object_store import Blocks, Reads
-from storage.objects.whole_objects import read_object
+from storage.objects.object_content import read_object
+from storage.objects.object_store import ObjectBlocks, ObjectReader
 
 _NEAR_BYTES: Final = 64 * 1024
-"""So close to a line it is quicker to read on than to halve again."""
+"""Within this distance of a line reading on is faster than halving again."""
 
 _HEAD_BYTES: Final = 4096
-"""Of a line: its id and a `custom_id` of 512 characters, however they are escaped."""
+"""Bytes that contain a line's id and a `custom_id` of 512 characters, also escaped ones."""
 
-_FORWARD_MAX: Final = 1000  # lines that are read over to reach a later one
+_FORWARD_MAX: Final = 1000  # lines that are skipped to reach a later one
 _NOWHERE: Final = -_FORWARD_MAX - 1
 _DIGITS: Final = 8
 _NAME: Final = '"custom_id":'
@@ -29,20 +29,19 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class ResultFileLines:
-    """Looks up lines of one file; one thread uses it. Close it."""
+    """Searches one file. Not thread-safe. Close it."""
 
-    def __init__(self, store: Reads, file: StoredFile, job_id: UUID) -> None:
-        """Open nothing yet."""
+    def __init__(self, store: ObjectReader, file: StoredFile, job_id: UUID) -> None:
         self._store, self._file = store, file
         self._prefix = f'{{"id":"{JOB}_req_{job_id.hex}'.encode()
-        self._blocks: Blocks | None = None
+        self._blocks: ObjectBlocks | None = None
         self._lines: Iterator[Line] = iter(())
-        self._last = _NOWHERE  # index of the line that was read last
+        self._last = _NOWHERE  # index of the line read last
 
-    def place(self, index: int) -> tuple[int, int] | None:
-        """Return offset and length of an item's line with its newline; None when it has none.
+    def find_line(self, index: int) -> tuple[int, int] | None:
+        """Return offset and length of an item's line with its newline; None without one.
 
-        Raises ObjectMissingError, ObjectStoreAwayError.
+        Raises ObjectNotFoundError, ObjectStoreUnavailableError.
         """
         found: int | None = None
         start = self._near(index)
@@ -58,12 +57,12 @@ class ResultFileLines:
         return None if found is None else (found, self._file.size_bytes - found)
 
     def custom_id(self, index: int) -> str | None:
-        """Return the `custom_id` of an item's line; quick when indexes grow from call to call.
+        """Return the `custom_id` in an item's line; fast when indexes rise from call to call.
 
-        Raises ObjectMissingError, ObjectStoreAwayError.
+        Raises ObjectNotFoundError, ObjectStoreUnavailableError.
         """
         if not self._last < index <= self._last + _FORWARD_MAX:
-            self._begin(self._near(index))
+            self._open_at(self._near(index))
         for _, offset, line in self._lines:
             head = line or self._head(offset)
             self._last = self._index_of(head)
@@ -77,17 +76,17 @@ class ResultFileLines:
         return None
 
     def close(self) -> None:
-        """Give the file back; harmless when it was never opened."""
+        """Close the file; harmless when it was never opened."""
         if self._blocks is not None:
             self._blocks.close()
 
-    def _begin(self, offset: int) -> None:
+    def _open_at(self, offset: int) -> None:
         self.close()
         self._blocks = self._store.read(self._file.key, offset=offset)
         self._lines = input_lines(self._blocks, line_bytes_max=_NEAR_BYTES, offset=offset)
 
     def _near(self, index: int) -> int:
-        """Return the start of a line at, or not far before, the one of `index`."""
+        """Return the start of a line at or shortly before that of `index`."""
         low, high = 0, self._file.size_bytes
         while high - low > _NEAR_BYTES:
             middle = (low + high) // 2
@@ -99,7 +98,7 @@ class ResultFileLines:
         return low
 
     def _line_start(self, offset: int, end: int) -> int | None:
-        """Return the first start of a line from `offset` on that lies before `end`."""
+        """Return the first start of a line from `offset` on and before `end`."""
         at = offset - 1
         with self._store.read(self._file.key, offset=at, length=end - at) as blocks:
             for block in blocks:
@@ -114,6 +113,6 @@ class ResultFileLines:
         return read_object(self._store, self._file.key, offset=offset, length=_HEAD_BYTES)
 
     def _index_of(self, head: bytes) -> int:
-        assert head.startswith(self._prefix)  # we wrote the file
+        assert head.startswith(self._prefix)  # the finaliser wrote the file
         begin = len(self._prefix)
         return int(head[begin : begin + _DIGITS], 16)

@@ -1,7 +1,7 @@
-"""Results in the order in which they came: the sequence of an item is the count up to it.
+"""Reads results in the order in which they were written; an item's sequence is its rank, from 1.
 
-The writer keeps, for each job and commit, the indexes of the rows that it inserted. So the order
-never changes, has no gap, and costs nothing per item; whoever knows a number can go on behind it.
+The writer stores the indexes of the rows that it inserted, per job and commit. So the order never
+changes, has no gaps and costs nothing per item, and a client can continue after any sequence.
 """
 
 from typing import Final, NamedTuple
@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from results.finaliser.output_lines import ItemRow
 from storage.postgres.engines import raw_cursor
+from storage.postgres.items import item_columns
 
-READ_SEQUENCE: Final = """
-WITH wanted AS MATERIALIZED (
+READ_SEQUENCE: Final = f"""
+WITH page AS MATERIALIZED (
     SELECT (greatest(%b::int, s.first_sequence) + u.place)::int AS sequence, u.item_index
     FROM job_slices s
     CROSS JOIN LATERAL unnest(s.item_indexes[greatest(%b::int - s.first_sequence, 0) + 1:])
@@ -25,24 +26,22 @@ WITH wanted AS MATERIALIZED (
     ORDER BY s.first_sequence, u.place
     LIMIT %b::int
 ), sized AS (
-    SELECT wanted.sequence, ended.*,
+    SELECT page.sequence, ended.*,
         coalesce(sum(octet_length(ended.body)) OVER (
-            ORDER BY wanted.sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ORDER BY page.sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ), 0) AS bytes_before
-    FROM wanted CROSS JOIN LATERAL (
-        SELECT items.item_index, outcome, status_code, custom_id, error_code, error_message, body,
-            body_key, copied_from
+    FROM page CROSS JOIN LATERAL (
+        SELECT {item_columns(ItemRow._fields, "items")}
         FROM items WHERE job_day = %b::int AND job_id = %b::uuid
-            AND items.item_index = wanted.item_index LIMIT 1
+            AND items.item_index = page.item_index LIMIT 1
     ) AS ended
 )
-SELECT sequence, item_index, outcome, status_code, custom_id, error_code, error_message, body,
-    body_key, copied_from
+SELECT sequence, {item_columns(ItemRow._fields)}
 FROM sized WHERE bytes_before < %b::int
     AND EXISTS (SELECT FROM jobs WHERE id = %b::uuid AND deleted_at IS NULL)
 ORDER BY sequence
-"""
-"""LATERAL with LIMIT holds the planner to one index probe an item. Sizes cost no body."""
+"""  # noqa: S608  no outside input
+"""LATERAL with LIMIT forces one index probe per item. Summing sizes reads no body."""
 
 FIND_SEQUENCE: Final = """
 SELECT first_sequence + array_position(item_indexes, %b::int)
@@ -52,7 +51,7 @@ LIMIT 1
 
 
 class SequencedRow(NamedTuple):
-    """A row of `items` and its place in the order, counted from 1."""
+    """An item row and its sequence."""
 
     sequence: int
     row: ItemRow
@@ -61,10 +60,10 @@ class SequencedRow(NamedTuple):
 def read_sequence(
     connection: sa.Connection, job: tuple[UUID, int], *, after: int, limit: int, bytes_max: int
 ) -> list[SequencedRow]:
-    """Return up to `limit` rows behind sequence `after`; `job` is its id and day.
+    """Return up to `limit` rows after sequence `after`; `job` is its id and day.
 
-    Of a job that was deleted there are none, though its rows may not have gone yet.
-    The bodies before the last one stay below `bytes_max`, so a page is never much larger.
+    None of a deleted job, although its rows may still exist. The bodies before the last row stay
+    below `bytes_max`, which bounds a page.
     """
     job_id, day = job
     cursor = raw_cursor(connection)
@@ -74,7 +73,7 @@ def read_sequence(
 
 
 def sequence_of(connection: sa.Connection, job_id: UUID, item_index: int) -> int | None:
-    """Return the sequence of an item that has its row. Reads the order of the whole job."""
+    """Return the sequence of an item that has its row. Reads the complete order of the job."""
     cursor = raw_cursor(connection)
     cursor.execute(FIND_SEQUENCE, [item_index, job_id, item_index], prepare=False)
     found = cursor.fetchone()

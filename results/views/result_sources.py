@@ -1,4 +1,4 @@
-"""Where the results of one batch lie: rows, files, and where its input can be read again."""
+"""Locates the results of one batch: its job row, result files and input files."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from core.states import TERMINAL_STATES, JobState
 from jobs.store.batches import find_job
 from jobs.store.days import job_day
-from jobs.store.files import visible
+from jobs.store.files import is_visible
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 
@@ -18,7 +18,7 @@ _ACCEPTED: Final = "accepted"
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """An object and its size."""
+    """The key and size of an object."""
 
     key: str
     size_bytes: int
@@ -26,7 +26,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class InputPart:
-    """A file whose items begin at `first_index` of the job."""
+    """An input file whose items begin at `first_index` of the job."""
 
     first_index: int
     file: StoredFile
@@ -34,50 +34,50 @@ class InputPart:
 
 @dataclass(frozen=True, slots=True)
 class ResultSource:
-    """A batch as those see it who read its results; the row is of one moment."""
+    """A batch for reading its results; a snapshot of one moment."""
 
     job: sa.Row[Any]
     inputs: tuple[InputPart, ...]  # in the order of their items
-    output: StoredFile | None  # None: not written yet, never will be, or gone
+    output: StoredFile | None  # None: not written, never written, or deleted
     error: StoredFile | None
 
     @property
     def job_id(self) -> UUID:
-        """The job."""
+        """The id of the job."""
         job_id: UUID = self.job.id
         return job_id
 
     @property
     def tenant_id(self) -> UUID:
-        """Whose it is."""
+        """The id of the owner."""
         tenant_id: UUID = self.job.tenant_id
         return tenant_id
 
     @property
     def day(self) -> int:
-        """Names the partition of its rows."""
+        """The day that selects the partition of its rows."""
         return job_day(self.job.created_at)
 
     @property
     def total_count(self) -> int:
-        """Items that it has so far; 0 until its file was validated."""
+        """The number of items so far; 0 before validation."""
         return self.job.total_count or 0
 
     @property
     def ended_count(self) -> int:
-        """Items that have their row; the sequence of the latest one."""
+        """The number of items with a row, which is the latest sequence."""
         job = self.job
         ended: int = job.succeeded + job.failed + job.cancelled + job.expired
         return ended
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing of it changes any more."""
+        """Whether the job is in a terminal state."""
         return JobState(self.job.state) in TERMINAL_STATES
 
 
 def result_source(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> ResultSource:
-    """Return where the results of a batch lie. Raises JobMissingError, also for foreign ids."""
+    """Return the source of a batch's results. Raises JobNotFoundError, also for foreign ids."""
     job = find_job(connection, tenant_id, job_id)
     appended = sa.select(job_inputs.c.first_index, job_inputs.c.object_key, job_inputs.c.size_bytes)
     appended = appended.where(job_inputs.c.job_id == job.id, job_inputs.c.state == _ACCEPTED)
@@ -91,11 +91,11 @@ def result_source(connection: sa.Connection, tenant_id: UUID, job_id: UUID | Non
 
 
 def _files(connection: sa.Connection, file_ids: list[UUID | None]) -> dict[UUID, StoredFile]:
-    """Return those of the files that show: what was deleted is not read, were it there or not."""
-    wanted = [file_id for file_id in file_ids if file_id is not None]
-    if not wanted:
+    """Return those of the files that are visible: deleted ones are not read even if they exist."""
+    ids = [file_id for file_id in file_ids if file_id is not None]
+    if not ids:
         return {}
     query = sa.select(files.c.id, files.c.object_key, files.c.size_bytes).where(
-        files.c.id.in_(wanted), visible()
+        files.c.id.in_(ids), is_visible()
     )
     return {row.id: StoredFile(row.object_key, row.size_bytes) for row in connection.execute(query)}

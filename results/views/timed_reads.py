@@ -1,8 +1,8 @@
-"""Reads of the object store that end when a search has taken too long."""
+"""Reads of the object store with a deadline for a search."""
 
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
-from storage.objects.object_store import Blocks, ObjectStore
+from storage.objects.object_store import ObjectBlocks, ObjectStore
 
 
 class SearchOverdueError(MillraceError):
@@ -13,15 +13,14 @@ class SearchOverdueError(MillraceError):
 
 
 class TimedReads:
-    """Reads of one search. A read that hangs is the store's to end."""
+    """The reads of one search. The store bounds a single read that hangs."""
 
     def __init__(self, store: ObjectStore, clock: Clock, *, time_s_max: float) -> None:
-        """The search begins now."""
         self._store, self._clock = store, clock
         self._until_s = clock.monotonic_s() + time_s_max
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
-        """See `ObjectStore`. Its blocks raise SearchOverdueError when time is up."""
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
+        """See `ObjectStore`. The blocks raise SearchOverdueError after the deadline."""
         blocks = self._store.read(key, offset=offset, length=length)
 
         def read_in_time(_: int) -> bytes:
@@ -29,4 +28,4 @@ class TimedReads:
                 raise SearchOverdueError
             return next(blocks, b"")
 
-        return Blocks(read_in_time, blocks.close, None)
+        return ObjectBlocks(read_in_time, blocks.close, None)

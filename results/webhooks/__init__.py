@@ -1,1 +1,1 @@
-"""Webhooks: what jobs did, told to URLs that tenants name, by the Standard Webhooks scheme."""
+"""Webhooks by the Standard Webhooks scheme: sends job events to the URLs of tenants."""

@@ -15,28 +15,28 @@ from core.clock import SystemClock
 from core.errors import SettingsError
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.open_files import allow_open_files
-from core.role_life import run_role, say_ready
+from core.open_files import raise_open_file_limit
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from jobs.supervised_threads import Background
-from results.__main__ import process_name, require_connections
-from results.webhooks.delivery.attempt_results import Settler
+from jobs.supervised_threads import SupervisedThreads
+from results.__main__ import check_pool_size, process_name
+from results.webhooks.delivery.attempt_recording import AttemptRecorder
 from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
+from results.webhooks.delivery.http_sender import HttpSender
 from results.webhooks.delivery.message_removal import MessageRemoval
-from results.webhooks.delivery.poster import Poster
-from results.webhooks.endpoints.address_rules import reach_of
-from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.endpoints.address_policy import address_policy
+from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.endpoints.name_resolution import system_resolver
-from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_reader import GROUP, EventReader
-from results.webhooks.events.progress_watch import Watcher
+from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.events.event_reader import GROUP, JobEventReader
+from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.settings import WebhookSettings
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import LogAdmin
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import EVENTS
 from topics.settings import KafkaSettings
 
@@ -46,9 +46,9 @@ ROLE: Final = GROUP
 _BROKER_WAIT_S: Final = 60.0
 _JOIN_S: Final = 5.0
 _REMOVAL_INTERVAL_S: Final = 600.0
-_LOOK_UPS_MAX: Final = 256  # threads, made when needed
-_LOOK_UP_FILES: Final = 2
-_OTHER_FILES: Final = 256  # of Postgres, Kafka, metrics and the interpreter
+_LOOKUPS_MAX: Final = 256  # threads, started when needed
+_LOOKUP_FILES: Final = 2
+_OTHER_FILES: Final = 256  # Postgres, Kafka, metrics and the interpreter
 _OTHER_CONNECTIONS: Final = 3  # reader, watcher, removal
 
 
@@ -56,63 +56,63 @@ def main(env: Mapping[str, str]) -> int:
     """Run the role until a signal; return the exit code."""
     configure_logs(ROLE)
     stop = stop_on_signals()
-    return run_role(lambda: run(env, stop), away=DATABASE_AWAY)
+    return run_role(lambda: run(env, stop), unavailable=DATABASE_UNAVAILABLE)
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Record and deliver until `stop`.
+    """Record events and deliver messages until `stop`.
 
-    Raises SettingsError, LogUnavailableError, SchemaTooNewError, DeliveryError, and one of
-    DATABASE_AWAY after `database_wait_s`.
+    Raises SettingsError, KafkaUnavailableError, SchemaTooNewError, DeliveryError, and one of
+    DATABASE_UNAVAILABLE after `database_wait_s`.
     """
     settings, kafka, database = read_all(
         env, WebhookSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
     )
     keys = settings.keys()
     if not keys:
-        raise SettingsError(f"{settings.env_prefix}SECRET_KEY is needed to sign")
+        raise SettingsError(f"{settings.env_prefix}SECRET_KEY is required to sign webhooks")
     if settings.allow_private:
         LOG.warning("webhooks may reach private addresses: for development only")
-    require_connections(database, DATABASE_THREADS + _OTHER_CONNECTIONS)
-    look_ups_max = min(settings.slots_max, _LOOK_UPS_MAX)
-    require_open_files(settings.slots_max, look_ups_max)
+    check_pool_size(database, DATABASE_THREADS + _OTHER_CONNECTIONS)
+    lookups_max = min(settings.slots_max, _LOOKUPS_MAX)
+    check_open_files(settings.slots_max, lookups_max)
     serve_metrics(settings)
-    LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
+    TopicAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)
     clock = SystemClock()
     deliverer = Deliverer(
         engine=engine,
-        look_ups=LookUps(system_resolver, count_max=look_ups_max),
-        poster=Poster(
-            reach=reach_of(settings),
+        dns=DnsLookups(system_resolver, count_max=lookups_max),
+        sender=HttpSender(
+            policy=address_policy(settings),
             tls=ssl.create_default_context(),
             timeout_s=settings.timeout_s,
         ),
-        sealer=Sealer(keys, secrets.token_bytes),
-        settler=Settler(settings, random.random),
+        cipher=SecretCipher(keys, secrets.token_bytes),
+        recorder=AttemptRecorder(settings, random.random),
         settings=settings,
         clock=clock,
         holder=name,
     )
-    producer = LogProducer(kafka, client_id=name)
-    consumer = LogConsumer(
+    producer = RecordProducer(kafka, client_id=name)
+    consumer = GroupConsumer(
         kafka,
         group=GROUP,
         topics=[EVENTS.name],
         client_id=name,
         on_assign=lambda _: None,
-        on_revoke=lambda _: None,  # nothing is held between two polls
+        on_revoke=lambda _: None,  # nothing is kept between two polls
     )
-    background = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
-    reader = EventReader(engine, consumer, producer, deliverer.wake)
-    watcher = Watcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
+    background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
+    reader = JobEventReader(engine, consumer, producer, deliverer.wake)
+    watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)
-    background.every(0, "events", reader.step)
-    background.every(settings.watch_interval_s, "watches", watcher.step)
-    background.every(_REMOVAL_INTERVAL_S, "removal", removal.step)
+    background.start_periodic(0, "events", reader.run_once)
+    background.start_periodic(settings.watch_interval_s, "watches", watcher.run_once)
+    background.start_periodic(_REMOVAL_INTERVAL_S, "removal", removal.run_once)
     try:
-        say_ready()
+        report_ready()
         asyncio.run(deliverer.run(stop))
     finally:
         stop.set()
@@ -124,14 +124,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             engine.dispose()
 
 
-def require_open_files(slots_max: int, look_ups_max: int) -> None:
-    """Make sure that each try can have its connection. Raises SettingsError."""
-    wanted = slots_max + _LOOK_UP_FILES * look_ups_max + _OTHER_FILES
-    allowed = allow_open_files(wanted)
-    if allowed < wanted:
+def check_open_files(slots_max: int, lookups_max: int) -> None:
+    """Raise the limit of open files so that every attempt can connect. Raises SettingsError."""
+    needed = slots_max + _LOOKUP_FILES * lookups_max + _OTHER_FILES
+    allowed = raise_open_file_limit(needed)
+    if allowed < needed:
         raise SettingsError(
-            f"{WebhookSettings.env_prefix}SLOTS_MAX={slots_max} takes {wanted} open files and "
-            f"{allowed} are allowed: raise the hard limit (ulimit -Hn), or lower it"
+            f"{WebhookSettings.env_prefix}SLOTS_MAX={slots_max} needs {needed} open files and "
+            f"{allowed} are allowed: raise the hard limit (ulimit -Hn), or lower SLOTS_MAX"
         )
 
 

@@ -4,28 +4,28 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-TRIES: Final = Counter(
+ATTEMPTS: Final = Counter(
     "millrace_webhook_tries",
-    "Tries that ended, by how: delivered, a class of status like 5xx, or a code of ours",
+    "Finished attempts by result: delivered, a class of status like 5xx, or an error code",
     ["result"],
 )
-TRY_SECONDS: Final = Histogram(
+ATTEMPT_SECONDS: Final = Histogram(
     "millrace_webhook_try_seconds",
-    "Time of a try, from the look-up to the head of the answer",
+    "Time of an attempt, from the look-up to the head of the response",
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 20, 60),
 )
-FIRST_TRY_AGE: Final = Histogram(
+FIRST_ATTEMPT_AGE: Final = Histogram(
     "millrace_webhook_first_try_age_seconds",
-    "Age of a message when its first try begins",
+    "Age of a message when its first attempt begins",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 60, 600),
 )
-RUNNING: Final = Gauge("millrace_webhook_tries_running", "Tries that run in this process")
-PUT_OFF: Final = Counter(
+RUNNING: Final = Gauge("millrace_webhook_tries_running", "Running attempts of this process")
+POSTPONED: Final = Counter(
     "millrace_webhook_tries_put_off",
-    "Tries that did not begin, for want of a thread for a look-up, a file or memory",
+    "Attempts postponed for lack of a thread for a look-up, an open file or memory",
 )
 ENDED: Final = Counter(
     "millrace_webhook_deliveries_ended",
-    "Deliveries that need no more tries: delivered or exhausted",
+    "Deliveries without further attempts: delivered or exhausted",
     ["state"],
 )

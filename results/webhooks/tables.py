@@ -1,4 +1,8 @@
-"""Tables of webhooks: where to deliver, what to say, and how each try went."""
+"""Tables of webhooks: endpoints, messages, deliveries, attempts and delivery queues.
+
+A delivery queue holds the deliveries of one endpoint, or of a tenant's callbacks to one host, and
+is named in the columns `lane`; its concurrency and its backoff are bounded together.
+"""
 
 from datetime import datetime
 from typing import Final
@@ -24,10 +28,10 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from storage.postgres.metadata import metadata
 
 DELETED: Final = "deleted"
-"""`disabled_reason` of an endpoint that its owner deleted: it shows nowhere, its rows are going."""
+"""`disabled_reason` of an endpoint that its owner deleted: hidden, its rows are being removed."""
 
 
-def _moment(name: str, *, nullable: bool = True, comment: str | None = None) -> Column[datetime]:
+def _timestamp(name: str, *, nullable: bool = True, comment: str | None = None) -> Column[datetime]:
     default = None if nullable else func.now()
     return Column[datetime](
         name, DateTime(timezone=True), nullable=nullable, server_default=default, comment=comment
@@ -49,10 +53,10 @@ webhook_endpoints: Final = Table(
     ),
     Column[str]("secret_hint", Text, nullable=False, server_default=""),
     Column[bytes]("sealed_old_secret", LargeBinary, comment="signs too, until it ends"),
-    _moment("old_secret_until"),
-    _moment("created_at", nullable=False),
-    _moment("updated_at", nullable=False),
-    _moment("disabled_at"),
+    _timestamp("old_secret_until"),
+    _timestamp("created_at", nullable=False),
+    _timestamp("updated_at", nullable=False),
+    _timestamp("disabled_at"),
     Column[str]("disabled_reason", Text, comment="gone or failing"),
     Index(
         "ix_webhook_endpoints_listed",
@@ -76,7 +80,7 @@ webhook_callback_secrets: Final = Table(
     Column[bytes]("sealed_secret", LargeBinary, nullable=False),
     Column[str]("secret_hint", Text, nullable=False),
     Column[bytes]("sealed_old_secret", LargeBinary),
-    _moment("old_secret_until"),
+    _timestamp("old_secret_until"),
     comment="What signs the callbacks of a tenant's jobs",
 )
 
@@ -88,7 +92,7 @@ webhook_messages: Final = Table(
     Column[object]("job_id", Uuid),
     Column[str]("event_type", Text, nullable=False),
     Column[bytes]("body", LargeBinary, nullable=False, comment="as sent, byte for byte"),
-    _moment("created_at", nullable=False),
+    _timestamp("created_at", nullable=False),
     Index("ix_webhook_messages_created_at", "created_at"),
     Index("ix_webhook_messages_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
 )
@@ -118,7 +122,7 @@ webhook_deliveries: Final = Table(
     Column[int](
         "failure_count", SmallInteger, nullable=False, server_default="0", comment="of the schedule"
     ),
-    _moment("next_try_at", nullable=False, comment="while claimed: when the claim ends"),
+    _timestamp("next_try_at", nullable=False, comment="while claimed: when the claim ends"),
     Column[bool](
         "is_due",
         Boolean,
@@ -127,8 +131,8 @@ webhook_deliveries: Final = Table(
         comment="a claim finds its lane; false: not before next_try_at",
     ),
     Column[str]("claimed_by", Text),
-    _moment("created_at", nullable=False),
-    _moment("ended_at"),
+    _timestamp("created_at", nullable=False),
+    _timestamp("ended_at"),
     Index("ix_webhook_deliveries_endpoint_id", "endpoint_id", "created_at", "message_id"),
     Index(
         "ix_webhook_deliveries_pending",
@@ -162,7 +166,7 @@ webhook_attempts: Final = Table(
     Column[object]("message_id", Uuid, primary_key=True),
     Column[object]("endpoint_id", Uuid, primary_key=True),
     Column[int]("number", Integer, primary_key=True, autoincrement=False),
-    _moment("started_at", nullable=False),
+    _timestamp("started_at", nullable=False),
     Column[int]("duration_ms", Integer, nullable=False),
     Column[int]("status_code", SmallInteger, comment="NULL: there was no answer"),
     Column[str]("error_code", Text, comment="NULL: it was delivered"),
@@ -179,9 +183,9 @@ webhook_lanes: Final = Table(
     metadata,
     Column[str]("lane", Text, primary_key=True),
     Column[int]("failure_count", Integer, nullable=False, comment="since the last success"),
-    _moment("failing_since", nullable=False),
-    _moment("last_failed_at", nullable=False),
-    _moment("blocked_until", comment="an open breaker, or a throttling receiver"),
+    _timestamp("failing_since", nullable=False),
+    _timestamp("last_failed_at", nullable=False),
+    _timestamp("blocked_until", comment="an open breaker, or a throttling receiver"),
     comment="Lanes in trouble: a success deletes the row",
 )
 
@@ -197,11 +201,11 @@ webhook_watches: Final = Table(
     Column[int](
         "failed_count", Integer, nullable=False, server_default="0", comment="announced in all"
     ),
-    _moment("failed_at", comment="with failed_index: the last failed item that was announced"),
+    _timestamp("failed_at", comment="with failed_index: the last failed item that was announced"),
     Column[int]("failed_index", Integer, nullable=False, server_default="-1"),
-    _moment("announced_at", comment="of the last item.failed"),
-    _moment("created_at", nullable=False),
-    _moment("closed_at", comment="every item has ended and was announced"),
+    _timestamp("announced_at", comment="of the last item.failed"),
+    _timestamp("created_at", nullable=False),
+    _timestamp("closed_at", comment="every item has ended and was announced"),
     Index(
         "ix_webhook_watches_open",
         "job_id",

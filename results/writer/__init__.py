@@ -1,1 +1,1 @@
-"""The results-writer role: outcomes from the log into item rows, counters and the usage ledger."""
+"""The results-writer role: outcomes from the `results` topic to item rows, counters and ledger."""

@@ -1,7 +1,7 @@
-"""What connection-bound calls cost, to the ledger: once for each call, however often it is told.
+"""Bills connection-bound calls: one ledger entry per call, however often its report is delivered.
 
-A replica reports such a call as an outcome without a body, on the topic of outcomes; it is of no
-job. The ledger gets one row for each tenant, model version and transaction.
+A replica reports such a call on the `results` topic as an outcome without a body; it has no job.
+Each transaction adds one ledger row per tenant and model version.
 """
 
 import logging
@@ -13,19 +13,19 @@ import sqlalchemy as sa
 
 from results import metrics
 from storage.postgres.engines import raw_cursor
-from storage.postgres.refused_statements import DATA_REFUSED
-from tenancy.cached_answers import NO_JOB
+from storage.postgres.statement_errors import DATA_REJECTED
+from tenancy.response_cache import NO_JOB
 from topics.records.catalogue import RETENTION_DAYS, SEGMENT_DAYS
 from topics.records.records import ItemOutcome, JobRef, Outcomes
 
 LOG = logging.getLogger(__name__)
 
-# As long as the oldest record of a quiet partition can be read again, and a day.
+# The longest time that a quiet partition keeps a record, plus one day.
 _REMEMBERED_DAYS: Final = RETENTION_DAYS + SEGMENT_DAYS + 1
-_FORGOTTEN_MAX: Final = 100  # for each call that is billed, so that forgetting keeps up
+_FORGOTTEN_MAX: Final = 100  # old rows deleted per billed call, so that deletion keeps up
 
 _BILL: Final = """
-WITH told AS (
+WITH reported AS (
     SELECT * FROM unnest(%b::uuid[], %b::uuid[], %b::text[], %b::text[], %b::smallint[], %b::int[],
         %b::int[], %b::int[], %b::int[])
     AS calls (request_id, tenant_id, model, model_version, outcome, input_tokens,
@@ -33,7 +33,7 @@ WITH told AS (
 ), new AS (
     INSERT INTO billed_calls (request_id, tenant_id, model, model_version, outcome, input_tokens,
         output_tokens, cached_tokens, reasoning_tokens)
-    SELECT * FROM told ORDER BY request_id
+    SELECT * FROM reported ORDER BY request_id
     ON CONFLICT DO NOTHING
     RETURNING tenant_id, model, model_version, input_tokens, output_tokens, cached_tokens,
         reasoning_tokens
@@ -57,7 +57,7 @@ DELETE FROM billed_calls WHERE request_id IN (
 
 
 class CallBill(NamedTuple):
-    """One call and what it cost, in the order of the statement's parameters."""
+    """One call and its cost; the fields are in the order of the statement's parameters."""
 
     request_id: UUID
     tenant_id: UUID
@@ -71,24 +71,24 @@ class CallBill(NamedTuple):
 
 
 def bills_of(record: Outcomes) -> list[CallBill]:
-    """Return what a record of a connection-bound call reports."""
+    """Return the bills in a record of connection-bound calls."""
     return [_bill(record.job, item) for item in record.items]
 
 
 def write_bills(engine: sa.Engine, bills: Sequence[CallBill]) -> None:
-    """Put calls on the ledger in one transaction, those that are there already left out.
+    """Add calls to the ledger in one transaction; calls that it already has are skipped.
 
-    A report that Postgres refuses is dropped alone: it must stop no partition. Raises one of
-    DATABASE_AWAY.
+    A bill that Postgres refuses is dropped alone, so that it cannot block its partition. Raises one
+    of DATABASE_UNAVAILABLE.
     """
     if not bills:
         return
     try:
         _write(engine, bills)
-    except DATA_REFUSED as refusal:
+    except DATA_REJECTED as refusal:
         if len(bills) == 1:
             code = getattr(refusal, "sqlstate", None) or type(refusal).__name__
-            # No traceback: messages of the driver quote values.
+            # No traceback: the driver's messages quote values.
             LOG.error("bill refused", extra={"request": bills[0].request_id, "code": code})  # noqa: TRY400
             return
         middle = len(bills) // 2

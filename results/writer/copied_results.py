@@ -1,9 +1,9 @@
-"""Copies take over the result of the item that they are identical to, in slices.
+"""Gives copies (items identical to another item of their job) the result of their original.
 
-The writer comes here behind each transaction of a job that deduplicates, and commits the offsets of
-its records when all slices are done: after a crash between, the records come again and so do we.
-Both rows are looked for in Postgres, so it is the same whether a copy was known before its original
-ended.
+The writer schedules these steps after each transaction of a job that deduplicates, and commits the
+offsets of its records when all steps are done. After a crash in between, the records are read again
+and the steps are repeated. Original and copy are both looked up in Postgres, so the result does not
+depend on whether the copy was registered before its original ended.
 """
 
 import time
@@ -17,72 +17,70 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from results import metrics
-from results.writer.counter_locks import LockedJob, lock_jobs, look_at_job
-from results.writer.failure_handling import bury
-from results.writer.groups import JobItems
-from results.writer.open_work import Step
-from results.writer.settling import count_and_settle
+from results.writer.counter_locks import LockedJob, lock_jobs, read_job_counters
+from results.writer.counters import count_and_settle, stop_over_budget, sum_items
+from results.writer.failure_handling import record_dead_letters
+from results.writer.open_work import WorkStep
+from results.writer.record_groups import JobItems
 from results.writer.statements import (
     COUNT_COPIES,
     FIND_COPIES_DUE,
-    HAVE_MORE_COPIES,
+    FIND_COPY_INDEXES,
+    HAS_MORE_COPIES,
     INSERT_COPIES,
-    OF_THESE,
 )
-from results.writer.stopping import stop_over_budget
-from results.writer.sums import sum_items
 from storage.postgres.engines import Cursor, raw_cursor
 from topics.records.records import CopiesDue, ItemOutcome
 
 SLICE_ITEMS: Final = 5000
 SLICE_BYTES: Final = 8 * 1024 * 1024
-"""Rows of one transaction, and the bodies in them: one item can have a million copies."""
+"""Bounds on the rows of one transaction and their bodies: one item can have a million copies."""
 
-LOOK_ITEMS: Final = 50_000
-"""Copies of one look for what is due: each is a probe, and a statement has its time."""
+SEARCH_ITEMS_MAX: Final = 50_000
+"""Copies that one search for missing rows examines: each costs an index probe."""
 
-_WHOLE: Final = range(2**31 - 1)  # cut at the number of items
+_ALL_INDEXES: Final = range(2**31 - 1)  # bounded by the job's number of items
 
 
-class Due(NamedTuple):
-    """An original that has its row, and its copies that have none."""
+class DueCopies(NamedTuple):
+    """An original that has its row, and the number of its copies without one."""
 
     original_index: int
     copy_count: int
-    size_bytes: int  # of the body
+    size_bytes: int  # of the original's body
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """Originals whose copies in a span fit into one transaction, or one whose need several."""
+class CopySlice:
+    """Originals whose copies fit into one transaction, or one original that needs several."""
 
     originals: tuple[int, ...]
     count_max: int
-    is_whole: bool
+    is_complete: bool  # False: the copies of the original need more transactions
 
 
-def slices(due: Sequence[Due], *, items_max: int, bytes_max: int) -> Iterator[Slice]:
-    """Cut what is due into transactions; one row fits always. Pure."""
+def copy_slices(due: Sequence[DueCopies], *, items_max: int, bytes_max: int) -> Iterator[CopySlice]:
+    """Divide copies into transactions within the bounds; one row always fits. Pure."""
     light: list[int] = []
     count = size = 0
     for one in due:
         its_size = one.copy_count * one.size_bytes
         if one.copy_count > items_max or its_size > bytes_max:
             fits = min(items_max, bytes_max // max(1, one.size_bytes))
-            yield Slice((one.original_index,), max(1, fits), is_whole=False)
+            yield CopySlice((one.original_index,), max(1, fits), is_complete=False)
             continue
         if light and (count + one.copy_count > items_max or size + its_size > bytes_max):
-            yield Slice(tuple(light), count, is_whole=True)
+            yield CopySlice(tuple(light), count, is_complete=True)
             light, count, size = [], 0, 0
         light.append(one.original_index)
         count += one.copy_count
         size += its_size
     if light:
-        yield Slice(tuple(light), count, is_whole=True)
+        yield CopySlice(tuple(light), count, is_complete=True)
 
 
 class CopyWriter:
-    """Writes the rows of copies; one thread uses it."""
+    """Writes the rows of copies. Not thread-safe."""
 
     def __init__(
         self,
@@ -90,83 +88,82 @@ class CopyWriter:
         *,
         slice_items: int = SLICE_ITEMS,
         slice_bytes: int = SLICE_BYTES,
-        look_items: int = LOOK_ITEMS,
+        search_items_max: int = SEARCH_ITEMS_MAX,
     ) -> None:
-        """One transaction writes `slice_items` rows and `slice_bytes` of bodies, about.
+        """Set the bounds of one transaction (rows, body bytes) and of one search.
 
-        One statement looks at `look_items` copies: an item, or a record, may have millions.
+        `search_items_max` bounds the search: one item or record may concern millions of copies.
         """
         self._engine = engine
         self._slice_items, self._slice_bytes = slice_items, slice_bytes
-        self._look_items = look_items
+        self._search_items_max = search_items_max
 
-    def copying(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[Step]:
-        """Return the steps that give the copies of these items their rows.
-
-        Items without a row have nothing to give yet.
-        """
+    def copy_steps(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[WorkStep]:
+        """Return the steps that write the copies of these items, as far as the items have rows."""
         return [
-            partial(self._look, job_id, _WHOLE, sorted({item.index for item in jobs[job_id]}))
+            partial(
+                self._find_due, job_id, _ALL_INDEXES, sorted({item.index for item in jobs[job_id]})
+            )
             for job_id in job_ids
         ]
 
-    def copying_due(self, due: CopiesDue) -> list[Step]:
-        """Return the steps for copies among these items, as far as their originals have rows."""
-        return [partial(self._look, due.job_id, range(due.first_index, due.end_index), None)]
+    def due_copy_steps(self, due: CopiesDue) -> list[WorkStep]:
+        """Return the steps that write copies in an index range whose originals have rows."""
+        return [partial(self._find_due, due.job_id, range(due.first_index, due.end_index), None)]
 
-    def _look(self, job_id: UUID, within: range, originals: list[int] | None) -> list[Step]:
-        """Find what is due in a span: all copies, or those of some originals.
+    def _find_due(self, job_id: UUID, within: range, originals: list[int] | None) -> list[WorkStep]:
+        """Find copies without a row in a range: of all originals, or of some.
 
-        It takes no lock, or writers would wait for it: each slice does, and looks again.
+        It takes no lock, which would block other writers: each slice locks and checks again.
         """
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
-            job = look_at_job(cursor, job_id)
+            job = read_job_counters(cursor, job_id)
             if job is None or job.closed_reason is not None:
                 return []
             span = range(within.start, min(within.stop, job.total_count))
-            if self._is_too_much(cursor, job_id, span, originals):
-                step = self._look_items
-                parts = (range(at, min(at + step, span.stop)) for at in span[::step])
-                return [partial(self._look, job_id, part, originals) for part in parts]
+            if self._exceeds_search_limit(cursor, job_id, span, originals):
+                size = self._search_items_max
+                parts = (range(at, min(at + size, span.stop)) for at in span[::size])
+                return [partial(self._find_due, job_id, part, originals) for part in parts]
             due = _due(cursor, job, span, originals)
-        cut = slices(due, items_max=self._slice_items, bytes_max=self._slice_bytes)
-        return [partial(self._write, job_id, span, part) for part in cut]
+        slices = copy_slices(due, items_max=self._slice_items, bytes_max=self._slice_bytes)
+        return [partial(self._write, job_id, span, part) for part in slices]
 
-    def _is_too_much(
+    def _exceeds_search_limit(
         self, cursor: Cursor, job_id: UUID, span: range, originals: list[int] | None
     ) -> bool:
-        """Whether one look may meet too many copies; the few of most originals are one look."""
-        if len(span) <= self._look_items:
+        """Whether one search may meet too many copies; most originals have only a few."""
+        if len(span) <= self._search_items_max:
             return False
         if originals is None:
             return True
-        parameters = [job_id, originals, span.start, span.stop, self._look_items]
-        row = cursor.execute(HAVE_MORE_COPIES, parameters, prepare=False).fetchone()
+        parameters = [job_id, originals, span.start, span.stop, self._search_items_max]
+        row = cursor.execute(HAS_MORE_COPIES, parameters, prepare=False).fetchone()
         return row == (True,)
 
-    def _write(self, job_id: UUID, span: range, part: Slice) -> list[Step]:
-        """Write one slice, or the next of an original that needs several."""
+    def _write(self, job_id: UUID, span: range, part: CopySlice) -> list[WorkStep]:
+        """Write one slice; return the next step of an original that needs several."""
         last = self._transaction(job_id, span, part)
-        if last is None or part.is_whole:
+        if last is None or part.is_complete:
             return []
         return [partial(self._write, job_id, range(last + 1, span.stop), part)]
 
-    def _transaction(self, job_id: UUID, span: range, part: Slice) -> int | None:
-        """Return the last index that got its row; None when none was left."""
+    def _transaction(self, job_id: UUID, span: range, part: CopySlice) -> int | None:
+        """Return the last index that got its row; None when no copy was left."""
         started = time.perf_counter()
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
             locked = lock_jobs(cursor, [job_id])
             job = locked.get(job_id)
             if job is None or job.closed_reason is not None:
-                return None  # what is left has its row by the close
+                return None  # the close gives the remaining copies their rows
             rows = _inserted(cursor, job, span, part)
             if not rows:
                 return None
             added = sum_items(job_id, rows)._replace(executed=0)  # copies cost nothing
             if failed := [row for row in rows if row.outcome is Outcome.FAILED]:
-                metrics.DEAD_ITEMS.inc(bury(connection, {job_id: failed}, locked))
+                metrics.DEAD_ITEMS.inc(record_dead_letters(connection, {job_id: failed}, locked))
             cursor.execute(COUNT_COPIES, [len(rows), job_id, len(rows), job_id], prepare=False)
             count_and_settle(connection, [added])
             stop_over_budget(connection, [added], locked)
@@ -179,17 +176,19 @@ class CopyWriter:
         return rows[-1].index
 
 
-def _due(cursor: Cursor, job: LockedJob, span: range, originals: list[int] | None) -> list[Due]:
+def _due(
+    cursor: Cursor, job: LockedJob, span: range, originals: list[int] | None
+) -> list[DueCopies]:
     own = [job.day, job.job_id]
     of_these = [] if originals is None else [originals]
-    statement = FIND_COPIES_DUE.format(of_these=OF_THESE if of_these else "")
+    statement = FIND_COPIES_DUE.format(of_these=FIND_COPY_INDEXES if of_these else "")
     parameters = [*own, *own, job.job_id, *of_these, span.start, span.stop]
     cursor.execute(statement, parameters, prepare=False)
-    return [Due._make(row) for row in cursor]
+    return [DueCopies._make(row) for row in cursor]
 
 
-def _inserted(cursor: Cursor, job: LockedJob, within: range, part: Slice) -> list[ItemOutcome]:
-    """Insert a slice; return what was, in the order of the items, with the beginning of bodies."""
+def _inserted(cursor: Cursor, job: LockedJob, within: range, part: CopySlice) -> list[ItemOutcome]:
+    """Insert a slice; return the new rows by index, failures with the first bytes of the body."""
     place: list[Any] = [job.day, job.job_id]
     span = [job.job_id, list(part.originals), within.start, within.stop, part.count_max]
     cursor.execute(INSERT_COPIES, [*place, *span, *place], prepare=False)
@@ -202,7 +201,7 @@ def _inserted(cursor: Cursor, job: LockedJob, within: range, part: Slice) -> lis
                 status_code=status_code,
                 body=body or b"",
                 error_code=error_code,
-                attempt=0,  # none of it was executed
+                attempt=0,  # a copy is not executed
             )
             for index, outcome, status_code, custom_id, error_code, body in cursor
         ),

@@ -1,26 +1,26 @@
-"""The first step of every transaction of the writer: lock the counters, learn what still counts."""
+"""First step of the writer's transactions: lock counters, drop outcomes that do not count."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from jobs.store.job_budgets import Budget
-from results.writer.groups import JobItems
-from results.writer.statements import LOCK_JOBS, LOOK_AT_JOBS
+from jobs.store.job_budgets import JobBudget
+from results.writer.record_groups import JobItems
+from results.writer.statements import LOCK_JOBS, READ_JOB_COUNTERS
 from storage.postgres.engines import Cursor
 
 
 @dataclass(frozen=True, slots=True)
 class LockedJob:
-    """A job whose counters nobody else can change before the commit."""
+    """A job whose counters are locked until the transaction ends."""
 
     job_id: UUID
-    closed_reason: str | None  # why its results do not count any more
-    total_count: int  # 0 while intake validates: no result can be right yet
-    day: int  # names the partition of its rows
+    closed_reason: str | None  # set: results do not count any more
+    total_count: int  # 0 during validation, when no result can be valid yet
+    day: int  # selects the partition of its rows, days since 1970-01-01
     ended_count: int  # items that have their row
-    budget: Budget | None = None  # None: nothing bounds it
+    budget: JobBudget | None = None
     succeeded: int = 0
     failed: int = 0
     total_tokens: int = 0
@@ -28,24 +28,24 @@ class LockedJob:
 
 
 @dataclass(slots=True)
-class Admitted:
-    """Outcomes that count, and the number of those that do not."""
+class AdmittedItems:
+    """Outcomes that count, and the number of those that were dropped."""
 
     jobs: JobItems
-    ignored_count: int = 0  # read behind the close of their job
-    unknown_count: int = 0  # of no job, or of no item of their job
+    ignored_count: int = 0  # read after the close of their job
+    unknown_count: int = 0  # the job is unknown, or the index is outside its items
 
 
 def lock_jobs(cursor: Cursor, job_ids: Iterable[UUID]) -> dict[UUID, LockedJob]:
-    """Lock the counters of the jobs that exist, until the transaction ends."""
+    """Lock the counters of those of the jobs that exist, until the transaction ends."""
     # Not prepared, here and elsewhere: a plan made while the tables were empty would be kept.
     cursor.execute(LOCK_JOBS, [list(job_ids)], prepare=False)
     return {row[0]: _locked_job(row) for row in cursor}
 
 
-def look_at_job(cursor: Cursor, job_id: UUID) -> LockedJob | None:
-    """Return a job as it is now; whoever writes behind this look locks it and looks again."""
-    cursor.execute(LOOK_AT_JOBS, [[job_id]], prepare=False)
+def read_job_counters(cursor: Cursor, job_id: UUID) -> LockedJob | None:
+    """Return the job's counters without a lock: lock and check again before any write."""
+    cursor.execute(READ_JOB_COUNTERS, [[job_id]], prepare=False)
     row = cursor.fetchone()
     return None if row is None else _locked_job(row)
 
@@ -54,7 +54,7 @@ def _locked_job(row: tuple[Any, ...]) -> LockedJob:
     job_id, closed_reason, total, day, ended, items, ratio, sample, tokens, *counts = row
     budget = None
     if (items, ratio, tokens) != (None, None, None):
-        budget = Budget(
+        budget = JobBudget(
             max_failed_items=items,
             max_failed_ratio=ratio,
             failed_ratio_sample=sample,
@@ -63,9 +63,9 @@ def _locked_job(row: tuple[Any, ...]) -> LockedJob:
     return LockedJob(job_id, closed_reason, total or 0, day, ended, budget, *counts)
 
 
-def admit(jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Admitted:
-    """Drop outcomes behind a close, and those that no input file asked for."""
-    admitted = Admitted({})
+def admit_items(jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> AdmittedItems:
+    """Drop outcomes after a close, of unknown jobs, and with indexes outside their job."""
+    admitted = AdmittedItems({})
     for job_id, items in jobs.items():
         job = locked.get(job_id)
         if job is None:

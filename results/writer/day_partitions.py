@@ -1,7 +1,6 @@
-"""Partitions of `items`, one a day of job creation, made when the first row of a day comes.
+"""Creates the daily partitions of `items` (by day of job creation) before their first row.
 
-A writer asks before it writes. Two that ask at once are put in line by an advisory lock, so that
-the second finds the partition of the first.
+An advisory lock serialises writers that create the same partition, so that the second one finds it.
 """
 
 import time
@@ -11,27 +10,26 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _EPOCH: Final = date(1970, 1, 1)
 _ADVISORY_LOCK: Final = 0x6974656D  # one creation at a time in one database
-_LOCK_TIMEOUT_MS: Final = 1000  # waiting for `items` would make every reader wait behind us
+_LOCK_TIMEOUT_MS: Final = 1000  # while this waits for `items`, every reader queues behind it
 _TRIES_MAX: Final = 10
 _PAUSE_S: Final = 0.2
 
 
 class DayPartitions:
-    """Knows which days have their partition; one object a process."""
+    """Caches which days have a partition; one instance per process."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        """Know nothing yet."""
         self._engine = engine
         self._known: set[int] = set()
 
     def ensure(self, days: Iterable[int]) -> None:
-        """Return once every day has its partition; of a known day this costs nothing.
+        """Create the missing partitions of `days`; a cached day costs nothing.
 
-        Raises one of `DATABASE_AWAY` when the lock cannot be had.
+        Raises one of DATABASE_UNAVAILABLE when the lock cannot be acquired.
         """
         for day in days:
             if day not in self._known:
@@ -44,19 +42,19 @@ class DayPartitions:
                 with self._engine.begin() as connection:
                     _create(connection, day)
                 return
-            except DATABASE_AWAY:
+            except DATABASE_UNAVAILABLE:
                 if not tries_left:
                     raise
-                time.sleep(_PAUSE_S)  # let those who wait behind our lock request go first
+                time.sleep(_PAUSE_S)  # lets the queries behind this lock request run first
 
 
 def partition_name(day: int) -> str:
-    """Return the table that holds the items of jobs created on `day`."""
+    """Return the name of the table that holds the items of jobs created on `day`."""
     return f"items_{_EPOCH + timedelta(days=day):%Y%m%d}"
 
 
 def _create(connection: sa.Connection, day: int) -> None:
-    """Create, then attach: attaching lets others read and write `items` meanwhile."""
+    """Create, then attach: attaching does not block reads and writes of `items`."""
     name = partition_name(day)
     connection.execute(sa.text(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}"))
     connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_ADVISORY_LOCK))

@@ -1,7 +1,7 @@
-"""What becomes of failures: a retry that waits, or the row and the dead letter of an item.
+"""Failed outcomes: schedules a retry, or records a dead letter when the item has failed for good.
 
-Looked at only where a group holds failures. All of it is part of the writer's transaction, under
-its lock on the job, so that a failure that comes twice leads on once (ADR 20).
+Runs only for groups with failures, in the writer's transaction and under its lock on the job, so
+that a redelivered failure has its effect once (ADR 20).
 """
 
 import re
@@ -14,20 +14,25 @@ import msgspec
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.recovery.retry_policy import RetryRules, backoff_s, may_try_again
+from jobs.recovery.retry_policy import RetryRules, backoff_s, has_attempts_left
 from jobs.store.outbox import outbox_insert
 from results.writer.counter_locks import LockedJob
-from results.writer.groups import JobItems
 from results.writer.item_copy import existing_indexes
-from results.writer.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHEDULE_RETRIES
+from results.writer.record_groups import JobItems
+from results.writer.statements import (
+    FIND_ATTEMPTS,
+    INSERT_DEAD_ITEMS,
+    RECORD_ATTEMPTS,
+    SCHEDULE_RETRIES,
+)
 from storage.postgres.engines import Cursor, raw_cursor
 from topics.records.catalogue import DEAD_LETTERS
 from topics.records.codec import encode
-from topics.records.records import DeadItem, DeadItems, FailedAttempt, ItemOutcome
+from topics.records.records import DeadItem, DeadItems, FailedItemAttempt, ItemOutcome
 
 _RECORD_ITEMS_MAX: Final = 250
 _RECORD_BYTES_MAX: Final = 500_000
-"""Of one dead-letter record's items. One of 100 attempts and a long custom id has 10 KB."""
+"""Bound on the items of one dead-letter record; one with 100 attempts and a long id has 10 KB."""
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -44,69 +49,73 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 @dataclass(slots=True)
-class Judged:
-    """Outcomes that are final, and how many failures wait for another attempt instead."""
+class HandledFailures:
+    """Final outcomes, and the number of failures that were scheduled for another attempt."""
 
     final: JobItems
-    waiting_count: int = 0
+    retry_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class FailureJudge:
-    """Decides about failures; `fraction` returns an even random number from [0, 1)."""
+class FailureHandler:
+    """Decides between retry and final failure; `fraction` is uniform in [0, 1)."""
 
     rules: RetryRules
     fraction: Callable[[], float]
 
-    def judge(self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Judged:
-        """Record failures that may pass: schedule the next attempt, or make the last one final.
+    def handle(
+        self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]
+    ) -> HandledFailures:
+        """Record retryable failures: schedule the next attempt, or make the last one final.
 
-        Of an item the first final outcome on the log counts, however the log was cut into groups:
-        what stands behind one, or comes when its item has a row, changes nothing. A failure that
-        another attempt may follow changes nothing either where a final outcome is in its group.
+        The first final outcome of an item on the log counts, however the log was split into groups:
+        outcomes after it, or of an item that has its row, change nothing. A failure with attempts
+        left is also dropped when its group holds a final outcome of the same item.
         """
-        judged = Judged({})
+        handled = HandledFailures({})
         for job_id, items in jobs.items():
-            if not any(item.retryable for item in items):  # nearly always
-                judged.final[job_id] = items
+            if not any(item.retryable for item in items):  # the usual case
+                handled.final[job_id] = items
                 continue
-            leads_on = self._recorded(cursor, locked[job_id], self._to_record(items))
+            recorded = self._record(cursor, locked[job_id], self._candidates(items))
             final, again = [], []
-            for place, item in enumerate(items):
+            for position, item in enumerate(items):
                 if not item.retryable:
                     final.append(item)
-                elif place not in leads_on:
+                elif position not in recorded:
                     continue
-                elif may_try_again(item.attempt, self.rules):
+                elif has_attempts_left(item.attempt, self.rules):
                     again.append(item)
                 else:
                     final.append(msgspec.structs.replace(item, retryable=False))
             self._schedule(cursor, job_id, again)
-            judged.waiting_count += len(again)
+            handled.retry_count += len(again)
             if final:
-                judged.final[job_id] = final
-        return judged
+                handled.final[job_id] = final
+        return handled
 
-    def _to_record(self, items: Sequence[ItemOutcome]) -> dict[int, ItemOutcome]:
-        """Return the failures that may lead on, by their places among `items`."""
+    def _candidates(self, items: Sequence[ItemOutcome]) -> dict[int, ItemOutcome]:
+        """Return the failures that may have an effect, by their positions in `items`."""
         final = {item.index for item in items if not item.retryable}
         ended: set[int] = set()
         failures = {}
-        for place, item in enumerate(items):
+        for position, item in enumerate(items):
             if not item.retryable:
                 ended.add(item.index)
-            elif item.index not in (final if may_try_again(item.attempt, self.rules) else ended):
-                failures[place] = item
+            elif item.index not in (
+                final if has_attempts_left(item.attempt, self.rules) else ended
+            ):
+                failures[position] = item
         return failures
 
-    def _recorded(
+    def _record(
         self, cursor: Cursor, job: LockedJob, failures: Mapping[int, ItemOutcome]
     ) -> set[int]:
-        """Record what is new of items without a row; return the places of it."""
+        """Record new failures of items without a row; return their positions."""
         if not failures:
             return set()
         known = existing_indexes(cursor, [f.index for f in failures.values()], job)
-        failures = {place: f for place, f in failures.items() if f.index not in known}
+        failures = {position: f for position, f in failures.items() if f.index not in known}
         if not failures:
             return set()
         columns = zip(
@@ -115,12 +124,12 @@ class FailureJudge:
         )
         cursor.execute(RECORD_ATTEMPTS, [job.job_id, *map(list, columns)], prepare=False)
         new = set(cursor)
-        places = set()
-        for place, failure in failures.items():
+        positions = set()
+        for position, failure in failures.items():
             if (failure.index, failure.attempt) in new:
                 new.discard((failure.index, failure.attempt))
-                places.add(place)
-        return places
+                positions.add(position)
+        return positions
 
     def _schedule(self, cursor: Cursor, job_id: UUID, failures: Sequence[ItemOutcome]) -> None:
         if not failures:
@@ -134,10 +143,12 @@ class FailureJudge:
         cursor.execute(SCHEDULE_RETRIES, [*columns, job_id], prepare=False)
 
 
-def bury(connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> int:
-    """Keep a dead letter for every failed item of a batch, and announce them; return how many.
+def record_dead_letters(
+    connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, LockedJob]
+) -> int:
+    """Insert a dead letter for every failed item of a batch and announce it; return how many.
 
-    Call it in the transaction that inserted their rows, with what was inserted.
+    Call it in the transaction that inserted the item rows, with the items that were inserted.
     """
     cursor = raw_cursor(connection)
     count = 0
@@ -151,20 +162,20 @@ def bury(connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, Locked
             [_line_offset(item) for item in dead],
         ]
         day = locked[job_id].day
-        cursor.execute(BURY, [day, *columns, job_id], prepare=False)
-        buried = cursor.fetchall()
-        if not buried:
+        cursor.execute(INSERT_DEAD_ITEMS, [day, *columns, job_id], prepare=False)
+        inserted = cursor.fetchall()
+        if not inserted:
             continue
-        count += len(buried)
-        tenant_id, now_s = buried[0]
-        for part in parts_of(_letters(cursor, job_id, dead, now_s)):
+        count += len(inserted)
+        tenant_id, now_s = inserted[0]
+        for part in split_for_records(_letters(cursor, job_id, dead, now_s)):
             record = DeadItems(job_id, day, tenant_id, part)
             connection.execute(outbox_insert(DEAD_LETTERS, record, job_id=job_id))
     return count
 
 
-def parts_of(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
-    """Yield the letters in their order, as many at a time as one record holds."""
+def split_for_records(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
+    """Yield the letters in order, divided into lists that fit into one record."""
     part: list[DeadItem] = []
     part_bytes = 0
     for letter in letters:
@@ -180,34 +191,34 @@ def parts_of(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
 
 
 def code_of(failure: ItemOutcome) -> str:
-    """Return a failure's stable code, see `stable_code`."""
+    """Return the stable code of a failure, see `stable_code`."""
     return stable_code(failure.error_code, failure.body, failure.status_code)
 
 
-def stable_code(ours: str | None, body: bytes, status_code: int) -> str:
-    """Return our own code, that of the answer's envelope, or `http_<status>`.
+def stable_code(own_code: str | None, body: bytes, status_code: int) -> str:
+    """Return Millrace's own code, else the code in the response's error envelope, else `http_<n>`.
 
-    What an upstream calls a code is taken only where it looks like one.
+    A code from an upstream response is used only when it looks like one.
     """
-    code = ours or _answer_code(body)
+    code = own_code or _answer_code(body)
     return code if code and _CODE.fullmatch(code) else f"http_{status_code}"
 
 
 def _letters(
     cursor: Cursor, job_id: UUID, dead: Sequence[ItemOutcome], now_s: float
 ) -> list[DeadItem]:
-    """Return each item with all its attempts; one that failed at once has only its last."""
+    """Return each item with its attempts; a non-retryable failure has only its last one."""
     cursor.execute(FIND_ATTEMPTS, [job_id, [item.index for item in dead]], prepare=False)
-    attempts: dict[int, list[FailedAttempt]] = {}
+    attempts: dict[int, list[FailedItemAttempt]] = {}
     for index, attempt, status_code, code, at_s in cursor:
-        attempts.setdefault(index, []).append(FailedAttempt(attempt, status_code, code, at_s))
+        attempts.setdefault(index, []).append(FailedItemAttempt(attempt, status_code, code, at_s))
     letters = []
     for item in dead:
-        tried = attempts.get(item.index, [])
-        if not tried or tried[-1].attempt < item.attempt:
-            last = FailedAttempt(item.attempt, item.status_code, code_of(item), now_s)
-            tried = [*tried, last]
-        letters.append(DeadItem(item.index, item.custom_id, tried))
+        failed = attempts.get(item.index, [])
+        if not failed or failed[-1].attempt < item.attempt:
+            last = FailedItemAttempt(item.attempt, item.status_code, code_of(item), now_s)
+            failed = [*failed, last]
+        letters.append(DeadItem(item.index, item.custom_id, failed))
     return letters
 
 
@@ -219,5 +230,5 @@ def _answer_code(body: bytes) -> str | None:
 
 
 def _line_offset(item: ItemOutcome) -> int | None:
-    """Return where the line begins; only that of the first item can begin at 0."""
+    """Return the byte offset of the item's line if known; 0 means unknown but for the first."""
     return item.offset if item.offset > 0 or item.index == 0 else None

@@ -1,11 +1,11 @@
-"""Item rows into Postgres by COPY, and which of them are there already."""
+"""Inserts item rows with COPY, and finds which items have their row already."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from results.writer.counter_locks import LockedJob
-from results.writer.groups import JobItems
+from results.writer.record_groups import JobItems
 from results.writer.statements import COPY_ITEMS, COPY_TYPES, FIND_EXISTING
 from storage.postgres.engines import Cursor
 from topics.records.records import ItemOutcome
@@ -17,8 +17,8 @@ _INTEGER_MAX: Final = 2**31 - 1
 def copy_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> None:
     """Insert a row for every outcome.
 
-    Raises ROW_EXISTS when any is there already, and OverflowError, UnicodeError or one of
-    DATA_REFUSED when any cannot be stored. The transaction is of no use then.
+    Raises ROW_EXISTS when an item has its row already; OverflowError, UnicodeError or one of
+    DATA_REJECTED when an outcome cannot be stored. The transaction must then be rolled back.
     """
     for items in jobs.values():
         _check_numbers(items)
@@ -31,7 +31,7 @@ def copy_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob])
 
 
 def missing_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> JobItems:
-    """Return the outcomes whose items have no row yet; of several for one item the first."""
+    """Return the first outcome of each item that has no row yet."""
     missing: JobItems = {}
     for job_id, items in jobs.items():
         seen = existing_indexes(cursor, [item.index for item in items], locked[job_id])
@@ -46,7 +46,7 @@ def missing_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJo
 
 
 def existing_indexes(cursor: Cursor, indexes: list[int], job: LockedJob) -> set[int]:
-    """Return those of `indexes` whose items have their row."""
+    """Return which of `indexes` have their row."""
     cursor.execute(FIND_EXISTING, [indexes, job.day, job.job_id], prepare=False)
     return {index for (index,) in cursor}
 
@@ -76,7 +76,7 @@ def _rows(job: bytes, day: int, items: Sequence[ItemOutcome]) -> Iterator[tuple[
 def _check_numbers(items: Sequence[ItemOutcome]) -> None:
     """Raises OverflowError for a number that its column cannot hold.
 
-    The driver would cut it without a word.
+    The driver would truncate it silently.
     """
     small = ([i.status_code for i in items], [i.attempt for i in items])
     large = (
@@ -90,4 +90,4 @@ def _check_numbers(items: Sequence[ItemOutcome]) -> None:
         or max(map(max, small)) > _SMALLINT_MAX
         or max(map(max, large)) > _INTEGER_MAX
     ):
-        raise OverflowError("a number of an outcome does not fit its column")
+        raise OverflowError("a number in an outcome does not fit its column")

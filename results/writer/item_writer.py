@@ -1,12 +1,12 @@
-"""Outcomes to rows: one transaction a group, right under redelivery, in any order, with duplicates.
+"""Writes outcomes as item rows, one transaction per group; idempotent under redelivery.
 
-    lock the jobs ─► drop what does not count ─► COPY ─► counters, bill, settling ─► commit
-                          │                                 └► a job over its budget: a close
-                          └► failures: a retry that waits, or a row and a dead letter
+    lock the jobs ─► drop what does not count ─► COPY ─► counters, ledger, settling ─► commit
+                          │                                 └► close of a job over its budget
+                          └► failures: a scheduled retry, or a row and a dead letter
 
-The key of `items` judges duplicates. COPY costs half of INSERT … ON CONFLICT and fails when a row
-exists; only then, and until a group comes without any, existing rows are looked up first. The lock
-makes that look exact: nobody else can add rows of these jobs before the commit.
+The primary key of `items` decides about duplicates. COPY costs half of INSERT … ON CONFLICT but
+fails when a row exists: then, and until a group without duplicates, existing rows are looked up
+first. The look-up is exact, because under the lock no other writer can add rows of these jobs.
 """
 
 import logging
@@ -22,42 +22,40 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.recovery.retry_policy import RetryRules
 from results import metrics
-from results.writer.counter_locks import Admitted, admit, lock_jobs
+from results.writer.counter_locks import AdmittedItems, admit_items, lock_jobs
+from results.writer.counters import JobSum, count_and_settle, stop_over_budget, sum_items
 from results.writer.day_partitions import DayPartitions
-from results.writer.failure_handling import FailureJudge, bury
-from results.writer.groups import JobItems
+from results.writer.failure_handling import FailureHandler, record_dead_letters
 from results.writer.item_copy import copy_items, missing_items
-from results.writer.settling import count_and_settle
-from results.writer.stopping import stop_over_budget
-from results.writer.sums import JobSum, sum_items
+from results.writer.record_groups import JobItems
 from storage.postgres.engines import raw_cursor
-from storage.postgres.refused_statements import DATA_REFUSED, ROW_EXISTS
+from storage.postgres.statement_errors import DATA_REJECTED, ROW_EXISTS
 from topics.records.records import ItemOutcome
 
 LOG = logging.getLogger(__name__)
 
 UNSTORABLE_CODE: Final = "result_unstorable"
-"""Code of an item whose result Postgres refused."""
+"""Error code of an item whose result Postgres refused."""
 
 _RETRIES: Final = RetryRules()
 
-_REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REFUSED, OverflowError, UnicodeError)
+_REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REJECTED, OverflowError, UnicodeError)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What one committed transaction did."""
+class WriteResult:
+    """The effects of one committed transaction."""
 
     sums: list[JobSum]
     row_count: int
     duplicate_count: int
-    retry_count: int = 0  # failures that wait for another attempt
+    retry_count: int = 0  # failures with a scheduled retry
     dead_count: int = 0  # items of batches that failed for good
-    deduplicating: frozenset[UUID] = frozenset()  # jobs whose copies may take something over now
+    deduplicating: frozenset[UUID] = frozenset()  # jobs that may have copies of these items
 
 
 class ItemWriter:
-    """Writes groups of outcomes; one thread uses it."""
+    """Writes groups of outcomes. Not thread-safe."""
 
     def __init__(
         self,
@@ -67,20 +65,20 @@ class ItemWriter:
         retries: RetryRules = _RETRIES,
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        """The engine needs two connections: one to write, one to make a day's partition.
+        """`engine` needs two connections: one to write, one to create a day's partition.
 
-        `fraction` spreads retries: it returns an even random number from [0, 1).
+        `fraction` spreads retries: it returns a uniform random number from [0, 1).
         """
         self._engine = engine
         self._partitions = partitions
-        self._failures = FailureJudge(retries, fraction)
-        self._expects_duplicates = True  # what a predecessor wrote uncommitted comes again
+        self._failures = FailureHandler(retries, fraction)
+        self._expects_duplicates = True  # uncommitted records of the previous owner come again
 
     def write(self, jobs: JobItems) -> frozenset[UUID]:
-        """Make the outcomes durable, in one transaction unless Postgres refuses one of them.
+        """Make the outcomes durable: one transaction, or several if Postgres refuses an outcome.
 
-        Calling it again with any of them changes nothing. Returns those of the jobs that
-        deduplicate: what is a copy of these items is due. Raises one of DATABASE_AWAY.
+        Idempotent. Returns the jobs that deduplicate: copies of these items need their rows now.
+        Raises one of DATABASE_UNAVAILABLE.
         """
         if not jobs:
             return frozenset()
@@ -99,44 +97,44 @@ class ItemWriter:
         self._expects_duplicates = written.duplicate_count > 0
         return written.deduplicating
 
-    def _transaction(self, jobs: JobItems) -> Written:
+    def _transaction(self, jobs: JobItems) -> WriteResult:
         started = time.perf_counter()
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
             locked = lock_jobs(cursor, jobs)
-            admitted = admit(jobs, locked)
+            admitted = admit_items(jobs, locked)
             self._partitions.ensure({locked[job_id].day for job_id in admitted.jobs})
             new, retry_count, dead_count = admitted.jobs, 0, 0
             sums = [sum_items(job_id, items) for job_id, items in new.items()]
             has_failures = any(job_sum.failed for job_sum in sums)
             if has_failures:
-                judged = self._failures.judge(cursor, new, locked)
-                new, retry_count = judged.final, judged.waiting_count
+                handled = self._failures.handle(cursor, new, locked)
+                new, retry_count = handled.final, handled.retry_count
             if self._expects_duplicates:
                 new = missing_items(cursor, new, locked)
             if new is not admitted.jobs:
                 sums = [sum_items(job_id, items) for job_id, items in new.items()]
             copy_items(cursor, new, locked)
             if has_failures:
-                dead_count = bury(connection, new, locked)
+                dead_count = record_dead_letters(connection, new, locked)
             count_and_settle(connection, sums)
             stop_over_budget(connection, sums, locked)
         duplicate_count = _count(admitted.jobs) - _count(new) - retry_count
         deduplicating = frozenset(j for j in admitted.jobs if locked[j].deduplicates)
-        written = Written(
+        written = WriteResult(
             sums, _count(new), duplicate_count, retry_count, dead_count, deduplicating
         )
         _measure(written, admitted, time.perf_counter() - started)
         return written
 
     def _write_in_parts(self, jobs: JobItems, refusal: Exception) -> frozenset[UUID]:
-        """Halve until the refused outcome is alone; its item then fails without a body."""
+        """Halve the group until the refused outcome is alone; its item fails without a body."""
         if _count(jobs) > 1:
             return frozenset().union(*[self.write(half) for half in _halves(jobs)])
         ((job_id, [item]),) = jobs.items()
         substitute = _unstorable(item)
         if item == substitute:
-            raise refusal  # the outcome was not to blame
+            raise refusal  # the substitute was refused too
         code = getattr(refusal, "sqlstate", None) or type(refusal).__name__
         LOG.error("result refused", extra={"job": job_id, "index": item.index, "code": code})
         deduplicating = self._write_once({job_id: [substitute]})
@@ -145,10 +143,10 @@ class ItemWriter:
 
 
 def _unstorable(item: ItemOutcome) -> ItemOutcome:
-    """The failed outcome that stands for one that cannot be stored; nothing of it is billed."""
+    """Return a failed outcome in place of one that cannot be stored; nothing of it is billed."""
     return ItemOutcome(
         index=item.index,
-        custom_id=None,  # may be what was refused; the input file has it
+        custom_id=None,  # may be the refused value; the input file has it
         outcome=Outcome.FAILED,
         status_code=0,
         body=b"",
@@ -168,7 +166,7 @@ def _count(jobs: JobItems) -> int:
     return sum(map(len, jobs.values()))
 
 
-def _measure(written: Written, admitted: Admitted, seconds: float) -> None:
+def _measure(written: WriteResult, admitted: AdmittedItems, seconds: float) -> None:
     for outcome in Outcome:
         rows = sum(getattr(job_sum, outcome.label) for job_sum in written.sums)
         if rows:

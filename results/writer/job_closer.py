@@ -1,7 +1,7 @@
-"""A close to rows: every item of the job that has none gets one, in slices.
+"""Closes jobs: gives every item that has no row a final one, in slices.
 
-The first slice sets `closed_reason` in its transaction; from then on no outcome of the job counts.
-After a crash between slices the close is delivered again and goes on where rows are missing.
+The first slice sets `closed_reason`; from then on no outcome of the job counts. After a crash
+between two slices the close is delivered again and continues with the missing rows.
 """
 
 import logging
@@ -15,13 +15,12 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from results import metrics
 from results.writer.counter_locks import LockedJob, lock_jobs
+from results.writer.counters import JobSum, count_and_settle
 from results.writer.day_partitions import DayPartitions
-from results.writer.open_work import Step
-from results.writer.settling import count_and_settle
+from results.writer.open_work import WorkStep
 from results.writer.statements import DROP_RETRIES, INSERT_MISSING, SET_CLOSED
-from results.writer.sums import JobSum
 from storage.postgres.engines import Cursor, raw_cursor
-from topics.records.records import Close
+from topics.records.records import JobClose
 
 LOG = logging.getLogger(__name__)
 
@@ -34,28 +33,28 @@ CLOSE_OUTCOMES: Final = {
 
 
 class JobCloser:
-    """Turns closes into rows; one thread uses it."""
+    """Turns Close records into item rows. Not thread-safe."""
 
     def __init__(
         self, engine: sa.Engine, partitions: DayPartitions, *, slice_items: int = 10_000
     ) -> None:
-        """One transaction looks at `slice_items` indexes."""
+        """`slice_items`: item indexes that one transaction examines."""
         self._engine = engine
         self._partitions = partitions
         self._slice_items = slice_items
 
-    def closing(self, close: Close) -> list[Step]:
-        """Return the steps that give every item of the job a row."""
-        return [partial(self._step, close, 0)]
+    def close_steps(self, close: JobClose) -> list[WorkStep]:
+        """Return the steps that give every item of the job its row."""
+        return [partial(self._run_slice, close, 0)]
 
-    def _step(self, close: Close, first: int) -> list[Step]:
+    def _run_slice(self, close: JobClose, first: int) -> list[WorkStep]:
         job = self._slice(close, first)
         after = first + self._slice_items
         is_done = job is None or after >= job.total_count
-        return [] if is_done else [partial(self._step, close, after)]
+        return [] if is_done else [partial(self._run_slice, close, after)]
 
-    def _slice(self, close: Close, first: int) -> LockedJob | None:
-        """Close the indexes from `first` on; None when the job has all its rows, or is unknown."""
+    def _slice(self, close: JobClose, first: int) -> LockedJob | None:
+        """Close the indexes from `first` on; None when the job is complete or unknown."""
         started = time.perf_counter()
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
@@ -64,10 +63,10 @@ class JobCloser:
                 LOG.warning("close of an unknown job", extra={"job": close.job_id})
                 metrics.UNKNOWN_JOB.inc()
                 return None
-            reason = CloseReason(job.closed_reason or close.reason)  # the first one wins
+            reason = CloseReason(job.closed_reason or close.reason)  # the first close wins
             cursor.execute(SET_CLOSED, [reason.value, job.job_id], prepare=False)
             if job.ended_count == job.total_count:
-                # It may have waited for more files: then no row is left that could settle it.
+                # The job may have waited for appended files: no further row could settle it.
                 count_and_settle(connection, [JobSum(job.job_id)])
                 return None
             self._partitions.ensure([job.day])

@@ -1,10 +1,9 @@
-"""Work that needs more than one transaction: a step at a time, in turn, between other records.
+"""Runs work that needs several transactions step by step, interleaved with other records.
 
-A close of a million items takes a minute, and so do a million copies of one; the results of all
-other jobs must not wait for them. Nor for a close that has to come behind such copies: it is open
-work that begins when they have ended. Until the last step the offsets of its records are not
-committed: whoever owns a partition after us reads them again. A close or copies that this finds
-begun go on where rows are missing.
+A close of a million items takes a minute, and so do a million copies of one item; the results of
+other jobs do not wait for them. A close that must follow such copies is open work that starts when
+they end. The offsets of the records are not committed before the last step, so the next owner of a
+partition reads them again; a repeated close or copy continues where rows are missing.
 """
 
 import threading
@@ -14,130 +13,133 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 
-CROWD: Final = 32
-"""Beyond, works end one after another: in turn, none would before nearly all have."""
+ROUND_ROBIN_MAX: Final = 32
+"""Above it the oldest work runs to its end: round robin would end all of it late."""
 
 
-class Step(Protocol):
-    """One transaction, or a look that writes nothing; doing it again changes nothing."""
+class WorkStep(Protocol):
+    """One transaction, or a search that writes nothing; repeating it changes nothing."""
 
-    def __call__(self) -> "list[Step]":
-        """Do it and return what follows, in order. Raises one of DATABASE_AWAY."""
+    def __call__(self) -> "list[WorkStep]":
+        """Run the step and return the steps that follow, in order.
+
+        Raises one of DATABASE_UNAVAILABLE.
+        """
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    offsets: dict[Partition, int]  # of the first of its records in each partition
+    offsets: dict[Partition, int]  # of its first record in each partition
     job_ids: frozenset[UUID]
-    steps: deque[Step]
+    steps: deque[WorkStep]
     item_count: int
-    behind: "tuple[_Open, ...]" = ()  # what ends before it begins; nothing once it has begun
+    predecessors: "tuple[_Open, ...]" = ()  # must end first; empty once this has started
 
     @property
-    def is_held_up(self) -> bool:
-        """Whether something that it is behind has steps left."""
-        return any(one.steps for one in self.behind)
+    def is_blocked(self) -> bool:
+        """Whether a predecessor has steps left."""
+        return any(work.steps for work in self.predecessors)
 
 
 class OpenWork:
-    """What one writer has begun; one thread uses it."""
+    """The unfinished work of one writer. Not thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing is open yet."""
         self._open: deque[_Open] = deque()
 
     def __len__(self) -> int:
-        """Return how many are open."""
+        """Return the number of unfinished pieces of work."""
         return len(self._open)
 
     @property
     def item_count(self) -> int:
-        """Return the items that open work has in memory; a close has none."""
-        return sum(one.item_count for one in self._open)
+        """Return how many items the open work holds in memory; a close holds none."""
+        return sum(work.item_count for work in self._open)
 
-    def begin(
+    def add(
         self,
         offsets: Mapping[Partition, int],
         job_ids: Collection[UUID],
-        steps: Iterable[Step],
+        steps: Iterable[WorkStep],
         *,
         item_count: int = 0,
     ) -> None:
-        """Do the first step of what records of these jobs, the first at `offsets`, ask for.
+        """Run the first step now and keep the others.
 
-        `item_count`: how many items the steps have in memory.
+        `offsets` are those of the first records that the work comes from, `item_count` is the
+        number of items that the steps hold in memory.
         """
-        one = _Open(dict(offsets), frozenset(job_ids), deque(steps), item_count)
-        _do_first(one)
-        if one.steps:
-            self._open.append(one)
+        work = _Open(dict(offsets), frozenset(job_ids), deque(steps), item_count)
+        _run_first(work)
+        if work.steps:
+            self._open.append(work)
 
-    def begin_behind(
-        self, offsets: Mapping[Partition, int], job_id: UUID, steps: Iterable[Step]
+    def add_behind(
+        self, offsets: Mapping[Partition, int], job_id: UUID, steps: Iterable[WorkStep]
     ) -> None:
-        """Let work of one job begin when all that is open of it has ended."""
-        behind = tuple(one for one in self._open if job_id in one.job_ids)
-        self._open.append(_Open(dict(offsets), frozenset({job_id}), deque(steps), 0, behind))
+        """Add work of a job that starts when all its present open work has ended."""
+        predecessors = tuple(work for work in self._open if job_id in work.job_ids)
+        self._open.append(_Open(dict(offsets), frozenset({job_id}), deque(steps), 0, predecessors))
 
     def is_open(self, job_id: UUID) -> bool:
-        """Whether there is work left of a job."""
-        return any(job_id in one.job_ids for one in self._open)
+        """Whether a job has unfinished work."""
+        return any(job_id in work.job_ids for work in self._open)
 
     @property
     def waiting_jobs(self) -> set[UUID]:
-        """The jobs that have work which has not begun, whether it could by now or not."""
-        return {job_id for one in self._open if one.behind for job_id in one.job_ids}
+        """The jobs with work that has not started, blocked or not."""
+        return {job_id for work in self._open if work.predecessors for job_id in work.job_ids}
 
-    def step(self) -> None:
-        """Do one step of what has waited longest and may go on; in a crowd it stays first.
+    def run_step(self) -> None:
+        """Run one step of the work that has waited longest and is not blocked.
 
-        Raises what the step raises, and stays. Nothing when none is open: its partitions may be
-        lost between two tries.
+        Raises what the step raises and keeps it. Does nothing without open work, since a partition
+        can be revoked between two attempts.
         """
-        for one in self._open:
-            if one.is_held_up:
+        for work in self._open:
+            if work.is_blocked:
                 continue
-            _do_first(one)
-            one.behind = ()
-            if not one.steps:
-                self._open.remove(one)
-            elif len(self._open) <= CROWD:
-                self._open.remove(one)
-                self._open.append(one)
+            _run_first(work)
+            work.predecessors = ()
+            if not work.steps:
+                self._open.remove(work)
+            elif len(self._open) <= ROUND_ROBIN_MAX:
+                self._open.remove(work)
+                self._open.append(work)
             return
 
     def committable(self, finished: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return these next offsets, none behind the records of what is open."""
+        """Return the next offsets of `finished`, none of them past a record of open work."""
         offsets = dict(finished)
-        for one in self._open:
-            for partition, offset in one.offsets.items():
+        for work in self._open:
+            for partition, offset in work.offsets.items():
                 if partition in offsets:
                     offsets[partition] = min(offsets[partition], offset)
         return offsets
 
-    def forget(self, partitions: Collection[Partition]) -> None:
-        """Leave these partitions to their new owners."""
-        for one in self._open:
+    def discard(self, partitions: Collection[Partition]) -> None:
+        """Drop the work of revoked partitions: their new owner repeats it."""
+        for work in self._open:
             for partition in partitions:
-                one.offsets.pop(partition, None)
-            if not one.offsets:
-                one.steps.clear()
-        self._open = deque(one for one in self._open if one.offsets)
+                work.offsets.pop(partition, None)
+            if not work.offsets:
+                work.steps.clear()
+        self._open = deque(work for work in self._open if work.offsets)
 
 
-def _do_first(one: _Open) -> None:
-    if one.steps:
-        follow = one.steps[0]()
-        one.steps.popleft()
-        one.steps.extendleft(reversed(follow))
-
-
-def do_all(steps: Iterable[Step], stop: threading.Event) -> bool:
-    """Do steps and what follows from them; False when `stop` came first."""
+def run_all(steps: Iterable[WorkStep], stop: threading.Event) -> bool:
+    """Run steps and those that follow from them; False when `stop` came first."""
     left = deque(steps)
     while left and not stop.is_set():
         left.extendleft(reversed(left.popleft()()))
     return not left
+
+
+def _run_first(work: _Open) -> None:
+    if work.steps:
+        follow = work.steps[0]()
+        work.steps.popleft()
+        work.steps.extendleft(reversed(follow))

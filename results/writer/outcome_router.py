@@ -1,27 +1,30 @@
-"""What a group asks for: its outcomes at once, and steps for closes and copies."""
+"""Routes a group of outcomes to the writer's handlers."""
 
 from dataclasses import dataclass
 
 from results.writer.copied_results import CopyWriter
-from results.writer.groups import Group
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import Step
-from topics.records.records import Close
+from results.writer.open_work import WorkStep
+from results.writer.record_groups import Group
+from topics.records.records import JobClose
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """Turns groups into rows; one thread uses it."""
+class OutcomeRouter:
+    """Writes outcomes at once; returns steps for closes and copies. Not thread-safe."""
 
     items: ItemWriter
     closes: JobCloser
     copies: CopyWriter
 
-    def judge(self, group: Group) -> list[Step]:
-        """Make its outcomes durable; return the steps that follow. Raises one of DATABASE_AWAY."""
-        if isinstance(group.alone, Close):
-            return self.closes.closing(group.alone)
-        if group.alone is not None:
-            return self.copies.copying_due(group.alone)
-        return self.copies.copying(group.jobs, self.items.write(group.jobs))
+    def route(self, group: Group) -> list[WorkStep]:
+        """Make the outcomes durable; return the further steps.
+
+        Raises one of DATABASE_UNAVAILABLE.
+        """
+        if isinstance(group.exclusive, JobClose):
+            return self.closes.close_steps(group.exclusive)
+        if group.exclusive is not None:
+            return self.copies.due_copy_steps(group.exclusive)
+        return self.copies.copy_steps(group.jobs, self.items.write(group.jobs))

@@ -1,22 +1,22 @@
-"""Records of `results` to entries; what cannot be read goes to the dead letters, as it was."""
+"""Decodes records of `results`; unreadable ones go unchanged to the dead-letter topic."""
 
 import logging
 
 from core.errors import RecordUnreadableError
 from results.metrics import DEAD_LETTERS
-from results.writer.groups import Entry
-from topics.clients.producer import Sender
+from results.writer.record_groups import Entry
+from topics.clients.producer import RecordSender
 from topics.records.codec import decode_value, kind_of
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received import Received
-from topics.records.records import KINDS, Close, CopiesDue, Outcomes
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import KINDS, CopiesDue, JobClose, Outcomes
 
 LOG = logging.getLogger(__name__)
 
 
-def read_entry(received: Received, producer: Sender) -> Entry:
-    """Return what was read. Raises SchemaTooNewError: an older release must not judge it."""
-    record: Outcomes | Close | CopiesDue | None
+def read_entry(received: ReceivedRecord, producer: RecordSender) -> Entry:
+    """Decode a record. Raises SchemaTooNewError: an older release must not skip the record."""
+    record: Outcomes | JobClose | CopiesDue | None
     try:
         record = read_record(received)
     except RecordUnreadableError as error:
@@ -30,22 +30,24 @@ def read_entry(received: Received, producer: Sender) -> Entry:
     )
 
 
-def read_record(received: Received) -> Outcomes | Close | CopiesDue:
-    """Return the record. Raises RecordUnreadableError, SchemaTooNewError."""
+def read_record(received: ReceivedRecord) -> Outcomes | JobClose | CopiesDue:
+    """Decode the value. Raises RecordUnreadableError, SchemaTooNewError."""
     kind = kind_of(received.headers)
     if kind == KINDS[Outcomes]:
         outcomes = decode_value(Outcomes, received.value)
         if not outcomes.items:
             raise RecordUnreadableError("the record holds no outcome")
         return outcomes
-    if kind == KINDS[Close]:
-        return decode_value(Close, received.value)
+    if kind == KINDS[JobClose]:
+        return decode_value(JobClose, received.value)
     if kind == KINDS[CopiesDue]:
         return decode_value(CopiesDue, received.value)
     raise RecordUnreadableError(f"{kind} does not belong on this topic")
 
 
-def _send_dead_letter(received: Received, error: RecordUnreadableError, producer: Sender) -> None:
+def _send_dead_letter(
+    received: ReceivedRecord, error: RecordUnreadableError, producer: RecordSender
+) -> None:
     place = (received.topic, received.partition, received.offset)
     LOG.error("record unreadable", extra={"place": place, "reason": str(error)})
     send_dead_letter(producer, received, code=error.code)

@@ -1,8 +1,12 @@
-"""The statements of the results writer, for the driver's cursor with `%b` parameters."""
+"""Statements of the results writer for the driver's cursor, with `%b` parameters.
+
+They are text and not built with SQLAlchemy because they are hot: at thousands of rows a second,
+compiling them and processing their parameters and rows in Python costs more than Postgres does.
+"""
 
 from typing import Final
 
-LOOK_AT_JOBS: Final = """
+READ_JOB_COUNTERS: Final = """
 SELECT c.job_id, c.closed_reason, j.total_count,
     (j.created_at AT TIME ZONE 'UTC')::date - DATE '1970-01-01',
     c.succeeded + c.failed + c.cancelled + c.expired,
@@ -13,9 +17,9 @@ WHERE c.job_id = ANY(%b::uuid[])
 ORDER BY c.job_id
 """
 
-LOCK_JOBS: Final = f"{LOOK_AT_JOBS}FOR UPDATE OF c\n"
-"""In id order, so that two writers cannot wait for each other. Under this lock nobody else writes
-rows of these jobs, and every statement after it sees the rows of those who did."""
+LOCK_JOBS: Final = f"{READ_JOB_COUNTERS}FOR UPDATE OF c\n"
+"""Locked in id order, so that two writers cannot deadlock. Under this lock no other writer adds
+rows of these jobs, and later statements see all rows that were added before."""
 
 COPY_ITEMS: Final = """
 COPY items (job_id, job_day, item_index, outcome, status_code, attempt, input_tokens, output_tokens,
@@ -24,21 +28,21 @@ FROM STDIN (FORMAT BINARY)
 """
 
 COPY_TYPES: Final = (
-    "bytea",  # of job_id: a uuid's 16 bytes, which the driver passes on without a call in Python
+    "bytea",  # of job_id: the uuid's 16 bytes, which the driver passes on without a Python call
     *("int4", "int4", "int2", "int2", "int2", "int4", "int4", "int4", "int4"),
     *("text", "text", "text", "bytea", "text"),
 )
 """How the driver encodes each column of `COPY_ITEMS`."""
 
 FIND_EXISTING: Final = """
-SELECT wanted.item_index
-FROM unnest(%b::int[]) AS wanted (item_index)
+SELECT given.item_index
+FROM unnest(%b::int[]) AS given (item_index)
 CROSS JOIN LATERAL (
     SELECT FROM items WHERE job_day = %b::int AND job_id = %b::uuid
-        AND items.item_index = wanted.item_index LIMIT 1
+        AND items.item_index = given.item_index LIMIT 1
 ) AS found
 """
-"""LATERAL with LIMIT holds the planner to one index probe an item, whatever it believes."""
+"""LATERAL with LIMIT forces one index probe per item, whatever the planner estimates."""
 
 FIND_COPIES_DUE: Final = """
 SELECT c.original_index, count(*), min(done.size_bytes)
@@ -55,20 +59,20 @@ WHERE c.job_id = %b::uuid AND {of_these} c.item_index >= %b::int AND c.item_inde
     AND own.found IS NULL
 GROUP BY c.original_index ORDER BY c.original_index
 """
-"""Originals that have their row, with the number of copies in a span that have none, and the size
-of each."""
+"""Originals that have their row, the number of their copies in a range that have none, and the
+size of each body."""
 
-OF_THESE: Final = "c.original_index = ANY(%b::int[]) AND"
-"""Holds `FIND_COPIES_DUE` to some originals."""
+FIND_COPY_INDEXES: Final = "c.original_index = ANY(%b::int[]) AND"
+"""Restricts `FIND_COPIES_DUE` to some originals."""
 
-HAVE_MORE_COPIES: Final = """
+HAS_MORE_COPIES: Final = """
 SELECT EXISTS (
     SELECT FROM item_copies WHERE job_id = %b::uuid AND original_index = ANY(%b::int[])
         AND item_index >= %b::int AND item_index < %b::int
     OFFSET %b::int
 )
 """
-"""Whether originals have more copies in a span than so many: counts no further than that."""
+"""Whether originals have more than a number of copies in a range; counts no further."""
 
 INSERT_COPIES: Final = """
 WITH due AS (
@@ -97,7 +101,7 @@ ON CONFLICT DO NOTHING
 RETURNING item_index, outcome, status_code, custom_id, error_code,
     CASE outcome WHEN 2 THEN substring(body, 1, 4096) END
 """
-"""Bodies stay in Postgres, but for the beginning of those of failures, which hold their code."""
+"""Bodies stay in Postgres; of failures the first bytes are returned, which hold their code."""
 
 COUNT_COPIES: Final = """
 WITH counted AS (
@@ -107,7 +111,7 @@ INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count, i
     output_tokens, cached_tokens, reasoning_tokens, copied_count)
 SELECT tenant_id, id, model, model_version, 0, 0, 0, 0, 0, %b::int FROM jobs WHERE id = %b::uuid
 """
-"""Copies are on the bill by their number alone."""
+"""The ledger has the number of copies and no tokens for them."""
 
 INSERT_MISSING: Final = """
 WITH inserted AS (
@@ -171,8 +175,8 @@ WHERE jobs.id = counted.job_id AND jobs.total_count = counted.ended AND jobs.tot
     AND jobs.settled_at IS NULL AND jobs.state IN ('in_progress', 'cancelling')
 RETURNING jobs.id, jobs.tenant_id, jobs.state, extract(epoch FROM now())::float8, jobs.kind
 """
-"""Counters, bill, the order of results and the end of a job, in one round trip; its rows are the
-jobs that settled."""
+"""Adds counters, ledger entries and the order of results, and settles jobs, in one round trip.
+Returns the jobs that settled."""
 
 RECORD_ATTEMPTS: Final = """
 INSERT INTO item_attempts (job_id, item_index, attempt, status_code, code)
@@ -182,7 +186,7 @@ FROM unnest(%b::int[], %b::int[], %b::int[], %b::text[])
 ON CONFLICT DO NOTHING
 RETURNING item_index, attempt
 """
-"""Its rows are the failures that were not known: each leads on once, however often it comes."""
+"""Returns the failures that were new: each one has its effect once, however often it comes."""
 
 SCHEDULE_RETRIES: Final = """
 INSERT INTO item_retries (job_id, item_index, attempt, due_at, line_offset)
@@ -195,7 +199,7 @@ FROM jobs, unnest(%b::int[], %b::int[], %b::float8[], %b::bigint[])
 WHERE jobs.id = %b::uuid
 ON CONFLICT DO NOTHING
 """
-"""No wait takes more than a quarter of what its job has left."""
+"""No wait takes more than a quarter of the job's remaining time."""
 
 DROP_RETRIES: Final = """
 DELETE FROM item_retries WHERE (job_id, item_index, attempt) IN (
@@ -204,9 +208,9 @@ DELETE FROM item_retries WHERE (job_id, item_index, attempt) IN (
     FOR UPDATE SKIP LOCKED
 )
 """
-"""Of a close. What is locked is being emitted, and intake deletes it itself."""
+"""For a close. Locked rows are being emitted by intake, which deletes them itself."""
 
-BURY: Final = """
+INSERT_DEAD_ITEMS: Final = """
 INSERT INTO dead_items (job_id, item_index, tenant_id, job_day, attempt, line_offset)
 SELECT jobs.id, dead.item_index, jobs.tenant_id, %b::int, dead.attempt, dead.line_offset
 FROM jobs, unnest(%b::int[], %b::int[], %b::bigint[]) AS dead (item_index, attempt, line_offset)
@@ -214,7 +218,7 @@ WHERE jobs.id = %b::uuid AND jobs.kind = 'batch'
 ON CONFLICT DO NOTHING
 RETURNING tenant_id, extract(epoch FROM now())::float8
 """
-"""A single request leaves no line behind that could be taken up again."""
+"""Batches only: a single request has no line that could be sent again."""
 
 FIND_ATTEMPTS: Final = """
 SELECT item_index, attempt, status_code, code, extract(epoch FROM failed_at)::float8

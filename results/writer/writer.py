@@ -1,7 +1,8 @@
 """The loop of the results writer: read, group, write, commit offsets, in this order.
 
-Between rounds it holds offsets and open work. Of a revoked partition both are forgotten, and what
-was read of it is left alone: what was written stays right, and the rest comes to the new owner.
+Between rounds it holds uncommitted offsets and open work. When a partition is revoked, both are
+dropped with the records read from it: rows already written stay valid, and the new owner reads the
+records again.
 """
 
 import logging
@@ -15,31 +16,32 @@ from core.clock import Clock
 from results.metrics import DATABASE_RETRIES, IGNORED_AFTER_CLOSE
 from results.settings import WriterSettings
 from results.writer.call_billing import CallBill, bills_of
-from results.writer.groups import Group, grouped
-from results.writer.open_work import OpenWork, Step
-from results.writer.outcome_router import Judge
+from results.writer.open_work import OpenWork, WorkStep
+from results.writer.outcome_router import OutcomeRouter
+from results.writer.record_groups import Group, grouped
 from results.writer.record_reader import read_entry
-from storage.postgres.engines import DATABASE_AWAY
-from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
-from topics.clients.producer import LogProducer
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from topics.clients.consumer import GroupConsumer
+from topics.clients.offset_tracker import Partition
+from topics.clients.producer import RecordProducer
 from topics.errors import StaleMemberError
-from topics.records.received import Received
-from topics.records.records import Close, CopiesDue
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import CopiesDue, JobClose
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP: Final = "results-writer"
 _IDLE_POLL_S: Final = 0.5  # how soon a stop is noticed
-_BUSY_POLL_S: Final = 0.001  # while there is work to go on with
-_STAY_S: Final = 5.0
-"""Longest pause between two polls. The group goes on without a member that does not poll for 300 s,
-and each owner after it would begin the same work again."""
+_BUSY_POLL_S: Final = 0.001  # while there is open work
+_POLL_INTERVAL_S: Final = 5.0
+"""Longest time between two polls. The group removes a member that does not poll for 300 s, and each
+new owner would then start the same work again."""
 
-_SHARE_S_MAX: Final = 5.0  # of open work in one round: so long do the records of others wait
+_OPEN_WORK_S_MAX: Final = 5.0  # per round; new records wait meanwhile
 _OPEN_ITEMS_MAX: Final = 160_000
-"""Beyond, new records wait: else a job whose items have many copies would open work without end."""
+"""Backpressure: above it no records are read, else jobs with many copies would add work without
+bound."""
 
 _FLUSH_S: Final = 30.0
 _BACKOFF_S: Final = 0.1
@@ -48,30 +50,32 @@ _BACKOFF_S_MAX: Final = 5.0
 
 @dataclass(slots=True)
 class ResultsWriter:
-    """One member of the group; its methods run in one thread."""
+    """One member of the consumer group; its methods run in one thread."""
 
-    judge: Judge
+    router: OutcomeRouter
     bill: Callable[[Sequence[CallBill]], None]
-    producer: LogProducer
+    producer: RecordProducer
     settings: WriterSettings
     commit_interval_s: float
     clock: Clock
-    _read: list[Received] = field(default_factory=list)  # polled, not yet judged
+    _read: list[ReceivedRecord] = field(default_factory=list)  # polled, not yet routed
     _open: OpenWork = field(default_factory=OpenWork)
     _finished: dict[Partition, int] = field(default_factory=dict)  # durable, not yet committed
-    _lost: set[Partition] = field(default_factory=set)  # in this round: others judge what was read
+    _lost: set[Partition] = field(default_factory=set)  # revoked in this round
     _is_paused: bool = False
     _polled_s: float = 0.0  # monotonic
 
-    def run(self, consumer: LogConsumer, stop: threading.Event) -> None:
-        """Judge records until `stop`.
+    def run(self, consumer: GroupConsumer, stop: threading.Event) -> None:
+        """Route records until `stop`.
 
-        1. Poll until the group is full or has waited. 2. Write each group in a transaction. 3. Go
-        on with what is open, for as long as 2 took but for a bound. 4. Commit the offsets of what
-        is durable. A crash before that delivers records again, which changes nothing.
+        1. Poll until a group is full or `group_wait_s` has passed.
+        2. Write each group in one transaction.
+        3. Run steps of open work, for as long as 2 took, within a bound.
+        4. Commit the offsets of durable records, every `commit_interval_s`.
+        A crash before 4 delivers records again, which changes nothing.
 
-        Raises SchemaTooNewError, LogUnavailableError, DeliveryError, and one of DATABASE_AWAY after
-        `database_wait_s`: the offsets stay where they are.
+        Raises SchemaTooNewError, KafkaUnavailableError, DeliveryError, and one of
+        DATABASE_UNAVAILABLE after `database_wait_s`; offsets are not committed then.
         """
         commit_at = self.clock.monotonic_s()
         while not stop.is_set():
@@ -88,25 +92,25 @@ class ResultsWriter:
             for group in grouped(
                 entries, items_max=limits.group_items_max, bytes_max=limits.group_bytes_max
             ):
-                if not self._judge(group, consumer, stop):
+                if not self._route(group, consumer, stop):
                     break
-                self._finished |= self._kept(group.next_offsets)
-            self._go_on(consumer, stop, self.clock.monotonic_s() - began_s)
+                self._finished |= self._owned(group.next_offsets)
+            self._run_open_work(consumer, stop, self.clock.monotonic_s() - began_s)
             if self.clock.monotonic_s() >= commit_at:
                 self._commit(consumer)
                 commit_at = self.clock.monotonic_s() + self.commit_interval_s
         self._commit(consumer)
 
-    def revoked(self, partitions: list[Partition]) -> None:
-        """Forget what was read of partitions that others own now; the consumer calls this."""
+    def on_revoke(self, partitions: list[Partition]) -> None:
+        """Drop records, offsets and work of revoked partitions. The consumer calls this."""
         lost = set(partitions)
         self._read = [r for r in self._read if (r.topic, r.partition) not in lost]
         for partition in lost:
             self._finished.pop(partition, None)
-        self._open.forget(lost)
+        self._open.discard(lost)
         self._lost |= lost
 
-    def _gather(self, consumer: LogConsumer, stop: threading.Event) -> None:
+    def _gather(self, consumer: GroupConsumer, stop: threading.Event) -> None:
         """Poll until a group is full or its first record has waited `group_wait_s`."""
         if self._open.item_count > _OPEN_ITEMS_MAX:
             return
@@ -117,88 +121,90 @@ class ResultsWriter:
         wait_s = _BUSY_POLL_S if self._open else _IDLE_POLL_S
         full_at = None
         while not stop.is_set():
-            room = limits.poll_records_max - len(self._read)
+            count_left = limits.poll_records_max - len(self._read)
             size = sum(len(record.value or b"") for record in self._read)
-            if room <= 0 or size >= limits.group_bytes_max or wait_s <= 0:
+            if count_left <= 0 or size >= limits.group_bytes_max or wait_s <= 0:
                 return
-            now = self._poll(consumer, room, wait_s)
+            now = self._poll(consumer, count_left, wait_s)
             if not self._read:
                 return
             full_at = full_at or now + limits.group_wait_s
             wait_s = full_at - now
 
-    def _poll(self, consumer: LogConsumer, room: int, wait_s: float) -> float:
-        """Read on; return the monotonic time after it.
+    def _poll(self, consumer: GroupConsumer, records_max: int, wait_s: float) -> float:
+        """Read records; return the monotonic time afterwards.
 
-        What was read before may be revoked meanwhile, and what a poll brings before it is told so.
+        A poll can revoke partitions, also some whose records it returns.
         """
-        found = consumer.poll(room, wait_s)
-        ours = consumer.assigned
-        self._read += [record for record in found if (record.topic, record.partition) in ours]
+        found = consumer.poll(records_max, wait_s)
+        assigned = consumer.assigned
+        self._read += [record for record in found if (record.topic, record.partition) in assigned]
         self._polled_s = self.clock.monotonic_s()
         return self._polled_s
 
-    def _judge(self, group: Group, consumer: LogConsumer, stop: threading.Event) -> bool:
-        """Make a group durable, and begin what it asks for besides; False when `stop` came first.
+    def _route(self, group: Group, consumer: GroupConsumer, stop: threading.Event) -> bool:
+        """Make a group durable and start its further steps; False when `stop` came first.
 
-        What is left of a lost partition is not judged here: its steps are forgotten with it.
+        Records of revoked partitions are skipped.
         """
         if stop.is_set():
             return False
-        if not self._kept(group.offsets):
+        if not self._owned(group.offsets):
             return True
         calls = [bill for record in group.calls for bill in bills_of(record)]
         if calls:
-            self._patiently(lambda: self.bill(calls), consumer, stop)
-        if steps := self._patiently(partial(self._steps_of, group), consumer, stop):
-            self._patiently(partial(self._begin, group, steps), consumer, stop)
+            self._with_retries(lambda: self.bill(calls), consumer, stop)
+        if steps := self._with_retries(partial(self._write, group), consumer, stop):
+            self._with_retries(partial(self._add_work, group, steps), consumer, stop)
         return True
 
-    def _steps_of(self, group: Group) -> Sequence[Step]:
-        """Judge a group without what is behind a close that has not begun, or is not ours now."""
+    def _write(self, group: Group) -> Sequence[WorkStep]:
+        """Route a group without jobs that have a waiting close or a revoked partition."""
         for job_id in self._open.waiting_jobs & group.jobs.keys():
             IGNORED_AFTER_CLOSE.inc(len(group.jobs.pop(job_id)))
-        for job_id in [its for its, place in group.places.items() if place in self._lost]:
+        for job_id in [j for j, p in group.job_partitions.items() if p in self._lost]:
             group.jobs.pop(job_id, None)
-        if group.alone is None and not group.jobs:
+        if group.exclusive is None and not group.jobs:
             return ()
-        return self.judge.judge(group)
+        return self.router.route(group)
 
-    def _begin(self, group: Group, steps: Sequence[Step]) -> None:
-        kept = self._kept(group.offsets)
-        if not kept:
+    def _add_work(self, group: Group, steps: Sequence[WorkStep]) -> None:
+        offsets = self._owned(group.offsets)
+        if not offsets:
             return
-        if group.alone is not None and self._must_wait(group.alone):
-            self._open.begin_behind(kept, group.alone.job_id, steps)
+        if group.exclusive is not None and self._must_wait(group.exclusive):
+            self._open.add_behind(offsets, group.exclusive.job_id, steps)
         else:
-            self._open.begin(kept, group.job_ids, steps, item_count=group.item_count)
+            self._open.add(offsets, group.job_ids, steps, item_count=group.item_count)
 
-    def _must_wait(self, record: Close | CopiesDue) -> bool:
-        """Keep a close behind the copies before it, and what follows behind the close.
+    def _must_wait(self, record: JobClose | CopiesDue) -> bool:
+        """Whether the record waits: a close for earlier copies, anything for an earlier close.
 
-        A close leaves copies without a row to nobody, and whoever reads the log again must find
-        the same. They may be a million, so the records of other jobs do not wait for them.
+        A close gives copies without a row its own outcome, and a second read of the log must
+        lead to the same rows. Records of other jobs do not wait for the copies, maybe a million.
         """
         if record.job_id in self._open.waiting_jobs:
             return True
-        return isinstance(record, Close) and self._open.is_open(record.job_id)
+        return isinstance(record, JobClose) and self._open.is_open(record.job_id)
 
-    def _kept(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return the offsets of partitions that were ours ever since their records were read."""
-        return {place: offset for place, offset in offsets.items() if place not in self._lost}
+    def _owned(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the offsets of partitions that were not revoked since their records were read."""
+        return {p: offset for p, offset in offsets.items() if p not in self._lost}
 
-    def _go_on(self, consumer: LogConsumer, stop: threading.Event, share_s: float) -> None:
-        """Do steps of what is open for `share_s`, within a bound, one at least."""
-        until_s = self.clock.monotonic_s() + min(share_s, _SHARE_S_MAX)
+    def _run_open_work(self, consumer: GroupConsumer, stop: threading.Event, time_s: float) -> None:
+        """Run at least one step of open work, and more for `time_s` within a bound."""
+        until_s = self.clock.monotonic_s() + min(time_s, _OPEN_WORK_S_MAX)
         while self._open and not stop.is_set():
-            self._patiently(self._open.step, consumer, stop)
+            self._with_retries(self._open.run_step, consumer, stop)
             if self.clock.monotonic_s() >= until_s:
                 return
 
-    def _patiently(self, write: Callable[[], T], consumer: LogConsumer, stop: threading.Event) -> T:
-        """Try again while Postgres is away, staying a member of the group in any case.
+    def _with_retries(
+        self, write: Callable[[], T], consumer: GroupConsumer, stop: threading.Event
+    ) -> T:
+        """Run `write` and repeat it while Postgres is unavailable, polling to stay in the group.
 
-        Partitions may be lost meanwhile. Raises the last failure after `database_wait_s`, or on
+        Partitions may be revoked meanwhile. Raises the last error after `database_wait_s` or on
         `stop`.
         """
         give_up_at = self.clock.monotonic_s() + self.settings.database_wait_s
@@ -206,30 +212,30 @@ class ResultsWriter:
         while True:
             try:
                 done = write()
-            except DATABASE_AWAY as failure:
+            except DATABASE_UNAVAILABLE as failure:
                 if stop.is_set() or self.clock.monotonic_s() >= give_up_at:
                     raise
                 LOG.warning("database away", extra={"error": type(failure).__name__})
                 DATABASE_RETRIES.inc()
-                self._stay(consumer, backoff_s)
+                self._poll_paused(consumer, backoff_s)
                 backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
             else:
-                if self.clock.monotonic_s() - self._polled_s >= _STAY_S:
-                    self._stay(consumer, 0)
+                if self.clock.monotonic_s() - self._polled_s >= _POLL_INTERVAL_S:
+                    self._poll_paused(consumer, 0)
                 return done
 
-    def _stay(self, consumer: LogConsumer, wait_s: float) -> None:
-        """Poll without reading on; only a partition that is new to us can bring a record."""
+    def _poll_paused(self, consumer: GroupConsumer, wait_s: float) -> None:
+        """Poll to stay in the group; only a newly assigned partition can return a record."""
         consumer.pause(consumer.assigned)
         self._is_paused = True
         self._poll(consumer, 1, wait_s)
 
-    def _commit(self, consumer: LogConsumer) -> None:
+    def _commit(self, consumer: GroupConsumer) -> None:
         if not self._finished:
             return
-        self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past
-        # Kept until the broker took them; `revoked` drops what is lost, and a cooperative rebalance
-        # leaves us the rest.
+        self.producer.flush(_FLUSH_S)  # dead letters must be durable before offsets pass them
+        # Offsets are kept until the broker accepts them; `on_revoke` drops those of revoked
+        # partitions, and a cooperative rebalance leaves the others assigned.
         offsets = self._open.committable(self._finished)
         try:
             if consumer.commit(offsets):

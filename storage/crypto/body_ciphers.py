@@ -1,8 +1,8 @@
-"""Bodies encrypted under a data key, so that destroying the key destroys them wherever they lie.
+"""Encrypts bodies under a data key, so that deleting the key destroys every copy of them.
 
-AES-256-GCM: a format byte, a nonce, then what was encrypted and its proof. Where a body belongs is
-proved too, so that nobody can put it in the place of another. Two nonces of one key are equal with
-a probability below 2⁻³² as long as it encrypts fewer than 2³² bodies (NIST SP 800-38D, 8.3).
+AES-256-GCM: a format byte, a nonce, the ciphertext and its tag. A body's context is authenticated
+as associated data, so that one body cannot replace another. The probability of equal nonces is
+below 2⁻³² while a key encrypts fewer than 2³² bodies (NIST SP 800-38D, 8.3).
 """
 
 import os
@@ -16,59 +16,59 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from core.errors import Disposition, MillraceError
 
 KEY_BYTES: Final = 32
-END: Final = 2**31 - 1
-"""In place of an item's index: the end of a call's answer; its pieces count from 0."""
+ANSWER_END_INDEX: Final = 2**31 - 1
+"""Index of the end of a call's answer; the answer's pieces count from 0."""
 
-_FORMAT: Final = b"\x01"  # begins no JSON text
+_FORMAT: Final = b"\x01"  # no JSON text starts with it
 _NONCE_BYTES: Final = 12
-_HEAD_BYTES: Final = len(_FORMAT) + _NONCE_BYTES
+_HEADER_BYTES: Final = len(_FORMAT) + _NONCE_BYTES
 
 
 class BodyUnreadableError(MillraceError):
-    """A body cannot be decrypted: it is of another key or place, or not encrypted at all."""
+    """The body cannot be decrypted: another key or context encrypted it, or it is plain text."""
 
     code = "body_unreadable"
     disposition = Disposition.REJECT
 
 
-class Way(Enum):
-    """Which way a body goes."""
+class BodyDirection(Enum):
+    """Whether a body is input or output."""
 
     IN = b"i"
     OUT = b"o"
 
 
-class Place(NamedTuple):
-    """Where a body belongs."""
+class CipherContext(NamedTuple):
+    """The associated data of a body: where it belongs."""
 
     job_id: UUID
-    way: Way
-    item_index: int  # of a call's answer: the number of the piece
+    direction: BodyDirection
+    item_index: int  # for a call's answer: the number of the piece
 
 
 class BodyCipher:
-    """Encrypts and decrypts under one key; safe for threads."""
+    """Encrypts and decrypts bodies under one key; safe for threads."""
 
     def __init__(self, secret: bytes) -> None:
-        """`secret` has KEY_BYTES."""
+        """`secret` has `KEY_BYTES` bytes."""
         assert len(secret) == KEY_BYTES
         self._cipher = AESGCM(secret)
 
-    def encrypt(self, body: bytes, place: Place) -> bytes:
-        """Return a body encrypted for its place."""
+    def encrypt(self, body: bytes, context: CipherContext) -> bytes:
+        """Return the body encrypted for its context."""
         nonce = os.urandom(_NONCE_BYTES)
-        return _FORMAT + nonce + self._cipher.encrypt(nonce, body, _proved(place))
+        return _FORMAT + nonce + self._cipher.encrypt(nonce, body, _associated_data(context))
 
-    def decrypt(self, encrypted: bytes, place: Place) -> bytes:
-        """Return what was encrypted for this place. Raises BodyUnreadableError."""
+    def decrypt(self, encrypted: bytes, context: CipherContext) -> bytes:
+        """Return the body that was encrypted for this context. Raises BodyUnreadableError."""
         if encrypted[:1] != _FORMAT:
-            raise BodyUnreadableError(job=place.job_id, index=place.item_index)
-        nonce, rest = encrypted[1:_HEAD_BYTES], encrypted[_HEAD_BYTES:]
+            raise BodyUnreadableError(job=context.job_id, index=context.item_index)
+        nonce, rest = encrypted[1:_HEADER_BYTES], encrypted[_HEADER_BYTES:]
         try:
-            return self._cipher.decrypt(nonce, rest, _proved(place))
+            return self._cipher.decrypt(nonce, rest, _associated_data(context))
         except (InvalidTag, ValueError):  # ValueError: too short to hold a nonce
-            raise BodyUnreadableError(job=place.job_id, index=place.item_index) from None
+            raise BodyUnreadableError(job=context.job_id, index=context.item_index) from None
 
 
-def _proved(place: Place) -> bytes:
-    return b"%b%b%d" % (place.job_id.bytes, place.way.value, place.item_index)
+def _associated_data(context: CipherContext) -> bytes:
+    return b"%b%b%d" % (context.job_id.bytes, context.direction.value, context.item_index)

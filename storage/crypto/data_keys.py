@@ -1,7 +1,7 @@
-"""Data keys as objects: readable by every role that has the store, and gone when one is deleted.
+"""Stores data keys as objects: every role with the store can read them, and delete them for good.
 
-The log only grows and Postgres has backups; an object can be destroyed. So the store must keep no
-old versions below `keys/` (docs/zero_retention.md).
+Topics are append-only and Postgres has backups, but an object can be destroyed. So the store must
+keep no old versions below `keys/` (docs/zero_retention.md).
 """
 
 import secrets
@@ -13,95 +13,94 @@ from typing import Final
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
 from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher
-from storage.objects.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.errors import ObjectExistsError, ObjectNotFoundError
+from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object
 
-REMEMBERED_MAX: Final = 256
-"""Keys in memory: more jobs of such tenants at once cost a read of the store each."""
+CACHED_KEYS_MAX: Final = 256
+"""Keys in memory; further keys are read from the store for each use."""
 
-REMEMBERED_S_MAX: Final = 300.0
-"""How long a process can go on with a key that was destroyed."""
+KEY_CACHE_S_MAX: Final = 300.0
+"""How long a process may still use a key that was destroyed."""
 
 
-class KeyGoneError(MillraceError):
-    """The data key of these bodies was destroyed."""
+class DataKeyDestroyedError(MillraceError):
+    """The data key of these bodies was destroyed. They cannot be read any more."""
 
     code = "key_gone"
     disposition = Disposition.REJECT
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedKey:
     cipher: BodyCipher
     until_s: float  # by the monotonic clock
 
 
 class DataKeys:
-    """Ciphers by the names of their keys; the latest are remembered. Safe for threads."""
+    """Returns ciphers by key name, with a cache of the latest. Safe for threads."""
 
     def __init__(
-        self, objects: ObjectStore, clock: Clock, *, remembered_max: int = REMEMBERED_MAX
+        self, objects: ObjectStore, clock: Clock, *, cached_max: int = CACHED_KEYS_MAX
     ) -> None:
-        """Remember nothing yet."""
+        """Start with an empty cache."""
         self._objects, self._clock = objects, clock
-        self._remembered_max = remembered_max
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._cached_max = cached_max
+        self._cached: OrderedDict[str, _CachedKey] = OrderedDict()
         self._lock = threading.Lock()
 
-    def known(self, name: str) -> BodyCipher | None:
-        """Return the cipher of a key that is in memory; never waits."""
+    def cached(self, name: str) -> BodyCipher | None:
+        """Return the cipher of a key in memory, or None; never blocks."""
         with self._lock:
-            known = self._known.get(name)
-            if known is None:
+            key = self._cached.get(name)
+            if key is None:
                 return None
-            if known.until_s <= self._clock.monotonic_s():
-                del self._known[name]
+            if key.until_s <= self._clock.monotonic_s():
+                del self._cached[name]
                 return None
-            self._known.move_to_end(name)
-            return known.cipher
+            self._cached.move_to_end(name)
+            return key.cipher
 
     def load(self, name: str) -> BodyCipher:
-        """Return the cipher of a key. Raises KeyGoneError, and what a store raises."""
-        return self.known(name) or self._loaded(name)
+        """Return the cipher of a key. Raises DataKeyDestroyedError and the store's errors."""
+        return self.cached(name) or self._read(name)
 
-    def ensure(self, name: str) -> BodyCipher:
-        """Return the cipher of a key, which is made if there is none.
+    def load_or_create(self, name: str) -> BodyCipher:
+        """Return the cipher of a key, created if it does not exist.
 
-        Of any number of rivals one makes it. Raises what a store raises.
+        Of concurrent callers exactly one creates it. Raises the store's errors.
         """
-        known = self.known(name)
-        if known is not None:
-            return known
+        if (cached := self.cached(name)) is not None:
+            return cached
         secret = secrets.token_bytes(KEY_BYTES)
         try:
-            with self._objects.begin(name) as upload:
+            with self._objects.begin_upload(name) as upload:
                 upload.write(secret)
                 upload.complete(if_absent=True)
         except ObjectExistsError:
-            return self._loaded(name)
-        return self._remembered(name, secret)
+            return self._read(name)
+        return self._add_to_cache(name, secret)
 
-    def forget(self, name: str) -> None:
-        """Let go of a key in memory."""
+    def evict(self, name: str) -> None:
+        """Remove a key from memory."""
         with self._lock:
-            self._known.pop(name, None)
+            self._cached.pop(name, None)
 
-    def _loaded(self, name: str) -> BodyCipher:
+    def _read(self, name: str) -> BodyCipher:
         try:
             secret = read_object(self._objects, name)
-        except ObjectMissingError:
-            raise KeyGoneError from None
+        except ObjectNotFoundError:
+            raise DataKeyDestroyedError from None
         if len(secret) != KEY_BYTES:
-            raise KeyGoneError
-        return self._remembered(name, secret)
+            raise DataKeyDestroyedError
+        return self._add_to_cache(name, secret)
 
-    def _remembered(self, name: str, secret: bytes) -> BodyCipher:
+    def _add_to_cache(self, name: str, secret: bytes) -> BodyCipher:
         cipher = BodyCipher(secret)
-        until_s = self._clock.monotonic_s() + REMEMBERED_S_MAX
+        until_s = self._clock.monotonic_s() + KEY_CACHE_S_MAX
         with self._lock:
-            self._known[name] = _Known(cipher, until_s)
-            self._known.move_to_end(name)
-            while len(self._known) > self._remembered_max:
-                self._known.popitem(last=False)
+            self._cached[name] = _CachedKey(cipher, until_s)
+            self._cached.move_to_end(name)
+            while len(self._cached) > self._cached_max:
+                self._cached.popitem(last=False)
         return cipher

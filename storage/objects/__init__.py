@@ -1,1 +1,1 @@
-"""The object store: one interface, a local folder and S3 behind it, and one conformance suite."""
+"""The object store: one interface with a local folder or an S3 bucket behind it."""

@@ -1,4 +1,4 @@
-"""What uploads to every store share: counting, hashing and the end of their life."""
+"""The base of every store's uploads: counts and hashes bytes, and closes the upload."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -9,10 +9,10 @@ from storage.objects.object_store import StoredObject
 
 
 class CountedUpload(ABC):
-    """An `Upload` that counts and hashes; a store says how bytes are kept and published."""
+    """An `Upload` that counts and hashes; subclasses store and publish the bytes."""
 
     def __init__(self, key: str) -> None:
-        """`key` is checked by the store."""
+        """`key` was validated by the store."""
         self.key = key
         self._size_bytes = 0
         self._sha256 = hashlib.sha256()
@@ -24,7 +24,7 @@ class CountedUpload(ABC):
         try:
             self._store(data)
         except BaseException:
-            self.abort()  # part of `data` may be stored, so a second try would repeat it
+            self.abort()  # part of `data` may be stored, so a retry would duplicate it
             raise
         self._sha256.update(data)
         self._size_bytes += len(data)
@@ -56,15 +56,15 @@ class CountedUpload(ABC):
 
     @abstractmethod
     def _store(self, data: bytes) -> None:
-        """Keep bytes out of sight."""
+        """Store bytes where no reader sees them."""
 
     @abstractmethod
     def _publish(self, *, if_absent: bool) -> None:
-        """Show the object, whole and durable; see `Upload.complete` for what it raises."""
+        """Make the complete object durable and visible; raises as `Upload.complete` does."""
 
     @abstractmethod
     def _discard(self) -> None:
-        """Remove what was stored; never raises for a store that is away (a sweep follows)."""
+        """Remove the stored bytes; never raises while the store is unavailable: a sweep follows."""
 
     def _require_open(self) -> None:
         if not self._is_open:

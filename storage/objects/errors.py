@@ -1,4 +1,4 @@
-"""What can go wrong with an object store, and whose fault it is."""
+"""Errors of object stores."""
 
 from core.errors import Disposition, MillraceError
 
@@ -9,7 +9,7 @@ class ObjectKeyError(MillraceError):
     code = "object_key_invalid"
 
 
-class ObjectMissingError(MillraceError):
+class ObjectNotFoundError(MillraceError):
     """There is no object of that key."""
 
     code = "object_missing"
@@ -31,26 +31,26 @@ class ObjectTooLargeError(MillraceError):
 
 
 class ObjectStoreFullError(MillraceError):
-    """The object store has no room left."""
+    """The object store is full."""
 
     code = "object_store_full"
     disposition = Disposition.RETRY
 
 
-class ObjectStoreAwayError(MillraceError):
-    """The object store does not answer, or asks to come back later."""
+class ObjectStoreUnavailableError(MillraceError):
+    """The object store does not answer, or asks to retry later."""
 
     code = "object_store_away"
     disposition = Disposition.RETRY
 
 
 class ObjectStoreRefusedError(MillraceError):
-    """The object store refused the request: credentials, bucket, folder or rights are wrong."""
+    """The object store refused the request. Check its credentials, bucket, folder and rights."""
 
     code = "object_store_refused"
 
 
 class UploadClosedError(MillraceError):
-    """The upload was completed or aborted before."""
+    """The upload is already completed or aborted."""
 
     code = "upload_closed"

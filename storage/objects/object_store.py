@@ -1,6 +1,6 @@
-"""The object store as the rooms see it: whole objects under names, written once or replaced.
+"""The interface of object stores: objects by key, written once or replaced.
 
-An object shows only when its upload is complete, so no reader ever meets half a file.
+An object is visible only when its upload is complete, so a reader never sees part of one.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 from storage.objects.errors import ObjectKeyError
 
 BLOCK_BYTES: Final = 1024 * 1024
-"""Largest block that a reader is given."""
+"""Largest block of a read."""
 
 KEY_CHARS_MAX: Final = 512
 _SEGMENT_CHARS_MAX: Final = 200  # a file name of the local store
@@ -21,7 +21,7 @@ _PREFIX: Final = re.compile(r"[a-z0-9._/-]*")
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A complete object, as its upload counted it."""
+    """A complete object, with the size and hash that its upload counted."""
 
     key: str
     size_bytes: int
@@ -30,7 +30,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object as a listing shows it."""
+    """An object in a listing."""
 
     key: str
     size_bytes: int
@@ -38,25 +38,25 @@ class ObjectInfo:
 
 
 class Upload(Protocol):
-    """An object being written; it is aborted on leaving its `with` block unless complete."""
+    """An object being written. Leaving its `with` block aborts it unless it is complete."""
 
     def write(self, data: bytes) -> None:
-        """Append any number of bytes; memory stays constant.
+        """Append bytes; memory stays constant.
 
-        Raises ObjectStoreFullError, ObjectTooLargeError. A write that raises aborts the upload.
+        Raises ObjectStoreFullError, ObjectTooLargeError. A failed write aborts the upload.
         """
         ...
 
     def complete(self, *, if_absent: bool = False) -> StoredObject:
-        """Make the object durable and visible, in place of one of the same key.
+        """Make the object durable and visible; it replaces an object of the same key.
 
-        With `if_absent` exactly one of any number of rivals wins; the others are aborted.
+        With `if_absent`, exactly one of concurrent uploads succeeds; the others are aborted.
         Raises ObjectExistsError, ObjectStoreFullError.
         """
         ...
 
     def abort(self) -> None:
-        """Leave nothing behind; harmless after `complete` or another `abort`."""
+        """Remove the written bytes; does nothing after `complete` or another `abort`."""
         ...
 
     def __enter__(self) -> Self:
@@ -68,39 +68,39 @@ class Upload(Protocol):
         ...
 
 
-class Reads(Protocol):
-    """What those need who only read; see `ObjectStore`."""
+class ObjectReader(Protocol):
+    """The part of `ObjectStore` that reads."""
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "Blocks":
-        """Open an object. Raises ObjectMissingError, here, and ObjectStoreAwayError."""
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "ObjectBlocks":
+        """Open an object. Raises ObjectNotFoundError here, and ObjectStoreUnavailableError."""
         ...
 
 
 class ObjectStore(Protocol):
-    """Objects by key; safe for threads. Every method may raise ObjectStoreAwayError (retry).
+    """Objects by key; safe for threads. Every method may raise ObjectStoreUnavailableError (retry).
 
     A key is lower-case letters, digits, `.`, `_`, `-` and `/`. No key may be a folder of another
     (`a` and `a/b`): a local store cannot hold both.
     """
 
-    def begin(self, key: str) -> Upload:
+    def begin_upload(self, key: str) -> Upload:
         """Start an upload. Raises ObjectKeyError."""
         ...
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "Blocks":
-        """Open an object; `offset` past its end reads nothing. Raises ObjectMissingError, here.
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "ObjectBlocks":
+        """Open an object; an `offset` past its end reads nothing. Raises ObjectNotFoundError here.
 
-        Blocks hold at most 1 MiB. A store may cut a reader that pauses for minutes: open the
-        object again at the offset reached.
+        Blocks hold at most 1 MiB. A store may disconnect a reader that pauses for minutes: open the
+        object again at the reached offset.
         """
         ...
 
     def size(self, key: str) -> int:
-        """Return the bytes of an object. Raises ObjectMissingError."""
+        """Return the size of an object in bytes. Raises ObjectNotFoundError."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object; harmless when there is none."""
+        """Remove an object, if it exists."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -108,20 +108,20 @@ class ObjectStore(Protocol):
         ...
 
     def sweep_temporary(self, older_than_s: float) -> int:
-        """Remove what uploads that stored nothing for `older_than_s` left; return their number.
+        """Remove unfinished uploads without a write for `older_than_s`; return their number.
 
-        It must exceed the time in which a live upload brings a part (S3) or a MiB (local).
+        It must exceed the time in which a live upload writes a part (S3) or a MiB (local).
         """
         ...
 
 
-class Blocks(Iterator[bytes]):
-    """The bytes of an object, block by block; closes itself at the end, or sooner by `close`."""
+class ObjectBlocks(Iterator[bytes]):
+    """The bytes of an object, block by block; closed at the end or by `close`."""
 
     def __init__(
         self, read: Callable[[int], bytes], close: Callable[[], None], length: int | None
     ) -> None:
-        """`read` gives at most so many bytes, none at the end; `length` bounds the whole."""
+        """`read` returns up to that many bytes, none at the end; `length` bounds the total."""
         self._read = read
         self._close = close
         self._left = length
@@ -131,8 +131,8 @@ class Blocks(Iterator[bytes]):
         """Return the next block, never an empty one."""
         if not self._is_open:
             raise StopIteration
-        wanted = BLOCK_BYTES if self._left is None else min(BLOCK_BYTES, self._left)
-        block = self._read(wanted) if wanted else b""
+        size = BLOCK_BYTES if self._left is None else min(BLOCK_BYTES, self._left)
+        block = self._read(size) if size else b""
         if not block:
             self.close()
             raise StopIteration
@@ -141,7 +141,7 @@ class Blocks(Iterator[bytes]):
         return block
 
     def close(self) -> None:
-        """Give the file or connection back; harmless when repeated."""
+        """Release the file or connection; a second call does nothing."""
         if self._is_open:
             self._is_open = False
             self._close()
@@ -156,18 +156,18 @@ class Blocks(Iterator[bytes]):
 
 
 def checked_key(key: str) -> str:
-    """Return `key` when every store can hold it. Raises ObjectKeyError."""
+    """Return `key` if every store supports it. Raises ObjectKeyError."""
     segments = key.split("/")
-    good = len(key) <= KEY_CHARS_MAX and all(
+    is_valid = len(key) <= KEY_CHARS_MAX and all(
         len(segment) <= _SEGMENT_CHARS_MAX and _SEGMENT.fullmatch(segment) for segment in segments
     )
-    if not good:
+    if not is_valid:
         raise ObjectKeyError(key=key)
     return key
 
 
 def checked_prefix(prefix: str) -> str:
-    """Return `prefix` when it can be the start of a key, or empty. Raises ObjectKeyError."""
+    """Return `prefix` if it is empty or can start a key. Raises ObjectKeyError."""
     dots = any(segment.startswith(".") for segment in prefix.split("/"))
     if dots or prefix.startswith("/") or not _PREFIX.fullmatch(prefix):
         raise ObjectKeyError(key=prefix)

@@ -1,10 +1,10 @@
-"""From settings to the object store that they name."""
+"""Opens the object store that the settings name."""
 
 from collections.abc import Mapping
 
 from core.clock import Clock, SystemClock
 from core.errors import SettingsError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectStore
 from storage.objects.settings import ObjectStoreSettings, S3Settings
 
@@ -22,14 +22,14 @@ def object_store_from_env(env: Mapping[str, str]) -> ObjectStore:
 def open_object_store(
     objects: ObjectStoreSettings, s3: S3Settings | None, *, clock: Clock
 ) -> ObjectStore:
-    """Open the store of `objects.kind`; `s3` is needed for that kind alone."""
+    """Open the store of `objects.kind`; only kind `s3` needs `s3`."""
     if objects.kind == "s3":
         if s3 is None:
             raise SettingsError("kind s3 needs the S3 settings")
-        # Its client is a fifth of what a role loads at its start, and most stores are local.
-        from storage.objects.s3_objects import S3Objects
+        # boto3 is a fifth of a role's imports, and most stores are local.
+        from storage.objects.s3_object_store import S3ObjectStore
 
-        return S3Objects(s3, clock=clock)
+        return S3ObjectStore(s3, clock=clock)
     if objects.root is None:
         raise SettingsError("kind local needs root")
-    return LocalObjects(objects.root, clock=clock)
+    return LocalObjectStore(objects.root, clock=clock)

@@ -1,4 +1,4 @@
-"""Which S3 answers mean what in our words; nothing of botocore leaves the S3 modules."""
+"""Translates botocore's errors, which must not leave the S3 modules."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -10,19 +10,19 @@ from botocore import exceptions
 from core.errors import MillraceError
 from storage.objects.errors import (
     ObjectExistsError,
-    ObjectMissingError,
-    ObjectStoreAwayError,
+    ObjectNotFoundError,
     ObjectStoreFullError,
     ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
 )
 
 
-class S3ConflictError(ObjectStoreAwayError):
-    """Another conditional request on the same key is under way."""
+class S3ConflictError(ObjectStoreUnavailableError):
+    """Another conditional request on the same key is in progress."""
 
 
-class S3UploadGoneError(ObjectStoreAwayError):
-    """The multipart upload is complete already, or was swept."""
+class S3UploadNotFoundError(ObjectStoreUnavailableError):
+    """The multipart upload is already complete, or was swept."""
 
 
 class S3RangeError(MillraceError):
@@ -32,22 +32,22 @@ class S3RangeError(MillraceError):
 
 
 _BY_CODE: Final[Mapping[str, type[MillraceError]]] = {
-    "404": ObjectMissingError,  # of HEAD, whose answer has no body to say more
-    "NoSuchKey": ObjectMissingError,
+    "404": ObjectNotFoundError,  # of HEAD, whose response has no body with a code
+    "NoSuchKey": ObjectNotFoundError,
     "412": ObjectExistsError,
     "PreconditionFailed": ObjectExistsError,
     "409": S3ConflictError,
     "ConditionalRequestConflict": S3ConflictError,
-    "NoSuchUpload": S3UploadGoneError,
+    "NoSuchUpload": S3UploadNotFoundError,
     "416": S3RangeError,
     "InvalidRange": S3RangeError,
-    "RequestTimeout": ObjectStoreAwayError,  # 400: the server grew tired of our body
-    "SlowDown": ObjectStoreAwayError,
+    "RequestTimeout": ObjectStoreUnavailableError,  # 400: the request body was too slow
+    "SlowDown": ObjectStoreUnavailableError,
     "QuotaExceeded": ObjectStoreFullError,
     "XMinioStorageFull": ObjectStoreFullError,
 }
 
-_AWAY: Final = (
+_UNAVAILABLE: Final = (
     exceptions.HTTPClientError,
     exceptions.ConnectionError,
     exceptions.IncompleteReadError,
@@ -61,14 +61,14 @@ _REFUSED: Final = (
 
 
 @contextlib.contextmanager
-def s3_errors(key: str) -> Iterator[None]:
-    """Raise ours instead of botocore's. What is not known to pass by itself is a refusal."""
+def translate_s3_errors(key: str) -> Iterator[None]:
+    """Translate botocore's errors. An error that is not known to be temporary is a refusal."""
     try:
         yield
     except exceptions.ClientError as error:
         raise _translated(error, key) from error
-    except _AWAY as error:
-        raise ObjectStoreAwayError(key=key) from error
+    except _UNAVAILABLE as error:
+        raise ObjectStoreUnavailableError(key=key) from error
     except _REFUSED as error:
         raise ObjectStoreRefusedError(key=key) from error
 
@@ -81,5 +81,5 @@ def _translated(error: exceptions.ClientError, key: str) -> MillraceError:
     if status == HTTPStatus.INSUFFICIENT_STORAGE:
         return ObjectStoreFullError(key=key)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-        return ObjectStoreAwayError(key=key, s3_code=s3_code)
+        return ObjectStoreUnavailableError(key=key, s3_code=s3_code)
     return ObjectStoreRefusedError(key=key, s3_code=s3_code)

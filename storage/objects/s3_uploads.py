@@ -1,4 +1,4 @@
-"""One upload to S3: a single put when it fits one part, multipart otherwise."""
+"""Uploads to S3: a single PUT when the object fits one part, multipart otherwise."""
 
 import contextlib
 import secrets
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 from storage.objects.counted_upload import CountedUpload
 from storage.objects.errors import (
     ObjectExistsError,
-    ObjectMissingError,
-    ObjectStoreAwayError,
+    ObjectNotFoundError,
+    ObjectStoreUnavailableError,
     ObjectTooLargeError,
 )
-from storage.objects.s3_errors import S3ConflictError, S3UploadGoneError, s3_errors
+from storage.objects.s3_errors import S3ConflictError, S3UploadNotFoundError, translate_s3_errors
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     )
 
 _PART_COUNT_MAX: Final = 10_000  # of one multipart upload, by the protocol
-_TOKEN: Final = "upload-token"  # metadata that tells our object from a rival's
+_TOKEN: Final = "upload-token"  # metadata that identifies the upload of an object
 
 
 class S3Upload(CountedUpload):
     """An `Upload` that holds one part in memory."""
 
     def __init__(self, client: "S3Client", bucket: str, key: str, *, part_bytes: int) -> None:
-        """`key` is checked; the first full part starts a multipart upload."""
+        """`key` is validated. The first full part starts a multipart upload."""
         super().__init__(key)
         self._client = client
         self._bucket = bucket
@@ -42,7 +42,7 @@ class S3Upload(CountedUpload):
     def _store(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            # A full part leaves only when more follows, so the last part is never empty.
+            # A full part is sent only when more data follows, so the last part is never empty.
             if len(self._buffer) == self._part_bytes:
                 self._send_part()
             taken = rest[: self._part_bytes - len(self._buffer)]
@@ -56,9 +56,9 @@ class S3Upload(CountedUpload):
             else:
                 self._send_part()
                 self._finish_parts(self._upload_id, if_absent=if_absent)
-        except (ObjectExistsError, S3ConflictError, S3UploadGoneError) as refusal:
-            # A request that was heard but whose answer got lost meets its own object when the
-            # client tries again; so ask whose object it is before giving up.
+        except (ObjectExistsError, S3ConflictError, S3UploadNotFoundError) as refusal:
+            # When a response is lost, the client's retry finds the object of its own first try.
+            # So check the visible object's token before failing.
             token = self._visible_token()
             if token == self._token:
                 return
@@ -69,7 +69,7 @@ class S3Upload(CountedUpload):
     def _discard(self) -> None:
         self._buffer.clear()
         if self._upload_id is not None:
-            with contextlib.suppress(ObjectStoreAwayError), s3_errors(self.key):
+            with contextlib.suppress(ObjectStoreUnavailableError), translate_s3_errors(self.key):
                 self._client.abort_multipart_upload(
                     Bucket=self._bucket, Key=self.key, UploadId=self._upload_id
                 )
@@ -83,19 +83,19 @@ class S3Upload(CountedUpload):
         }
         if if_absent:
             request["IfNoneMatch"] = "*"
-        with s3_errors(self.key):
+        with translate_s3_errors(self.key):
             self._client.put_object(**request)
 
     def _send_part(self) -> None:
         number = len(self._parts) + 1
         if number > _PART_COUNT_MAX:
             raise ObjectTooLargeError(key=self.key, part_bytes=self._part_bytes)
-        with s3_errors(self.key):
+        with translate_s3_errors(self.key):
             if self._upload_id is None:
-                begun = self._client.create_multipart_upload(
+                created = self._client.create_multipart_upload(
                     Bucket=self._bucket, Key=self.key, Metadata={_TOKEN: self._token}
                 )
-                self._upload_id = begun["UploadId"]
+                self._upload_id = created["UploadId"]
             part = self._client.upload_part(
                 Bucket=self._bucket,
                 Key=self.key,
@@ -115,14 +115,14 @@ class S3Upload(CountedUpload):
         }
         if if_absent:
             request["IfNoneMatch"] = "*"
-        with s3_errors(self.key):
+        with translate_s3_errors(self.key):
             self._client.complete_multipart_upload(**request)
 
     def _visible_token(self) -> str | None:
-        """Return whose object is visible: ours, a rival's (maybe empty), or None for no object."""
+        """Return the visible object's token, empty for other writers; None without an object."""
         try:
-            with s3_errors(self.key):
+            with translate_s3_errors(self.key):
                 head = self._client.head_object(Bucket=self._bucket, Key=self.key)
-        except ObjectMissingError:
+        except ObjectNotFoundError:
             return None
         return head["Metadata"].get(_TOKEN, "")

@@ -1,4 +1,4 @@
-"""Settings of the object store: apart, as replicas have no database and load no client of one."""
+"""Settings of the object store, apart from the database's: replicas have no database."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 
 class ObjectStoreSettings(Settings):
-    """Which object store holds input files, output files and large payloads."""
+    """The object store of input files, output files and large payloads."""
 
     env_prefix: ClassVar[str] = "MILLRACE_OBJECTS_"
 
@@ -31,22 +31,22 @@ class ObjectStoreSettings(Settings):
 
 
 class S3Settings(Settings):
-    """The bucket of kind `s3` and how to speak with its server."""
+    """The bucket of kind `s3` and the connection to its server."""
 
     env_prefix: ClassVar[str] = "MILLRACE_S3_"
 
     bucket: str = Field(min_length=3, max_length=63)
-    """An existing bucket, of this installation alone: unfinished uploads in it are swept. Its
+    """An existing bucket for this installation alone: its unfinished uploads are swept. Its
     life-cycle rules must not delete objects of unfinished jobs."""
 
     endpoint_url: str | None = Field(default=None, pattern=r"^https?://[^/]")
-    """A server other than Amazon's; buckets then go into the path, not into the host name."""
+    """A server other than Amazon's. The bucket is then part of the path, not of the host name."""
 
     region: str = Field(default="us-east-1", min_length=1)
-    """The region that requests are signed for."""
+    """The region of request signatures."""
 
     access_key: SecretStr | None = None
-    """Without the two keys, boto3's own chain finds them (role, profile, environment)."""
+    """Without the two keys, boto3 searches its own chain (role, profile, environment)."""
 
     secret_key: SecretStr | None = None
     """See `access_key`."""
@@ -55,16 +55,16 @@ class S3Settings(Settings):
     """Memory of one upload, and one part of it. 10,000 parts at most: 80 GB at 8 MiB."""
 
     connect_timeout_s: float = Field(default=5.0, gt=0, le=60)
-    """Wait for a connection, per try."""
+    """Timeout of a connection, per try."""
 
     read_timeout_s: float = Field(default=30.0, gt=0, le=600)
-    """Longest silence of the server, per try."""
+    """Longest pause of the server, per try."""
 
     tries_max: int = Field(default=4, ge=1, le=10)
     """Tries of one request, with exponential backoff between them."""
 
     connections_max: int = Field(default=32, ge=1, le=500)
-    """Kept connections of one process; every object being read holds one."""
+    """Pooled connections of one process; every object being read uses one."""
 
     @model_validator(mode="after")
     def _both_keys_or_none(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the database's clock says, which decides where hosts' clocks may differ."""
+"""Reads the database's clock, which decides wherever hosts' clocks may differ."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _NOW: Final = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
 
 
 def database_now_s(engine: sa.Engine) -> float:
-    """Return the database's time, seconds since the epoch. Raises one of DATABASE_AWAY."""
+    """Return the database's time, seconds since the epoch. Raises one of DATABASE_UNAVAILABLE."""
     with engine.connect() as connection:
         now_s: float = connection.execute(_NOW).scalar_one()
     return now_s

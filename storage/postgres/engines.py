@@ -1,4 +1,4 @@
-"""Engines on Postgres, and the driver's cursor for hot statements. No statement lives here."""
+"""Creates SQLAlchemy engines for Postgres, and driver cursors for hot statements."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -11,36 +11,35 @@ import sqlalchemy.exc
 from storage.postgres.settings import DatabaseSettings
 
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
-"""The driver's cursor; named here so that no other room imports the driver."""
+"""The driver's cursor; defined here so that no other package imports the driver."""
 
-_CUT: Final = (
+_LOST_SESSION: Final = (
     psycopg.errors.IdleInTransactionSessionTimeout,
     psycopg.errors.TransactionTimeout,
     psycopg.errors.ReadOnlySqlTransaction,
 )
-"""A session of no more use: Postgres ended it because this process was frozen, or slow, in a
-transaction, or the server behind it only reads, as a standby does.
+"""Errors that end a session: its transaction was idle or open for too long, because this process
+was paused or slow, or the server is read-only, for example a standby.
 
-Class 25 of SQLSTATE, so the driver takes them for errors of ours.
+SQLSTATE class 25, which the driver treats as programming errors.
 """
 
-_ONLY_READS: Final = ("in_hot_standby", "default_transaction_read_only")
-"""What the server tells of itself, unasked, whenever it changes."""
+_READ_ONLY_STATUS: Final = ("in_hot_standby", "default_transaction_read_only")
+"""Parameters whose changes the server reports unasked."""
 
-DATABASE_AWAY: Final[tuple[type[Exception], ...]] = (
+DATABASE_UNAVAILABLE: Final[tuple[type[Exception], ...]] = (
     sqlalchemy.exc.OperationalError,
     sqlalchemy.exc.TimeoutError,  # no free connection in the pool
     psycopg.OperationalError,
-    *_CUT,
+    *_LOST_SESSION,
 )
-"""For `except`: the world's fault, so the same transaction may succeed later.
+"""For `except`: temporary errors, after which the same transaction may succeed.
 
-A lost or refused connection, a restart, a server that only reads, a deadlock, a lock or statement
-timeout, a full disk.
-Refused data and wrong SQL are not among them: trying those again would be a loop.
+A lost or refused connection, a restart, a read-only server, a deadlock, a lock or statement
+timeout, a full disk. Not rejected data or wrong SQL, where a retry would be an endless loop.
 """
 
-# A vanished host is noticed after 10 + 3 * 5 s of silence instead of the kernel's hours.
+# A vanished host is detected after 10 + 3 * 5 s, not after the kernel's hours.
 _KEEPALIVE: Final[Mapping[str, int]] = {
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -51,23 +50,23 @@ _KEEPALIVE: Final[Mapping[str, int]] = {
 
 
 def create_engine(settings: DatabaseSettings, *, application_name: str) -> sqlalchemy.Engine:
-    """Build a pooled engine; it connects at first use and again after a lost connection."""
+    """Return a pooled engine; it connects at first use, and again after a lost connection."""
     engine = sqlalchemy.create_engine(
         settings.sqlalchemy_url(),
         connect_args=connect_options(settings, application_name=application_name),
-        hide_parameters=True,  # an error may reach a log, and parameters are what users sent
+        hide_parameters=True,  # an error may be logged, and parameters hold users' data
         **_pool_options(settings),
     )
-    sqlalchemy.event.listen(engine, "handle_error", _recognise_a_cut, retval=True)
-    sqlalchemy.event.listen(engine, "checkout", _refuse_one_that_only_reads)
+    sqlalchemy.event.listen(engine, "handle_error", _translate_lost_session, retval=True)
+    sqlalchemy.event.listen(engine, "checkout", _reject_read_only_server)
     return engine
 
 
 def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
     """Return a driver cursor inside the transaction of `connection`, for `%b` parameters.
 
-    Begins the transaction when there is none yet, so that `connection.commit()` covers what the
-    cursor does. Errors come as the driver's: `DATABASE_AWAY` names both kinds.
+    Begins the transaction if there is none, so that `connection.commit()` includes the cursor's
+    work. Raises the driver's errors; `DATABASE_UNAVAILABLE` holds both kinds.
     """
     if not connection.in_transaction():
         connection.begin()
@@ -78,14 +77,14 @@ def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
     return cursor
 
 
-def drivers_words(failure: BaseException) -> str:
-    """Return the first line of what the driver said: whom it asked where, never a password."""
+def driver_message(failure: BaseException) -> str:
+    """Return the first line of the driver's message: user and host, never a password."""
     cause = getattr(failure, "orig", None) or failure
     return str(cause).strip().partition("\n")[0]
 
 
 def connect_options(settings: DatabaseSettings, *, application_name: str) -> dict[str, object]:
-    """Return libpq's options: timeouts are set by the connection itself, before any statement."""
+    """Return libpq's options, which set the timeouts before any statement."""
     limits = {
         "statement_timeout": settings.statement_timeout_s,
         "lock_timeout": settings.lock_timeout_s,
@@ -98,35 +97,35 @@ def connect_options(settings: DatabaseSettings, *, application_name: str) -> dic
     return {
         "application_name": application_name,
         "connect_timeout": settings.connect_timeout_s,
-        "target_session_attrs": "read-write",  # of several hosts the primary; no standby alone
-        "options": " ".join([*flags, own]).strip(),  # the operator's own options win
+        "target_session_attrs": "read-write",  # the primary of several hosts; never a standby
+        "options": " ".join([*flags, own]).strip(),  # the operator's own options take precedence
         **_KEEPALIVE,
     }
 
 
-def _recognise_a_cut(context: sqlalchemy.engine.ExceptionContext) -> BaseException | None:
-    """Return the error of a lost connection for a session of no more use; None for others."""
-    cut = context.original_exception
-    if not isinstance(cut, _CUT):
+def _translate_lost_session(context: sqlalchemy.engine.ExceptionContext) -> BaseException | None:
+    """Return a lost-connection error for errors that end a session; None for others."""
+    error = context.original_exception
+    if not isinstance(error, _LOST_SESSION):
         return None
     context.is_disconnect = True
     return sqlalchemy.exc.OperationalError(
-        context.statement, None, cut, hide_parameters=True, connection_invalidated=True
+        context.statement, None, error, hide_parameters=True, connection_invalidated=True
     )
 
 
-def _refuse_one_that_only_reads(driver: psycopg.Connection, *_: object) -> None:
-    """Let the pool connect anew, which waits for a server that takes writes."""
-    if any(driver.info.parameter_status(name) == "on" for name in _ONLY_READS):
-        raise sqlalchemy.exc.DisconnectionError("the server only reads")
+def _reject_read_only_server(driver: psycopg.Connection, *_: object) -> None:
+    """Make the pool reconnect, which waits for a server that accepts writes."""
+    if any(driver.info.parameter_status(name) == "on" for name in _READ_ONLY_STATUS):
+        raise sqlalchemy.exc.DisconnectionError("the server is read-only")
 
 
 def _pool_options(settings: DatabaseSettings) -> dict[str, Any]:
     return {
         "pool_size": settings.pool_size,
-        "max_overflow": 0,  # the bound that operators sum up is exact
+        "max_overflow": 0,  # `pool_size` is an exact bound, which operators sum up
         "pool_timeout": settings.pool_wait_s,
-        "pool_pre_ping": True,  # one round trip, so a restart of Postgres costs no transaction
-        "pool_use_lifo": True,  # idle ones stay idle, and a lull leaves few to replace
-        "use_native_hstore": False,  # we have none; spares a query per process
+        "pool_pre_ping": True,  # one round trip, so that a restart of Postgres fails no transaction
+        "pool_use_lifo": True,  # idle connections stay idle, and can be closed
+        "use_native_hstore": False,  # not used; saves a query per process
     }

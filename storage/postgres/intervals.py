@@ -1,4 +1,4 @@
-"""Lengths of time in statements, so that a time is reckoned where the database's clock is."""
+"""Intervals for SQL, so that times are computed by the database's clock."""
 
 from datetime import timedelta
 
@@ -6,5 +6,5 @@ import sqlalchemy as sa
 
 
 def seconds(count: float | sa.ColumnElement[float]) -> sa.ColumnElement[timedelta]:
-    """Return an interval; add it to, or take it from, a time of the database."""
+    """Return an SQL interval of `count` seconds."""
     return sa.func.make_interval(0, 0, 0, 0, 0, 0, count)

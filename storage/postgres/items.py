@@ -1,5 +1,11 @@
-"""The rows of finished items, partitioned by the day their job was created."""
+"""Tables of finished items and of the order of results, and column lists for statements in text.
 
+Readers use the tables. Statements for the driver's cursor (COPY, streams, LATERAL probes for pages
+of rows) are text, because they are hot: SQLAlchemy's row processing would cost more than the query.
+They build their column lists with `item_columns`, so that an unknown column fails at import.
+"""
+
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -70,3 +76,9 @@ job_slices: Final = Table(
     comment="The order in which items of batches got their rows: one row per job and commit of "
     "the results writer",
 )
+
+
+def item_columns(names: Iterable[str], alias: str = "") -> str:
+    """Return columns of `items` as text for a SELECT. Raises KeyError for an unknown column."""
+    prefix = f"{alias}." if alias else ""
+    return ", ".join(prefix + items.c[name].name for name in names)

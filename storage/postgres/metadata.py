@@ -1,8 +1,8 @@
-"""The one `MetaData` that every room's tables.py hangs its tables on."""
+"""The one `MetaData` of all tables."""
 
 from sqlalchemy import MetaData
 
-# Names follow from the columns, so that a migration can name what it drops on any database.
+# Names derive from the columns, so that a migration can drop a constraint on any database.
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -12,4 +12,4 @@ NAMING_CONVENTION = {
 }
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
-"""Tables of every room; Alembic compares the database with it."""
+"""The tables of all packages; Alembic compares the database with it."""

@@ -1,4 +1,4 @@
-"""Waiting for NOTIFY on a channel, on a connection of its own that mends itself."""
+"""Waits for NOTIFY on a channel, on its own connection, which reconnects by itself."""
 
 import threading
 import time
@@ -11,20 +11,20 @@ from storage.postgres.engines import connect_options
 from storage.postgres.settings import DatabaseSettings
 
 _SLICE_S: Final = 0.25  # how soon `close` from another thread is noticed
-_RETRY_S: Final = 0.5  # pause between attempts while the database is away
+_RETRY_S: Final = 0.5  # pause between attempts while the database is unavailable
 
 
-class Notifications:
-    """Tells that a channel was notified. A hint to look, never the only way to find work.
+class NotificationListener:
+    """Reports notifications of a channel. They are hints: callers must also poll for work.
 
-    One thread waits; any thread may close. While the database is away, `wait` times out like
-    an idle one, so the loop around it goes on at its own pace.
+    One thread waits; any thread may close. While the database is unavailable, `wait` times out as
+    if there were no notification, so the caller's loop continues at its own pace.
     """
 
     def __init__(
         self, settings: DatabaseSettings, channel: str, *, application_name: str = "millrace"
     ) -> None:
-        """Connect at the first wait, not here: a process may start before its database."""
+        """Connect at the first wait: a process may start before its database."""
         self._url = settings.sqlalchemy_url()
         self._options = connect_options(settings, application_name=application_name)
         self._listen = sql.SQL("LISTEN {}").format(sql.Identifier(channel))
@@ -33,27 +33,26 @@ class Notifications:
         self._connection: psycopg.Connection | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """Return True to look for work now, False after `timeout_s` of silence or on close.
+        """Return True after notifications, False after `timeout_s` without one or on close.
 
-        True also once after every (re)connection: what was sent before it is not heard.
-        Any number that have arrived are one True. While the database does not answer,
-        the wait may exceed `timeout_s` by the connect timeout.
+        Also True once after every (re)connection, because earlier notifications are lost. While the
+        database does not answer, the wait may exceed `timeout_s` by the connect timeout.
         """
         deadline = time.monotonic() + timeout_s
         with self._in_use:
             while not self._closed.is_set():
-                heard = self._attempt(deadline)
-                if heard or time.monotonic() >= deadline:
-                    return heard
+                is_notified = self._attempt(deadline)
+                if is_notified or time.monotonic() >= deadline:
+                    return is_notified
         return False
 
     def close(self) -> None:
-        """End a wait in another thread within a fraction of a second, and disconnect."""
+        """End a wait in another thread within 0.25 s, and disconnect."""
         self._closed.set()
         with self._in_use:
             self._disconnect()
 
-    def __enter__(self) -> "Notifications":
+    def __enter__(self) -> "NotificationListener":
         """Close at the end of the block."""
         return self
 
@@ -66,14 +65,14 @@ class Notifications:
             if self._connection is None:
                 self._connect()
                 return True
-            return self._hear(self._connection, deadline)
+            return self._read_notifications(self._connection, deadline)
         except psycopg.OperationalError:
             self._disconnect()
             self._closed.wait(min(_RETRY_S, max(0.0, deadline - time.monotonic())))
             return False
 
     def _connect(self) -> None:
-        # The engine's translation of the URL, so that both reach the same server.
+        # The engine's own translation of the URL, so that both connect to the same server.
         _, arguments = self._url.get_dialect()().create_connect_args(self._url)
         connection: psycopg.Connection = psycopg.connect(
             **{**arguments, **self._options}, autocommit=True
@@ -85,13 +84,13 @@ class Notifications:
             raise
         self._connection = connection
 
-    def _hear(self, connection: psycopg.Connection, deadline: float) -> bool:
+    def _read_notifications(self, connection: psycopg.Connection, deadline: float) -> bool:
         slice_s = min(_SLICE_S, max(0.0, deadline - time.monotonic()))
-        heard = any(True for _ in connection.notifies(timeout=slice_s, stop_after=1))
-        if heard:
+        is_notified = any(True for _ in connection.notifies(timeout=slice_s, stop_after=1))
+        if is_notified:
             for _ in connection.notifies(timeout=0):
                 pass
-        return heard
+        return is_notified
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

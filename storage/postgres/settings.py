@@ -1,4 +1,4 @@
-"""Settings of the database; the clients beside them take these alone."""
+"""Settings of the database."""
 
 from typing import ClassVar
 
@@ -12,33 +12,33 @@ _DRIVERS = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 
 
 class DatabaseSettings(Settings):
-    """How one process reaches Postgres and how long it waits there."""
+    """Connections of one process to Postgres, and their timeouts."""
 
     env_prefix: ClassVar[str] = "MILLRACE_DATABASE_"
 
     url: SecretStr
-    """`postgresql://user:password@host/name`; a socket folder goes into `?host=/folder`. An @ in
-    the password is written %40."""
+    """`postgresql://user:password@host/name`; a socket folder is given as `?host=/folder`. Write an
+    @ in the password as %40."""
 
     pool_size: int = Field(default=8, ge=1, le=200)
-    """Connections of one process at most. Sum over the processes < `max_connections`.
+    """Most connections of one process. The sum over all processes must be < `max_connections`.
 
-    Of an api's one tenant takes half, and all tenants together three quarters."""
+    In an API process one tenant can use half of them, all tenants together three quarters."""
 
     pool_wait_s: float = Field(default=10.0, gt=0, le=600)
-    """Wait for a free connection of the pool; a longer wait is a bottleneck worth an error."""
+    """Longest wait for a free connection of the pool; a longer one is an error."""
 
     connect_timeout_s: int = Field(default=5, ge=2, le=60)
-    """Wait for a new connection, per address. libpq takes whole seconds and no less than 2."""
+    """Longest wait for a new connection, per address. libpq takes whole seconds, at least 2."""
 
     statement_timeout_s: float = Field(default=30.0, gt=0, le=3600)
-    """Longest statement; Postgres cuts it and the transaction fails."""
+    """Longest statement; Postgres cancels longer ones and the transaction fails."""
 
     lock_timeout_s: float = Field(default=10.0, gt=0, le=3600)
-    """Longest wait for one row or table lock."""
+    """Longest wait for a row or table lock."""
 
     idle_transaction_timeout_s: float = Field(default=120.0, gt=0, le=3600)
-    """Longest pause inside a transaction, so that a stuck process cannot hold its locks."""
+    """Longest idle time in a transaction, so that a stuck process cannot keep its locks."""
 
     @field_validator("url")
     @classmethod
@@ -51,8 +51,8 @@ class DatabaseSettings(Settings):
             raise ValueError("not a URL like postgresql://user@host/name") from None
         option = text.partition("?")[2].partition("=")[0]
         if any("@" in part for part in (parsed.host or "", parsed.database or "", option)):
-            # Part of a password, most likely, which would be told as that of a host.
-            raise ValueError("an @ in the password is written %40")
+            # Most likely part of a password, which messages would show as a host.
+            raise ValueError("write an @ in the password as %40")
         if parsed.drivername not in _DRIVERS:
             raise ValueError("the scheme must be postgresql")
         return url

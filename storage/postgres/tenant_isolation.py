@@ -1,7 +1,7 @@
-"""The second wall between tenants: a transaction that can touch the rows of one tenant alone.
+"""Restricts a transaction to the rows of one tenant, as a second line of defence.
 
-The policies on tables (row-level security) are a revision of the schema. They bind one role, which
-a transaction takes and Postgres takes back at its end, however it ends.
+Row-level security policies, which a schema revision creates, apply to one role. A transaction sets
+that role, and Postgres resets it when the transaction ends.
 """
 
 from typing import Final
@@ -10,20 +10,20 @@ from uuid import UUID
 import sqlalchemy as sa
 
 TENANT_ROLE: Final = "millrace_tenant"
-"""Owns nothing, cannot log in, and may do on each table what the API does for a tenant."""
+"""Owns nothing, cannot log in, and has the privileges that the API needs for a tenant."""
 
-# One statement, so one round trip. `jit`: the policies' look-ups make long windows seem costly to
-# the planner, and compiling a statement takes longer than these take.
-_ENTER: Final = sa.text(
+# One statement, one round trip. `jit` off: the policies' subqueries raise the estimated cost, and
+# compiling takes longer than the statements themselves.
+_SET_TENANT: Final = sa.text(
     "SELECT set_config('millrace.tenant_id', :tenant_id, true), "
     f"set_config('jit', 'off', true), set_config('role', '{TENANT_ROLE}', true)"
 )
 
 
-def wall_off(connection: sa.Connection, tenant_id: UUID) -> None:
-    """Let the rest of the transaction of `connection` see and change this tenant's rows alone.
+def restrict_to_tenant(connection: sa.Connection, tenant_id: UUID) -> None:
+    """Restrict the rest of the transaction of `connection` to this tenant's rows.
 
-    Rows of others are as if they were not there, whatever a statement asks for; adding one, or
-    handing one over, is refused. Raises one of DATABASE_AWAY.
+    Rows of other tenants are invisible to every statement; inserting one, or assigning a row to
+    another tenant, fails. Raises one of DATABASE_UNAVAILABLE.
     """
-    connection.execute(_ENTER, {"tenant_id": str(tenant_id)})
+    connection.execute(_SET_TENANT, {"tenant_id": str(tenant_id)})

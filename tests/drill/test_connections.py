@@ -1,4 +1,4 @@
-"""Goal: ten thousand clients that come and go, or say half a word, leave nothing in the API."""
+"""Goal: ten thousand connections that disconnect or send half a head leak nothing in the API."""
 
 import socket
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ def module_env() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.mark.timeout(600)
-def test_ten_thousand_that_come_and_go_leave_no_memory_behind(stack: Stack) -> None:
+def test_ten_thousand_disconnects_leak_no_memory(stack: Stack) -> None:
     assert growth_bytes(stack, CLIENTS) < GROWTH_BYTES_MAX
 
 
 @pytest.mark.timeout(120)
-def test_connections_that_say_half_a_head_are_closed(stack: Stack) -> None:
+def test_connections_with_half_a_head_are_closed(stack: Stack) -> None:
     pid = stack.pid("api")
     assert pid is not None
     api = psutil.Process(pid)
@@ -48,6 +48,8 @@ def test_connections_that_say_half_a_head_are_closed(stack: Stack) -> None:
         connection = socket.create_connection((address.hostname or "", address.port or 80), 20)
         connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: t"[: number % 40])
         half_open.append(connection)
-    await_true(lambda: len(api.net_connections()) <= before + 10, "half-open connections to go")
+    await_true(
+        lambda: len(api.net_connections()) <= before + 10, "half-open connections to be closed"
+    )
     for connection in half_open:
         connection.close()

@@ -1,4 +1,4 @@
-"""Goal: ten seeds a role: every custom_id once, counters and usage add up, little repeats."""
+"""Goal: over ten seeds a role, every custom_id appears once, and counters and usage add up."""
 
 from collections.abc import Callable, Iterator
 
@@ -21,7 +21,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("role", sorted(ROLE_MODULES))
-def test_a_killed_role_loses_nothing(
+def test_a_killed_role_loses_no_item(
     stack: Stack, role: str, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     killed = kill_in_the_middle(stack, role, seed)

@@ -1,4 +1,4 @@
-"""Goal: twenty items that each end their replica fail alone, after at most three deaths each."""
+"""Goal: twenty items that crash their replica fail alone, after at most three deaths each."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.poison_items import POISON_COUNT, TRIES_MAX, poisoned_stack, 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(3))
-def test_items_that_end_their_replica_fail_alone(tmp_path: Path, seed: int) -> None:
+def test_items_that_crash_their_replica_fail_alone(tmp_path: Path, seed: int) -> None:
     with poisoned_stack(tmp_path / "stack") as stack:
         seen = run_poison(stack, ["crash"] * POISON_COUNT, seed)
 

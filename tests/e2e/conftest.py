@@ -1,16 +1,35 @@
 """One stack with the simulated engine for all end-to-end tests of a session."""
 
+import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from tests.support.stacks import Stack, running_stack
 
+FAILING_TEXT = "poison"
+"""The simulated engine answers items with this text with 500."""
+
+_OPTIONS = (
+    *("--simulated-latency-ms", "20", "--simulated-concurrency", "64"),
+    "--allow-private-webhooks",
+)
+_ENV = {
+    "MILLRACE_ENGINE_SIMULATED_FAULTS": json.dumps(
+        [{"contains": FAILING_TEXT, "fault": "error500"}]
+    ),
+    "MILLRACE_WRITER_RETRY_BACKOFF_S": "0.2",
+}
+
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running stack whose items take 20 ms, 64 at once: jobs last long enough to meddle."""
-    data = tmp_path_factory.mktemp("stack")
-    options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
-    with running_stack(data, *options) as running:
-        yield running
+    """A running stack whose items take 20 ms, 64 at once, so that jobs last for a while."""
+    with ExitStack() as cleanup:
+        with pytest.MonkeyPatch.context() as patch:  # for the start alone
+            for name, value in _ENV.items():
+                patch.setenv(name, value)
+            running = running_stack(tmp_path_factory.mktemp("stack"), *_OPTIONS)
+            stack = cleanup.enter_context(running)
+        yield stack

@@ -1,6 +1,6 @@
-"""Run one real vLLM engine behind a socket, so that a test's process never holds vLLM.
+"""Serve one real vLLM engine on a socket, so that the process of a test never loads vLLM.
 
-`python -m tests.e2e.engine_server SOCKET`, settings from the environment.
+`python -m tests.e2e.engine_server SOCKET`, with settings from the environment.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-# As a test that is killed must leave nothing behind.
+# A killed test must leave no process behind.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 T = TypeVar("T")
 
 
-class Ends:
-    """How each call ended: also one whose client is gone."""
+class CallEnds:
+    """How each call ended, including calls whose client has disconnected."""
 
     def __init__(self, header: str) -> None:
-        self._header = header  # that names a call
+        self._header = header  # identifies a call
         self._ends: dict[str, asyncio.Future[str]] = {}
 
-    async def tell(self, request: web.Request) -> web.Response:
-        """Answer how a call ended, as soon as it has; one that never came was cancelled."""
+    async def report(self, request: web.Request) -> web.Response:
+        """Respond with how a call ended, once it has; an unknown call was cancelled."""
         end = self._ends.get(request.headers[self._header])
         return web.Response(text="cancelled" if end is None else await end)
 
-    async def noted(self, request: web.Request, work: Awaitable[T]) -> T:
-        """Do the work of a call and note its end."""
+    async def recorded(self, request: web.Request, work: Awaitable[T]) -> T:
+        """Await the work of a call and record its end."""
         end = self._ends[request.headers[self._header]] = asyncio.get_running_loop().create_future()
         try:
             answer = await work
@@ -59,15 +59,15 @@ async def listening(socket_path: str, routes: Sequence[web.RouteDef]) -> web.App
 
 
 async def serve(socket_path: str) -> None:
-    """Listen once the model is loaded; each line of an answer is one reported item."""
-    from gpu_consumers.engines.engine import Answer, Meter
+    """Serve once the model is loaded; each line of a response is one reported item."""
+    from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
     from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
     from tests.e2e.remote_engine import BEGUN, CALL
 
     engine = open_engine(EngineSettings.from_env(os.environ))
-    ends = Ends(CALL)
+    ends = CallEnds(CALL)
 
     async def execute(request: web.Request) -> web.StreamResponse:
         endpoint, bodies = msgspec.msgpack.decode(
@@ -75,11 +75,11 @@ async def serve(socket_path: str) -> None:
         )
         response = web.StreamResponse()
         await response.prepare(request)
-        reported: asyncio.Queue[tuple[int, Answer] | None] = asyncio.Queue()
+        reported: asyncio.Queue[tuple[int, EngineAnswer] | None] = asyncio.Queue()
 
         async def run() -> None:
             work = engine.execute(endpoint, bodies, lambda *item: reported.put_nowait(item))
-            await ends.noted(request, work)
+            await ends.recorded(request, work)
             reported.put_nowait(None)
 
         async with asyncio.TaskGroup() as group:
@@ -94,18 +94,18 @@ async def serve(socket_path: str) -> None:
         )
         response = web.StreamResponse()
         await response.prepare(request)
-        said: asyncio.Queue[bytes | Answer] = asyncio.Queue()
-        meter = Meter(lambda: said.put_nowait(BEGUN))
+        emitted: asyncio.Queue[bytes | EngineAnswer] = asyncio.Queue()
+        meter = UsageMeter(lambda: emitted.put_nowait(BEGUN))
 
         async def run() -> None:
-            emit = said.put_nowait if streams else None
+            emit = emitted.put_nowait if streams else None
             work = engine.serve(endpoint, body, emit, meter)
-            said.put_nowait(await ends.noted(request, work))
+            emitted.put_nowait(await ends.recorded(request, work))
 
         async with asyncio.TaskGroup() as group:
             group.create_task(run())
-            while isinstance(part := await said.get(), bytes):
-                spent = msgspec.json.encode(meter.counted(Answer(0, b"")))
+            while isinstance(part := await emitted.get(), bytes):
+                spent = msgspec.json.encode(meter.with_usage(EngineAnswer(0, b"")))
                 await response.write(part if part is BEGUN else b"#%b\n%b\n" % (spent, part))
             await response.write(msgspec.json.encode([part]) + b"\n")
         return response
@@ -119,7 +119,7 @@ async def serve(socket_path: str) -> None:
         web.post("/", execute),
         web.post("/online", online),
         web.get("/counts", counts),
-        web.get("/end", ends.tell),
+        web.get("/end", ends.report),
     ]
     runner = await listening(socket_path, routes)
     stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The client half of `engine_server`: an engine whose work happens in the child process."""
+"""The client of `engine_server`: an engine whose work runs in the child process."""
 
 import asyncio
 import os
@@ -15,27 +15,26 @@ import aiohttp
 import msgspec
 import psutil
 
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import SlotCounts, square_root_headroom
 
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 60.0
 
 BEGUN = b"!\n"
-"""The line that says that a call has a place."""
+"""The line that reports that a call has a slot."""
 
 CALL = "X-Call"
-"""The header that names a call."""
+"""The header that identifies a call."""
 
 CANCELLED = "cancelled"
-"""How a call ended that was cancelled."""
+"""The end of a cancelled call."""
 
 
 class RemoteEngine:
-    """Forwards calls; cancelling one closes its connection, which cancels over there.
+    """Forwards calls; cancelling one closes its connection, which cancels it in the child.
 
-    A cancelled call returns when it has ended over there, and as it has: it fails where it was
-    answered.
+    A cancelled call returns once the child has ended it; it fails if the child answered it.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class RemoteEngine:
         self._socket_path = socket_path
         self._concurrency = concurrency
         self.children = children
-        """The processes that the engine over there has started."""
+        """The processes that the child's engine has started."""
 
     @property
     def concurrency(self) -> int:
@@ -56,15 +55,15 @@ class RemoteEngine:
 
     @property
     def slots(self) -> SlotCounts:
-        raise NotImplementedError("ask fetch_slots")
+        raise NotImplementedError("use fetch_slots")
 
     async def fetch_slots(self) -> SlotCounts:
-        """Return the counters over there; what vLLM still holds counts as online."""
+        """Return the child's counters; sequences that vLLM still holds count as online."""
         slots, unfinished = await self._fetch_counts()
         return SlotCounts(slots.bulk, max(slots.online, unfinished), slots.waiting)
 
     async def fetch_unfinished(self) -> int:
-        """Return the sequences that vLLM holds."""
+        """Return the number of sequences that vLLM holds."""
         _, unfinished = await self._fetch_counts()
         return unfinished
 
@@ -72,40 +71,40 @@ class RemoteEngine:
         """The child has started already."""
 
     async def stop(self) -> None:
-        """The child is stopped by `running_engine`."""
+        """`running_engine` stops the child."""
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
-        asked = msgspec.msgpack.encode((endpoint, bodies))
-        async with self._post("", asked) as lines:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+        request = msgspec.msgpack.encode((endpoint, bodies))
+        async with self._post("", request) as lines:
             async for line in lines.content:
-                finished(*msgspec.json.decode(line, type=tuple[int, Answer]))
+                finished(*msgspec.json.decode(line, type=tuple[int, EngineAnswer]))
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
-        asked = msgspec.msgpack.encode((endpoint, body, emit is not None))
-        async with self._post("online", asked) as lines:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
+        request = msgspec.msgpack.encode((endpoint, body, emit is not None))
+        async with self._post("online", request) as lines:
             async for line in lines.content:
                 if line.startswith(b"["):
-                    return msgspec.json.decode(line, type=tuple[Answer])[0]
+                    return msgspec.json.decode(line, type=tuple[EngineAnswer])[0]
                 if line == BEGUN:
                     if meter is not None:
-                        meter.began()
+                        meter.on_start()
                     continue
                 if line.startswith(b"#"):
-                    _follow(meter, msgspec.json.decode(line[1:], type=Answer))
+                    _update_meter(meter, msgspec.json.decode(line[1:], type=EngineAnswer))
                     continue
                 assert emit is not None
                 emit(line.removesuffix(b"\n"))
         raise ConnectionError("no answer")
 
     @asynccontextmanager
-    async def _post(self, path: str, asked: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _post(self, path: str, request: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
         call = uuid4().hex
         try:
             async with (
                 self._session() as session,
-                session.post(f"http://engine/{path}", data=asked, headers={CALL: call}) as lines,
+                session.post(f"http://engine/{path}", data=request, headers={CALL: call}) as lines,
             ):
                 yield lines
         except asyncio.CancelledError:
@@ -125,16 +124,16 @@ class RemoteEngine:
         return aiohttp.ClientSession(connector=connector, read_bufsize=2**24)
 
 
-def _follow(meter: Meter | None, spent: Answer) -> None:
+def _update_meter(meter: UsageMeter | None, spent: EngineAnswer) -> None:
     if meter is not None:
-        meter.counted = lambda answer: msgspec.structs.replace(
+        meter.with_usage = lambda answer: msgspec.structs.replace(
             spent, status_code=answer.status_code, body=answer.body
         )
 
 
 @contextmanager
 def running_engine(folder: Path, env: Mapping[str, str]) -> Iterator[RemoteEngine]:
-    """Start the child and wait for its socket; leave none of its processes behind."""
+    """Start the child and wait for its socket; stop all of its processes at the end."""
     socket_path, log_path = folder / "engine.sock", folder / "engine.log"
     with log_path.open("wb") as log:
         child = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Goal: a user runs bulk jobs from the shell alone: data on stdout, notes on stderr, exit codes."""
+"""Goal: the batch commands run jobs: data on stdout, messages on stderr, exit codes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ COMMAND_S_MAX = 60
 
 @pytest.fixture
 def env(stack: Stack) -> dict[str, str]:
-    """The variables of a user of `stack`."""
+    """The environment of a user of `stack`."""
     return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
 
 
@@ -35,7 +35,7 @@ def millrace(env: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> Res
 
 @contextmanager
 def shell(env: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `millrace batch …` as a process of its own."""
+    """Run `millrace batch …` in a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-m", "cli.main", "batch", *arguments],
         env={**os.environ, **env},
@@ -69,7 +69,7 @@ def submitted(env: Mapping[str, str], content: bytes, *options: str) -> str:
     return answer.stdout.strip()
 
 
-def test_a_file_goes_in_and_the_answers_come_out(
+def test_submit_waits_and_writes_output_and_errors(
     stack: Stack, env: dict[str, str], tmp_path: Path
 ) -> None:
     source, output, errors = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "errors.jsonl"))
@@ -85,7 +85,7 @@ def test_a_file_goes_in_and_the_answers_come_out(
     job = done.stdout.strip()
     assert job.startswith("batch_")
     assert "250 of 250 succeeded" in done.stderr
-    assert "\x1b" not in done.stderr, "no drawing without a terminal"
+    assert "\x1b" not in done.stderr, "no progress bar without a terminal"
     assert custom_ids(output.read_bytes()) == [f"item-{n}" for n in range(250)]
     assert errors.read_bytes() == b""
     assert millrace(env, "results", job).stdout_bytes == output.read_bytes()
@@ -106,9 +106,7 @@ def test_json_is_the_batch_object(stack: Stack, env: dict[str, str]) -> None:
     assert job in millrace(env, "status", job).stdout
 
 
-def test_identical_lines_are_computed_once_where_asked_for(
-    stack: Stack, env: dict[str, str]
-) -> None:
+def test_deduplicate_runs_identical_items_once(stack: Stack, env: dict[str, str]) -> None:
     job = submitted(env, lines(stack.model, 40), "--deduplicate")
     millrace(env, "watch", job, "--quiet")
 
@@ -119,7 +117,7 @@ def test_identical_lines_are_computed_once_where_asked_for(
     assert status["millrace"]["deduplicated_items"] == 39
 
 
-def test_a_bad_file_is_a_failed_job_whose_lines_are_told(env: dict[str, str]) -> None:
+def test_an_invalid_file_is_a_failed_job_with_its_lines(env: dict[str, str]) -> None:
     failed = millrace(
         env, "submit", "-", "--endpoint", CHAT, "--wait", stdin=b'{"custom_id":\n' * 9
     )
@@ -129,10 +127,10 @@ def test_a_bad_file_is_a_failed_job_whose_lines_are_told(env: dict[str, str]) ->
     assert "and 4 more" in failed.stderr
 
 
-def test_a_cancelled_job_keeps_its_conservation(
+def test_a_cancelled_job_has_a_line_for_every_item(
     stack: Stack, env: dict[str, str], tmp_path: Path
 ) -> None:
-    job = submitted(env, lines(stack.model, 20_000))
+    job = submitted(env, lines(stack.model, 8000))
     early = millrace(env, "results", job)
 
     cancelled = millrace(env, "cancel", job)
@@ -144,32 +142,32 @@ def test_a_cancelled_job_keeps_its_conservation(
     assert cancelled.stdout in ("cancelling\n", "cancelled\n")
     assert (watched.exit_code, watched.stdout) == (ExitCode.JOB_FAILED, "cancelled\n")
     assert fetched.exit_code == ExitCode.JOB_FAILED
-    everything = custom_ids(output.read_bytes()) + custom_ids(errors.read_bytes())
-    assert sorted(everything) == sorted(f"item-{n}" for n in range(20_000))
+    all_ids = custom_ids(output.read_bytes()) + custom_ids(errors.read_bytes())
+    assert sorted(all_ids) == sorted(f"item-{n}" for n in range(8000))
 
 
-def test_a_wait_ends_in_time_or_by_a_signal_and_the_job_goes_on(
+def test_watch_ends_on_a_timeout_or_signal_and_the_job_continues(
     stack: Stack, env: dict[str, str]
 ) -> None:
-    job = submitted(env, lines(stack.model, 60_000))
+    job = submitted(env, lines(stack.model, 10), "--no-seal")  # it waits for more files
 
     assert millrace(env, "watch", job, "--timeout", "0.5").exit_code == ExitCode.TIMEOUT
     with shell(env, "watch", job) as watching:
         assert watching.stderr is not None
         assert job.encode() in watching.stderr.readline()
         watching.send_signal(signal.SIGINT)
-        _, told = watching.communicate(timeout=COMMAND_S_MAX)
+        _, message = watching.communicate(timeout=COMMAND_S_MAX)
 
     assert watching.returncode == ExitCode.INTERRUPTED
-    assert b"Traceback" not in told
+    assert b"Traceback" not in message
     assert stack.client.batches.cancel(job).status == "cancelling"
     await_true(
-        lambda: stack.client.batches.retrieve(job).status == "cancelled", "a quiet stack", 90.0
+        lambda: stack.client.batches.retrieve(job).status == "cancelled", "the cancellation", 90.0
     )
 
 
 @pytest.mark.parametrize(
-    ("changed", "code", "told"),
+    ("changed", "code", "message"),
     [
         ({}, ExitCode.NOT_FOUND, "request req_"),
         ({"MILLRACE_KEY": "sk-wrong"}, ExitCode.AUTH, "request req_"),
@@ -178,19 +176,19 @@ def test_a_wait_ends_in_time_or_by_a_signal_and_the_job_goes_on(
     ],
     ids=["unknown job", "wrong key", "no key", "no server"],
 )
-def test_an_expected_failure_is_one_line_and_a_code(
-    env: dict[str, str], changed: dict[str, str], code: ExitCode, told: str
+def test_an_expected_failure_is_one_line_and_an_exit_code(
+    env: dict[str, str], changed: dict[str, str], code: ExitCode, message: str
 ) -> None:
     failed = millrace({**env, **changed}, "status", "batch_" + "0" * 32)
 
     assert failed.exit_code == code
     assert failed.stdout == ""
-    assert told in failed.stderr
+    assert message in failed.stderr
     assert len(failed.stderr.splitlines()) == 1
     assert env["MILLRACE_KEY"] not in failed.stderr
 
 
-def test_a_missing_file_is_one_line_and_creates_nothing(env: dict[str, str]) -> None:
+def test_a_missing_file_is_one_line_and_creates_no_job(env: dict[str, str]) -> None:
     failed = millrace(env, "submit", "/nowhere/in.jsonl", "--endpoint", CHAT)
 
     assert failed.exit_code == ExitCode.FAILED
@@ -198,13 +196,13 @@ def test_a_missing_file_is_one_line_and_creates_nothing(env: dict[str, str]) -> 
     assert "/nowhere/in.jsonl: No such file or directory" in failed.stderr
 
 
-def test_results_go_down_a_pipe(stack: Stack, env: dict[str, str]) -> None:
+def test_results_are_written_to_a_pipe(stack: Stack, env: dict[str, str]) -> None:
     job = submitted(env, lines(stack.model, 100))
     millrace(env, "watch", job)
 
     with shell(env, "results", job) as fetching:
-        written, told = fetching.communicate(timeout=COMMAND_S_MAX)
+        written, message = fetching.communicate(timeout=COMMAND_S_MAX)
 
     assert fetching.returncode == ExitCode.OK
     assert custom_ids(written) == [f"item-{n}" for n in range(100)]
-    assert told == b""
+    assert message == b""

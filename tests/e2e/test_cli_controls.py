@@ -1,4 +1,4 @@
-"""Goal: a user controls running jobs from the shell alone."""
+"""Goal: the batch commands control running jobs."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture
 def env(stack: Stack) -> dict[str, str]:
-    """The variables of a user of `stack`."""
+    """The environment of a user of `stack`."""
     return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
 
 
@@ -25,7 +25,7 @@ def millrace(env: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> Res
     return CliRunner().invoke(app, ["batch", *arguments], env=env, input=stdin)
 
 
-def said(env: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> str:
+def output_of(env: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> str:
     answer = millrace(env, *arguments, stdin=stdin)
     assert answer.exit_code == ExitCode.OK, answer.stderr
     return answer.stdout.strip()
@@ -40,38 +40,38 @@ def lines(model: str, first: int, count: int) -> bytes:
     return b"".join(json.dumps(request).encode() + b"\n" for request in requests)
 
 
-def test_a_job_is_paused_hurried_and_resumed(stack: Stack, env: dict[str, str]) -> None:
+def test_a_job_is_paused_prioritised_and_resumed(stack: Stack, env: dict[str, str]) -> None:
     content = lines(stack.model, 0, 4000)
-    job = said(env, "submit", "-", "--endpoint", CHAT, "--priority", "2", stdin=content)
-    assert said(env, "pause", job) == "paused"
-    assert dict(row.split(None, 1) for row in said(env, "status", job).splitlines())["paused"]
-    changed = said(env, "update", job, "--completion-window", "2h", "--priority", "9")
+    job = output_of(env, "submit", "-", "--endpoint", CHAT, "--priority", "2", stdin=content)
+    assert output_of(env, "pause", job) == "paused"
+    assert dict(row.split(None, 1) for row in output_of(env, "status", job).splitlines())["paused"]
+    changed = output_of(env, "update", job, "--completion-window", "2h", "--priority", "9")
     assert changed.startswith("expires 20")
     assert changed.endswith(" priority 9")
-    assert said(env, "resume", job) in {"validating", "in_progress"}
-    assert said(env, "watch", job) == "completed"
+    assert output_of(env, "resume", job) in {"validating", "in_progress"}
+    assert output_of(env, "watch", job) == "completed"
     late = millrace(env, "pause", job)
     assert late.exit_code == ExitCode.CONFLICT
     assert "Cannot pause a batch with status 'completed'" in late.stderr
 
 
-def test_files_are_appended_until_the_seal(stack: Stack, env: dict[str, str]) -> None:
+def test_files_are_appended_until_the_job_is_sealed(stack: Stack, env: dict[str, str]) -> None:
     content = lines(stack.model, 0, 10)
-    job = said(env, "submit", "-", "--endpoint", CHAT, "--no-seal", stdin=content)
-    assert said(env, "append", job, "-", stdin=lines(stack.model, 10, 5)).startswith("file-")
-    assert "waits for more files" in said(env, "status", job)
-    assert said(env, "seal", job) in {"validating", "in_progress", "finalizing"}
-    output = said(env, "results", job) if said(env, "watch", job) == "completed" else ""
+    job = output_of(env, "submit", "-", "--endpoint", CHAT, "--no-seal", stdin=content)
+    assert output_of(env, "append", job, "-", stdin=lines(stack.model, 10, 5)).startswith("file-")
+    assert "waits for more files" in output_of(env, "status", job)
+    assert output_of(env, "seal", job) in {"validating", "in_progress", "finalizing"}
+    output = output_of(env, "results", job) if output_of(env, "watch", job) == "completed" else ""
     assert len(output.splitlines()) == 15
 
 
-def test_a_job_stops_itself(stack: Stack, env: dict[str, str]) -> None:
+def test_a_job_stops_at_its_failure_budget(stack: Stack, env: dict[str, str]) -> None:
     bad = lines(stack.model, 0, 3000).replace(b'[{"role": "user", "content": "Hello."}]', b'"no"')
-    job = said(env, "submit", "-", "--endpoint", CHAT, "--max-failed-items", "5", stdin=bad)
+    job = output_of(env, "submit", "-", "--endpoint", CHAT, "--max-failed-items", "5", stdin=bad)
     ended = millrace(env, "watch", job)
     assert (ended.stdout.strip(), ended.exit_code) == ("cancelled", ExitCode.JOB_FAILED)
-    assert "failure_budget" in said(env, "status", job)
+    assert "failure_budget" in output_of(env, "status", job)
 
 
-def test_nothing_to_change_is_wrong_usage(env: dict[str, str]) -> None:
+def test_update_without_changes_is_a_usage_error(env: dict[str, str]) -> None:
     assert millrace(env, "update", "batch_1").exit_code == ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""Goal: a user calls models from the shell: the answer on stdout, notes on stderr, exit codes."""
+"""Goal: commands call models: the answer on stdout, messages on stderr, exit codes."""
 
 import json
 import os
@@ -22,7 +22,7 @@ COMMAND_S_MAX = 60
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack whose answers take a second and 20 ms a token: long enough to meddle."""
+    """A stack whose answers take a second and 20 ms a token, so that calls last for a while."""
     options = ("--simulated-latency-ms", "1000", "--simulated-token-ms", "20")
     with running_stack(tmp_path_factory.mktemp("chat"), *options) as running:
         yield running
@@ -30,7 +30,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def env(stack: Stack) -> dict[str, str]:
-    """The variables of a user of `stack`."""
+    """The environment of a user of `stack`."""
     return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
 
 
@@ -39,7 +39,7 @@ def millrace(env: dict[str, str], *arguments: str, stdin: str = "") -> Result:
 
 
 def in_background(stack: Stack, max_tokens: int = 4) -> str:
-    """Ask without waiting and return the job's id."""
+    """Start a background call and return the job's id."""
     with stack.client as client:
         answer = client.chat.completions.with_raw_response.create(
             model=stack.model,
@@ -51,7 +51,7 @@ def in_background(stack: Stack, max_tokens: int = 4) -> str:
         return str(json.loads(answer.text)["id"])
 
 
-def test_an_answer_is_on_stdout_alone(stack: Stack, env: dict[str, str]) -> None:
+def test_only_the_answer_is_on_stdout(stack: Stack, env: dict[str, str]) -> None:
     done = millrace(env, "chat", "--prompt", "Hello.", "--max-tokens", "6")
 
     assert done.exit_code == ExitCode.OK
@@ -64,30 +64,30 @@ def test_an_answer_is_on_stdout_alone(stack: Stack, env: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
-        (["--model", "nobody"], ExitCode.NOT_FOUND, "model"),
+        (["--model", "unknown"], ExitCode.NOT_FOUND, "model"),
         (["--key", "sk-wrong"], ExitCode.AUTH, "key"),
         (["--url", "http://127.0.0.1:1", "--model", "m"], ExitCode.FAILED, "Cannot reach"),
         (["--timeout", "0.001"], ExitCode.TIMEOUT, "time"),
     ],
 )
-def test_a_call_that_fails_says_why(
-    env: dict[str, str], arguments: list[str], code: ExitCode, told: str
+def test_a_failed_call_has_a_message_and_an_exit_code(
+    env: dict[str, str], arguments: list[str], code: ExitCode, message: str
 ) -> None:
     failed = millrace(env, "chat", "--prompt", "Hello.", *arguments)
 
     assert failed.exit_code == code
     assert failed.stdout == ""
     assert failed.stderr.startswith("millrace: ")
-    assert told in failed.stderr
+    assert message in failed.stderr
     assert len(failed.stderr.splitlines()) == 1
 
 
 def test_an_interrupted_answer_ends_at_once(stack: Stack, env: dict[str, str]) -> None:
-    asked = ["--prompt", "Hello.", "--model", stack.model, "--max-tokens", "5000"]
+    arguments = ["--prompt", "Hello.", "--model", stack.model, "--max-tokens", "5000"]
     with subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "chat", *asked],
+        [sys.executable, "-m", "cli.main", "chat", *arguments],
         env={**os.environ, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -97,17 +97,17 @@ def test_an_interrupted_answer_ends_at_once(stack: Stack, env: dict[str, str]) -
         try:
             assert process.stdout is not None
             assert process.stdout.read(9) == b"Simulated"
-            began_s = time.monotonic()
+            started_s = time.monotonic()
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=COMMAND_S_MAX)
         finally:
             process.kill()
     assert process.returncode == ExitCode.INTERRUPTED
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - started_s < 10
 
 
 @pytest.mark.parametrize("form", ["--unary", "--stream"])
-def test_a_measurement_counts_calls_and_times(env: dict[str, str], form: str) -> None:
+def test_bench_online_measures_calls_and_latencies(env: dict[str, str], form: str) -> None:
     arguments = ["bench-online", form, "--clients", "3", "--seconds", "15", "-o", "json"]
     done = millrace(env, *arguments)
 
@@ -119,19 +119,17 @@ def test_a_measurement_counts_calls_and_times(env: dict[str, str], form: str) ->
     assert (form == "--stream") == ("first_piece_ms" in found)
 
 
-def test_a_measurement_of_nothing_but_errors_fails(env: dict[str, str]) -> None:
-    done = millrace(env, "bench-online", "--model", "nobody", "--seconds", "1", "-o", "json")
+def test_bench_online_fails_without_a_success(env: dict[str, str]) -> None:
+    done = millrace(env, "bench-online", "--model", "unknown", "--seconds", "1", "-o", "json")
 
     assert done.exit_code == ExitCode.FAILED
     assert list(json.loads(done.stdout)["errors"]) == ["404 model_not_found"]
-    away = millrace(env, "bench-online", "--model", "m", "--url", "http://127.0.0.1:1")
-    assert away.exit_code == ExitCode.FAILED
-    assert "Cannot reach http://127.0.0.1:1" in away.stderr
+    unreachable = millrace(env, "bench-online", "--model", "m", "--url", "http://127.0.0.1:1")
+    assert unreachable.exit_code == ExitCode.FAILED
+    assert "Cannot reach http://127.0.0.1:1" in unreachable.stderr
 
 
-def test_a_call_in_the_background_is_shown_with_its_answer(
-    stack: Stack, env: dict[str, str]
-) -> None:
+def test_a_background_call_is_shown_with_its_answer(stack: Stack, env: dict[str, str]) -> None:
     job = in_background(stack)
 
     def completed() -> bool:
@@ -144,7 +142,7 @@ def test_a_call_in_the_background_is_shown_with_its_answer(
     assert millrace(env, "jobs", "show", "job_none").exit_code == ExitCode.NOT_FOUND
 
 
-def test_a_call_in_the_background_is_cancelled(stack: Stack, env: dict[str, str]) -> None:
+def test_a_background_call_is_cancelled(stack: Stack, env: dict[str, str]) -> None:
     job = in_background(stack, max_tokens=5000)
 
     cancelled = millrace(env, "jobs", "cancel", job)
@@ -152,11 +150,11 @@ def test_a_call_in_the_background_is_cancelled(stack: Stack, env: dict[str, str]
     assert cancelled.exit_code == ExitCode.OK
     assert "cancel" in cancelled.stdout
 
-    def is_over() -> bool:
+    def is_cancelled() -> bool:
         shown = millrace(env, "jobs", "show", job, "-o", "json")
         return bool(json.loads(shown.stdout)["status"] == "cancelled")
 
-    await_true(is_over, "the end of a cancelled job")
+    await_true(is_cancelled, "the cancellation")
 
 
 def test_keys_are_listed_without_their_secrets(stack: Stack) -> None:

@@ -1,4 +1,4 @@
-"""Goal: the demo runs real texts through real models, proves its results, and leaves nothing."""
+"""Goal: the demo runs real texts through real models, checks its results, and leaves no process."""
 
 import json
 import os
@@ -52,9 +52,9 @@ def test_the_demo_passes_its_own_checks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "parse a date from a string" in done.stdout
     for job in JOBS:
-        asked = custom_ids(out / f"{job.name}.requests.jsonl")
-        assert custom_ids(out / f"{job.name}.results.jsonl") == asked
-        assert set(Counter(asked).values()) == {1}
+        requested = custom_ids(out / f"{job.name}.requests.jsonl")
+        assert custom_ids(out / f"{job.name}.results.jsonl") == requested
+        assert set(Counter(requested).values()) == {1}
     assert len(custom_ids(out / "chat.results.jsonl")) == PROMPT_COUNT
     assert list(temporary.glob("millrace-demo-*")) == []
-    await_true(lambda: children_of(temporary) == [], "nothing left running")
+    await_true(lambda: children_of(temporary) == [], "the end of all processes")

@@ -1,4 +1,4 @@
-"""Goal: durable calls through every role: answered, found again by id and key, run once."""
+"""Goal: durable calls through every role are answered, found by id and key, and run once."""
 
 import json
 import time
@@ -21,7 +21,7 @@ def client_of(stack: Stack) -> httpx.Client:
     return httpx.Client(base_url=stack.url, headers=headers, timeout=60)
 
 
-def ask(stack: Stack, text: str, **more: object) -> dict[str, Any]:
+def body_of(stack: Stack, text: str, **more: object) -> dict[str, Any]:
     return {"model": stack.model, "messages": [{"role": "user", "content": text}], **more}
 
 
@@ -37,10 +37,10 @@ def ended(client: httpx.Client, job: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-def test_a_call_in_the_background_is_answered_for_good(stack: Stack) -> None:
-    for text in ("hello", "x" * 600_000):  # the second fits no record
+def test_a_background_call_is_answered(stack: Stack) -> None:
+    for text in ("hello", "x" * 600_000):  # the second does not fit into a record
         with client_of(stack) as client:
-            answer = client.post(ENDPOINT, json=ask(stack, text, background=True))
+            answer = client.post(ENDPOINT, json=body_of(stack, text, background=True))
             assert answer.status_code == 202
             job = ended(client, answer.json()["id"])
             assert client.get(answer.headers["location"]).json() == job
@@ -51,9 +51,9 @@ def test_a_call_in_the_background_is_answered_for_good(stack: Stack) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_keyed_call_outlives_its_api_and_runs_once(stack: Stack) -> None:
+def test_a_keyed_call_survives_a_killed_api_and_runs_once(stack: Stack) -> None:
     before = counts(stack)
-    body, headers = ask(stack, "once"), {"Idempotency-Key": "e2e-once"}
+    body, headers = body_of(stack, "once"), {"Idempotency-Key": "e2e-once"}
     killed = False
     with client_of(stack) as client:
         deadline_s = time.monotonic() + ENDED_S_MAX
@@ -80,8 +80,8 @@ def test_a_keyed_call_outlives_its_api_and_runs_once(stack: Stack) -> None:
 @pytest.mark.timeout(300)
 def test_a_cancelled_job_ends_as_cancelled(stack: Stack) -> None:
     with client_of(stack) as client:
-        for _ in range(20):  # one of them is cancelled before it is answered
-            job = client.post(ENDPOINT, json=ask(stack, "stop", background=True)).json()["id"]
+        for _ in range(20):  # until one is cancelled before its answer
+            job = client.post(ENDPOINT, json=body_of(stack, "stop", background=True)).json()["id"]
             if client.delete(f"/v1/jobs/{job}").status_code == 200:
                 break
         end = ended(client, job)
@@ -91,7 +91,7 @@ def test_a_cancelled_job_ends_as_cancelled(stack: Stack) -> None:
 
 
 def counts(stack: Stack) -> tuple[int, int]:
-    """Return how many single requests there are, and rows of theirs."""
+    """Return how many single requests there are, and how many item rows they have."""
     engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
     of_requests = jobs.c.kind == "request"
     rows = sa.select(sa.func.count()).select_from(items.join(jobs, jobs.c.id == items.c.job_id))

@@ -1,4 +1,4 @@
-"""Goal: identical items run once, each has its line, and the bill counts what ran."""
+"""Goal: identical items run once, each has its line, and the bill counts executions."""
 
 import json
 import random
@@ -12,11 +12,11 @@ from tests.support.job_checks import ENDPOINT, ended, lines_of, numbers, outcome
 from tests.support.kills import published_outcomes
 from tests.support.stacks import Stack
 
-pytestmark = pytest.mark.timeout(400)  # for a stack that starts on a busy machine, and for leases
+pytestmark = pytest.mark.timeout(400)  # includes the start of the stack, and leases
 
 
 def shuffled(count: int, distinct: int) -> list[int]:
-    """Return which prompt each item has; every prompt is there."""
+    """Return the prompt of each item; every prompt occurs."""
     prompts = [n % distinct for n in range(count)]
     random.Random(7).shuffle(prompts)
     return prompts
@@ -53,7 +53,7 @@ def bodies(lines: list[dict[str, Any]]) -> dict[int, Any]:
 
 
 def assert_shared(stack: Stack, job: Batch, prompts: list[int]) -> None:
-    """Who has a prompt first is answered and billed; all others have that answer, in order."""
+    """The first item of a prompt is answered and billed; the others have its answer, in order."""
     client = stack.client
     output, errors = lines_of(client, job.output_file_id), lines_of(client, job.error_file_id)
     assert list(numbers(output)) == sorted(numbers(output))
@@ -80,7 +80,7 @@ def assert_shared(stack: Stack, job: Batch, prompts: list[int]) -> None:
     assert audit["usage"]["ledger"]["copied"] == copied(job)
 
 
-def test_of_a_thousand_items_three_hundred_run(stack: Stack) -> None:
+def test_only_distinct_items_are_executed(stack: Stack) -> None:
     prompts = shuffled(1000, 300)
     job = watch(stack.client, submit(stack, prompts).id, ended)
     assert job.status == "completed"
@@ -89,7 +89,7 @@ def test_of_a_thousand_items_three_hundred_run(stack: Stack) -> None:
     assert_shared(stack, job, prompts)
 
 
-def test_intake_and_writer_may_die_in_the_middle(stack: Stack) -> None:
+def test_deduplication_survives_killed_intake_and_writer(stack: Stack) -> None:
     prompts = shuffled(6000, 4000)
     client = stack.client
     job = submit(stack, prompts)
@@ -98,11 +98,13 @@ def test_intake_and_writer_may_die_in_the_middle(stack: Stack) -> None:
     stack.kill("results-writer")
     done = watch(client, job.id, ended, timeout_s=150)
     assert done.status == "completed"
-    assert published_outcomes(stack, job.id) <= 4000 + 3000  # chunks behind the cursor come again
+    assert (
+        published_outcomes(stack, job.id) <= 4000 + 3000
+    )  # chunks after the cursor are sent again
     assert_shared(stack, done, prompts)
 
 
-def test_a_cancel_in_the_middle_leaves_copies_with_their_originals(stack: Stack) -> None:
+def test_a_cancelled_job_keeps_copies_with_their_originals(stack: Stack) -> None:
     prompts = shuffled(15_000, 9000)
     client = stack.client
     job = submit(stack, prompts)

@@ -1,4 +1,4 @@
-"""Goal: a client that goes away frees its place at once, and leaves nothing."""
+"""Goal: a disconnected client frees its slot at once, and leaks nothing."""
 
 import json
 import re
@@ -16,27 +16,28 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from results.call_tables import billed_calls
-from tests.e2e.online_streams import ENDPOINT, replica_metric
+from tests.e2e.observed_streams import ENDPOINT, replica_metric
 from tests.support.stacks import Stack, await_true, running_stack
 
 FREED_S_MAX = 30.0
-"""Far below the ends that these calls have by themselves, minutes away. It says nothing of how fast
-a place is free: the test records that."""
+"""Far below the duration of these calls, which is minutes. It is no measure of the latency, which
+the test records.
+"""
 
 ROUNDS = 3
 HANGS = "never"
 FAULTS = [{"contains": HANGS, "fault": "hang"}]
-CHURN = 2000
+DISCONNECTS = 2000
 GROWTH_BYTES_MAX = 24 * 1024 * 1024
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack whose calls last: seconds to an answer or a first piece, then minutes; or hang."""
+    """A stack whose calls last: seconds to the first chunk, then minutes; or hang."""
     options = ("--simulated-latency-ms", "3000", "--simulated-token-ms", "100")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILLRACE_ENGINE_SIMULATED_FAULTS", json.dumps(FAULTS))
-        with running_stack(tmp_path_factory.mktemp("leaving"), *options) as running:
+        with running_stack(tmp_path_factory.mktemp("disconnects"), *options) as running:
             yield running
 
 
@@ -45,7 +46,7 @@ def aborted(stack: Stack) -> float:
 
 
 def call(stack: Stack, *, stream: bool, text: str = "x") -> socket.socket:
-    """Send a call that takes long and return its connection."""
+    """Send a long call and return its connection."""
     body = json.dumps(
         {
             "model": stack.model,
@@ -69,7 +70,7 @@ def call(stack: Stack, *, stream: bool, text: str = "x") -> socket.socket:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_place(
+def test_a_disconnected_client_frees_its_slot(
     stack: Stack, stream: bool, record_property: Callable[[str, object], None]
 ) -> None:
     freed_s = []
@@ -81,23 +82,23 @@ def test_a_client_that_leaves_frees_its_place(
             connection.recv(65536)
         else:
             await_true(lambda: replica_metric(stack, "millrace_calls_running") == 1, "its start")
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         connection.close()
         await_true(
-            lambda: aborted(stack) == before + 1,  # noqa: B023  used at once
-            "the place",
+            lambda: aborted(stack) == before + 1,  # noqa: B023
+            "the slot",
             FREED_S_MAX,
         )
-        freed_s.append(round(time.monotonic() - began_s, 3))
+        freed_s.append(round(time.monotonic() - started_s, 3))
 
     record_property("freed_s", freed_s)
 
 
 @pytest.mark.timeout(300)
-def test_a_stream_that_is_left_is_billed_for_what_was_sent(stack: Stack) -> None:
+def test_an_abandoned_stream_is_billed_for_sent_tokens(stack: Stack) -> None:
     connection = call(stack, stream=True)
     received = b""
-    while received.count(b'"content":') < 4:  # the role's is empty
+    while received.count(b'"content":') < 4:  # the first chunk is empty
         received += connection.recv(65536)
     connection.close()
     (name,) = re.findall(rb"x-request-id: req_([0-9a-f]{32})", received)
@@ -114,16 +115,16 @@ def test_a_stream_that_is_left_is_billed_for_what_was_sent(stack: Stack) -> None
     assert row is not None
     tokens = received.count(b'"content":') - 1
     assert (row.outcome, row.input_tokens > 0) == (Outcome.CANCELLED.value, True)
-    assert tokens <= row.output_tokens <= tokens + 50  # what was sent while it left
+    assert tokens <= row.output_tokens <= tokens + 50  # sent while it disconnected
 
 
 @pytest.mark.timeout(400)
-def test_thousands_that_come_and_go_leave_no_memory_behind(stack: Stack) -> None:
-    assert growth_bytes(stack, CHURN) < GROWTH_BYTES_MAX
+def test_thousands_of_disconnects_leak_no_memory(stack: Stack) -> None:
+    assert growth_bytes(stack, DISCONNECTS) < GROWTH_BYTES_MAX
 
 
 def growth_bytes(stack: Stack, count: int) -> int:
-    """Let `count` clients call and leave at once; return what the API's memory grew by."""
+    """Let `count` clients call and disconnect at once; return the growth of the API's memory."""
     pid = stack.pid("api")
     assert pid is not None
     api = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Goal: kill -9 of any role under open streams: every client hears the end, none hears two."""
+"""Goal: kill -9 of any role with open streams: every client receives exactly one end."""
 
 import signal
 import time
@@ -9,8 +9,8 @@ import httpx
 import psutil
 import pytest
 
-from cli.stack.processes.ports import accepts
-from tests.e2e.online_streams import ENDPOINT, StreamSeen, replica_metric, run_streams, ways
+from cli.stack.processes.ports import accepts_connections
+from tests.e2e.observed_streams import ENDPOINT, StreamSeen, count_ends, replica_metric, run_streams
 from tests.support.stacks import Stack, await_true, running_stack
 from tests.support.streaming_upstream import StreamingUpstream, streaming_upstream
 
@@ -20,8 +20,10 @@ TOKENS = 40
 TOKEN_S = 0.1
 DEADLINE_MS = 40_000
 RECOVERY_S_MAX = 30.0
-"""Tells what recovers from what hangs. What is promised of a machine that is free is seconds: the
-tests record what they measured."""
+"""Distinguishes a recovery from a hang.
+
+The promise is seconds on an idle machine; the tests record their measurements.
+"""
 
 BROKER_START_S_MAX = 90.0
 
@@ -34,7 +36,7 @@ def upstream() -> Iterator[StreamingUpstream]:
 
 @pytest.fixture(scope="module")
 def stack(upstream: StreamingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack whose streams take four seconds, each execution noted where it runs."""
+    """A stack whose streams take four seconds, with an upstream that records executions."""
     options = ("--engine", "openai_http", "--upstream", upstream.url, "--model", MODEL)
     folder = tmp_path_factory.mktemp("streams")
     with running_stack(folder, *options, "--concurrency", "128", model=MODEL) as running:
@@ -56,20 +58,20 @@ def answers(stack: Stack) -> bool:
 
 
 def texts(name: str) -> list[str]:
-    """The texts of as many streams, by which the upstream tells whose an execution is."""
+    """The texts of all streams, by which the upstream identifies executions."""
     return [f"{name} stream {number}" for number in range(STREAMS)]
 
 
 def check(stack: Stack, upstream: StreamingUpstream, role: str) -> list[StreamSeen]:
-    """Kill `role` under open streams; all of them end, and so does their work."""
+    """Kill `role` with open streams; all of them end, and so does their work."""
     seen = run_streams(
         stack,
         texts(role),
         max_tokens=TOKENS,
         timeout_ms=DEADLINE_MS,
-        meddle=lambda: stack.kill(role),
+        disturb=lambda: stack.kill(role),
     )
-    assert ways(seen)["hung"] == 0, ways(seen)
+    assert count_ends(seen)["hung"] == 0, count_ends(seen)
     await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
     await_true(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
     assert_ran_once(seen, upstream)
@@ -77,10 +79,10 @@ def check(stack: Stack, upstream: StreamingUpstream, role: str) -> list[StreamSe
 
 
 def assert_ran_once(seen: list[StreamSeen], upstream: StreamingUpstream) -> None:
-    """Nothing shown is missing, doubled or out of order, and what was shown did not run again.
+    """Shown chunks are complete and in order, and no shown execution ran again.
 
-    Every stream had a piece before anything was killed, so none may begin a second time. Asked
-    when the calls run again and none is left, so what a death delivers again has been decided on.
+    Every stream had a chunk before the kill, so none may start a second time. This is called once
+    calls succeed again and none is left, so all redelivered records have been decided on.
     """
     for one in seen:
         assert one.pieces == [str(number) for number in range(len(one.pieces))], one
@@ -90,10 +92,8 @@ def assert_ran_once(seen: list[StreamSeen], upstream: StreamingUpstream) -> None
 
 
 @pytest.mark.timeout(400)
-def test_a_killed_batcher_ends_no_stream_that_runs(
-    stack: Stack, upstream: StreamingUpstream
-) -> None:
-    assert ways(check(stack, upstream, "batcher-interactive")) == {"done": STREAMS}
+def test_a_killed_batcher_interrupts_no_stream(stack: Stack, upstream: StreamingUpstream) -> None:
+    assert count_ends(check(stack, upstream, "batcher-interactive")) == {"done": STREAMS}
 
 
 @pytest.mark.timeout(400)
@@ -103,26 +103,26 @@ def test_a_killed_replica_interrupts_its_streams(stack: Stack, upstream: Streami
 
 
 @pytest.mark.timeout(400)
-def test_a_killed_replica_has_its_whole_calls_answered_by_the_next(
+def test_a_killed_replica_has_its_unary_calls_answered_by_the_next(
     stack: Stack, upstream: StreamingUpstream
 ) -> None:
     """Nothing of them was shown, so they run again, and their clients notice nothing."""
-    asked = [text.replace("stream", "whole") for text in texts("next replica")]
+    calls = [text.replace("stream", "unary") for text in texts("next replica")]
     with ThreadPoolExecutor(STREAMS) as pool:
-        answers = [pool.submit(whole_answer, stack, text) for text in asked]
-        await_true(lambda: all(map(upstream.executions, asked)), "all of them to run")
+        answers = [pool.submit(unary_call, stack, text) for text in calls]
+        await_true(lambda: all(map(upstream.executions, calls)), "all of them to run")
         stack.kill("gpu-consumer")
         statuses = [answer.result().status_code for answer in answers]
 
     assert set(statuses) == {200}, statuses
-    assert {len(upstream.executions(text)) for text in asked} == {2}
+    assert {len(upstream.executions(text)) for text in calls} == {2}
 
 
-def whole_answer(stack: Stack, text: str) -> httpx.Response:
+def unary_call(stack: Stack, text: str) -> httpx.Response:
     body = {
         "model": stack.model,
         "messages": [{"role": "user", "content": text}],
-        "max_tokens": TOKENS,
+        "max_tokens": 2 * TOKENS,  # all of them still run when the last has started
     }
     headers = {"authorization": f"Bearer {stack.key}", "x-request-timeout-ms": str(DEADLINE_MS)}
     timeout_s = DEADLINE_MS / 1000 + 10
@@ -130,29 +130,29 @@ def whole_answer(stack: Stack, text: str) -> httpx.Response:
 
 
 @pytest.mark.timeout(400)
-def test_a_killed_api_breaks_its_connections_and_frees_their_work(
+def test_a_killed_api_closes_its_connections_and_frees_their_work(
     stack: Stack, upstream: StreamingUpstream, record_property: Callable[[str, object], None]
 ) -> None:
-    """Their own ends and their deadline are far off: only the caller's silence frees them."""
-    began_s = 0.0
+    """Their ends and deadlines are far off: only the caller's missing heartbeat frees them."""
+    started_s = 0.0
 
     def kill() -> None:
-        nonlocal began_s
-        await_true(lambda: running_calls(stack) == STREAMS, "the replica to count them all")
-        began_s = time.monotonic()
+        nonlocal started_s
+        await_true(lambda: running_calls(stack) == STREAMS, "all calls to run")
+        started_s = time.monotonic()
         stack.kill("api")
 
     timeout_ms = 4 * DEADLINE_MS
-    seen = run_streams(stack, texts("api"), max_tokens=2000, timeout_ms=timeout_ms, meddle=kill)
-    assert ways(seen) == {"error": STREAMS}
+    seen = run_streams(stack, texts("api"), max_tokens=2000, timeout_ms=timeout_ms, disturb=kill)
+    assert count_ends(seen) == {"error": STREAMS}
     await_true(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
-    record_property("freed_s", round(time.monotonic() - began_s, 2))
+    record_property("freed_s", round(time.monotonic() - started_s, 2))
     await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
     assert_ran_once(seen, upstream)
 
 
 @pytest.mark.timeout(400)
-def test_a_broker_that_restarts_refuses_calls_for_a_moment(
+def test_a_restarting_broker_refuses_calls_temporarily(
     stack: Stack, upstream: StreamingUpstream, record_property: Callable[[str, object], None]
 ) -> None:
     refusals: list[tuple[int, str, float]] = []
@@ -161,12 +161,12 @@ def test_a_broker_that_restarts_refuses_calls_for_a_moment(
 
     def restart() -> None:
         broker(stack).send_signal(signal.SIGTERM)
-        await_true(lambda: not accepts(port), "the broker to go", 30.0)
+        await_true(lambda: not accepts_connections(port), "the broker to stop", 30.0)
         with ThreadPoolExecutor(1) as pool:
-            opened = pool.submit(moment_of, lambda: accepts(port), BROKER_START_S_MAX)
+            opened = pool.submit(moment_of, lambda: accepts_connections(port), BROKER_START_S_MAX)
             while not opened.done():
                 refusals.append(refusal(stack))
-                time.sleep(0.2)  # polls; the broker needs the processors to start
+                time.sleep(0.2)  # leaves CPU for the broker's start
         await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
         record_property("first_good_answer_s", round(time.monotonic() - opened.result(), 2))
 
@@ -175,11 +175,11 @@ def test_a_broker_that_restarts_refuses_calls_for_a_moment(
         texts("broker"),
         max_tokens=TOKENS,
         timeout_ms=int(BROKER_START_S_MAX * 1000) + DEADLINE_MS,
-        meddle=restart,
+        disturb=restart,
     )
 
-    assert roles <= {one.pid for one in stack.processes()}, "a role died of the restart"
-    assert ways(seen)["hung"] == 0, ways(seen)
+    assert roles <= {one.pid for one in stack.processes()}, "a role died during the restart"
+    assert count_ends(seen)["hung"] == 0, count_ends(seen)
     assert {one.error for one in seen if one.error} <= {"stream_interrupted", "log_unavailable"}
     refused = [one for one in refusals if one[0] == 503]
     assert refused, refusals
@@ -189,9 +189,9 @@ def test_a_broker_that_restarts_refuses_calls_for_a_moment(
     assert_ran_once(seen, upstream)
 
 
-def moment_of(happens: Callable[[], bool], timeout_s: float) -> float:
-    """Wait until it happens and return when, by the monotonic clock."""
-    await_true(happens, "the port of the broker", timeout_s)
+def moment_of(condition: Callable[[], bool], timeout_s: float) -> float:
+    """Wait until a condition holds and return the monotonic time."""
+    await_true(condition, "the port of the broker", timeout_s)
     return time.monotonic()
 
 
@@ -201,7 +201,7 @@ def broker(stack: Stack) -> psutil.Process:
 
 
 def refusal(stack: Stack) -> tuple[int, str, float]:
-    """Ask once; return status, code and Retry-After, zeros for a call that only ran out of time."""
+    """Call once; return status, code and Retry-After, or zeros for a call that timed out."""
     body = {"model": stack.model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
     headers = {"authorization": f"Bearer {stack.key}", "x-request-timeout-ms": "500"}
     answer = httpx.post(f"{stack.url}{ENDPOINT}", json=body, headers=headers, timeout=30)

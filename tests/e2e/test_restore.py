@@ -1,4 +1,6 @@
-"""Goal: Postgres restored to an earlier moment, `millrace recover`, and every job ends whole."""
+"""Goal: after a restore of Postgres to an earlier moment and `millrace recover`, every job
+completes.
+"""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +13,7 @@ from openai.types import Batch
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.stack.services.postgres import binaries
+from cli.stack.services.embedded_postgres import binaries
 from core.ids import JOB, parse_public_id
 from jobs.tables.jobs import jobs
 from tenancy.tables import usage_ledger
@@ -26,13 +28,13 @@ COUNT, SMALL = 3000, 300
 
 
 def dump(url: str, to: Path) -> None:
-    """Take a backup as an operator does, while everything runs."""
+    """Take a backup while the stack runs."""
     command = [f"{binaries()}/pg_dump", "--format=custom", f"--file={to}", libpq(url)]
     subprocess.run(command, check=True, timeout=60)
 
 
 def restore(url: str, backup: Path) -> None:
-    """Put the database back to the moment of `backup`."""
+    """Restore the database to the moment of `backup`."""
     name = sa.make_url(url).database
     server = with_database(url, "postgres")
     execute(server, f"DROP DATABASE {name} WITH (FORCE)")
@@ -79,7 +81,7 @@ def audited(stack: Stack, job: Batch) -> Any:
     return httpx.get(url, headers=headers, timeout=60).json()
 
 
-def test_a_restored_database_and_its_log_become_whole(
+def test_a_restored_database_is_completed_from_the_log(
     tmp_path: Path,
     kafka_bootstrap: str,
     database_url: str,
@@ -100,7 +102,7 @@ def test_a_restored_database_and_its_log_become_whole(
         watch(client, small.id, lambda job: job.status == "in_progress")
         watch(client, large.id, lambda job: done(job) > COUNT // 20)
         dump(database_url, backup)
-        # What the backup does not know: a cancel, an end, and versions of two jobs' control.
+        # Not in the backup: a cancellation, an end, and control versions of two jobs.
         client.batches.cancel(stopped.id)
         control(stack, small, "resume")
         for action in ("pause", "resume"):
@@ -123,19 +125,19 @@ def test_a_restored_database_and_its_log_become_whole(
     with running_stack(tmp_path / "data", *OPTIONS) as stack:
         client = stack.client
         for job, count in ((large, COUNT), (small, SMALL), (stopped, COUNT)):
-            whole = watch(client, job.id, ended, 180)
-            assert_conserved(client, whole, count)
-            assert whole.usage is not None
-            outcomes = outcomes_of(whole)
-            used = (whole.usage.input_tokens, whole.usage.output_tokens)
-            assert billed(engine, whole) == (outcomes["succeeded"], *used)
-            books = audited(stack, whole)
-            assert books["ok"], books["differences"]
+            finished = watch(client, job.id, ended, 180)
+            assert_conserved(client, finished, count)
+            assert finished.usage is not None
+            outcomes = outcomes_of(finished)
+            used = (finished.usage.input_tokens, finished.usage.output_tokens)
+            assert billed(engine, finished) == (outcomes["succeeded"], *used)
+            audit = audited(stack, finished)
+            assert audit["ok"], audit["differences"]
             if job is stopped:
                 assert outcomes["cancelled"] > 0
             else:
                 assert outcomes["succeeded"] == count
-        # It was paused in the backup: what it shows was read from the log and did not run again.
+        # The job is paused in the backup: its results were read from the log, not computed again.
         shown = client.batches.retrieve(small.id)
         assert lines_of(client, shown.output_file_id) == before
     engine.dispose()

@@ -1,4 +1,4 @@
-"""Goal: on a whole stack a job is followed, its items are where they say, its books balance."""
+"""Goal: a job is followed on a complete stack, its items have a status, and its audit passes."""
 
 import json
 import threading
@@ -23,7 +23,7 @@ COUNT = 4000
 
 @pytest.fixture
 def env(stack: Stack) -> dict[str, str]:
-    """The variables of a user of `stack`."""
+    """The environment of a user of `stack`."""
     return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
 
 
@@ -35,7 +35,7 @@ def get(stack: Stack, path: str, **params: str) -> Any:
 
 
 def test_a_job_is_followed_item_by_item(stack: Stack, env: dict[str, str]) -> None:
-    job = submitted(env, lines(stack.model, 3 * COUNT))  # some seconds of work
+    job = submitted(env, lines(stack.model, 3 * COUNT))  # a few seconds of work
     streamed: list[dict[str, Any]] = []
     codes: list[int] = []
 
@@ -49,23 +49,23 @@ def test_a_job_is_followed_item_by_item(stack: Stack, env: dict[str, str]) -> No
     seen: Counter[str] = Counter()
     workers: set[str] = set()
 
-    def look() -> bool:
+    def poll() -> bool:
         for status in ("pending", "queued", "dispatched", "succeeded"):
             page = get(stack, f"/batches/{job}/items", status=status, limit="100")
             assert {item["status"] for item in page["data"]} <= {status}
             seen[status] += len(page["data"])
             workers.update(item["worker"] for item in page["data"] if item["worker"])
-        books = get(stack, f"/batches/{job}/audit", log=str(bool(workers)).lower())
-        assert books["ok"], books
-        return bool(books["is_settled"])
+        audit = get(stack, f"/batches/{job}/audit", log=str(bool(workers)).lower())
+        assert audit["ok"], audit
+        return bool(audit["is_settled"])
 
-    def runs() -> bool:
+    def is_running() -> bool:
         page = get(stack, f"/batches/{job}/items", status="dispatched", limit="100")
         workers.update(item["worker"] for item in page["data"] if item["worker"])
         return bool(workers)
 
-    await_true(runs, "an item runs", 60)
-    await_true(look, "the job settles", 90)
+    await_true(is_running, "an item runs", 60)
+    await_true(poll, "the job settles", 90)
     thread.join(60)
     assert not thread.is_alive()
 
@@ -82,7 +82,7 @@ def test_a_job_is_followed_item_by_item(stack: Stack, env: dict[str, str]) -> No
     assert "succeeded" in listed.stdout
 
 
-def test_projections_are_made_again_from_the_log(stack: Stack, env: dict[str, str]) -> None:
+def test_projections_are_rebuilt_from_the_log(stack: Stack, env: dict[str, str]) -> None:
     job = submitted(env, lines(stack.model, 300), "--wait")
     job_id = parse_public_id(JOB, job)
     engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
@@ -106,7 +106,7 @@ def test_projections_are_made_again_from_the_log(stack: Stack, env: dict[str, st
     assert millrace(env, "audit", job, "--log").exit_code == ExitCode.OK
 
 
-def test_a_stream_outlives_the_death_of_its_api(stack: Stack, env: dict[str, str]) -> None:
+def test_a_result_stream_survives_a_killed_api(stack: Stack, env: dict[str, str]) -> None:
     job = submitted(env, lines(stack.model, COUNT))
     found: list[dict[str, Any]] = []
 

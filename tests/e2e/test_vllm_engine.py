@@ -1,4 +1,4 @@
-"""Goal: real vLLM on this machine keeps the contract that the other engines keep."""
+"""Goal: real vLLM on this machine passes the conformance suite of the engines."""
 
 import asyncio
 import shutil
@@ -27,7 +27,7 @@ from tests.integration.engines.conformance import (
     run,
     vectors_of,
 )
-from tests.integration.engines.conformance_cuts import LONG, CutsConformance, await_work
+from tests.integration.engines.conformance_aborts import LONG, CutsConformance, await_work
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
     OnlineChatConformance,
@@ -68,7 +68,7 @@ def hasty_engine(
 @pytest.fixture(scope="class")
 def embeddings_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("embeddings")
-    template = folder / "chat.jinja"  # the model has none of its own
+    template = folder / "chat.jinja"  # the model has no chat template
     template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
     env = ENV | {"MODEL_PATH": str(minilm_path()), "VLLM_CHAT_TEMPLATE": str(template)}
     with running_engine(folder, env) as engine:
@@ -82,8 +82,8 @@ def classes_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]
 
 
 @pytest.fixture(scope="class")
-def judge_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with classifier(tmp_path_factory.mktemp("judge"), 1) as engine:
+def scores_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with classifier(tmp_path_factory.mktemp("scores"), 1) as engine:
         yield engine
 
 
@@ -93,18 +93,20 @@ def classifier(folder: Path, classes: int) -> AbstractContextManager[Engine]:
     return running_engine(folder, ENV | {"MODEL_PATH": str(model)})
 
 
-def test_a_parser_that_vllm_lacks_is_refused_before_the_model_is_loaded(
+def test_an_unknown_parser_is_refused_before_the_model_is_loaded(
     tiny_llama: Path, tmp_path: Path
 ) -> None:
     env = ENV | {"MODEL_PATH": str(tiny_llama), "VLLM_TOOL_CALL_PARSER": "nonsense"}
     with (
-        pytest.raises(AssertionError, match=r"SettingsError.*none named nonsense, but .*hermes"),
+        pytest.raises(AssertionError, match=r"SettingsError.*has no .nonsense.; it has .*hermes"),
         running_engine(tmp_path, env),
     ):
         raise RuntimeError("the engine started")
 
 
-def test_why_the_core_does_not_start_is_in_the_log(tiny_llama: Path, tmp_path: Path) -> None:
+def test_a_failed_start_of_the_core_is_logged_with_its_cause(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
     empty = tmp_path / "model"
     shutil.copytree(tiny_llama, empty, ignore=shutil.ignore_patterns("*.safetensors"))
     with (
@@ -127,15 +129,17 @@ class TestVllmChat(OnlineChatConformance, CutsConformance):
     def hasty(self, hasty_engine: Engine) -> Engine:
         return hasty_engine
 
-    async def test_a_cut_stream_is_counted_whole(self, breaking: tuple[Engine, bytes]) -> None:
+    async def test_an_interrupted_stream_is_counted_completely(
+        self, breaking: tuple[Engine, bytes]
+    ) -> None:
         engine, body = breaking
         answer, listener = await stream(engine, CHAT, body)
         assert content_of(answer)["error"]["code"] == "item_timeout"
         assert answer.input_tokens > 0
-        assert answer.output_tokens >= len(listener.pieces) - 1  # a piece may hold several
+        assert answer.output_tokens >= len(listener.pieces) - 1  # a chunk may have several
         assert b'"usage":{' not in b"".join(listener.pieces)
 
-    async def test_a_late_call_of_a_core_that_stands_still_is_not_answered(
+    async def test_a_late_call_of_a_suspended_core_times_out(
         self, hasty_engine: RemoteEngine
     ) -> None:
         call = asyncio.create_task(hasty_engine.serve(CHAT, chat_body(**LONG), None))
@@ -150,7 +154,7 @@ class TestVllmChat(OnlineChatConformance, CutsConformance):
         assert not done
         assert content_of(await call)["error"]["code"] == "item_timeout"
 
-    async def test_running_counts_pass_to_those_who_ask(self, engine: Engine) -> None:
+    async def test_continuous_usage_is_passed_on_request(self, engine: Engine) -> None:
         options = {"include_usage": True, "continuous_usage_stats": True}
         answer, listener = await stream(
             engine, CHAT, chat_body(stream=True, stream_options=options)
@@ -168,37 +172,37 @@ class TestVllmChat(OnlineChatConformance, CutsConformance):
         assert listener.text().lstrip().startswith("{")
         assert any(one["choices"][0].get("logprobs") for one in listener.chunks)
 
-    async def test_a_model_that_may_call_tools_is_asked(self, engine: Engine) -> None:
-        # A parser is set, so vLLM takes the body; that this model calls nothing is the model's.
+    async def test_tools_are_accepted_with_a_parser(self, engine: Engine) -> None:
+        # A parser is set, so vLLM accepts the body; this model calls no tool.
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
         (answer,) = await run(engine, CHAT, [chat_body(tools=[tool], tool_choice="auto")])
         assert content_of(answer)["choices"][0]["finish_reason"] in {"stop", "length"}
 
-    async def test_a_stream_above_the_context_is_refused(self, engine: Engine) -> None:
+    async def test_a_stream_beyond_the_context_is_refused(self, engine: Engine) -> None:
         answer, listener = await stream(engine, CHAT, chat_body("word " * 5000, stream=True))
         assert_error_envelope(answer, 400)
         assert listener.pieces == []
 
-    async def test_calls_go_ahead_of_items_that_vllm_holds(self, engine: Engine) -> None:
+    async def test_online_calls_overtake_queued_items_in_vllm(self, engine: Engine) -> None:
         bodies = [chat_body(max_tokens=400, ignore_eos=True)] * 200
         bulk = asyncio.create_task(engine.execute(CHAT, bodies, lambda *_: None))
         await asyncio.sleep(0.5)
-        whole_s = []
+        took_s = []
         for body in (chat_body(max_tokens=1), chat_body(max_tokens=1, priority=-5)):
             start_s = time.monotonic()
             assert (await engine.serve(CHAT, body, None)).status_code == 200
-            whole_s.append(time.monotonic() - start_s)
+            took_s.append(time.monotonic() - start_s)
         assert not bulk.done()
         bulk.cancel()
         await asyncio.wait([bulk])
-        assert max(whole_s) < 5
+        assert max(took_s) < 5
 
-    async def test_no_temperature_no_chance(self, engine: Engine) -> None:
+    async def test_temperature_zero_is_deterministic(self, engine: Engine) -> None:
         first, second = await run(engine, CHAT, [chat_body(temperature=0, seed=1)] * 2)
         assert content_of(first)["choices"] == content_of(second)["choices"]
 
-    async def test_a_prompt_above_the_context_is_refused(self, engine: Engine) -> None:
-        for words in (5000, 50_000):  # counted in tokens, and refused by its length alone
+    async def test_a_prompt_beyond_the_context_is_refused(self, engine: Engine) -> None:
+        for words in (5000, 50_000):  # by its tokens, and by its length alone
             (answer,) = await run(engine, CHAT, [chat_body("word " * words)])
             assert_error_envelope(answer, 400)
             assert content_of(answer)["error"]["code"] == "context_length_exceeded"
@@ -229,7 +233,7 @@ class TestVllmChat(OnlineChatConformance, CutsConformance):
         text = content_of(answer)["choices"][0]["message"]["content"]
         assert text.lstrip().startswith("{")
 
-    async def test_embeddings_are_not_a_text_models(self, engine: Engine) -> None:
+    async def test_a_text_model_has_no_embeddings(self, engine: Engine) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [embeddings_body("a")])
         assert_error_envelope(answer, 404)
 
@@ -239,31 +243,35 @@ class TestVllmEmbeddings(OnlineEmbeddingsConformance, ScoresConformance):
     def engine(self, embeddings_engine: Engine) -> Engine:
         return embeddings_engine
 
-    async def test_alike_texts_are_near(self, engine: Engine) -> None:
+    async def test_similar_texts_have_similar_vectors(self, engine: Engine) -> None:
         texts = ["A man is eating food.", "Someone eats a meal.", "The queue of the GPU is full."]
         (answer,) = await run(engine, EMBEDDINGS, [embeddings_body(texts)])
         vectors = np.array(vectors_of(answer))
-        likeness = vectors @ vectors.T
-        assert likeness[0, 1] > 0.5 > likeness[0, 2] + 0.2
+        similarity = vectors @ vectors.T
+        assert similarity[0, 1] > 0.5 > similarity[0, 2] + 0.2
 
     async def test_another_model_is_not_served(self, engine: Engine) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [embeddings_body("a", model="another")])
         assert_error_envelope(answer, 404)
 
-    async def test_a_conversation_is_the_text_that_its_template_makes(self, engine: Engine) -> None:
-        said = {"role": "user", "content": "a red apple"}
+    async def test_a_conversation_is_embedded_by_its_chat_template(self, engine: Engine) -> None:
+        message = {"role": "user", "content": "a red apple"}
         bodies = [
             embeddings_body("a red apple"),
-            msgspec.json.encode({"model": MODEL, "messages": [said], "add_special_tokens": True}),
-            embeddings_body([said], add_special_tokens=True),
+            msgspec.json.encode(
+                {"model": MODEL, "messages": [message], "add_special_tokens": True}
+            ),
+            embeddings_body([message], add_special_tokens=True),
         ]
-        (text,), *talks = [vectors_of(answer) for answer in await run(engine, EMBEDDINGS, bodies)]
-        assert talks == [[pytest.approx(text, abs=5e-3)]] * 2
+        (text,), *conversations = [
+            vectors_of(answer) for answer in await run(engine, EMBEDDINGS, bodies)
+        ]
+        assert conversations == [[pytest.approx(text, abs=5e-3)]] * 2
 
     @pytest.mark.parametrize(
         ("field", "value"), [("normalize", True), ("task", "encode"), ("messages", 7)]
     )
-    async def test_what_vllm_refuses_is_refused(
+    async def test_an_invalid_field_is_refused(
         self, engine: Engine, field: str, value: object
     ) -> None:
         given = {} if field == "messages" else {"input": "a"}
@@ -272,7 +280,7 @@ class TestVllmEmbeddings(OnlineEmbeddingsConformance, ScoresConformance):
         assert_error_envelope(answer, 400)
         assert content_of(answer)["error"]["param"] == field
 
-    async def test_many_items_go_through(self, engine: Engine) -> None:
+    async def test_many_items_are_answered(self, engine: Engine) -> None:
         bodies = [embeddings_body(f"Sentence number {number}.") for number in range(500)]
         answers = await run(engine, EMBEDDINGS, bodies)
         assert {answer.status_code for answer in answers} == {200}
@@ -288,7 +296,7 @@ class TestVllmClasses(ClassesConformance):
         answer = await engine.serve("/v1/score", b'{"queries":"a","documents":"b"}', None)
         assert_error_envelope(answer, 404)
 
-    async def test_numbers_that_json_cannot_say_fail_their_item_alone(self, engine: Engine) -> None:
+    async def test_a_nan_fails_its_item_alone(self, engine: Engine) -> None:
         texts = ["a quiet hill", f"a quiet {BROKEN_WORD}", "a quiet lake"]
         bodies = [msgspec.json.encode({"model": MODEL, "input": text}) for text in texts]
         answers = await run(engine, "/v1/classify", bodies)
@@ -296,7 +304,7 @@ class TestVllmClasses(ClassesConformance):
         assert content_of(answers[1])["error"]["code"] == "answer_not_finite"
 
 
-class TestVllmJudge(ScoresConformance):
+class TestVllmScores(ScoresConformance):
     @pytest.fixture
-    def engine(self, judge_engine: Engine) -> Engine:
-        return judge_engine
+    def engine(self, scores_engine: Engine) -> Engine:
+        return scores_engine

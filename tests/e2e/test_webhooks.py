@@ -1,31 +1,22 @@
-"""Goal: a user of a running stack is told of a job, also when the role that tells is killed."""
+"""Goal: a running stack delivers a job's webhooks, also when the webhook role is killed."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
-from results.webhooks.events.event_bodies import EVENT_TYPES
+from results.webhooks.events.messages import EVENT_TYPES
 from tests.integration.webhooks.receivers import Receiver, ok, receiving
 from tests.support.job_checks import ENDPOINT, chat_line, ended, watch
-from tests.support.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, await_true
 
 ITEM_COUNT, FAILED_COUNT = 2000, 5
 
 
-@pytest.fixture(scope="module")
-def telling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack that may reach receivers of this machine."""
-    options = ("--simulated-latency-ms", "20", "--allow-private-webhooks")
-    with running_stack(tmp_path_factory.mktemp("stack"), *options) as running:
-        yield running
-
-
 @pytest.mark.timeout(400)
-def test_a_job_tells_its_endpoint_and_its_callback(telling: Stack) -> None:
-    client = telling.client
+def test_a_job_notifies_its_endpoint_and_its_callback(stack: Stack) -> None:
+    client = stack.client
     with receiving(ok) as receiver, receiving(ok) as called:
         endpoint: Any = client.webhooks.create(
             name="all",
@@ -35,21 +26,22 @@ def test_a_job_tells_its_endpoint_and_its_callback(telling: Stack) -> None:
         secret = client.post("/webhook_callback_secret/rotate", body={}, cast_to=dict[str, Any])[
             "signing_secret"
         ]
-        job_id = submit_with_callback(client, telling.model, called.url)
+        job_id = submit_with_callback(client, stack.model, called.url)
         watch(
             client,
             job_id,
             lambda job: (job.request_counts.completed if job.request_counts else 0) > 0,
         )
-        telling.kill("webhooks")
+        stack.kill("webhooks")
         job = watch(client, job_id, ended)
         assert job.status == "completed", job
-        await_true(lambda: "batch.completed" in types_of(receiver), "news of the end", 60)
+        await_true(lambda: "batch.completed" in types_of(receiver), "the event of the end", 60)
         await_true(lambda: len(called.requests) > 0, "the callback", 60)
-        await_true(lambda: failed_of(receiver) == FAILED_COUNT, "news of failed items", 60)
-        await_true(lambda: len(marks_of(receiver)) >= 3, "news of the progress", 90)
+        await_true(lambda: failed_of(receiver) == FAILED_COUNT, "the events of failed items", 60)
+        await_true(lambda: len(marks_of(receiver)) >= 3, "the progress events", 90)
         tested = client.webhooks.test(endpoint.id, event_type="batch.failed")
         assert (tested.status_code, tested.success) == (200, True)
+        client.webhooks.delete(endpoint.id)
 
     events = {body["id"]: body for body in bodies_of(receiver)}.values()
     assert marks_of(receiver) == [25, 50, 75]
@@ -60,9 +52,9 @@ def test_a_job_tells_its_endpoint_and_its_callback(telling: Stack) -> None:
     (event,) = {
         client.webhooks.unwrap(r.body, r.headers, secret=secret).id for r in called.requests
     }
-    assert event in {e["id"] for e in ends}  # one message for all who hear of it
-    logs = "".join(path.read_text() for path in (telling.data / "logs").glob("*"))
-    key = (telling.data / "webhook-key").read_text()
+    assert event in {e["id"] for e in ends}  # one message for all receivers
+    logs = "".join(path.read_text() for path in (stack.data / "logs").glob("*"))
+    key = (stack.data / "webhook-key").read_text()
     assert all(text not in logs for text in (endpoint.signing_secret, secret, key, "a=b"))
     assert "webhooks may reach private addresses" in logs
 
@@ -70,7 +62,7 @@ def test_a_job_tells_its_endpoint_and_its_callback(telling: Stack) -> None:
 def submit_with_callback(client: OpenAI, model: str, url: str) -> str:
     lines = [json.loads(chat_line(number, model)) for number in range(ITEM_COUNT)]
     for line in lines[:FAILED_COUNT]:
-        line["body"]["stream"] = True  # which fails its item
+        line["body"]["stream"] = True  # fails the item
     content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
     file = client.files.create(file=("input.jsonl", content), purpose="batch")
     job = client.batches.create(
@@ -91,12 +83,12 @@ def types_of(receiver: Receiver) -> list[str]:
 
 
 def marks_of(receiver: Receiver) -> list[int]:
-    """The percents that were told of, repeats of a message left out."""
-    told = {b["id"]: b for b in bodies_of(receiver) if b["type"] == "batch.progress"}
-    return sorted(body["data"]["millrace"]["percent"] for body in told.values())
+    """The distinct percentages of progress events."""
+    distinct = {b["id"]: b for b in bodies_of(receiver) if b["type"] == "batch.progress"}
+    return sorted(body["data"]["millrace"]["percent"] for body in distinct.values())
 
 
 def failed_of(receiver: Receiver) -> int:
-    """How many failed items were told of, repeats of a message left out."""
-    told = {b["id"]: b for b in bodies_of(receiver) if b["type"] == "item.failed"}
-    return sum(body["data"]["millrace"]["failed_count"] for body in told.values())
+    """The number of failed items in distinct events."""
+    distinct = {b["id"]: b for b in bodies_of(receiver) if b["type"] == "item.failed"}
+    return sum(body["data"]["millrace"]["failed_count"] for body in distinct.values())

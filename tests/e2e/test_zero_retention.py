@@ -1,4 +1,4 @@
-"""Goal: of a tenant that retains nothing, bodies are in its files alone, and then nowhere."""
+"""Goal: content of a zero-retention tenant is in its files alone, and nowhere once deleted."""
 
 import json
 import secrets
@@ -17,8 +17,8 @@ from core.clock import SystemClock
 from core.ids import FILE, JOB, parse_public_id
 from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
-from results.retention.batch_removal import BodyRemoval
-from storage.objects.local_objects import LocalObjects
+from results.retention.batch_removal import BatchDataRemoval
+from storage.objects.local_object_store import LocalObjectStore
 from tests.support.job_checks import ENDPOINT, ended, lines_of, watch
 from tests.support.stacks import Stack
 from tests.support.stored_content import Found, search, stored_objects
@@ -37,8 +37,8 @@ def millrace(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def secretive(stack: Stack, name: str) -> Stack:
-    """The same stack as a tenant meets it that retains nothing."""
+def zero_retention_stack(stack: Stack, name: str) -> Stack:
+    """The same stack for a tenant with zero retention."""
     data = ("--data", str(stack.data))
     millrace("tenants", "create", name, "--zero-retention", *data)
     for change in ("--no-zero-retention", "--zero-retention"):
@@ -77,14 +77,16 @@ def folders(keys: set[str]) -> set[str]:
 
 
 def assert_readable(stack: Stack, job: Batch, texts: list[str]) -> list[bytes]:
-    """Its owner reads all of it on every route; returns what only the answers hold."""
+    """The tenant reads everything on every route; returns texts that only the answers have."""
     output = lines_of(stack.client, job.output_file_id)
     errors = lines_of(stack.client, job.error_file_id)
     names = {f"{NAME.decode()}-{number}" for number in range(len(texts))}
     assert {line["custom_id"] for line in output + errors} == names
-    said = {line["response"]["body"]["choices"][0]["message"]["content"] for line in output}
-    assert all(text.startswith("Simulated ") for text in said)
-    assert len(said) == len({text for text in texts if not text.endswith("streams")})
+    texts_of_answers = {
+        line["response"]["body"]["choices"][0]["message"]["content"] for line in output
+    }
+    assert all(text.startswith("Simulated ") for text in texts_of_answers)
+    assert len(texts_of_answers) == len({text for text in texts if not text.endswith("streams")})
     lines = get(stack, f"/v1/batches/{job.id}/results").text.splitlines()
     by_name = {line["custom_id"]: line["response"] for line in map(json.loads, lines)}
     assert by_name == {line["custom_id"]: line["response"] for line in output + errors}
@@ -94,25 +96,25 @@ def assert_readable(stack: Stack, job: Batch, texts: list[str]) -> list[bytes]:
     assert shown["response"] == errors[0]["response"]["body"]
     audit = get(stack, f"/v1/batches/{job.id}/audit?log=true").json()
     assert audit["ok"], audit
-    return [text[: len("Simulated 00000000.")].encode() for text in said]
+    return [text[: len("Simulated 00000000.")].encode() for text in texts_of_answers]
 
 
-def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
-    ours = secretive(stack, "retains-nothing")
+def test_deleted_content_is_nowhere(stack: Stack) -> None:
+    own = zero_retention_stack(stack, "retains-nothing")
     texts = [f"{PROMPT.decode()} {n % 150}" for n in range(250)]
     texts += [f"{PROMPT.decode()} {'long ' * (CHUNK_BYTES_MAX // 4)}"]
     texts += [f"{PROMPT.decode()} streams"]
     open_job = submit(stack, [PLAIN.decode()], PLAIN.decode())
-    job = submit(ours, texts, NAME.decode(), deduplicate=True)
-    job = watch(ours.client, job.id, ended)
+    job = submit(own, texts, NAME.decode(), deduplicate=True)
+    job = watch(own.client, job.id, ended)
     watch(stack.client, open_job.id, ended)
     assert job.status == "completed"
-    answers = assert_readable(ours, job, texts)
+    answers = assert_readable(own, job, texts)
 
     plain, named, *hidden = search(stack, PLAIN, FILENAME, PROMPT, NAME, *answers[:2])
-    assert plain.topics >= {"requests.bulk"}  # the search finds what is there
+    assert plain.topics >= {"requests.bulk"}  # the search works
     assert any(table.startswith("items") for table in plain.tables)
-    assert named.tables <= {"files", "idempotency_keys"}  # of the upload's answer
+    assert named.tables <= {"files", "idempotency_keys"}  # in the upload's response
     for found in hidden:
         assert (found.topics, found.tables) == (set(), set())
         assert folders(found.objects) <= {"files", "results"}
@@ -122,12 +124,12 @@ def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
     assert job_id is not None
     assert job_key_name(job_id) in dict(stored_objects(stack))
     assert httpx.delete(
-        f"{ours.url}/v1/batches/{job.id}", headers={"authorization": f"Bearer {ours.key}"}
+        f"{own.url}/v1/batches/{job.id}", headers={"authorization": f"Bearer {own.key}"}
     ).json()["deleted"]
     assert job_key_name(job_id) not in dict(stored_objects(stack))  # at once
     engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
-    store = LocalObjects(stack.data / "objects", clock=SystemClock())
-    BodyRemoval(engine, store).step(100_000)  # as a finaliser does within a minute
+    store = LocalObjectStore(stack.data / "objects", clock=SystemClock())
+    BatchDataRemoval(engine, store).run_once(100_000)  # a finaliser does this within a minute
 
     assert search(stack, PROMPT, NAME, *answers[:2]) == [Found()] * 4
     with engine.connect() as connection:
@@ -139,28 +141,28 @@ def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
     engine.dispose()
     assert items == len(set(texts))
     assert tokens > 0
-    assert get(ours, f"/v1/batches/{job.id}").status_code == 404
+    assert get(own, f"/v1/batches/{job.id}").status_code == 404
 
 
-def test_calls_leave_nothing_readable_and_none_is_kept(stack: Stack) -> None:
-    ours = secretive(stack, "calls-nothing")
-    client, word = ours.client, f"{SALT}-in-a-call".encode()
-    asked: Any = {
+def test_calls_leave_no_readable_content_and_durable_ones_are_refused(stack: Stack) -> None:
+    own = zero_retention_stack(stack, "calls-nothing")
+    client, word = own.client, f"{SALT}-in-a-call".encode()
+    body: Any = {
         "model": stack.model,
         "messages": [{"role": "user", "content": word.decode()}],
         "max_tokens": 20,
     }
-    whole = client.chat.completions.create(**asked).choices[0].message.content
-    assert whole is not None
-    assert whole.startswith("Simulated ")
-    pieces = client.chat.completions.create(**asked, stream=True)
+    unary = client.chat.completions.create(**body).choices[0].message.content
+    assert unary is not None
+    assert unary.startswith("Simulated ")
+    pieces = client.chat.completions.create(**body, stream=True)
     streamed = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
     assert streamed.startswith("Simulated ")
-    long = asked | {"messages": [{"role": "user", "content": word.decode() * 60_000}]}
+    long = body | {"messages": [{"role": "user", "content": word.decode() * 60_000}]}
     assert client.chat.completions.create(**long).choices[0].message.content
     with pytest.raises(BadRequestError):
-        client.chat.completions.create(**asked | {"n": 100_000})
-    texts = (word, whole[:19].encode(), streamed[:19].encode())
+        client.chat.completions.create(**body | {"n": 100_000})
+    texts = (word, unary[:19].encode(), streamed[:19].encode())
     assert search(stack, *texts) == [Found()] * 3
 
     for fields, more in (
@@ -170,8 +172,8 @@ def test_calls_leave_nothing_readable_and_none_is_kept(stack: Stack) -> None:
         ({"background": True}, {}),
     ):
         answer = httpx.post(
-            f"{ours.url}/v1/chat/completions",
-            headers={"authorization": f"Bearer {ours.key}", **more},
-            json=asked | fields,
+            f"{own.url}/v1/chat/completions",
+            headers={"authorization": f"Bearer {own.key}", **more},
+            json=body | fields,
         )
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "zero_retention")

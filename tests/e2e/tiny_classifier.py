@@ -1,4 +1,4 @@
-"""A small model that sorts texts into classes: a real encoder below, random weights on top."""
+"""A small text classifier: a real encoder with a random classification head."""
 
 import shutil
 from pathlib import Path
@@ -10,14 +10,14 @@ from safetensors.numpy import load_file, save_file
 from cli.demo.demo_models import minilm_path
 
 BROKEN_WORD = "volcano"
-"""The weights of this word are no numbers, as overflow or a damaged file would leave them."""
+"""The weights of this word are NaN, as after an overflow or in a damaged file."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 _WORDS = "bert.embeddings.word_embeddings.weight"
 
 
 def write_classifier(folder: Path, *, classes: int) -> Path:
-    """Fill `folder`; with one class it judges pairs of texts."""
+    """Write the model to `folder`; with one class it scores pairs of texts."""
     folder.mkdir()
     source = minilm_path()
     for name in _TOKENIZER_FILES:

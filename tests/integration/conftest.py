@@ -1,16 +1,16 @@
-"""What tests of several rooms ask the log for."""
+"""Fixtures that integration tests of several packages share."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
 
 @pytest.fixture
-def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
-    """A producer on the log that the room's own `kafka` names."""
-    producer = LogProducer(kafka, client_id="test", linger_ms=1)
+def producer(kafka: KafkaSettings) -> Iterator[RecordProducer]:
+    """A producer on the log that the package's own `kafka` fixture names."""
+    producer = RecordProducer(kafka, client_id="test", linger_ms=1)
     yield producer
     producer.close()

@@ -1,10 +1,9 @@
-"""Goal: the embedded services start, come back on their data, and never outlive their parent."""
+"""Goal: embedded services restart on their data and die with their parent."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,12 +18,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.stack.processes.child import Child, spawn
 from cli.stack.processes.supervisor import Supervisor
-from cli.stack.services.kafka import EmbeddedKafka
-from cli.stack.services.postgres import EmbeddedPostgres
+from cli.stack.services.embedded_kafka import EmbeddedKafka
+from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
-from storage.postgres.notifications import Notifications
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
+from tests.support.until import until
 
 READY_S_MAX = 40.0
 
@@ -32,8 +32,8 @@ STACK_PROGRAM = """
 import sys
 from pathlib import Path
 from cli.stack.processes.child import Child
-from cli.stack.services.kafka import EmbeddedKafka
-from cli.stack.services.postgres import EmbeddedPostgres
+from cli.stack.services.embedded_kafka import EmbeddedKafka
+from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from cli.stack.processes.supervisor import Supervisor
 
 folder, cache = map(Path, sys.argv[1:])
@@ -75,13 +75,24 @@ def running_stack(folder: Path) -> Iterator[Stack]:
         supervisor.stop()
 
 
+@contextmanager
+def running_server(server: EmbeddedPostgres, logs: Path) -> Iterator[Supervisor]:
+    supervisor = Supervisor(logs)
+    supervisor.start([server.child()])
+    try:
+        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
 def write_marks(stack: Stack, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": stack.broker.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(timeout=15)
     producer = Producer({"bootstrap.servers": stack.broker.bootstrap_servers, "acks": "all"})
-    producer.produce(topic, b"kept")
+    producer.produce(topic, b"mark")
     assert producer.flush(15) == 0
-    sql(stack, "CREATE TABLE marks AS SELECT 'kept' AS mark")
+    sql(stack, "CREATE TABLE marks AS SELECT 'mark' AS mark")
 
 
 def sql(stack: Stack, statement: str) -> None:
@@ -98,27 +109,35 @@ def assert_marks(stack: Stack, topic: str) -> None:
     consumer.close()
     assert record is not None
     assert record.error() is None
-    assert record.value() == b"kept"
+    assert record.value() == b"mark"
     engine = sa.create_engine(stack.server.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
-        assert connection.execute(sa.text("SELECT mark FROM marks")).scalar_one() == "kept"
+        assert connection.execute(sa.text("SELECT mark FROM marks")).scalar_one() == "mark"
 
 
-def poll_until(true: Callable[[], bool], *, timeout_s: float, step: Callable[[], None]) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline_s, "too late"
-        step()
-        time.sleep(0.02)
+def supervise_until(
+    supervisor: Supervisor, condition: Callable[[], object], timeout_s: float = 30.0
+) -> None:
+    """Keep the children running until the condition is true."""
+
+    def is_met() -> object:
+        supervisor.run_once()
+        return condition()
+
+    until(is_met, timeout_s=timeout_s)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Living processes that name `folder` in their command line or work in it."""
+    """Return running processes with `folder` in their command line or working directory."""
     found = []
     for process in psutil.process_iter(["cmdline", "cwd", "status"]):
-        places = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
+        paths = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
         alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if alive and any(str(folder) in place for place in places):
+        if alive and any(str(folder) in path for path in paths):
             found.append(process)
     return found
 
@@ -127,7 +146,7 @@ def test_data_survives_a_restart_on_other_ports(tmp_path: Path) -> None:
     with running_stack(tmp_path) as stack:
         write_marks(stack, "marks")
         first = stack.broker.bootstrap_servers
-    (tmp_path / "kafka" / "ports.json").unlink()  # as when another program took one of them
+    (tmp_path / "kafka" / "ports.json").unlink()  # as if another program used one of them
 
     with running_stack(tmp_path) as stack:
         assert stack.broker.bootstrap_servers != first
@@ -136,7 +155,7 @@ def test_data_survives_a_restart_on_other_ports(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
-def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
+def test_killed_services_restart_with_their_data(tmp_path: Path) -> None:
     with running_stack(tmp_path) as stack:
         write_marks(stack, "marks")
         for name, is_ready in (
@@ -146,55 +165,37 @@ def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
             killed = stack.supervisor.pid(name)
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
-            poll_until(
-                lambda name=name, killed=killed: stack.supervisor.pid(name) not in {None, killed},  # type: ignore[misc]
-                timeout_s=30,
-                step=stack.supervisor.step,
+            previous = {None, killed}
+            supervise_until(
+                stack.supervisor,
+                lambda name=name, previous=previous: stack.supervisor.pid(name) not in previous,  # type: ignore[misc]
             )
-            poll_until(is_ready, timeout_s=READY_S_MAX, step=stack.supervisor.step)
+            supervise_until(stack.supervisor, is_ready, READY_S_MAX)
         assert_marks(stack, "marks")
-        assert all(count >= 1 for count in stack.supervisor.restarts().values())
+        assert all(count >= 1 for count in stack.supervisor.restart_counts().values())
 
 
-def test_two_stacks_run_side_by_side(tmp_path: Path) -> None:
-    with running_stack(tmp_path / "a") as one, running_stack(tmp_path / "b") as other:
-        assert one.broker.bootstrap_servers != other.broker.bootstrap_servers
-        assert one.server.url != other.server.url
-        sql(one, "CREATE TABLE only_here (x int)")
-        sql(other, "CREATE TABLE only_here (x int)")
-
-
-def test_a_stale_lock_with_a_foreign_pid_does_not_hinder_a_start(tmp_path: Path) -> None:
+def test_stale_lock_with_a_reused_pid_is_removed(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path)
     server.prepare()
     stale = f"{os.getpid()}\n{tmp_path}\n1700000000\n5432\n{tmp_path}\n\n"
     (tmp_path / "postgres" / "cluster" / "postmaster.pid").write_text(stale)
-    supervisor = Supervisor(tmp_path / "logs")
-    supervisor.start([server.child()])
-    try:
-        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
-        assert supervisor.restarts() == {"postgres": 0}
-    finally:
-        supervisor.stop()
+    with running_server(server, tmp_path / "logs") as supervisor:
+        assert supervisor.restart_counts() == {"postgres": 0}
 
 
-@pytest.mark.parametrize("name", ["d" * 100, "a+b%41&c=d #e"], ids=["deep", "signs of URLs"])
-def test_a_data_folder_whose_name_is_hard(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["d" * 100, "a+b%41&c=d #e"], ids=["deep", "URL syntax"])
+def test_data_folder_name_with_special_characters(tmp_path: Path, name: str) -> None:
     server = EmbeddedPostgres(tmp_path / name)
     server.prepare()
-    supervisor = Supervisor(tmp_path / "logs")
-    supervisor.start([server.child()])
-    try:
-        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+    with running_server(server, tmp_path / "logs"):
         upgrade(server.url)
         settings = DatabaseSettings.model_validate({"url": server.url})
-        with Notifications(settings, "anything") as notifications:
+        with NotificationListener(settings, "anything") as notifications:
             assert notifications.wait(READY_S_MAX)
-    finally:
-        supervisor.stop()
 
 
-def test_the_log_lies_in_a_data_folder_of_any_name(
+def test_kafka_log_is_in_the_data_folder_of_any_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", "C")
@@ -208,7 +209,7 @@ def test_the_log_lies_in_a_data_folder_of_any_name(
     assert list(tmp_path.iterdir()) == [data]
 
 
-def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", STACK_PROGRAM, str(tmp_path), str(cache_dir(os.environ))],
         stdout=subprocess.PIPE,
@@ -223,47 +224,38 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
         program.kill()
         program.communicate()
 
-    def all_gone() -> bool:
-        return not any(
-            child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
-        )
-
-    poll_until(all_gone, timeout_s=30, step=lambda: None)
-    poll_until(lambda: processes_of(tmp_path) == [], timeout_s=30, step=lambda: None)
+    until(lambda: all(map(has_ended, children)), timeout_s=30)
+    until(lambda: processes_of(tmp_path) == [], timeout_s=30)
 
 
 @pytest.mark.parametrize("ending", ["stop", "death"])
-def test_a_childs_own_children_end_with_it(tmp_path: Path, ending: str) -> None:
+def test_process_group_ends_with_the_child(tmp_path: Path, ending: str) -> None:
     program = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
     child = Child(name="parent", argv=(sys.executable, "-c", program), restart=False)
     supervisor = Supervisor(tmp_path)
     supervisor.start([child])
     pid = supervisor.pid("parent")
     assert pid is not None
-    poll_until(lambda: len(psutil.Process(pid).children()) == 1, timeout_s=30, step=supervisor.step)
+    supervise_until(supervisor, lambda: len(psutil.Process(pid).children()) == 1)
     (grandchild,) = psutil.Process(pid).children()
 
     if ending == "death":
         os.kill(pid, signal.SIGKILL)
-        poll_until(lambda: supervisor.pid("parent") is None, timeout_s=30, step=supervisor.step)
-        supervisor.step()
+        supervise_until(supervisor, lambda: supervisor.pid("parent") is None)
+        supervisor.run_once()
     supervisor.stop()
 
-    poll_until(
-        lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE,
-        timeout_s=30,
-        step=lambda: None,
-    )
+    until(lambda: has_ended(grandchild), timeout_s=30)
 
 
-def test_a_child_writes_to_its_log_which_is_emptied_when_large(tmp_path: Path) -> None:
+def test_child_output_is_logged_and_a_large_log_is_truncated(tmp_path: Path) -> None:
     log = tmp_path / "talker.log"
     with log.open("wb") as file:
         file.truncate(11 * 1024 * 1024)
 
     process = spawn(Child(name="talker", argv=("echo", "hello")), tmp_path)
-    poll_until(process.has_ended, timeout_s=30, step=lambda: None)
+    until(process.has_ended, timeout_s=30)
 
-    assert process.bury() == 0
+    assert process.kill_and_reap() == 0
     assert log.read_bytes() == b"hello\n"
     assert (tmp_path / "talker.log.1").stat().st_size == 11 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Goal: what a rehearsal leaves fits this Java and these jars; a failed one leaves nothing."""
+"""Goal: the AOT cache fits this Java and these jars; a failed warm-up run leaves nothing."""
 
 import os
 import subprocess
@@ -9,20 +9,22 @@ import pytest
 from cli.stack import rehearsal
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
-from cli.stack.services.java import aot_cache_of, program
+from cli.stack.services.java_command import aot_cache_path, java_command
 from cli.stack.state.data_folder import cache_dir
 
 
-def test_the_cache_is_one_that_java_takes(tmp_path: Path) -> None:
+def test_java_accepts_the_aot_cache(tmp_path: Path) -> None:
     cache = cache_dir(os.environ)
-    rehearsal.ensure_rehearsed(cache)
-    strictly = ("-XX:AOTMode=on",)  # ends the program when the cache does not fit
-    command = program(cached_jars(cache), tmp_path, "kafka.Kafka", "--version", options=strictly)
+    rehearsal.ensure_aot_cache(cache)
+    require_cache = ("-XX:AOTMode=on",)  # ends the program when the cache does not fit
+    command = java_command(
+        cached_jars(cache), tmp_path, "kafka.Kafka", "--version", options=require_cache
+    )
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split()[:1]) == (0, ["4.3.1"]), done.stderr
 
 
-def test_a_failed_rehearsal_is_told_and_leaves_nothing(
+def test_failed_warm_up_run_is_logged_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     jars = cached_jars(cache_dir(os.environ))
@@ -31,10 +33,10 @@ def test_a_failed_rehearsal_is_told_and_leaves_nothing(
     def fail(*_: object) -> None:
         raise StackTimeoutError("too slow")
 
-    monkeypatch.setattr(rehearsal, "_rehearse", fail)
-    rehearsal.ensure_rehearsed(tmp_path)
+    monkeypatch.setattr(rehearsal, "_run_broker", fail)
+    rehearsal.ensure_aot_cache(tmp_path)
     assert "too slow" in caplog.text
-    assert not aot_cache_of(tmp_path / jars.name).exists()
+    assert not aot_cache_path(tmp_path / jars.name).exists()
     assert {path.name for path in tmp_path.iterdir()} <= {
         jars.name,
         "kafka-jars.lock",

@@ -1,4 +1,4 @@
-"""Goal: a role with wrong settings ends at once, with the code and the reason that `up` reads."""
+"""Goal: a role with invalid settings ends at once, with the exit code and reason for `up`."""
 
 import os
 import subprocess
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.processes.exit_reason import reason_in
+from cli.stack.processes.child_logs import last_exit_reason
 from cli.stack.processes.role_children import MODULES
-from core.role_life import WRONG_SETTINGS
+from core.role_lifecycle import EXIT_INVALID_SETTINGS
 
 PREFIXES = {
     "api": "MILLRACE_API_",
@@ -31,11 +31,11 @@ OTHERS = {
     ]
     for role in PREFIXES
 }
-"""Of what a role reads beside its own."""
+"""Settings that roles share."""
 
 
 @pytest.mark.parametrize("role", MODULES)
-def test_wrong_settings_of_all_kinds_are_told_in_one_shape(role: str, tmp_path: Path) -> None:
+def test_roles_report_invalid_settings_in_the_same_way(role: str, tmp_path: Path) -> None:
     wrong = [f"{PREFIXES[role]}NOPE", *OTHERS[role]]
     log = tmp_path / "role.log"
     with log.open("wb") as out:
@@ -48,7 +48,7 @@ def test_wrong_settings_of_all_kinds_are_told_in_one_shape(role: str, tmp_path: 
             check=False,
         )
 
-    assert ended.returncode == WRONG_SETTINGS
-    reason = reason_in(log)
+    assert ended.returncode == EXIT_INVALID_SETTINGS
+    reason = last_exit_reason(log)
     assert reason is not None, log.read_text()
     assert [name for name in wrong if name not in reason] == []

@@ -1,14 +1,14 @@
-"""Goal: a batch respects every limit, and nothing waits longer than the wait cap allows."""
+"""Goal: a batch respects every limit and waits no longer than the maximum."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.policy.batch_closing import (
+    BatchCandidate,
     BatchLimits,
-    Now,
-    Waiting,
-    close_at_s,
+    Instant,
     close_reason,
+    closes_at_s,
     fitting_prefix,
     item_count_cap,
 )
@@ -21,17 +21,17 @@ limits = st.builds(
     slack_s_min=st.floats(0, 5),
 )
 waitings = st.builds(
-    Waiting,
+    BatchCandidate,
     item_count=st.integers(0, 200),
     token_count=st.integers(0, 20_000),
     since_s=st.floats(0, 100),
     deadline_s=st.floats(900, 1100),
 )
-nows = st.builds(Now, st.floats(50, 150), st.floats(900, 1100))
+nows = st.builds(Instant, st.floats(50, 150), st.floats(900, 1100))
 
 
 @given(st.lists(st.integers(0, 500)), st.integers(1, 100), st.integers(1, 2000))
-def test_a_prefix_is_bounded_and_as_long_as_it_can_be(
+def test_prefix_is_bounded_and_maximal(
     tokens: list[int], item_count_max: int, token_count_max: int
 ) -> None:
     count = fitting_prefix(tokens, item_count_max=item_count_max, token_count_max=token_count_max)
@@ -45,8 +45,8 @@ def test_a_prefix_is_bounded_and_as_long_as_it_can_be(
 
 
 @given(waitings, limits, nows, st.booleans())
-def test_items_never_wait_beyond_the_cap(
-    waiting: Waiting, limits: BatchLimits, now: Now, idle: bool
+def test_items_never_wait_beyond_the_maximum(
+    waiting: BatchCandidate, limits: BatchLimits, now: Instant, idle: bool
 ) -> None:
     reason = close_reason(waiting, limits=limits, idle=idle, now=now)
     if waiting.item_count == 0:
@@ -59,19 +59,19 @@ def test_items_never_wait_beyond_the_cap(
 
 
 @given(waitings, limits, nows)
-def test_what_does_not_close_now_closes_at_the_time_that_is_told(
-    waiting: Waiting, limits: BatchLimits, now: Now
+def test_open_batch_closes_at_the_computed_time(
+    waiting: BatchCandidate, limits: BatchLimits, now: Instant
 ) -> None:
     if waiting.item_count == 0 or close_reason(waiting, limits=limits, idle=False, now=now):
         return
-    at_s = close_at_s(waiting, limits=limits, now=now)
-    later = Now(at_s + 1e-6, now.wall_s + (at_s - now.monotonic_s) + 1e-6)
+    at_s = closes_at_s(waiting, limits=limits, now=now)
+    later = Instant(at_s + 1e-6, now.wall_s + (at_s - now.monotonic_s) + 1e-6)
     assert at_s >= now.monotonic_s
     assert close_reason(waiting, limits=limits, idle=False, now=later) is not None
 
 
 @given(st.integers(1, 1000), st.floats(0, 1e5), st.integers(0, 1000), st.floats(0.1, 10))
-def test_a_bulk_batch_is_at_least_one_item_and_at_most_its_time(
+def test_item_cap_is_at_least_one_and_bounded_by_time(
     item_count_max: int, items_per_s: float, concurrency: int, batch_s_max: float
 ) -> None:
     cap = item_count_cap(

@@ -1,4 +1,4 @@
-"""Goal: chunks respect their limits, lose nothing, and tell the truth about their range."""
+"""Goal: chunks respect their limits, lose no item, and state their index range correctly."""
 
 from itertools import pairwise
 from unittest.mock import patch
@@ -11,7 +11,7 @@ from core.limits import CHUNK_ITEMS_MAX
 from jobs.expansion.emission import send_items
 from tests.support.recording_sender import SentRecords
 from topics.records import chunks as chunks_module
-from topics.records.chunks import chunks_of
+from topics.records.chunks import split_into_chunks
 from topics.records.codec import decode
 from topics.records.headers import item_range
 from topics.records.partitioner import shuffle_shard
@@ -37,7 +37,7 @@ def some_items(draw: st.DrawFn) -> list[Item]:
 @given(items=some_items())
 def test_chunks_are_bounded_consecutive_and_complete(items: list[Item]) -> None:
     with patch.object(chunks_module, "CHUNK_BYTES_MAX", BYTES_MAX):
-        chunks = list(chunks_of(items))
+        chunks = list(split_into_chunks(items))
     assert [item for chunk in chunks for item in chunk] == items
     for chunk in chunks:
         assert 1 <= len(chunk) <= CHUNK_ITEMS_MAX

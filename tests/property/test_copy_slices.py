@@ -1,22 +1,22 @@
-"""Goal: whatever is due is copied whole, in transactions that stay within their bounds."""
+"""Goal: all due copies are written, in transactions within their limits."""
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from results.writer.copied_results import Due, slices
+from results.writer.copied_results import DueCopies, copy_slices
 
 ITEMS, BYTES = 10, 1000
 counts = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 1500)), max_size=20)
 
 
 @given(counts=counts)
-def test_every_original_is_in_one_slice_within_the_bounds(counts: list[tuple[int, int]]) -> None:
-    due = [Due(index, *its) for index, its in enumerate(counts)]
-    found = list(slices(due, items_max=ITEMS, bytes_max=BYTES))
+def test_every_original_is_in_one_slice_within_the_limits(counts: list[tuple[int, int]]) -> None:
+    due = [DueCopies(index, *its) for index, its in enumerate(counts)]
+    found = list(copy_slices(due, items_max=ITEMS, bytes_max=BYTES))
     assert sorted(o for part in found for o in part.originals) == list(range(len(due)))
     for part in found:
         its = [due[original] for original in part.originals]
-        if part.is_whole:
+        if part.is_complete:
             assert sum(one.copy_count for one in its) == part.count_max <= ITEMS
             assert sum(one.copy_count * one.size_bytes for one in its) <= BYTES
         else:

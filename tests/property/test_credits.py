@@ -49,7 +49,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_no_epoch_ever_gets_more_than_the_most_it_granted(steps: list[Step]) -> None:
+def test_no_epoch_gets_more_than_its_largest_grant(steps: list[Step]) -> None:
     book, now_s = ledger(), 0.0
     newest: dict[int, int] = {}
     granted: dict[tuple[int, int], int] = {}
@@ -58,7 +58,7 @@ def test_no_epoch_ever_gets_more_than_the_most_it_granted(steps: list[Step]) -> 
         now_s += step.passes_s
         name = f"r{step.replica}"
         if step.action in ("grant", "away"):
-            book.heard(
+            book.record_capacity(
                 capacity(
                     step.amount,
                     replica_id=name,
@@ -81,47 +81,47 @@ def test_no_epoch_ever_gets_more_than_the_most_it_granted(steps: list[Step]) -> 
         assert count <= granted[key]
 
 
-def test_grants_are_void_after_silence_and_valid_again_with_what_was_sent() -> None:
+def test_grants_are_void_during_silence() -> None:
     book = ledger()
-    book.heard(capacity(10), now_s=0.0)
+    book.record_capacity(capacity(10), now_s=0.0)
     book.spend("r", 4, now_s=1.0)
     assert book.available("r", now_s=3.0) == 6
     assert book.available("r", now_s=3.1) == 0
     assert book.best("p", now_s=3.1) is None
-    book.heard(capacity(10), now_s=5.0)
+    book.record_capacity(capacity(10), now_s=5.0)
     assert book.available("r", now_s=5.0) == 6
 
 
-def test_grants_are_void_while_away_and_on_a_new_epoch() -> None:
+def test_grants_are_void_while_unavailable_and_on_a_new_epoch() -> None:
     book = ledger()
-    book.heard(capacity(10, epoch=5), now_s=0.0)
+    book.record_capacity(capacity(10, epoch=5), now_s=0.0)
     book.spend("r", 4, now_s=0.0)
-    book.heard(capacity(10, epoch=5, available=False), now_s=0.1)
+    book.record_capacity(capacity(10, epoch=5, available=False), now_s=0.1)
     assert book.available("r", now_s=0.1) == 0
-    book.heard(capacity(7, epoch=6), now_s=0.2)
+    book.record_capacity(capacity(7, epoch=6), now_s=0.2)
     assert book.available("r", now_s=0.2) == 7
-    book.heard(capacity(100, epoch=5), now_s=0.3)
+    book.record_capacity(capacity(100, epoch=5), now_s=0.3)
     assert book.available("r", now_s=0.3) == 7
 
 
-def test_the_replica_with_most_free_credit_is_chosen() -> None:
+def test_replica_with_most_free_credit_is_chosen() -> None:
     book = ledger()
-    book.heard(capacity(10, replica_id="small"), now_s=0.0)
-    book.heard(capacity(20, replica_id="large"), now_s=0.0)
-    book.heard(capacity(99, replica_id="other pool", pool="q"), now_s=0.0)
-    book.heard(capacity(99, replica_id="other class", job_class="interactive"), now_s=0.0)
-    book.heard(capacity(99, replica_id="without partitions", partitions=[]), now_s=0.0)
+    book.record_capacity(capacity(10, replica_id="small"), now_s=0.0)
+    book.record_capacity(capacity(20, replica_id="large"), now_s=0.0)
+    book.record_capacity(capacity(99, replica_id="other pool", pool="q"), now_s=0.0)
+    book.record_capacity(capacity(99, replica_id="other class", job_class="interactive"), now_s=0.0)
+    book.record_capacity(capacity(99, replica_id="without partitions", partitions=[]), now_s=0.0)
     best = book.best("p", now_s=0.0)
     assert best is not None
     assert best.capacity.replica_id == "large"
     assert book.pools == {"p", "q"}
 
 
-def test_a_replica_that_may_end_soon_or_is_late_comes_last() -> None:
+def test_suspect_and_late_replicas_come_last() -> None:
     book = ledger()
-    book.heard(capacity(50, replica_id="in danger", in_danger=True), now_s=1.0)
-    book.heard(capacity(50, replica_id="late"), now_s=0.0)
-    book.heard(capacity(4, replica_id="calm"), now_s=1.0)
+    book.record_capacity(capacity(50, replica_id="in danger", in_danger=True), now_s=1.0)
+    book.record_capacity(capacity(50, replica_id="late"), now_s=0.0)
+    book.record_capacity(capacity(4, replica_id="calm"), now_s=1.0)
 
     def best() -> str | None:
         found = book.best("p", now_s=1.6)
@@ -136,25 +136,25 @@ def test_a_replica_that_may_end_soon_or_is_late_comes_last() -> None:
     assert best() in {"in danger", "late"}
 
 
-def test_a_replica_that_moves_to_another_pool_leaves_the_first() -> None:
+def test_replica_that_changes_its_pool_leaves_the_first() -> None:
     book = ledger()
-    book.heard(capacity(10), now_s=0.0)
-    book.heard(capacity(10, pool="q", epoch=2), now_s=0.0)
+    book.record_capacity(capacity(10), now_s=0.0)
+    book.record_capacity(capacity(10, pool="q", epoch=2), now_s=0.0)
     assert book.pools == {"q"}
     assert book.best("p", now_s=0.0) is None
 
 
-def test_a_silent_replica_is_forgotten_after_a_day() -> None:
+def test_silent_replica_is_forgotten_after_a_day() -> None:
     book = ledger()
-    book.heard(capacity(10), now_s=0.0)
-    book.forget_silent(now_s=25 * 3600.0)
+    book.record_capacity(capacity(10), now_s=0.0)
+    book.forget_silent_replicas(now_s=25 * 3600.0)
     assert book.pools == frozenset()
 
 
-def test_credit_has_been_free_since_it_came_whatever_left() -> None:
+def test_credit_is_free_since_it_was_granted() -> None:
     book = ledger()
-    book.heard(capacity(10), now_s=1.0)
-    book.heard(capacity(20), now_s=1.2)
+    book.record_capacity(capacity(10), now_s=1.0)
+    book.record_capacity(capacity(20), now_s=1.2)
     replica = book.best("p", now_s=1.2)
     assert replica is not None
     assert replica.free_since_s == 1.0
@@ -163,22 +163,22 @@ def test_credit_has_been_free_since_it_came_whatever_left() -> None:
     assert replica is not None
     assert replica.free_since_s == 1.0
     book.spend("r", 15, now_s=1.5)
-    book.heard(capacity(30), now_s=1.7)
+    book.record_capacity(capacity(30), now_s=1.7)
     replica = book.best("p", now_s=1.7)
     assert replica is not None
     assert replica.free_since_s == 1.7
     assert replica.idle
 
 
-def test_of_replicas_that_are_gone_no_batch_looks_at_any_and_what_they_were_sent_counts() -> None:
+def test_silent_replicas_are_no_candidates_and_keep_their_count() -> None:
     known = ledger()
     for number in range(100):
-        known.heard(capacity(10, replica_id=f"gone-{number}"), now_s=0.0)
+        known.record_capacity(capacity(10, replica_id=f"gone-{number}"), now_s=0.0)
     known.spend("gone-7", 4, now_s=0.0)
-    known.heard(capacity(10, replica_id="here"), now_s=4.0)
-    known.forget_silent(now_s=4.0)
-    assert known.speaking("p") == {"here"}
+    known.record_capacity(capacity(10, replica_id="here"), now_s=4.0)
+    known.forget_silent_replicas(now_s=4.0)
+    assert known.candidates("p") == {"here"}
     assert known.pools == {"p"}
-    known.heard(capacity(10, replica_id="gone-7"), now_s=5.0)
-    assert known.speaking("p") == {"here", "gone-7"}
+    known.record_capacity(capacity(10, replica_id="gone-7"), now_s=5.0)
+    assert known.candidates("p") == {"here", "gone-7"}
     assert known.available("gone-7", now_s=5.0) == 6

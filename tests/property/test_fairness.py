@@ -1,4 +1,4 @@
-"""Goal: clients that always have work are served alike by weight, and absence earns no credit."""
+"""Goal: backlogged clients are served in proportion to weight, and idle time earns no credit."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ COST_MAX = 500
     weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=2, max_size=6),
     costs=st.lists(st.integers(1, COST_MAX), min_size=1, max_size=300),
 )
-def test_the_gap_between_backlogged_clients_is_bounded_by_one_service(
+def test_gap_between_backlogged_clients_is_bounded_by_one_service(
     weights: list[float], costs: list[int]
 ) -> None:
     counters: VirtualCounters[int] = VirtualCounters()
@@ -20,7 +20,7 @@ def test_the_gap_between_backlogged_clients_is_bounded_by_one_service(
     for client in range(len(weights)):
         counters.activate(client)
     for cost in costs:
-        client = counters.next()
+        client = counters.least_served()
         counters.charge(client, cost, weights[client])
         served[client] += cost / weights[client]
         assert max(served) - min(served) <= COST_MAX / min(weights) + 1e-6
@@ -32,7 +32,7 @@ def test_the_gap_between_backlogged_clients_is_bounded_by_one_service(
         max_size=300,
     )
 )
-def test_a_returning_client_is_never_below_those_that_stayed(
+def test_returning_client_is_never_below_active_ones(
     steps: list[tuple[str, int, int]],
 ) -> None:
     counters: VirtualCounters[int] = VirtualCounters()
@@ -45,26 +45,26 @@ def test_a_returning_client_is_never_below_those_that_stayed(
         elif action == "go":
             counters.deactivate(client)
         elif action == "serve" and len(counters):
-            counters.charge(counters.next(), cost)
+            counters.charge(counters.least_served(), cost)
 
 
-def test_leaving_and_coming_back_pays_no_debt() -> None:
+def test_leaving_and_returning_cancels_no_debt() -> None:
     counters: VirtualCounters[str] = VirtualCounters()
     counters.activate("greedy")
     counters.activate("patient")
     counters.charge("greedy", 1000)
     counters.deactivate("greedy")
     counters.activate("greedy")
-    assert counters.next() == "patient"
+    assert counters.least_served() == "patient"
     counters.charge("patient", 900)
-    assert counters.next() == "patient"
+    assert counters.least_served() == "patient"
 
 
-def test_clients_at_the_level_are_forgotten() -> None:
+def test_inactive_clients_at_the_level_are_forgotten() -> None:
     counters: VirtualCounters[int] = VirtualCounters()
     for client in range(1000):
         counters.activate(client)
         counters.charge(client, 10)
         counters.deactivate(client)
     assert len(counters) == 0
-    assert len(counters._left) == 0
+    assert len(counters._inactive) == 0

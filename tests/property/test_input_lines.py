@@ -1,4 +1,4 @@
-"""Goal: how a store cuts a file into blocks never shows in its lines."""
+"""Goal: the split of a file into blocks does not change its lines."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ files = st.lists(
 
 
 def simple_lines(data: bytes) -> list[Line]:
-    """The same by the plainest means."""
+    """Return the expected lines by a simple implementation."""
     found: list[Line] = []
     offset = len(BOM) if data.startswith(BOM) else 0
     for number, line in enumerate(data[offset:].split(b"\n"), 1):
@@ -36,16 +36,16 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(data=files, places=st.lists(st.integers(0, 200)))
-def test_any_split_gives_the_same_lines(data: bytes, places: list[int]) -> None:
+def test_any_split_into_blocks_yields_the_same_lines(data: bytes, places: list[int]) -> None:
     assert list(input_lines(cut(data, places), line_bytes_max=LIMIT)) == simple_lines(data)
 
 
 @given(data=files)
-def test_every_start_of_a_line_is_a_place_to_resume(data: bytes) -> None:
-    whole = list(input_lines([data], line_bytes_max=LIMIT))
-    for index, (number, offset, _) in enumerate(whole):
+def test_reading_can_resume_at_every_line(data: bytes) -> None:
+    all_lines = list(input_lines([data], line_bytes_max=LIMIT))
+    for index, (number, offset, _) in enumerate(all_lines):
         rest = input_lines(
             [data[offset:]], line_bytes_max=LIMIT, offset=offset, lines_before=number - 1
         )
         if offset:
-            assert list(rest) == whole[index:]
+            assert list(rest) == all_lines[index:]

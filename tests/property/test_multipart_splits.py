@@ -1,4 +1,4 @@
-"""Goal: how the network cuts a form never changes what is read."""
+"""Goal: how the network splits a form does not change the parsed result."""
 
 from itertools import pairwise
 
@@ -48,26 +48,26 @@ def split(whole: bytes, at: list[int]) -> list[bytes]:
 
 
 @given(content=pieces, field=pieces, at=cuts)
-def test_any_cut_reads_the_same(content: bytes, field: bytes, at: list[int]) -> None:
+def test_any_split_parses_the_same(content: bytes, field: bytes, at: list[int]) -> None:
     whole = form_of(content, field)
 
     assert read(split(whole, at)) == read([whole])
 
 
 @given(content=pieces, field=pieces)
-def test_byte_by_byte_reads_the_same(content: bytes, field: bytes) -> None:
+def test_byte_by_byte_parses_the_same(content: bytes, field: bytes) -> None:
     whole = form_of(content, field)
 
     assert read([bytes([byte]) for byte in whole]) == read([whole])
 
 
 @given(content=st.binary(max_size=200).filter(lambda b: b"--ab" not in b), at=cuts)
-def test_the_file_comes_out_as_it_went_in(content: bytes, at: list[int]) -> None:
+def test_the_file_is_unchanged(content: bytes, at: list[int]) -> None:
     ended, _, name, taken = read(split(form_of(content, b"batch"), at))
 
     assert (ended, name, taken) == ("read", b"f", content)
 
 
 @given(junk=st.binary(max_size=300), at=cuts)
-def test_junk_is_refused_and_nothing_else_happens(junk: bytes, at: list[int]) -> None:
+def test_arbitrary_bytes_are_refused(junk: bytes, at: list[int]) -> None:
     assert read(split(junk, at))[0] == "refused"

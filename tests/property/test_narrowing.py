@@ -5,8 +5,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.quarantine.narrowing import PARTS, first_units, narrowed, split
-from topics.records.records import Attempt, Unit
+from gpu_consumers.quarantine.narrowing import SPLIT_COUNT, initial_units, narrow_units, split_unit
+from topics.records.records import AttemptUnit, BatchAttempt
 
 CRASHES_MAX = 3
 
@@ -22,7 +22,7 @@ def lives(count: int, poison: set[int]) -> tuple[list[int], list[int], int]:
     """Run a batch until it is done; return who succeeded, who was charged, and the deaths."""
     succeeded: list[int] = []
     charged: list[int] = []
-    deaths, units = 1, first_units(count)  # its first execution was in company
+    deaths, units = 1, initial_units(count)  # its first execution was in company
     while units:
         unit, *rest = units
         its = range(unit.first, unit.first + unit.count)
@@ -31,7 +31,9 @@ def lives(count: int, poison: set[int]) -> tuple[list[int], list[int], int]:
             units = rest
             continue
         deaths += 1
-        after = narrowed(Attempt(UUID(int=1), deaths, units, True), crashes_max=CRASHES_MAX)
+        after = narrow_units(
+            BatchAttempt(UUID(int=1), deaths, units, True), crashes_max=CRASHES_MAX
+        )
         units = after.units
         assert units == sorted(units, key=lambda unit: unit.crashes)
         if after.charged is not None:
@@ -52,27 +54,29 @@ def test_the_poison_alone_is_charged_within_three_deaths_each(batch: tuple[int, 
 
 @given(st.integers(0, 1000), st.integers(1, 1000), st.integers(0, 5))
 def test_a_split_covers_its_unit_in_order(first: int, count: int, crashes: int) -> None:
-    units = split(Unit(first, count, crashes))
+    units = split_unit(AttemptUnit(first, count, crashes))
 
     assert [p for u in units for p in range(u.first, u.first + u.count)] == [
         *range(first, first + count)
     ]
-    assert len(units) <= PARTS
+    assert len(units) <= SPLIT_COUNT
     assert {unit.crashes for unit in units} == {crashes}
     assert count == 1 or max(unit.count for unit in units) < count
 
 
 def test_what_lay_beside_a_unit_that_ended_its_process_goes_first() -> None:
-    ran, *rest = first_units(30)
-    after = narrowed(Attempt(UUID(int=1), 1, [ran, *rest], True), crashes_max=CRASHES_MAX)
+    ran, *rest = initial_units(30)
+    after = narrow_units(BatchAttempt(UUID(int=1), 1, [ran, *rest], True), crashes_max=CRASHES_MAX)
     assert after.units[: len(rest)] == rest
-    alone = Unit(0, 1, 1)
-    after = narrowed(Attempt(UUID(int=1), 1, [alone, *rest], True), crashes_max=CRASHES_MAX)
-    assert after.units == [*rest, Unit(0, 1, 2)]
+    alone = AttemptUnit(0, 1, 1)
+    after = narrow_units(
+        BatchAttempt(UUID(int=1), 1, [alone, *rest], True), crashes_max=CRASHES_MAX
+    )
+    assert after.units == [*rest, AttemptUnit(0, 1, 2)]
 
 
 def test_who_let_go_in_good_order_charges_nobody() -> None:
-    units = first_units(59)
+    units = initial_units(59)
     for kept, is_running in ((units, False), ([], False), ([], True)):
-        after = narrowed(Attempt(UUID(int=1), 1, kept, is_running), crashes_max=1)
+        after = narrow_units(BatchAttempt(UUID(int=1), 1, kept, is_running), crashes_max=1)
         assert (after.units, after.charged) == (kept, None)

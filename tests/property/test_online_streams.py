@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.types import Message, Send
 
 from api.online.answer.call_failures import deadline_exceeded, stream_interrupted
-from api.online.answer.streams import DONE, KEEP_ALIVE, StreamAnswer
+from api.online.answer.event_stream import DONE, KEEP_ALIVE, EventStreamResponse
 from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
 from api.online.await_reply.open_calls import OpenCalls
@@ -90,14 +90,14 @@ def reply(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> Reply:
 class Connection:
     """What became of it."""
 
-    is_behind: bool = False
+    is_write_paused: bool = False
     is_dropped: bool = False
     last: bytes | None = None
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         self.is_dropped = True
 
-    def cut(self, last: bytes) -> None:
+    def write_last_and_close(self, last: bytes) -> None:
         self.last = last
 
 
@@ -115,13 +115,13 @@ def answering(
         receive=None,
         send=send,
         connection=connection or Connection(),
-        body_hold=None,
+        body_reservation=None,
         arrived_s=0.0,
-        count_for=None,
-        readers=None,
+        count_for_tenant=None,
+        response_limit=None,
         recording=recording,
     )
-    answer = StreamAnswer(exchange, [], Timings(0.0), SystemClock(), whole_body)
+    answer = EventStreamResponse(exchange, [], Timings(0.0), SystemClock(), whole_body)
     return asyncio.create_task(answer.run(call))
 
 
@@ -132,27 +132,29 @@ async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
 
     def say(count: int) -> list[bytes]:
         new = [b"%d" % (len(said) + number) for number in range(count)]
-        if not call.is_over:
+        if not call.has_ended:
             said.extend(new)
         return new
 
     for name in [*names, "good"]:
         match name:
             case "piece":
-                call.hear(reply(call, *say(1)), now_s=1.0)
+                call.receive_reply(reply(call, *say(1)), now_s=1.0)
             case "pieces":
-                call.hear(reply(call, *say(3)), now_s=1.0)
+                call.receive_reply(reply(call, *say(3)), now_s=1.0)
             case "other" if call.execution_id is not None:
-                call.hear(Reply(call.job.job_id, OTHER, [b"x"], ReplyEnd(200, b"")), now_s=1.0)
+                call.receive_reply(
+                    Reply(call.job.job_id, OTHER, [b"x"], ReplyEnd(200, b"")), now_s=1.0
+                )
             case "keep_alive":
                 call.keep_alive_due = True
                 call.wake()
             case "good":
-                call.hear(reply(call, end=ReplyEnd(200, b"")), now_s=1.0)
+                call.receive_reply(reply(call, end=ReplyEnd(200, b"")), now_s=1.0)
             case "bad":
-                call.hear(reply(call, end=ReplyEnd(502, ENVELOPE)), now_s=1.0)
+                call.receive_reply(reply(call, end=ReplyEnd(502, ENVELOPE)), now_s=1.0)
             case "large" | "gone":
-                call.hear(reply(call, end=ReplyEnd(502, b"", body_key=name)), now_s=1.0)
+                call.receive_reply(reply(call, end=ReplyEnd(502, b"", body_key=name)), now_s=1.0)
             case "deadline":
                 call.fail(deadline_exceeded())
             case "lost":
@@ -191,7 +193,7 @@ async def test_a_stop_while_the_end_waits_for_its_reader_is_told() -> None:
         await client.send(message)
 
     running = answering(call, send)
-    call.hear(reply(call, b"{}", end=ReplyEnd(200, b"")), now_s=1.0)
+    call.receive_reply(reply(call, b"{}", end=ReplyEnd(200, b"")), now_s=1.0)
     await asyncio.wait_for(is_waiting.wait(), 5)
     running.cancel()
     await asyncio.wait_for(running, 5)
@@ -215,13 +217,13 @@ async def test_a_stream_that_its_reader_holds_up_is_cut(how: str, held_up: str) 
         await client.send(message)
 
     running = answering(call, send, connection=connection)
-    calls.hear([reply(call, b"{}")], now_s=1.0)
+    calls.receive_replies([reply(call, b"{}")], now_s=1.0)
     await asyncio.wait_for(is_waiting.wait(), 5)
     if how == "bytes":
-        calls.hear([reply(call, b"x" * 101)], now_s=1.0)
+        calls.receive_replies([reply(call, b"x" * 101)], now_s=1.0)
     else:
         late_s = SystemClock().monotonic_s() + 31
-        calls.sweep(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
+        calls.check_streams(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
     await asyncio.wait_for(running, 5)
 
     assert call.failure is not None
@@ -245,10 +247,10 @@ async def test_the_time_that_a_record_takes_is_not_its_readers() -> None:
             pass
 
     running = answering(call, client.send, recording=Slow())
-    calls.hear([reply(call, b"{}", end=ReplyEnd(200, b""))], now_s=1.0)
+    calls.receive_replies([reply(call, b"{}", end=ReplyEnd(200, b""))], now_s=1.0)
     await asyncio.wait_for(is_saving.wait(), 5)
     late_s = SystemClock().monotonic_s() + 31
-    calls.sweep(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
+    calls.check_streams(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
     is_saved.set()
     await asyncio.wait_for(running, 5)
 

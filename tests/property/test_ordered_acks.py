@@ -1,10 +1,10 @@
-"""Goal: only the settled prefix of a partition is ever acknowledged, once and in order."""
+"""Goal: only the settled prefix of a partition is acknowledged, once and in order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
-from topics.clients.offsets import Partition
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
+from topics.clients.offset_tracker import Partition
 
 PARTITIONS: list[Partition] = [("requests.bulk", 0), ("requests.bulk", 1)]
 
@@ -20,23 +20,23 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
 ) -> None:
     acknowledged: list[tuple[Partition, int]] = []
     acks = OrderedAcks(acknowledged.append)
-    live: dict[Partition, list[tuple[int, Ticket]]] = {p: [] for p in PARTITIONS}
-    every: list[Ticket] = []
+    live: dict[Partition, list[tuple[int, AckTicket]]] = {p: [] for p in PARTITIONS}
+    start_periodic: list[AckTicket] = []
     expected: list[tuple[Partition, int]] = []
     for number, (action, choice) in enumerate(steps):
         partition = PARTITIONS[choice % 2]
         if action == "deliver":
-            ticket = acks.delivered(
+            ticket = acks.track(
                 partition, (partition, number), item_count=choice % 3 + 1, now_s=0.0
             )
             live[partition].append((number, ticket))
-            every.append(ticket)
-        elif action == "settle" and every:
-            ticket = every[choice % len(every)]
+            start_periodic.append(ticket)
+        elif action == "settle" and start_periodic:
+            ticket = start_periodic[choice % len(start_periodic)]
             if ticket.open_count:
                 acks.settle(ticket, 1)
         elif action == "drop":
-            acks.drop([partition])
+            acks.drop_partitions([partition])
             live[partition] = []
         for tickets in live.values():
             while tickets and tickets[0][1].open_count == 0:
@@ -48,24 +48,22 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
     assert acks.open_count == sum(map(len, live.values()))
 
 
-def test_a_completion_of_a_dropped_record_is_ignored() -> None:
+def test_settling_a_dropped_ticket_is_ignored() -> None:
     acknowledged: list[str] = []
     acks = OrderedAcks(acknowledged.append)
-    stale = acks.delivered(PARTITIONS[0], "before", item_count=1, now_s=0.0)
-    acks.drop(PARTITIONS)
-    fresh = acks.delivered(PARTITIONS[0], "after", item_count=1, now_s=0.0)
+    stale = acks.track(PARTITIONS[0], "before", item_count=1, now_s=0.0)
+    acks.drop_partitions(PARTITIONS)
+    fresh = acks.track(PARTITIONS[0], "after", item_count=1, now_s=0.0)
     acks.settle(stale, 1)
     assert acknowledged == []
     acks.settle(fresh, 1)
     assert acknowledged == ["after"]
 
 
-def test_pinning_are_those_with_settled_records_behind() -> None:
+def test_pinning_tickets_precede_settled_ones() -> None:
     acks = OrderedAcks(lambda event: None)
-    first, second, third = (
-        acks.delivered(PARTITIONS[0], n, item_count=1, now_s=0.0) for n in range(3)
-    )
-    acks.delivered(PARTITIONS[1], 0, item_count=1, now_s=0.0)
+    first, second, third = (acks.track(PARTITIONS[0], n, item_count=1, now_s=0.0) for n in range(3))
+    acks.track(PARTITIONS[1], 0, item_count=1, now_s=0.0)
     assert acks.pinning(1.0) == set()
     acks.settle(second, 1)
     assert acks.pinning(1.0) == {first}
@@ -79,12 +77,12 @@ def test_pinning_are_those_with_settled_records_behind() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(1, 100)), max_size=50),
     st.floats(0.1, 10),
 )
-def test_pins_cost_no_more_than_they_gain_and_what_stays_has_a_bound(
+def test_requeued_bytes_are_bounded_by_committed_bytes(
     records: list[tuple[bool, int]], gain: float
 ) -> None:
     acks = OrderedAcks(lambda event: None)
     tickets = [
-        acks.delivered(PARTITIONS[0], n, item_count=1, now_s=0.0, byte_count=size)
+        acks.track(PARTITIONS[0], n, item_count=1, now_s=0.0, byte_count=size)
         for n, (_, size) in enumerate(records)
     ]
     for ticket, (is_settled, _) in zip(tickets, records, strict=True):

@@ -1,4 +1,4 @@
-"""Goal: nothing held is lost, doubled or reordered within its job, whatever is taken."""
+"""Goal: no buffered item is lost, duplicated or reordered within its job."""
 
 import weakref
 from uuid import UUID
@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from batcher.faust_app.ordered_acks import Ticket
-from batcher.queueing.buffered_chunk import Held, lane_of
+from batcher.faust_app.ordered_acks import AckTicket
+from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.queues import BATCH_BYTES_MAX, Queues
 from topics.records.records import Item, JobRef
 
@@ -36,9 +36,11 @@ def job_ref(
     )
 
 
-def held_chunk(job: JobRef, indexes: range, tokens: int = 10, body: bytes = b"{}") -> Held:
+def buffered_chunk(
+    job: JobRef, indexes: range, tokens: int = 10, body: bytes = b"{}"
+) -> BufferedChunk:
     items = [Item(index, f"c{index}", body, tokens) for index in indexes]
-    return Held(job, items, Ticket(("requests.bulk", 0), None, len(items), 0.0))
+    return BufferedChunk(job, items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
 
 
 def unbounded() -> Queues:
@@ -58,7 +60,7 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(steps)
-def test_every_item_leaves_once_and_in_order(steps: list[tuple[str, int, int, int]]) -> None:
+def test_every_item_is_popped_once_and_in_order(steps: list[tuple[str, int, int, int]]) -> None:
     queues = unbounded()
     next_index = dict.fromkeys(range(9), 0)
     put: set[tuple[UUID, int]] = set()
@@ -69,34 +71,34 @@ def test_every_item_leaves_once_and_in_order(steps: list[tuple[str, int, int, in
             first = next_index[choice]
             next_index[choice] += count
             put |= {(job.job_id, index) for index in range(first, first + count)}
-            queues.add(held_chunk(job, range(first, first + count), tokens), now_s=0.0)
+            queues.add(buffered_chunk(job, range(first, first + count), tokens), now_s=0.0)
         elif action == "take":
             for pool in queues.pools.values():
-                for lane in pool.fair_lanes():
-                    taken = queues.take(lane, item_count_max=count, token_count_max=1000)
+                for lane in pool.by_fairness():
+                    taken = queues.pop_batch(lane, item_count_max=count, token_count_max=1000)
                     items = [(h.job.job_id, item) for h in taken for item in h.items]
                     assert 1 <= len(items) <= count
                     assert len(items) == 1 or sum(i.token_count for _, i in items) <= 1000
                     gone += [(job_id, item.index) for job_id, item in items]
         else:
-            for held in list(queues.held())[:1]:
+            for held in list(queues.snapshot())[:1]:
                 queues.remove(held)
                 gone += [(held.job.job_id, item.index) for item in held.items]
-                # Handed back: it comes again, behind what was read meanwhile.
+                # Requeued: it is delivered again, after records read meanwhile.
                 gone = gone[: -len(held.items)]
-                queues.add(Held(held.job, held.items, held.ticket), now_s=0.0)
+                queues.add(BufferedChunk(held.job, held.items, held.ticket), now_s=0.0)
         assert queues.item_count == len(put) - len(gone)
         assert queues.item_count == sum(queues.waiting().values())
-        assert queues.byte_count == sum(held.byte_count for held in queues.held())
+        assert queues.byte_count == sum(held.byte_count for held in queues.snapshot())
     assert len(gone) == len(set(gone))
-    assert set(gone) | {(h.job.job_id, i.index) for h in queues.held() for i in h.items} == put
+    assert set(gone) | {(h.job.job_id, i.index) for h in queues.snapshot() for i in h.items} == put
     for number in range(9):
         ours = [index for job_id, index in gone if job_id == UUID(int=1000 + number)]
         assert ours == sorted(ours)
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(1, 100))
-def test_backlogged_tenants_get_the_same_tokens(order: list[int], count: int) -> None:
+def test_backlogged_tenants_get_equal_tokens(order: list[int], count: int) -> None:
     queues = unbounded()
     served = dict.fromkeys(TENANTS, 0)
     next_index = dict.fromkeys(range(3), 0)
@@ -104,17 +106,17 @@ def test_backlogged_tenants_get_the_same_tokens(order: list[int], count: int) ->
     def refill(tenant: int) -> None:
         first = next_index[tenant]
         next_index[tenant] += 100
-        queues.add(held_chunk(job_ref(tenant), range(first, first + 100)), now_s=0.0)
+        queues.add(buffered_chunk(job_ref(tenant), range(first, first + 100)), now_s=0.0)
 
     for tenant in (0, 1, 2, *order):
         refill(tenant)
     for _ in range(60):
-        holding = {held.job.tenant_id for held in queues.held()}
+        holding = {held.job.tenant_id for held in queues.snapshot()}
         for tenant in range(3):
             if TENANTS[tenant] not in holding:
                 refill(tenant)
-        lane = queues.pools["p"].fair_lanes()[0]
-        for held in queues.take(lane, item_count_max=count, token_count_max=10**6):
+        lane = queues.pools["p"].by_fairness()[0]
+        for held in queues.pop_batch(lane, item_count_max=count, token_count_max=10**6):
             served[held.job.tenant_id] += held.token_count
         assert max(served.values()) - min(served.values()) <= 100 * 10
 
@@ -122,74 +124,79 @@ def test_backlogged_tenants_get_the_same_tokens(order: list[int], count: int) ->
 def test_queues_are_work_conserving() -> None:
     queues = unbounded()
     for number in range(9):
-        queues.add(held_chunk(job_ref(number), range(1)), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
-    assert len(queues.take(lane, item_count_max=100, token_count_max=1000)) == 9
-    assert not queues.pools["p"].lanes
+        queues.add(buffered_chunk(job_ref(number), range(1)), now_s=0.0)
+    lane = queues.pools["p"].by_fairness()[0]
+    assert len(queues.pop_batch(lane, item_count_max=100, token_count_max=1000)) == 9
+    assert not queues.pools["p"].batch_keys
     assert queues.item_count == queues.byte_count == 0
 
 
-def test_a_chunk_stays_whole_and_only_the_first_is_cut() -> None:
+def test_only_the_first_chunk_of_a_batch_is_split() -> None:
     queues = unbounded()
-    queues.add(held_chunk(job_ref(0), range(60)), now_s=0.0)
-    queues.add(held_chunk(job_ref(1), range(100)), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
+    queues.add(buffered_chunk(job_ref(0), range(60)), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(1), range(100)), now_s=0.0)
+    lane = queues.pools["p"].by_fairness()[0]
     sizes = []
     for limit in (100, 30, 100):
         sizes.append(
-            [len(h.items) for h in queues.take(lane, item_count_max=limit, token_count_max=10**6)]
+            [
+                len(h.items)
+                for h in queues.pop_batch(lane, item_count_max=limit, token_count_max=10**6)
+            ]
         )
     assert sizes == [[60], [30], [70]]
 
 
-def test_an_item_above_the_token_budget_goes_alone() -> None:
+def test_item_above_the_token_limit_is_popped_alone() -> None:
     queues = unbounded()
-    queues.add(held_chunk(job_ref(0), range(3), tokens=5000), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
-    assert [len(h.items) for h in queues.take(lane, item_count_max=100, token_count_max=100)] == [1]
+    queues.add(buffered_chunk(job_ref(0), range(3), tokens=5000), now_s=0.0)
+    lane = queues.pools["p"].by_fairness()[0]
+    assert [
+        len(h.items) for h in queues.pop_batch(lane, item_count_max=100, token_count_max=100)
+    ] == [1]
 
 
-def test_a_batch_is_bounded_in_bytes() -> None:
+def test_batch_is_bounded_in_bytes() -> None:
     queues = unbounded()
     for number in range(9):
-        queues.add(held_chunk(job_ref(number), range(1), body=b"x" * 250_000), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
-    taken = queues.take(lane, item_count_max=100, token_count_max=10**6)
+        queues.add(buffered_chunk(job_ref(number), range(1), body=b"x" * 250_000), now_s=0.0)
+    lane = queues.pools["p"].by_fairness()[0]
+    taken = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
     assert len(taken) > 1
     assert sum(held.byte_count for held in taken) <= BATCH_BYTES_MAX
 
 
-def test_a_lower_index_goes_first_even_when_it_came_later() -> None:
+def test_lower_index_is_popped_first() -> None:
     queues = unbounded()
     job = job_ref(0)
-    queues.add(held_chunk(job, range(100, 200)), now_s=0.0)
-    queues.add(held_chunk(job, range(100)), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
-    first = queues.take(lane, item_count_max=100, token_count_max=10**6)
+    queues.add(buffered_chunk(job, range(100, 200)), now_s=0.0)
+    queues.add(buffered_chunk(job, range(100)), now_s=0.0)
+    lane = queues.pools["p"].by_fairness()[0]
+    first = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
     assert [held.items[0].index for held in first] == [0]
 
 
-def test_lanes_keep_models_and_endpoints_apart_and_share_the_tenants_counters() -> None:
+def test_batch_keys_are_separate_and_share_tenant_counters() -> None:
     queues = unbounded()
     tenant, other = TENANTS[:2]
-    queues.add(held_chunk(job_ref(0, tenant=tenant), range(10), tokens=100), now_s=0.0)
-    queues.add(held_chunk(job_ref(1, tenant=tenant, model="n"), range(10)), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(0, tenant=tenant), range(10), tokens=100), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(1, tenant=tenant, model="n"), range(10)), now_s=0.0)
     pool = queues.pools["p"]
-    first, second = pool.fair_lanes()
+    first, second = pool.by_fairness()
     assert first.key != second.key
-    queues.take(first, item_count_max=10, token_count_max=10**6)
+    queues.pop_batch(first, item_count_max=10, token_count_max=10**6)
     # A newcomer starts level with the tenant that was served, so both may be next.
-    queues.add(held_chunk(job_ref(2, tenant=other, endpoint="/v1/chat"), range(10)), now_s=0.0)
-    assert len(pool.fair_lanes()) == 2
+    queues.add(buffered_chunk(job_ref(2, tenant=other, endpoint="/v1/chat"), range(10)), now_s=0.0)
+    assert len(pool.by_fairness()) == 2
     assert pool.counters.counter(other) == pool.counters.counter(tenant)
-    assert lane_of(job_ref(2, endpoint="/v1/chat")) in pool.lanes
+    assert batch_key_of(job_ref(2, endpoint="/v1/chat")) in pool.batch_keys
 
 
 def test_queues_are_full_by_items_and_by_bytes() -> None:
     by_items, by_bytes = Queues(items_max=5, bytes_max=10**9), Queues(items_max=99, bytes_max=1000)
     for queues in (by_items, by_bytes):
         assert not queues.is_full
-        queues.add(held_chunk(job_ref(0), range(5)), now_s=0.0)
+        queues.add(buffered_chunk(job_ref(0), range(5)), now_s=0.0)
         assert queues.is_full
 
 
@@ -207,29 +214,29 @@ def lookups_of_a_batch(job_count: int) -> int:
     queues = unbounded()
     for number in range(job_count):
         job = replace(job_ref(0), job_id=CountedId(int=number + 1))
-        queues.add(held_chunk(job, range(1)), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
+        queues.add(buffered_chunk(job, range(1)), now_s=0.0)
+    lane = queues.pools["p"].by_fairness()[0]
     CountedId.lookups = 0
-    assert len(queues.take(lane, item_count_max=50, token_count_max=10**6)) == 50
+    assert len(queues.pop_batch(lane, item_count_max=50, token_count_max=10**6)) == 50
     return CountedId.lookups
 
 
-def test_a_batch_costs_the_same_however_many_jobs_a_tenant_has() -> None:
+def test_cost_of_a_batch_is_independent_of_the_number_of_jobs() -> None:
     assert lookups_of_a_batch(2000) < 2 * lookups_of_a_batch(100)
 
 
-class Traced(Held):
-    """A chunk that tells when it is free."""
+class Traced(BufferedChunk):
+    """A chunk whose release can be observed."""
 
 
-def test_chunks_that_are_handed_back_leave_no_trace_while_their_pool_is_away() -> None:
-    """Nobody asks for the next chunk of a pool without credit."""
+def test_requeued_chunks_are_freed_while_their_pool_is_unavailable() -> None:
+    """A pool without credit never pops a chunk."""
     queues = unbounded()
-    first = held_chunk(job_ref(0), range(10))
+    first = buffered_chunk(job_ref(0), range(10))
     queues.add(first, now_s=0.0)
-    gone: list[weakref.ref[Held]] = []
+    gone: list[weakref.ref[BufferedChunk]] = []
     for _ in range(100):
-        again = Traced(first.job, held_chunk(first.job, range(10, 20)).items, first.ticket)
+        again = Traced(first.job, buffered_chunk(first.job, range(10, 20)).items, first.ticket)
         queues.add(again, now_s=0.0)
         queues.remove(again)
         gone.append(weakref.ref(again))

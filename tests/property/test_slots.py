@@ -6,20 +6,20 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.expansion.job_slots import wanted_jobs
-from jobs.expansion.windows import JobLoad, Pair
+from jobs.expansion.job_selection import select_jobs
+from jobs.expansion.windows import JobLoad, TenantModel
 
 WINDOW = 1000
 
 
-def job(number: int, tenant: int, *, outstanding: int = 0, is_held: bool = False) -> JobLoad:
+def job(number: int, tenant: int, *, outstanding: int = 0, is_leased: bool = False) -> JobLoad:
     return JobLoad(
-        UUID(int=number), UUID(int=tenant), "small", "pool", 5000, outstanding, 0, is_held
+        UUID(int=number), UUID(int=tenant), "small", "pool", 5000, outstanding, 0, is_leased
     )
 
 
-def windows(loads: list[JobLoad]) -> dict[Pair, int]:
-    return dict.fromkeys((load.pair for load in loads), WINDOW)
+def windows(loads: list[JobLoad]) -> dict[TenantModel, int]:
+    return dict.fromkeys((load.tenant_model for load in loads), WINDOW)
 
 
 @st.composite
@@ -28,10 +28,10 @@ def crowds(draw: st.DrawFn) -> tuple[list[JobLoad], set[UUID]]:
     count = draw(st.integers(0, 40))
     tenants = draw(st.lists(st.integers(1, 5), min_size=count, max_size=count))
     loads = [
-        job(n, tenant, outstanding=draw(st.integers(0, 900)), is_held=draw(st.booleans()))
+        job(n, tenant, outstanding=draw(st.integers(0, 900)), is_leased=draw(st.booleans()))
         for n, tenant in enumerate(tenants, 1)
     ]
-    return loads, {load.job_id for load in loads if load.is_held and draw(st.booleans())}
+    return loads, {load.job_id for load in loads if load.is_leased and draw(st.booleans())}
 
 
 @given(crowd=crowds(), count_max=st.integers(1, 50))
@@ -39,8 +39,8 @@ def test_slots_are_filled_with_what_can_be_had(
     crowd: tuple[list[JobLoad], set[UUID]], count_max: int
 ) -> None:
     loads, mine = crowd
-    wanted = wanted_jobs(loads, windows(loads), mine=mine, count_max=count_max)
-    candidates = {load.job_id for load in loads if load.job_id in mine or not load.is_held}
+    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=count_max)
+    candidates = {load.job_id for load in loads if load.job_id in mine or not load.is_leased}
     assert set(wanted) <= candidates
     assert len(set(wanted)) == len(wanted) == min(count_max, len(candidates))
 
@@ -50,39 +50,39 @@ def test_first_jobs_of_all_come_before_later_jobs_of_any(
     crowd: tuple[list[JobLoad], set[UUID]], count_max: int
 ) -> None:
     loads, mine = crowd
-    counted: Counter[Pair] = Counter()
+    counted: Counter[TenantModel] = Counter()
     place = {}
     for load in loads:
-        counted[load.pair] += 1
-        place[load.job_id] = counted[load.pair]
-    wanted = wanted_jobs(loads, windows(loads), mine=mine, count_max=count_max)
+        counted[load.tenant_model] += 1
+        place[load.job_id] = counted[load.tenant_model]
+    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=count_max)
     left = [
         load.job_id
         for load in loads
-        if load.job_id not in wanted and (load.job_id in mine or not load.is_held)
+        if load.job_id not in wanted and (load.job_id in mine or not load.is_leased)
     ]
     assert [place[job_id] for job_id in wanted] == sorted(place[job_id] for job_id in wanted)
     assert all(place[out] >= place[job_id] for out in left for job_id in wanted)
 
 
 def test_a_new_tenant_gets_a_slot_although_all_are_taken() -> None:
-    crowd = [job(n, 1, is_held=True) for n in range(1, 501)]
+    crowd = [job(n, 1, is_leased=True) for n in range(1, 501)]
     mine = {load.job_id for load in crowd[:256]}
     late = job(900, 2)
     loads = [*crowd, late]
-    wanted = wanted_jobs(loads, windows(loads), mine=mine, count_max=256)
+    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=256)
     assert late.job_id in wanted[:2]
     assert crowd[255].job_id not in wanted
 
 
 def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
-    full = [job(n, n, outstanding=WINDOW, is_held=True) for n in range(1, 4)]
+    full = [job(n, n, outstanding=WINDOW, is_leased=True) for n in range(1, 4)]
     free = job(9, 9)
     loads = [*full, free]
     mine = {load.job_id for load in full}
-    wanted = wanted_jobs(loads, windows(loads), mine=mine, count_max=3)
+    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=3)
     assert wanted == [free.job_id, full[0].job_id, full[1].job_id]
-    assert wanted_jobs(loads, windows(loads), mine=mine, count_max=4) == [
+    assert select_jobs(loads, windows(loads), leased_ids=mine, count_max=4) == [
         free.job_id,
         *(load.job_id for load in full),
     ]
@@ -90,10 +90,10 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
 
 def test_what_is_on_the_log_already_needs_no_slot() -> None:
     done = JobLoad(UUID(int=1), UUID(int=1), "small", "pool", 100, 100, 0, True)
-    assert wanted_jobs([done], windows([done]), mine={done.job_id}, count_max=9) == []
+    assert select_jobs([done], windows([done]), leased_ids={done.job_id}, count_max=9) == []
 
 
 def test_a_job_that_was_put_aside_takes_no_slot() -> None:
-    aside, free = job(1, 1)._replace(is_aside=True), job(2, 1)
+    aside, free = job(1, 1)._replace(is_suspended=True), job(2, 1)
     loads = [aside, free]
-    assert wanted_jobs(loads, windows(loads), mine=(), count_max=9) == [free.job_id]
+    assert select_jobs(loads, windows(loads), leased_ids=(), count_max=9) == [free.job_id]

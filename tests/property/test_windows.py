@@ -1,4 +1,4 @@
-"""Goal: no tenant has more on the log than its window, and no job starves another of its tenant."""
+"""Goal: no tenant exceeds its window, and no job starves another job of its tenant."""
 
 from uuid import UUID
 
@@ -12,8 +12,8 @@ from jobs.expansion.windows import (
     PoolCapacity,
     WindowLimits,
     allowances,
-    pair_windows,
-    shares,
+    share_window,
+    tenant_model_windows,
     window_items,
 )
 
@@ -35,7 +35,7 @@ def load(
         total=total,
         emitted=emitted,
         terminal=draw(st.integers(0, emitted)),
-        is_held=draw(st.just(True) if held else st.booleans()),
+        is_leased=draw(st.just(True) if held else st.booleans()),
         priority=draw(st.integers(0, 9)) if ranked else PRIORITY_DEFAULT,
     )
 
@@ -52,33 +52,29 @@ windows = st.integers(CHUNK_ITEMS_MAX, 20_000)
 
 
 @given(jobs=loads(), window=windows)
-def test_shares_are_positive_and_keep_the_whole_within_the_window(
-    jobs: list[JobLoad], window: int
-) -> None:
-    given_out = shares(jobs, window)
+def test_shares_are_positive_and_within_the_window(jobs: list[JobLoad], window: int) -> None:
+    shares = share_window(jobs, window)
     by_id = {job.job_id: job for job in jobs}
-    assert all(0 < count <= by_id[job_id].remaining for job_id, count in given_out.items())
+    assert all(0 < count <= by_id[job_id].remaining for job_id, count in shares.items())
     outstanding = sum(job.outstanding for job in jobs)
-    assert sum(given_out.values()) <= max(0, window - outstanding)
+    assert sum(shares.values()) <= max(0, window - outstanding)
 
 
 @given(jobs=loads(ranked=True, held=False), window=windows)
-def test_the_lowest_rank_has_a_grain_whatever_the_others_have(
-    jobs: list[JobLoad], window: int
-) -> None:
-    given_out = shares(jobs, window)
+def test_the_lowest_rank_always_gets_a_grain(jobs: list[JobLoad], window: int) -> None:
+    shares = share_window(jobs, window)
     grain = max(1, min(CHUNK_ITEMS_MAX, window // 4))
     free = max(0, window - sum(job.outstanding for job in jobs))
-    assert sum(given_out.values()) <= max(free, grain)
-    emitting = [job for job in jobs if job.is_held and job.remaining]
+    assert sum(shares.values()) <= max(free, grain)
+    emitting = [job for job in jobs if job.is_leased and job.remaining]
     lowest = [job for job in jobs if emitting and job.rank <= min(one.rank for one in emitting)]
-    after = sum(job.outstanding + given_out.get(job.job_id, 0) for job in lowest)
-    # A tail smaller than a grain may be left for the next look where it is not the whole of it.
-    wanted = sum(job.remaining for job in lowest if job.is_held)
-    if sum(given_out.values()) > free:
-        assert set(given_out) <= {job.job_id for job in lowest}
+    after = sum(job.outstanding + shares.get(job.job_id, 0) for job in lowest)
+    # A remainder smaller than a grain may be left for the next round.
+    wanted = sum(job.remaining for job in lowest if job.is_leased)
+    if sum(shares.values()) > free:
+        assert set(shares) <= {job.job_id for job in lowest}
     assert after >= min(grain, wanted) or any(
-        given_out.get(job.job_id, 0) == job.remaining for job in lowest if job.is_held
+        shares.get(job.job_id, 0) == job.remaining for job in lowest if job.is_leased
     )
 
 
@@ -86,44 +82,44 @@ def test_the_lowest_rank_has_a_grain_whatever_the_others_have(
 def test_shares_leave_less_than_a_grain_while_anything_remains(
     jobs: list[JobLoad], window: int
 ) -> None:
-    given_out = shares(jobs, window)
-    free = window - sum(job.outstanding for job in jobs) - sum(given_out.values())
-    left = [job.remaining - given_out.get(job.job_id, 0) for job in jobs]
+    shares = share_window(jobs, window)
+    free = window - sum(job.outstanding for job in jobs) - sum(shares.values())
+    left = [job.remaining - shares.get(job.job_id, 0) for job in jobs]
     smallest = min((count for count in left if count), default=None)
     if smallest is not None and free > 0:
         assert free < min(CHUNK_ITEMS_MAX, max(1, window // 4), smallest)
 
 
 @given(jobs=loads(), window=windows)
-def test_who_gets_a_chunk_had_the_least_outstanding(jobs: list[JobLoad], window: int) -> None:
-    given_out = shares(jobs, window)
+def test_a_chunk_goes_to_the_job_with_the_fewest_outstanding(
+    jobs: list[JobLoad], window: int
+) -> None:
+    shares = share_window(jobs, window)
     grain = max(1, min(CHUNK_ITEMS_MAX, window // 4))
-    after = {job.job_id: job.outstanding + given_out.get(job.job_id, 0) for job in jobs}
-    wanting = [job.job_id for job in jobs if job.remaining - given_out.get(job.job_id, 0) >= grain]
-    for job_id, count in given_out.items():
+    after = {job.job_id: job.outstanding + shares.get(job.job_id, 0) for job in jobs}
+    unsatisfied = [job.job_id for job in jobs if job.remaining - shares.get(job.job_id, 0) >= grain]
+    for job_id, count in shares.items():
         if count < grain:
-            continue  # the tail of a job, which fits where no whole grain does
-        for other in wanting:
+            continue  # the remainder of a job is smaller than a grain
+        for other in unsatisfied:
             assert after[job_id] <= after[other] + CHUNK_ITEMS_MAX + grain  # a chunk and a tail
 
 
 @given(jobs=loads(held=False), window=windows)
-def test_a_job_that_nobody_holds_keeps_nothing_from_the_others(
-    jobs: list[JobLoad], window: int
-) -> None:
-    given_out = shares(jobs, window)
-    assert not any(job.job_id in given_out for job in jobs if not job.is_held)
+def test_a_job_without_holder_gets_no_share(jobs: list[JobLoad], window: int) -> None:
+    shares = share_window(jobs, window)
+    assert not any(job.job_id in shares for job in jobs if not job.is_leased)
     free = window - sum(job.outstanding for job in jobs)
-    wanted = sum(job.remaining for job in jobs if job.is_held)
+    wanted = sum(job.remaining for job in jobs if job.is_leased)
     # Less than a grain may be left for later.
-    assert sum(given_out.values()) > min(free, wanted) - CHUNK_ITEMS_MAX
+    assert sum(shares.values()) > min(free, wanted) - CHUNK_ITEMS_MAX
 
 
 @given(jobs=loads(tenants=4, models=2), capacity=capacities)
-def test_a_pair_with_nothing_outstanding_gets_a_chunk(
+def test_a_tenant_model_without_outstanding_items_gets_a_chunk(
     jobs: list[JobLoad], capacity: PoolCapacity
 ) -> None:
-    allowed = allowances(jobs, pair_windows(jobs, {"pool-model-1": capacity}, LIMITS))
+    allowed = allowances(jobs, tenant_model_windows(jobs, {"pool-model-1": capacity}, LIMITS))
     for pair in {(job.tenant_id, job.model) for job in jobs}:
         mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
         if not any(job.outstanding for job in mine):
@@ -134,18 +130,18 @@ def test_a_pair_with_nothing_outstanding_gets_a_chunk(
 
 
 @given(jobs=loads(tenants=4, models=2), capacity=capacities)
-def test_all_windows_together_take_half_of_the_read_ahead(
+def test_all_windows_together_use_half_of_the_read_ahead(
     jobs: list[JobLoad], capacity: PoolCapacity
 ) -> None:
     pools = {"pool-model-1": capacity, "pool-model-2": capacity}
-    allowed = allowances(jobs, pair_windows(jobs, pools, LIMITS))
+    allowed = allowances(jobs, tenant_model_windows(jobs, pools, LIMITS))
     pairs = {(job.tenant_id, job.model) for job in jobs}
     for pair in pairs:
         mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
         new = sum(allowed.get(job.job_id, 0) for job in mine)
         if new:
-            whole = new + sum(job.outstanding for job in mine)
-            assert whole <= LIMITS.window_items_max
+            total = new + sum(job.outstanding for job in mine)
+            assert total <= LIMITS.window_items_max
     active = sum(
         any(j.outstanding or j.remaining for j in jobs if (j.tenant_id, j.model) == pair)
         for pair in pairs
@@ -155,7 +151,9 @@ def test_all_windows_together_take_half_of_the_read_ahead(
 
 
 @given(capacity=st.none() | capacities, active=st.integers(0, 10_000))
-def test_a_window_is_bounded_both_ways(capacity: PoolCapacity | None, active: int) -> None:
+def test_a_window_has_a_lower_and_an_upper_limit(
+    capacity: PoolCapacity | None, active: int
+) -> None:
     assert CHUNK_ITEMS_MAX <= window_items(capacity, LIMITS, active) <= LIMITS.window_items_max
 
 
@@ -168,13 +166,13 @@ def test_a_window_holds_ten_seconds_of_the_pool() -> None:
     assert window_items(None, LIMITS, 1) == 100
 
 
-def test_what_the_lowest_rank_has_beyond_the_window_is_its_alone() -> None:
+def test_items_beyond_the_window_belong_to_the_lowest_rank() -> None:
     def job(number: int, total: int, *, priority: int, emitted: int = 0) -> JobLoad:
         ids = UUID(int=number), UUID(int=1)
-        return JobLoad(*ids, "m", "p", total, emitted, 0, is_held=True, priority=priority)
+        return JobLoad(*ids, "m", "p", total, emitted, 0, is_leased=True, priority=priority)
 
     urgent, rest = sorted((0, 9), key=lambda priority: job(0, 1, priority=priority).rank)
     fills = job(1, 100, priority=rest, emitted=100)
     first, second = job(2, 20, priority=urgent), job(3, 10, priority=urgent)
     tail = job(4, 3, priority=rest)  # would fit into what is left of the grain
-    assert shares([fills, first, second, tail], 100) == {first.job_id: 20}
+    assert share_window([fills, first, second, tail], 100) == {first.job_id: 20}

@@ -1,4 +1,4 @@
-"""The stack that the clients of this folder talk to."""
+"""The stack of the client tests."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.support.stacks import Stack, running_stack
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running stack of two simulated models, and a third that no replica serves."""
+    """A running stack of two simulated models, and a third without a replica."""
     data = tmp_path_factory.mktemp("stack")
     times = ("--simulated-latency-ms", "50", "--simulated-token-ms", "2")
     models = ("--model", "simulated", "--model", OTHER_MODEL)

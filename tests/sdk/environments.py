@@ -1,4 +1,4 @@
-"""Environments of clients that are not ours: made once, verified, kept in the user's cache."""
+"""Environments of official clients: installed once, verified, and kept in the user's cache."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cli.stack.state.data_folder import cache_dir, locked
+from cli.stack.state.data_folder import cache_dir, file_lock
 
 HERE = Path(__file__).parent
 JAVASCRIPT = HERE.parents[1] / "examples" / "javascript"
@@ -17,11 +17,11 @@ _INSTALL_S_MAX = 240.0
 
 
 class ClientUnavailableError(Exception):
-    """A client could not be installed."""
+    """A client cannot be installed."""
 
 
 def openai_python(version: str) -> Path:
-    """Return the interpreter that sees this release of `openai` and what it needs, only.
+    """Return an interpreter with this release of `openai` and its dependencies only.
 
     Raises ClientUnavailableError.
     """
@@ -29,7 +29,7 @@ def openai_python(version: str) -> Path:
 
 
 def node() -> Path:
-    """Return a `node` of its own: machines have none, or an old one.
+    """Return a `node` of its own, since machines have none or an old one.
 
     Raises ClientUnavailableError.
     """
@@ -37,7 +37,7 @@ def node() -> Path:
 
 
 def node_modules() -> Path:
-    """Return the folder of packages that the JavaScript examples lock.
+    """Return the folder of the packages that the JavaScript examples lock.
 
     Raises ClientUnavailableError.
     """
@@ -72,24 +72,25 @@ def _python_environment(lock: Path) -> Path:
 def _cached(name: str, lock: bytes, install: Callable[[Path], None]) -> Path:
     """Return the folder that `install` filled for exactly this lock.
 
-    Filled aside and renamed in one step, so that one cut short leaves no half of it behind.
+    It is filled under a temporary name and renamed, so that an interrupted installation leaves no
+    partial folder.
     """
     cache = cache_dir(os.environ)
-    wanted = cache / f"client-{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
-    if wanted.is_dir():
-        return wanted
+    folder_of_lock = cache / f"client-{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
+    if folder_of_lock.is_dir():
+        return folder_of_lock
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / f"client-{name}.lock"):
-        if not wanted.is_dir():
+    with file_lock(cache / f"client-{name}.lock"):
+        if not folder_of_lock.is_dir():
             prefix = f"client-partial-{name}-"
-            for left_over in cache.glob(f"{prefix}*"):  # of an installation that was killed
-                shutil.rmtree(left_over)
+            for leftover in cache.glob(f"{prefix}*"):  # of a killed installation
+                shutil.rmtree(leftover)
             with tempfile.TemporaryDirectory(dir=cache, prefix=prefix) as partial:
                 folder = Path(partial) / "ready"
                 folder.mkdir()
                 install(folder)
-                folder.rename(wanted)
-    return wanted
+                folder.rename(folder_of_lock)
+    return folder_of_lock
 
 
 def _run(command: Sequence[str]) -> None:
@@ -98,6 +99,6 @@ def _run(command: Sequence[str]) -> None:
     )
     if done.returncode:
         raise ClientUnavailableError(
-            f"`{' '.join(command)}` failed. It needs the package registries, once a machine.\n"
+            f"`{' '.join(command)}` failed. It needs the package registries once on each machine.\n"
             f"{done.stdout}{done.stderr}"
         )

@@ -1,4 +1,4 @@
-"""Runs of the checks: a release of the client runs its own in one process of its environment."""
+"""Runs of the checks: all checks of a release run in one process of its environment."""
 
 import json
 import subprocess
@@ -17,35 +17,35 @@ VERSIONS = ("1.109.1", "2.54.0", "3.51.0")
 _RUN_S_MAX = 240.0
 
 Reports = Callable[[str], dict[str, str | None]]
-"""Of each check that ran under a release: what went wrong, or None."""
+"""Maps a release to its checks and their failures; None for a passed check."""
 
 
 def reports_of(request: pytest.FixtureRequest, test: str, new_site: Callable[[], Site]) -> Reports:
-    """Return what runs, once a release, the checks that this session wants of `test`.
+    """Return a function that runs the selected checks of `test`, once for each release.
 
     Each release has a site of its own.
     """
-    wanted = wanted_checks(request, test)
+    selected = selected_checks(request, test)
 
     @cache
     def reports(version: str) -> dict[str, str | None]:
-        return run_checks(version, wanted[version], new_site())
+        return run_checks(version, selected[version], new_site())
 
     return reports
 
 
-def wanted_checks(request: pytest.FixtureRequest, test: str) -> dict[str, list[str]]:
-    """Return the checks that were selected for each release."""
-    wanted: dict[str, list[str]] = {version: [] for version in VERSIONS}
+def selected_checks(request: pytest.FixtureRequest, test: str) -> dict[str, list[str]]:
+    """Return the selected checks of each release."""
+    selected: dict[str, list[str]] = {version: [] for version in VERSIONS}
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.originalname == test:
             version, check = item.callspec.params["version"], item.callspec.params["check"]
-            wanted[str(version)].append(str(check))
-    return wanted
+            selected[str(version)].append(str(check))
+    return selected
 
 
 def run_checks(version: str, names: list[str], site: Site) -> dict[str, str | None]:
-    """Run checks under a release of the client; one that never ran says so."""
+    """Run checks under a release of the client; a check that did not run is a failure."""
     done = subprocess.run(
         [str(openai_python(version)), "-m", "tests.sdk.checks", *names],
         input=json.dumps(asdict(site)),

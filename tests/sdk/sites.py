@@ -1,4 +1,4 @@
-"""What a running stack is to a client: its address, its models, and a tenant of its own."""
+"""Sites: the address of a stack, its models, and tenants for one run of the checks."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import uuid
 
 from core.ids import EVENT, public_id
 from results.webhooks.delivery.signatures import secret_text, signed_headers
-from results.webhooks.events.event_bodies import job_message
+from results.webhooks.events.messages import job_message
 from tests.sdk.checks.site import Site
 from tests.support.stacks import Stack
 
@@ -17,7 +17,7 @@ EMBEDDING_MODEL = "minilm"
 
 
 def simulated_site(stack: Stack) -> Site:
-    """Return a site whose lists are empty: its tenants are new."""
+    """Return a site with new tenants, whose lists are empty."""
     return Site(
         url=stack.url,
         key=new_key(stack),
@@ -45,7 +45,7 @@ def vllm_site(stack: Stack) -> Site:
 
 
 def signed_webhook() -> dict[str, str]:
-    """Return a message as it is delivered while a secret is being replaced."""
+    """Return a message as it is delivered during a rotation of the secret."""
     secrets = (b"s" * 32, b"t" * 32)
     job_id, message_id = uuid.uuid4(), uuid.uuid4()
     message = job_message((message_id, "batch.completed"), job_id, job_id, time.time())

@@ -1,4 +1,4 @@
-"""Goal: the examples run as a reader would run them, and print what they promise."""
+"""Goal: the examples run as documented and print the expected output."""
 
 import os
 import re
@@ -26,15 +26,15 @@ CURL = {
     "chat": r'\{"id":.*"content":"Simulated .*\}\n(data: \{.*\}\n\n)+data: \[DONE\]\n\n',
     "embeddings": r'\{"object":"list","data":\[.*"embedding":\[.*\}\n',
 }
-PROMISED = {"batch": BATCH, "chat": CHAT, "embeddings": VECTORS}
+EXPECTED = {"batch": BATCH, "chat": CHAT, "embeddings": VECTORS}
 EXAMPLE_S_MAX = 40.0
 
-pytestmark = pytest.mark.timeout(300)  # the first tests wait for the stack and for packages
+pytestmark = pytest.mark.timeout(300)  # the first tests start the stack and install packages
 
 
 @pytest.fixture(scope="module")
 def variables(stack: Stack) -> Mapping[str, str]:
-    """The variables that examples/README.md asks for."""
+    """The variables that examples/README.md requires."""
     return {
         **os.environ,
         "MILLRACE_URL": stack.url,
@@ -45,23 +45,23 @@ def variables(stack: Stack) -> Mapping[str, str]:
 
 @pytest.fixture
 def javascript(tmp_path: Path) -> Path:
-    """The JavaScript examples with their packages beside them."""
+    """The JavaScript examples with their packages."""
     for source in JAVASCRIPT.glob("*.mjs"):
         shutil.copy(source, tmp_path)
     (tmp_path / "node_modules").symlink_to(node_modules())
     return tmp_path
 
 
-@pytest.mark.parametrize("name", PROMISED)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_python(name: str, variables: Mapping[str, str]) -> None:
     printed = run(sys.executable, str(EXAMPLES / "python" / f"{name}.py"), variables=variables)
-    assert re.fullmatch(PROMISED[name], printed), printed
+    assert re.fullmatch(EXPECTED[name], printed), printed
 
 
-@pytest.mark.parametrize("name", PROMISED)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_javascript(name: str, javascript: Path, variables: Mapping[str, str]) -> None:
     printed = run(str(node()), str(javascript / f"{name}.mjs"), variables=variables)
-    assert re.fullmatch(PROMISED[name], printed), printed
+    assert re.fullmatch(EXPECTED[name], printed), printed
 
 
 @pytest.mark.parametrize("name", CURL)
@@ -85,11 +85,11 @@ def test_a_batch_whose_items_all_failed_shows_its_errors() -> None:
 
 def test_every_example_is_run() -> None:
     files = {path.name for path in EXAMPLES.glob("*/*.*") if path.suffix in {".py", ".mjs", ".sh"}}
-    assert files == {f"{name}.{end}" for name in PROMISED for end in ("py", "mjs", "sh")}
+    assert files == {f"{name}.{end}" for name in EXPECTED for end in ("py", "mjs", "sh")}
 
 
 def run(*command: str, variables: Mapping[str, str]) -> str:
-    """Return what an example printed; it ends well and says nothing on stderr."""
+    """Return what an example printed; it succeeds and prints nothing on stderr."""
     done = subprocess.run(
         command,
         check=False,

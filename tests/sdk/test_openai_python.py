@@ -1,6 +1,6 @@
 """Goal: every supported release of the official client works unmodified.
 
-Each check is one test here.
+Each check is one test.
 """
 
 from functools import partial
@@ -12,7 +12,7 @@ from tests.sdk.runs import VERSIONS, Reports, reports_of
 from tests.sdk.sites import simulated_site
 from tests.support.stacks import Stack
 
-pytestmark = pytest.mark.timeout(400)  # the first test waits for environment, stack and all checks
+pytestmark = pytest.mark.timeout(400)  # the first test includes environment, stack and all checks
 
 
 @pytest.fixture(scope="module")

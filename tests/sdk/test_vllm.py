@@ -1,4 +1,4 @@
-"""Goal: on real vLLM the official clients work, and jobs run from file to output file."""
+"""Goal: on real vLLM the official clients work, and jobs run from input to output file."""
 
 import json
 import math
@@ -16,12 +16,12 @@ from tests.support.stacks import Stack, running_stack
 
 SENTENCES = ["A man is eating food.", "Someone eats a meal.", "The queue of the printer is full."]
 
-pytestmark = pytest.mark.timeout(400)  # the first test waits for environment, stack and all checks
+pytestmark = pytest.mark.timeout(400)  # the first test includes environment, stack and all checks
 
 
 @pytest.fixture(scope="module")
 def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running stack of two real models: one writes noise, one reads meaning."""
+    """A running stack of two real models: a random text model and an embedding model."""
     data = tmp_path_factory.mktemp("vllm")
     llama = ensure_tiny_llama(data / "llama")
     models = ("--model", f"llama={llama}", "--model", f"{EMBEDDING_MODEL}={minilm_path()}")
@@ -45,7 +45,7 @@ def test_on_vllm(version: str, check: str, reports: Reports) -> None:
         pytest.fail(failure, pytrace=False)
 
 
-def test_a_job_of_chats_and_one_of_vectors(vllm_stack: Stack) -> None:
+def test_a_chat_job_and_an_embedding_job(vllm_stack: Stack) -> None:
     client = vllm_stack.client
     owners = {model.id: model.owned_by for model in client.models.list()}
     assert owners == {"llama": "millrace", EMBEDDING_MODEL: "millrace"}

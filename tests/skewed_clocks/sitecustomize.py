@@ -1,6 +1,7 @@
-"""Python runs this at start where the folder is on PYTHONPATH: hosts whose clocks are wrong.
+"""Shifts the wall clocks of roles; Python imports it at start from the PYTHONPATH.
 
-Each role is on a host of its own, minutes off in its own direction; Postgres and broker are not.
+Each role seems to run on a host of its own whose clock is minutes off. The clocks of Postgres and
+the broker are correct.
 """
 
 import sys

@@ -22,21 +22,21 @@ from tests.support.recording_upstream import RecordingUpstream
 from tests.support.stacks import Stack, await_value
 
 CANCEL_S_MAX = 5.0
-"""After a cancel has returned, nothing begins later than this (P7)."""
+"""Longest time after a cancel in which an item may still start (P7)."""
 
 TERMINAL_S_MAX = 30.0
 """After its close a job is terminal within this while workers live (P7, P8)."""
 
 WINDOW_S = 30
 SESSION_S = 6.0
-"""Of a group's member, by default."""
+"""Default session timeout of group members."""
 
 MODEL = "small"
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """What one run came to."""
+    """The result of one run."""
 
     job: Batch
     ended_s: float  # from the cancel or the expiry to the terminal state

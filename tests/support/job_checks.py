@@ -1,4 +1,4 @@
-"""What must hold of a job that has ended, whatever happened on the way."""
+"""Submits jobs and checks the guarantees of ended jobs."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from openai import OpenAI
 from openai.types import Batch
 
-from chaos.judges.answers import bodies_of, is_simulated, others_answers
+from chaos.checkers.answers import foreign_answers, input_bodies, is_simulated_answer
 
 TERMINAL = {"completed", "failed", "expired", "cancelled"}
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
@@ -26,7 +26,7 @@ def chat_line(index: int, model: str, *, text: str = "hello", max_tokens: int = 
 
 
 def submit(client: OpenAI, model: str, count: int, window: str = "24h") -> Batch:
-    """Upload `count` lines and create their job; a window may be shorter than OpenAI's 24h."""
+    """Upload `count` lines and create a job; the window may be shorter than OpenAI's 24h."""
     content = b"".join(chat_line(n, model) for n in range(count))
     file = client.files.create(file=("input.jsonl", content), purpose="batch")
     return client.batches.create(
@@ -90,8 +90,8 @@ def assert_conserved(client: OpenAI, job: Batch, count: int) -> None:
 def assert_succeeded(client: OpenAI, job: Batch, model: str, count: int) -> None:
     """Every item that `submit` sent to a simulated engine has succeeded, with its own answer."""
     assert outcomes_of(job)["succeeded"] == count
-    bodies = bodies_of(b"".join(chat_line(n, model) for n in range(count)))
-    assert others_answers(bodies, lines_of(client, job.output_file_id), is_simulated) == []
+    bodies = input_bodies(b"".join(chat_line(n, model) for n in range(count)))
+    assert foreign_answers(bodies, lines_of(client, job.output_file_id), is_simulated_answer) == []
 
 
 def numbers(lines: list[dict[str, Any]]) -> Iterator[int]:

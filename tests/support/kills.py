@@ -1,4 +1,4 @@
-"""Kill a role in the middle of a job, and look at what the job is worth afterwards."""
+"""Kills a role during a job and checks the job's result."""
 
 import random
 from dataclasses import dataclass
@@ -9,26 +9,26 @@ from topics.records.catalogue import RESULTS
 from topics.records.codec import decode_value, kind_of
 from topics.records.records import Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 ITEM_COUNT = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What a killed job came to."""
+    """The result of a job whose role was killed."""
 
     killed_at: int  # items that had ended
     published: int  # outcomes on the log, repeated ones included
 
     @property
     def repeated(self) -> int:
-        """Outcomes published more than once: work that was done again."""
+        """Return the number of repeated outcomes, which is repeated work."""
         return self.published - ITEM_COUNT
 
 
 def kill_in_the_middle(stack: Stack, role: str, seed: int) -> Killed:
-    """Run a job, kill `role` at a seeded moment of it, and check that the job ends whole."""
+    """Run a job, kill `role` at a seeded moment, and check that every item ends once."""
     at = random.Random(seed).randrange(ITEM_COUNT // 10, ITEM_COUNT * 8 // 10)
     client = stack.client
     job = submit(client, stack.model, ITEM_COUNT)
@@ -43,7 +43,7 @@ def kill_in_the_middle(stack: Stack, role: str, seed: int) -> Killed:
 
 def published_outcomes(stack: Stack, job_id: str) -> int:
     """Count the outcomes of a job on the log."""
-    tail = TopicTail(
+    tail = TopicTailReader(
         KafkaSettings(bootstrap_servers=stack.state.kafka_bootstrap_servers),
         RESULTS,
         client_id="test-results",

@@ -1,10 +1,14 @@
-"""An object store in memory that can be away."""
+"""An object store in memory that can be unavailable."""
 
 from collections.abc import Iterator
 from typing import Self
 
-from storage.objects.errors import ObjectExistsError, ObjectMissingError, ObjectStoreAwayError
-from storage.objects.object_store import Blocks, ObjectInfo, StoredObject
+from storage.objects.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStoreUnavailableError,
+)
+from storage.objects.object_store import ObjectBlocks, ObjectInfo, StoredObject
 
 
 class MemoryUpload:
@@ -40,36 +44,36 @@ class MemoryStore:
         self.is_away = False
         self.read_count = 0
 
-    def begin(self, key: str) -> MemoryUpload:
-        self._ask()
+    def begin_upload(self, key: str) -> MemoryUpload:
+        self._require_available()
         return MemoryUpload(self, key)
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
-        self._ask()
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
+        self._require_available()
         self.read_count += 1
         if key not in self.objects:
-            raise ObjectMissingError(key=key)
+            raise ObjectNotFoundError(key=key)
         data = [self.objects[key][offset:]]
-        return Blocks(lambda n: _cut(data, n), lambda: None, length)
+        return ObjectBlocks(lambda n: _cut(data, n), lambda: None, length)
 
     def size(self, key: str) -> int:
         return len(self.objects[key])
 
     def delete(self, key: str) -> None:
-        self._ask()
+        self._require_available()
         self.objects.pop(key, None)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        self._ask()
+        self._require_available()
         found = [key for key in self.objects if key.startswith(prefix)]
         yield from (ObjectInfo(key, len(self.objects[key]), 0.0) for key in found)
 
     def sweep_temporary(self, older_than_s: float) -> int:
         return 0
 
-    def _ask(self) -> None:
+    def _require_available(self) -> None:
         if self.is_away:
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
 
 
 def _cut(data: list[bytes], count: int) -> bytes:

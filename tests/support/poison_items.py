@@ -1,4 +1,4 @@
-"""A job with poison among its items: who fails, of what, and how often the replica starts again."""
+"""Runs a job with poison items: which items fail, with which code, after how many restarts."""
 
 import json
 import os
@@ -41,7 +41,7 @@ _ENV = {
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """What became of a job with poison."""
+    """The result of a job with poison items."""
 
     wanted: dict[str, str]  # custom id to the code that it must fail with
     failed: dict[str, str]
@@ -50,7 +50,7 @@ class Poisoned:
 
 @contextmanager
 def poisoned_stack(data: Path) -> Iterator[Stack]:
-    """Run a stack whose engine meets faults, with sessions of 2 s."""
+    """Run a stack whose simulated engine has faults, with session timeouts of 2 s."""
     with (
         patch.dict(os.environ, _ENV),
         running_stack(data, "--simulated-latency-ms", "20", "--simulated-concurrency", "64") as up,
@@ -59,11 +59,13 @@ def poisoned_stack(data: Path) -> Iterator[Stack]:
 
 
 def run_poison(stack: Stack, faults: Sequence[str], seed: int) -> Poisoned:
-    """Run a job with one item of each of `faults`, at seeded places; check that it ends whole."""
-    places = random.Random(seed).sample(range(ITEM_COUNT), len(faults))
-    told = dict(zip(places, faults, strict=True))
+    """Run a job with one item for each fault, at seeded indexes; check that every item ends."""
+    indexes = random.Random(seed).sample(range(ITEM_COUNT), len(faults))
+    fault_by_index = dict(zip(indexes, faults, strict=True))
     content = b"".join(
-        chat_line(n, stack.model, text=f"POISON-{told[n]}" if n in told else "hello")
+        chat_line(
+            n, stack.model, text=f"POISON-{fault_by_index[n]}" if n in fault_by_index else "hello"
+        )
         for n in range(ITEM_COUNT)
     )
     client = stack.client
@@ -76,11 +78,11 @@ def run_poison(stack: Stack, faults: Sequence[str], seed: int) -> Poisoned:
         line["custom_id"]: line["response"]["body"]["error"]["code"]
         for line in lines_of(client, done.error_file_id)
     }
-    wanted = {f"item-{place}": CODES[fault] for place, fault in told.items()}
-    return Poisoned(wanted, failed, _deaths(stack))
+    wanted = {f"item-{index}": CODES[fault] for index, fault in fault_by_index.items()}
+    return Poisoned(wanted, failed, _restart_count(stack))
 
 
-def _deaths(stack: Stack) -> int:
-    """Count the deaths of the replica, as the supervisor logs them."""
+def _restart_count(stack: Stack) -> int:
+    """Count the replica's exits in the supervisor's log."""
     lines = (stack.data / "logs" / "up.log").read_text().splitlines()
     return sum("child_died" in line and "gpu-" in line for line in lines)

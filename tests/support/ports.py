@@ -1,17 +1,16 @@
-"""Ports for servers that a test starts as processes of their own."""
+"""Ports for the server processes of tests."""
 
 import random
 import uuid
 from pathlib import Path
 
-from cli.stack.processes.ports import kept_ports
+from cli.stack.processes.ports import reserve_ports
 
 
 def free_port(folder: Path) -> int:
-    """Return a port that nobody else takes before our server listens, seconds later.
+    """Reserve a port until this process ends, so that a server can listen on it seconds later.
 
-    It is below those that the kernel hands out, and no other test or stack chooses it while this
-    process lives. `folder` gets a file that says so.
+    It is below the kernel's ephemeral ports. `folder` gets a file with the port.
     """
-    ports = kept_ports(folder / f"port-{uuid.uuid4().hex}.json", ("server",), random.Random())
+    ports = reserve_ports(folder / f"port-{uuid.uuid4().hex}.json", ("server",), random.Random())
     return ports["server"]

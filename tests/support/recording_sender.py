@@ -1,4 +1,4 @@
-"""A sender for tests: keeps what is sent, instead of a broker."""
+"""A `RecordSender` that keeps the records in memory."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from topics.records.codec import Headers
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record as it was given to the sender."""
+    """A sent record."""
 
     topic: str
     partition: int
@@ -19,7 +19,7 @@ class Sent:
 
 @dataclass(slots=True)
 class SentRecords:
-    """Stands in for the producer."""
+    """Keeps every sent record, in order."""
 
     records: list[Sent] = field(default_factory=list)
 
@@ -33,5 +33,5 @@ class SentRecords:
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """See `topics.clients.producer.Sender`."""
+        """See `topics.clients.producer.RecordSender`."""
         self.records.append(Sent(topic, partition, key, headers or [], value or b""))

@@ -1,4 +1,4 @@
-"""An upstream that notes when each item begins, by the clock that Postgres has too: this host's."""
+"""An upstream that records the start of each item by this host's clock, as Postgres does."""
 
 import asyncio
 import json
@@ -10,11 +10,11 @@ from typing import Final
 
 from aiohttp import web
 
-from chaos.upstream import served
+from chaos.installations.recording_upstream import serve_in_thread
 
 TOKENS = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
 
-_LOOK_S: Final = 0.01
+_POLL_S: Final = 0.01
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Gate:
             self.left -= 1
             return
         while not self.is_open:  # noqa: ASYNC110 - another thread opens it
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
 
 class RecordingUpstream:
@@ -43,14 +43,14 @@ class RecordingUpstream:
         self._gates: dict[str, Gate] = {}
 
     def starts(self, name: str) -> list[float]:
-        """When items began whose text starts with `name`, seconds since the epoch."""
+        """Return when items started whose text starts with `name`, seconds since the epoch."""
         return [at_s for at_s, text in list(self._starts) if text.startswith(f"{name} ")]
 
     @contextmanager
     def holding(self, name: str, *, after: int = 0) -> Iterator[None]:
-        """Hold the answers to items whose text starts with `name`, but for the first, for a block.
+        """Delay answers to items whose text starts with `name`, but for the first `after`.
 
-        They keep the places that they have in the engine.
+        The items keep their slots in the engine.
         """
         gate = self._gates[name] = Gate(after)
         try:
@@ -89,5 +89,5 @@ class RecordingUpstream:
 def recording_upstream(latency_s: float) -> Iterator[RecordingUpstream]:
     """Serve in a thread for a block."""
     upstream = RecordingUpstream(latency_s)
-    with served(upstream.handle) as upstream.url:
+    with serve_in_thread(upstream.handle) as upstream.url:
         yield upstream

@@ -1,4 +1,4 @@
-"""Embedded stacks for tests: started as a user would, found by process id, always stopped."""
+"""Embedded stacks for tests: start, kill, restart and stop `millrace up` and its roles."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from openai import OpenAI
 
-from cli.stack.services.outside_services import KAFKA
+from cli.stack.services.external_services import KAFKA
 from cli.stack.state.stack_state import StackState, read_state
 
 READY_S_MAX = 120.0
@@ -45,18 +45,18 @@ class Stack:
 
     @property
     def client(self) -> OpenAI:
-        """The official client, as a user makes it."""
+        """Return the official client of the stack."""
         return OpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=6)
 
     @property
     def state(self) -> StackState:
-        """Where its services listen."""
+        """Return the addresses of its services."""
         state = read_state(self.data)
         assert state is not None
         return state
 
     def pid(self, role: str) -> int | None:
-        """The process id of a role, or None between a death and the next start."""
+        """Return the process id of a role, or None while it does not run."""
         for child in psutil.Process(self.process.pid).children():
             try:
                 if role_of(child) == role:
@@ -71,12 +71,12 @@ class Stack:
         os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> list[psutil.Process]:
-        """The stack's process and everything below it."""
+        """Return the stack's process and all its descendants."""
         top = psutil.Process(self.process.pid)
         return [top, *top.children(recursive=True)]
 
     def kill_everything(self) -> None:
-        """Kill the stack's own process; the kernel ends the others. Returns when none is left."""
+        """Kill the stack's own process and wait until the kernel has ended the others."""
         processes = self.processes()
         self.process.kill()
         self.wait()
@@ -90,16 +90,16 @@ class Stack:
 
     def stop(self) -> float:
         """Stop it as Ctrl-C does and return the seconds it took."""
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         self.process.send_signal(signal.SIGINT)
         self.wait()
-        return time.monotonic() - began_s
+        return time.monotonic() - started_s
 
 
 def start_stack(data: Path, *options: str, model: str = "simulated") -> Stack:
     """Start `millrace up` on `data` and wait for its ready line.
 
-    With services that the environment names go objects in `data`, so that it has all or none.
+    With external services in the environment, objects are stored in `data`.
     """
     data.mkdir(parents=True, exist_ok=True)
     (data / "logs").mkdir(exist_ok=True)
@@ -122,7 +122,7 @@ def start_stack(data: Path, *options: str, model: str = "simulated") -> Stack:
 
 @contextmanager
 def running_stack(data: Path, *options: str, model: str = "simulated") -> Iterator[Stack]:
-    """Run a stack for a block; nothing of it is left behind."""
+    """Run a stack for a block, and require that no process of it remains."""
     stack = start_stack(data, *options, model=model)
     processes = stack.processes()
     try:
@@ -154,7 +154,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def await_true(check: Callable[[], bool], what: str, timeout_s: float = 20.0) -> bool:
-    """Poll `check` until it holds; fail naming `what` when it does not."""
+    """Poll `check` until it is true; fail with `what` after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < deadline_s, f"waited {timeout_s:g} s for {what}"

@@ -1,4 +1,4 @@
-"""Everything that an installation holds, to be searched: records, tables, objects."""
+"""Searches the records, tables and objects of an installation for texts."""
 
 import subprocess
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from cli.stack.services.postgres import binaries
+from cli.stack.services.embedded_postgres import binaries
 from tests.support.stacks import Stack
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where one text was found."""
+    """The locations of one text."""
 
     topics: set[str] = field(default_factory=set)
     tables: set[str] = field(default_factory=set)
@@ -24,7 +24,7 @@ class Found:
 
 
 def search(stack: Stack, *texts: bytes) -> list[Found]:
-    """Look everywhere once; return what was found of each text."""
+    """Search everything once; return the locations of each text."""
     found = [Found() for _ in texts]
     pairs = list(zip(texts, found, strict=True))
     _search_topics(stack, pairs)
@@ -38,21 +38,21 @@ def search(stack: Stack, *texts: bytes) -> list[Found]:
 
 
 def _search_topics(stack: Stack, pairs: list[tuple[bytes, Found]]) -> None:
-    """In value, key and headers of every record."""
+    """Search value, key and headers of every record."""
     kafka = KafkaSettings(bootstrap_servers=stack.state.kafka_bootstrap_servers)
     of_pools = [topic for pool in stack.state.pools for topic in pool_topics(pool)]
     for topic in (*SHARED_TOPICS, *of_pools):
-        tail = TopicTail(kafka, topic, client_id="test-search")
+        tail = TopicTailReader(kafka, topic, client_id="test-search")
         for record in tail.read_to_end(30):
-            said = (record.value or b"", record.key or b"", *(v for _, v in record.headers))
+            fields = (record.value or b"", record.key or b"", *(v for _, v in record.headers))
             for text, its in pairs:
-                if any(text in part for part in said):
+                if any(text in part for part in fields):
                     its.topics.add(topic.name)
         tail.close()
 
 
 def _search_tables(stack: Stack, pairs: list[tuple[bytes, Found]]) -> None:
-    """In every row, also in bytes, which a dump shows as hexadecimal digits."""
+    """Search every row, also byte columns, which a dump shows as hexadecimal digits."""
     url = sa.make_url(stack.state.database_url).set(drivername="postgresql")
     command = [f"{binaries()}/pg_dump", "--data-only", url.render_as_string(hide_password=False)]
     dump = subprocess.run(command, check=True, timeout=60, capture_output=True).stdout

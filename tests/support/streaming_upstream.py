@@ -1,4 +1,4 @@
-"""An upstream that streams numbered pieces and notes each execution, however it ends."""
+"""An upstream that streams numbered pieces and records each execution."""
 
 import asyncio
 import json
@@ -9,13 +9,14 @@ from typing import Any
 
 from aiohttp import web
 
-from chaos.upstream import served
+from chaos.installations.recording_upstream import serve_in_thread
 
 
 class StreamingUpstream:
-    """Streams `max_tokens` pieces, `0`, `1` and so on, one each `token_s`; a whole takes as long.
+    """Streams `max_tokens` pieces, `0`, `1` and so on, one each `token_s`.
 
-    The id of a piece names its execution, so a client that is shown two of them can tell.
+    An answer without streaming takes as long. The id of a piece names its execution, so a client
+    can detect pieces of two executions.
     """
 
     def __init__(self, token_s: float) -> None:
@@ -25,7 +26,7 @@ class StreamingUpstream:
         self._executions: list[tuple[str, str]] = []
 
     def executions(self, text: str) -> list[str]:
-        """The ids of all executions that began for a call of this text, in their order."""
+        """Return the ids of all executions of calls with this text, in order."""
         return [name for name, of in list(self._executions) if of == text]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -68,5 +69,5 @@ def _event(chunk: dict[str, Any]) -> bytes:
 def streaming_upstream(token_s: float) -> Iterator[StreamingUpstream]:
     """Serve in a thread for a block."""
     upstream = StreamingUpstream(token_s)
-    with served(upstream.handle) as upstream.url:
+    with serve_in_thread(upstream.handle) as upstream.url:
         yield upstream

@@ -1,4 +1,4 @@
-"""Create and check topics against the catalogue; measure lag."""
+"""Creates topics, compares them with the catalogue, and measures lag."""
 
 import time
 from collections.abc import Callable, Iterable, Set
@@ -17,16 +17,16 @@ from confluent_kafka.admin import (
 )
 
 from topics.clients.client_factory import new_client
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import Topic
 from topics.settings import KafkaSettings
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 REQUEST_TIMEOUT_S = 15.0
-_ASK_AGAIN_S = 0.05
+_RETRY_S = 0.05
 _RETENTION = "retention.ms"
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -37,7 +37,7 @@ _PASSING = frozenset(
 )
 
 
-class LogAdmin:
+class TopicAdmin:
     """Administration of the topics of one installation."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -45,10 +45,10 @@ class LogAdmin:
         self._settings = settings
         self._client = new_client(AdminClient, settings.client_options())
         self._readers: dict[str, Consumer] = {}
-        self._created: set[str] = set()  # or found, by `create`
+        self._created: set[str] = set()  # or found to exist, by `create`
 
     def wait_for_broker(self, timeout_s: float) -> None:
-        """Return once a broker answers. Raises LogUnavailableError when time is up."""
+        """Wait until a broker answers. Raises KafkaUnavailableError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -59,9 +59,9 @@ class LogAdmin:
                     raise self._unavailable(error) from None
 
     def create(self, topics: Iterable[Topic]) -> list[str]:
-        """Create what is missing and return its names; what exists is left as it is.
+        """Create missing topics and return their names; existing topics are not changed.
 
-        Raises LogUnavailableError.
+        Raises KafkaUnavailableError.
         """
         wanted = [
             NewTopic(
@@ -81,17 +81,17 @@ class LogAdmin:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._unavailable(error) from None
-            except TimeoutError as silence:
-                raise self._unavailable(silence) from None
+            except TimeoutError as timeout:
+                raise self._unavailable(timeout) from None
         self._created |= {topic.topic for topic in wanted}
         self._await_leaders({topic.topic for topic in wanted})
         return created
 
-    def keep_bodies(self, topics: Iterable[Topic]) -> None:
-        """Have those of the topics that hold prompts or answers keep them for as long as is set.
+    def apply_body_retention(self, topics: Iterable[Topic]) -> None:
+        """Set the configured retention on those of the topics that hold prompts or answers.
 
-        They must exist. For who installs, not for who uses them: it takes the right to describe and
-        alter configurations. Raises LogUnavailableError.
+        The topics must exist. Needs the right to describe and alter configurations, which only an
+        installation's operator has. Raises KafkaUnavailableError.
         """
         prefix = self._settings.topic_prefix
         found = {prefix + topic.name: topic for topic in topics if topic.holds_bodies}
@@ -111,9 +111,9 @@ class LogAdmin:
             raise self._unavailable(error) from None
 
     def drift(self, topics: Iterable[Topic]) -> list[str]:
-        """Return one sentence for each way in which the broker differs from what is set.
+        """Return one sentence for each difference between the broker and the catalogue.
 
-        Raises LogUnavailableError.
+        Raises KafkaUnavailableError.
         """
         wanted = {self._settings.topic_prefix + topic.name: topic for topic in topics}
         present = self._metadata_with(wanted.keys() & self._created)
@@ -124,17 +124,19 @@ class LogAdmin:
         return differences + self._configuration_drift(found)
 
     def lag(self, group: str, topic: Topic) -> dict[int, int]:
-        """Return the records of each partition that `group` has not committed.
+        """Return the number of records of each partition that `group` has not committed.
 
-        Raises LogUnavailableError.
+        Raises KafkaUnavailableError.
         """
         name = self._settings.topic_prefix + topic.name
         places = [TopicPartition(name, number) for number in range(topic.partition_count)]
         reader = self._reader(self._settings.topic_prefix + group)
         try:
-            committed = _patiently(lambda: reader.committed(places, timeout=REQUEST_TIMEOUT_S))
+            committed = _retry_transient(
+                lambda: reader.committed(places, timeout=REQUEST_TIMEOUT_S)
+            )
             bounds = {
-                place.partition: _patiently(
+                place.partition: _retry_transient(
                     partial(reader.get_watermark_offsets, place, timeout=REQUEST_TIMEOUT_S)
                 )
                 for place in places
@@ -145,10 +147,10 @@ class LogAdmin:
         return {n: end - max(done[n], start) for n, (start, end) in bounds.items()}
 
     def _reader(self, group: str) -> Consumer:
-        """Return a client that asks for a group's offsets without joining it.
+        """Return a client that reads a group's offsets without joining it.
 
-        The admin client would do, but librdkafka 2.16 dies of its answer while the group's
-        coordinator is loading (`rd_kafka_cgrp_op` without a group).
+        Not the admin client: librdkafka 2.16 crashes on the response while the group's coordinator
+        is loading (`rd_kafka_cgrp_op` without a group).
         """
         if group not in self._readers:
             options = self._settings.client_options()
@@ -157,13 +159,13 @@ class LogAdmin:
         return self._readers[group]
 
     def _metadata_with(self, names: Set[str]) -> dict[str, TopicMetadata]:
-        """Ask until the broker that answers knows of `names`, as another does, or time is up."""
+        """Retry for a time until the broker that answers knows `names`, as another one does."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             present = self._metadata()
             if names <= present.keys() or time.monotonic() > deadline:
                 return present
-            time.sleep(_ASK_AGAIN_S)
+            time.sleep(_RETRY_S)
 
     def _metadata(self) -> dict[str, TopicMetadata]:
         try:
@@ -181,7 +183,7 @@ class LogAdmin:
                 f"{topic.partition_count}"
             )
         wanted = self._settings.replication_factor
-        # The fewest of all partitions: a change of their number moves one after the other.
+        # The lowest of all partitions: a change of the factor moves one after the other.
         copies = min((len(p.replicas) for p in found.partitions.values()), default=wanted)
         if copies != wanted:
             setting = f"{self._settings.env_prefix}REPLICATION_FACTOR"
@@ -200,15 +202,15 @@ class LogAdmin:
         differences = []
         for name, actual_options in self._described(found).items():
             for option, wanted in self._configuration(found[name]).items():
-                actual = actual_options.get(option)  # an old broker may not know it
+                actual = actual_options.get(option)  # an old broker may lack the option
                 if _normal(actual) != _normal(wanted):
                     differences.append(f"{name}: {option} is {actual}, the catalogue says {wanted}")
         return differences
 
     def _described(self, names: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """Return the options of topics that exist. Raises LogUnavailableError.
+        """Return the options of existing topics. Raises KafkaUnavailableError.
 
-        Another broker than the one that listed a new topic may learn of it a moment later.
+        Retries unknown topics: the broker that listed a new topic may know it before others do.
         """
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         waiting, described = set(names), {}
@@ -222,16 +224,16 @@ class LogAdmin:
                     if not missing or time.monotonic() > deadline:
                         raise self._unavailable(error) from None
                     continue
-                except TimeoutError as silence:
-                    raise self._unavailable(silence) from None
+                except TimeoutError as timeout:
+                    raise self._unavailable(timeout) from None
                 described[resource.name] = {name: entry.value for name, entry in entries.items()}
                 waiting.discard(resource.name)
             if waiting:
-                time.sleep(_ASK_AGAIN_S)
+                time.sleep(_RETRY_S)
         return described
 
     def _await_leaders(self, names: set[str]) -> None:
-        """A topic is usable only when its partitions have leaders, a moment after its creation."""
+        """Wait until every partition of new topics has a leader: before, they cannot be used."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while time.monotonic() < deadline:
             listed = self._metadata()
@@ -242,33 +244,33 @@ class LogAdmin:
                 for name in names
             ):
                 return
-            time.sleep(_ASK_AGAIN_S)
-        raise LogUnavailableError("topics were created but have no leaders")
+            time.sleep(_RETRY_S)
+        raise KafkaUnavailableError("topics were created but have no leaders")
 
-    def _unavailable(self, error: KafkaException | TimeoutError) -> LogUnavailableError:
-        """Say where the log was looked for, which the client's own words do not."""
-        silence = f"no answer within {REQUEST_TIMEOUT_S:g} s"
-        reason = silence if isinstance(error, TimeoutError) else error.args[0].str()
+    def _unavailable(self, error: KafkaException | TimeoutError) -> KafkaUnavailableError:
+        """Name the servers and their setting, which the client's own message does not."""
+        timed_out = f"no answer within {REQUEST_TIMEOUT_S:g} s"
+        reason = timed_out if isinstance(error, TimeoutError) else error.args[0].str()
         servers = self._settings.bootstrap_servers
         setting = f"{self._settings.env_prefix}BOOTSTRAP_SERVERS"
-        return LogUnavailableError(f"Kafka at {servers} ({setting}): {reason}")
+        return KafkaUnavailableError(f"Kafka at {servers} ({setting}): {reason}")
 
 
 def _normal(value: str | None) -> list[str]:
-    """Lists in a configuration have no order."""
+    """Return the sorted elements: lists in a configuration have no order."""
     return sorted((value or "").split(","))
 
 
-def _patiently(ask: Callable[[], _Answer]) -> _Answer:
-    """Ask until the broker that is asked knows what it leads: one that has just begun to does not.
+def _retry_transient(request: Callable[[], _Result]) -> _Result:
+    """Retry while a broker that has just become leader or coordinator refuses.
 
     Raises KafkaException.
     """
     deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
         try:
-            return ask()
+            return request()
         except KafkaException as error:
-            if error.args[0].code() not in _PASSING or time.monotonic() > deadline_s:
+            if error.args[0].code() not in _TRANSIENT or time.monotonic() > deadline_s:
                 raise
-            time.sleep(_ASK_AGAIN_S)
+            time.sleep(_RETRY_S)

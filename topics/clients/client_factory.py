@@ -1,4 +1,4 @@
-"""Building of librdkafka's clients: an option that one refuses is a wrong setting, not a defect."""
+"""Builds librdkafka clients and reports a rejected option as invalid settings."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -13,17 +13,16 @@ Option = str | int | float | bool
 
 
 def new_client(kind: Callable[..., C], options: Mapping[str, Option]) -> C:
-    """Return a producer, consumer or admin client of `options`; it connects later.
+    """Return a producer, consumer or admin client with `options`; it connects later.
 
-    Raises SettingsError, which names the options at fault and no value: one is a password.
+    Raises SettingsError with the names of the rejected options, never a value: one is a password.
     """
     try:
         return kind(dict(options), logger=CLIENT_LOG)
-    except KafkaException as refusal:
-        error = refusal.args[0]
+    except KafkaException as rejection:
+        error = rejection.args[0]
         if error.code() != KafkaError._INVALID_ARG:  # noqa: SLF001
             raise
-        named = [name for name in options if name in error.str()]
-        told = ", ".join(named) or "an option"
+        rejected = ", ".join(name for name in options if name in error.str()) or "an option"
         settings = KafkaSettings.env_prefix
-        raise SettingsError(f"{settings}…: the Kafka client refuses {told}") from None
+        raise SettingsError(f"{settings}…: the Kafka client refuses {rejected}") from None

@@ -1,16 +1,16 @@
-"""A member of a consumer group: explicit commits, cooperative rebalancing, safe pauses."""
+"""Reads topics as a member of a consumer group, with explicit commits."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from topics.clients.client_factory import new_client
-from topics.clients.memberships import Membership
-from topics.clients.missing_topics import METADATA_TIMEOUT_S, MissingTopics
-from topics.clients.offsets import Partition
-from topics.errors import LogUnavailableError, StaleMemberError
+from topics.clients.group_membership import GroupMembership
+from topics.clients.missing_topics import METADATA_TIMEOUT_S, MissingTopicMonitor
+from topics.clients.offset_tracker import Partition
+from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.metrics import LAG
-from topics.records.received import Received, received
+from topics.records.received_record import ReceivedRecord, received_records
 from topics.settings import KafkaSettings
 
 _STALE_CODES = frozenset(
@@ -29,8 +29,8 @@ _POLL_INTERVAL_MS_MAX = 300_000
 _FETCH_WAIT_S = 0.25
 
 
-class LogConsumer:
-    """Reads topics as a member of a group; the owner decides what is finished and commits it."""
+class GroupConsumer:
+    """A group member with cooperative rebalancing; its owner commits what it has finished."""
 
     def __init__(  # noqa: PLR0913  each one is an option of the client
         self,
@@ -44,17 +44,17 @@ class LogConsumer:
         fetch_bytes_min: int = 1,
         fetch_wait_s: float = _FETCH_WAIT_S,
     ) -> None:
-        """Join `group`. The callbacks run inside `poll`; revoked partitions must be dropped.
+        """Join `group`. Both callbacks run inside `poll`; drop the work of revoked partitions.
 
-        A broker answers a fetch when it has `fetch_bytes_min`, or after `fetch_wait_s`: new
-        partitions wait behind a fetch that waits.
+        A broker answers a fetch when it has `fetch_bytes_min`, or after `fetch_wait_s`. The fetch
+        of a new partition waits behind a fetch in progress.
         """
         self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
-        self.is_losing = False
-        """In `on_revoke`: the partitions have another owner already."""
+        self.is_assignment_lost = False
+        """In `on_revoke`: whether other members own the partitions already (`on_lost`)."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
-        self._membership = Membership(settings, self._prefix + group, settings.group_protocol)
+        self._membership = GroupMembership(settings, self._prefix + group, settings.group_protocol)
         self._consumer = new_client(
             Consumer,
             settings.client_options()
@@ -70,11 +70,14 @@ class LogConsumer:
                 "queued.max.messages.kbytes": 32 * 1024,
             },
         )
-        self._membership.succeed()
-        self._membership.note(self._consumer.memberid())  # under `consumer` known before it joins
+        self._membership.remove_predecessor()
+        # Under the `consumer` protocol the id is known before the member joins.
+        self._membership.record_member_id(self._consumer.memberid())
         names = [self._prefix + topic for topic in topics]
-        is_told = settings.group_protocol == "classic"
-        self._missing = MissingTopics(self._consumer, names, is_told=is_told)
+        has_error_events = settings.group_protocol == "classic"
+        self._missing = MissingTopicMonitor(
+            self._consumer, names, has_error_events=has_error_events
+        )
         self._consumer.subscribe(
             names,
             on_assign=self._assign,
@@ -87,26 +90,26 @@ class LogConsumer:
         """The partitions that this member owns now."""
         return frozenset(self._assigned)
 
-    def poll(self, count_max: int, timeout_s: float) -> list[Received]:
+    def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
         """Return up to `count_max` records, waiting at most `timeout_s` for the first.
 
-        Raises LogUnavailableError when the client cannot go on, or a topic stays unknown.
+        Raises KafkaUnavailableError for a fatal client error, or a topic that stays unknown.
         """
-        # Asking for many at once would wait the whole time for them; a first record must not wait.
+        # `consume(count_max)` would wait for all of them; the first record must not wait.
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
         messages = first + more
-        self._missing.heed(messages)
-        return received(messages, self._prefix)
+        self._missing.check(messages)
+        return received_records(messages, self._prefix)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
-        """Commit, for partitions that are still ours, the offset after the last finished record.
+        """Commit the offset after the last finished record, for partitions that are assigned.
 
-        Return whether the broker took it; one that does not answer is asked again by the next
-        commit. Raises StaleMemberError when the group goes on without us: keep polling, and what
-        is lost will be revoked. Partitions that are kept do not seek back, so nothing is dropped.
+        Return whether the broker has committed it; if not, commit again later. Raises
+        StaleMemberError when the group has removed this member: keep polling, and `on_revoke` names
+        the lost partitions. Partitions that stay assigned do not seek back, so drop nothing.
         """
-        if self.is_losing:
+        if self.is_assignment_lost:
             raise StaleMemberError("the partitions are lost")
         offsets = [
             TopicPartition(self._prefix + topic, number, offset)
@@ -128,9 +131,9 @@ class LogConsumer:
         return True
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Stop fetching `partitions`; nothing fetched is lost, polling goes on.
+        """Stop fetching `partitions`; fetched records are kept, and polling must go on.
 
-        A partition that moves away and back is fetched again.
+        A partition that is revoked and assigned again is not paused.
         """
         self._consumer.pause(self._ours(partitions))
 
@@ -139,23 +142,23 @@ class LogConsumer:
         self._consumer.resume(self._ours(partitions))
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the offset after the last record of each partition. Raises LogUnavailableError."""
-        # One question for all: each waits behind the fetch that is on its way, see `fetch_wait_s`.
+        """Return each partition's end offset. Raises KafkaUnavailableError."""
+        # One request for all: each waits behind the fetch in progress, see `fetch_wait_s`.
         places = [TopicPartition(self._prefix + t, n, OFFSET_END) for t, n in partitions]
         try:
             found = self._consumer.offsets_for_times(places, timeout=METADATA_TIMEOUT_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
+            raise KafkaUnavailableError(error.args[0].str()) from None
         for place in found:
             if place.error is not None:
-                raise LogUnavailableError(place.error.str())
+                raise KafkaUnavailableError(place.error.str())
         return {
             (place.topic.removeprefix(self._prefix), place.partition): place.offset
             for place in found
         }
 
     def lag(self) -> dict[Partition, int]:
-        """Return the records behind each owned partition's end, as far as the client knows."""
+        """Return each owned partition's lag in records, as far as the client knows the end."""
         behind: dict[Partition, int] = {}
         for place in self._consumer.position(self._ours(self._assigned)):
             ends = self._consumer.get_watermark_offsets(place, cached=True)
@@ -167,7 +170,7 @@ class LogConsumer:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
-        self._membership.left()
+        self._membership.clear()
 
     def _observe_lag(self) -> None:
         behind = dict.fromkeys(self._topics, 0)
@@ -184,11 +187,11 @@ class LogConsumer:
         ]
 
     def _assign(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
-        # The client keeps a pause over the loss of a partition; who owns it anew knows of none.
+        # The client keeps a pause when a partition is revoked; its next assignment starts unpaused.
         self._consumer.resume(places)
         partitions = self._named(places)
         self._assigned.update(partitions)
-        self._membership.note(self._consumer.memberid())
+        self._membership.record_member_id(self._consumer.memberid())
         self._on_assign(partitions)
 
     def _revoke(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -197,18 +200,18 @@ class LogConsumer:
         self._assigned.difference_update(partitions)
 
     def _lose(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self.is_losing = True
+        self.is_assignment_lost = True
         try:
             self._revoke(consumer, places)
         finally:
-            self.is_losing = False
+            self.is_assignment_lost = False
 
     def _named(self, places: list[TopicPartition]) -> list[Partition]:
         return [(place.topic.removeprefix(self._prefix), place.partition) for place in places]
 
 
 def _membership(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
-    """Return how to be a member; under `consumer` the broker decides the rest."""
+    """Return the membership options; under the `consumer` protocol the broker sets the rest."""
     if settings.group_protocol == "consumer":
         return {"group.protocol": "consumer"}
     return {

@@ -1,8 +1,8 @@
-"""Leaving a consumer group in the name of a process that has ended.
+"""Removes the member of a process that has ended from a consumer group.
 
-`LeaveGroup` for the classic protocol, a `ConsumerGroupHeartbeat` with the epoch -1 for the other
-(KIP-848): what the member itself would have sent. No client offers this for another's membership;
-aiokafka sends any request.
+Sends the request that the member itself would have sent: `LeaveGroup` for the classic protocol,
+`ConsumerGroupHeartbeat` with epoch -1 for the `consumer` protocol (KIP-848). Kafka clients offer
+neither for another's membership; aiokafka can send any request.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 _LEAVING_EPOCH: Final = -1
 _UNCHANGED: Final = -1
 _HAS_LEFT: Final = frozenset({0, 25, 69})
-"""None, `UNKNOWN_MEMBER_ID`, and `GROUP_ID_NOT_FOUND`: it left by itself."""
+"""No error, `UNKNOWN_MEMBER_ID`, `GROUP_ID_NOT_FOUND`: the member is not in the group."""
 
 
 class _HeartbeatResponse(Response):  # type: ignore[misc]  # aiokafka has no types
@@ -55,7 +55,7 @@ class _Heartbeat(RequestStruct):  # type: ignore[misc]
         ("rebalance_timeout_ms", Int32),
         ("subscribed_topic_names", CompactArray(CompactString("utf-8"))),
         ("server_assignor", CompactString("utf-8")),
-        ("topic_partitions", CompactArray(Int32)),  # always null here, whatever it holds
+        ("topic_partitions", CompactArray(Int32)),  # always null here
         ("tags", TaggedFields),
     )
 
@@ -67,11 +67,11 @@ class _LastHeartbeat(Request[_Heartbeat]):  # type: ignore[misc]
         self._group, self._member_id = group, member_id
 
     def build(self, request_struct_class: type[_Heartbeat]) -> _Heartbeat:
-        named = (self._group, self._member_id, _LEAVING_EPOCH, None, None, _UNCHANGED)
-        return request_struct_class(*named, None, None, None, {})
+        fields = (self._group, self._member_id, _LEAVING_EPOCH, None, None, _UNCHANGED)
+        return request_struct_class(*fields, None, None, None, {})
 
 
-def leave(
+def remove_member(
     settings: KafkaSettings,
     group: str,
     member_id: str,
@@ -79,18 +79,18 @@ def leave(
     *,
     timeout_s: float,
 ) -> None:
-    """Leave `group`, given with its prefix, in the name of a member that has ended for sure.
+    """Remove a member of `group`, given with its prefix, whose process has ended for certain.
 
-    Partitions of one that lives would go to others while it works on them. What cannot be said to
-    the broker in `timeout_s` is logged; the member's session ends then, as it would have.
+    The partitions of a live member would go to others while it works on them. A removal that fails
+    within `timeout_s` is logged; the broker then removes the member after its session timeout.
     """
     kind = _LastHeartbeat if protocol == "consumer" else LeaveGroupRequest
     answered: Future[int] = Future()
 
     def run() -> None:
         try:
-            asking = _ask(settings, group, kind(group, member_id), timeout_s)
-            answered.set_result(asyncio.run(asking))
+            sending = _send(settings, group, kind(group, member_id), timeout_s)
+            answered.set_result(asyncio.run(sending))
         except Exception as error:  # noqa: BLE001  raised where it is waited for
             answered.set_exception(error)
 
@@ -98,7 +98,7 @@ def leave(
     threading.Thread(target=run, name="leaving", daemon=True).start()
     try:
         error_code = answered.result(timeout_s)
-    except Exception as error:  # noqa: BLE001  whatever it is, a start must not end here
+    except Exception as error:  # noqa: BLE001  no failure may prevent the start of the process
         _LOG.warning("member_not_left", extra={"group": group, "reason": type(error).__name__})
         return
     if error_code not in _HAS_LEFT:
@@ -106,7 +106,7 @@ def leave(
         _LOG.warning("member_not_left", extra={"group": group, "reason": reason})
 
 
-async def _ask(settings: KafkaSettings, group: str, request: Any, timeout_s: float) -> int:
+async def _send(settings: KafkaSettings, group: str, request: Any, timeout_s: float) -> int:
     async with asyncio.timeout(timeout_s):
         client = _client(settings, timeout_s)
         try:

@@ -1,6 +1,6 @@
-"""The producer of every role: idempotent, acks=all, one poll thread for delivery reports.
+"""Sends records: an idempotent producer with acks=all and a poll thread for delivery reports.
 
-The plain Producer with a thread, because `AIOProducer` refuses headers and adds 100 ms or more.
+Not confluent's `AIOProducer`: it refuses headers and adds 100 ms or more.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from core.futures import settle
+from core.futures import resolve_future
 from core.limits import RECORD_BYTES_MAX
 from topics.clients.client_factory import new_client
 from topics.errors import DeliveryError, DeliveryPendingError, ProducerFatalError
@@ -24,8 +24,8 @@ _LOG = logging.getLogger(__name__)
 OnDelivery = Callable[[BaseException | None], None]
 
 
-class Sender(Protocol):
-    """What those who only send need of a producer."""
+class RecordSender(Protocol):
+    """The part of `RecordProducer` that sends."""
 
     def send(
         self,
@@ -44,11 +44,11 @@ class Sender(Protocol):
 _QUEUE_KBYTES_MAX = 64 * 1024
 _QUEUE_RECORDS_MAX = 100_000
 _POLL_S = 0.1
-_REPORT_S_MAX = 5.0  # from the end of a record's time until its failure is reported
+_REPORT_S_MAX = 5.0  # from a record's delivery timeout until the report of its failure
 
 
-class LogProducer:
-    """Sends records; safe to use from several threads. Topic names carry no prefix here."""
+class RecordProducer:
+    """Sends records; safe for threads. Topic names are given without the prefix."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class LogProducer:
         linger_ms: float = 5.0,
         full_queue_wait_s: float | None = None,
     ) -> None:
-        """Start the poll thread. `linger_ms` 0 where latency counts, 5 where batches do.
+        """Start the poll thread. `linger_ms`: 0 for latency, 5 for throughput.
 
-        `full_queue_wait_s` bounds how long `send` may block; the delivery timeout when None.
+        `full_queue_wait_s` bounds how long `send` may block; None means the delivery timeout.
         """
         self._prefix = settings.topic_prefix
         self._delivery_s_max = settings.delivery_timeout_s + _REPORT_S_MAX
@@ -101,9 +101,9 @@ class LogProducer:
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """Queue a record; blocks for a bounded time while the local queue is full.
+        """Queue a record; blocks for at most `full_queue_wait_s` while the local queue is full.
 
-        `on_delivery` runs in the poll thread, with None or the failure. Raises DeliveryError.
+        `on_delivery` is called in the poll thread with None or the failure. Raises DeliveryError.
         """
         deadline = time.monotonic() + self._full_queue_wait_s
         report = self._reporter(on_delivery)
@@ -121,27 +121,27 @@ class LogProducer:
             except BufferError:
                 if time.monotonic() > deadline:
                     raise DeliveryError("the local queue stayed full") from None
-                time.sleep(0.005)  # the poll thread makes room
+                time.sleep(0.005)  # the poll thread empties the queue
             except KafkaException as error:
                 raise _failure(error.args[0]) from None
         with self._condition:
             self._sent += 1
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent so far is acknowledged; of use where one thread sends.
+        """Wait until every record sent so far is acknowledged; for use by a single sending thread.
 
-        As long as a record may take when None. Raises DeliveryError when any record since the last
-        flush failed, DeliveryPendingError when time is up.
+        `timeout_s` None waits as long as a delivery may take. Raises DeliveryError when a record
+        sent since the last flush failed, DeliveryPendingError after `timeout_s`.
         """
         if timeout_s is None:
             timeout_s = self._delivery_s_max
         with self._condition:
             goal = self._sent
-            arrived = self._condition.wait_for(lambda: self._reported >= goal, timeout_s)
+            is_done = self._condition.wait_for(lambda: self._reported >= goal, timeout_s)
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        if not arrived:
+        if not is_done:
             raise DeliveryPendingError
 
     async def send_and_wait(
@@ -153,7 +153,7 @@ class LogProducer:
         key: bytes | None = None,
         headers: Headers | None = None,
     ) -> None:
-        """Send from an event loop and return when the record is acknowledged.
+        """Send a record and wait until it is acknowledged, on an event loop.
 
         Raises DeliveryError.
         """
@@ -161,7 +161,7 @@ class LogProducer:
         done: asyncio.Future[None] = loop.create_future()
 
         def report(failure: BaseException | None) -> None:
-            loop.call_soon_threadsafe(settle, done, failure)
+            loop.call_soon_threadsafe(resolve_future, done, failure)
 
         self.send(
             topic,
@@ -174,14 +174,14 @@ class LogProducer:
         await done
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Flush what is queued for so long and stop the thread; a second call does nothing."""
+        """Flush for at most `timeout_s` and stop the thread; a second call does nothing."""
         if self._closed:
             return
-        self._producer.flush(timeout_s)  # what it returns counts its own log lines and errors too
-        with self._condition:  # the poll thread may be telling of the last ones just now
+        self._producer.flush(timeout_s)  # its result also counts log lines and error events
+        with self._condition:  # the poll thread may be reporting the last ones now
             self._condition.wait_for(lambda: self._reported >= self._sent, _POLL_S)
             left = self._sent - self._reported
-        if left:  # whoever needed them acknowledged was not told so, and does not count on them
+        if left:  # their senders got no acknowledgement, so nothing relies on them
             _LOG.warning("records were not delivered", extra={"count": left})
         self._closed = True
         self._thread.join(timeout_s)
@@ -198,9 +198,9 @@ class LogProducer:
             try:
                 if on_delivery is not None:
                     on_delivery(failure)
-            except Exception:  # noqa: BLE001  the poll thread goes on: it tells of all later ones
+            except Exception:  # noqa: BLE001  the poll thread must report all later deliveries
                 _LOG.exception("a delivery callback failed")
-            finally:  # behind it, so that whoever flushed knows what it told
+            finally:  # after the callback, so that its effects precede the end of a flush
                 with self._condition:
                     self._reported += 1
                     self._failure = self._failure or failure
@@ -209,15 +209,15 @@ class LogProducer:
         return report
 
 
-def close_all(producers: Iterable[LogProducer], timeout_s: float = 10.0) -> None:
-    """Close one after the other within `timeout_s` in all: a broker that is away is so for each."""
+def close_producers(producers: Iterable[RecordProducer], timeout_s: float = 10.0) -> None:
+    """Close producers one after the other, within `timeout_s` in all."""
     deadline = time.monotonic() + timeout_s
     for producer in producers:
         producer.close(max(0.0, deadline - time.monotonic()))
 
 
 def _failure(error: KafkaError) -> DeliveryError:
-    """In the broker's own words; they name topics and codes, never a record's content."""
+    """Return the error with the broker's message, which never holds a record's content."""
     is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001
     kind = ProducerFatalError if is_fatal else DeliveryError
     return kind(f"{error.name()}: {error.str()}")

@@ -1,20 +1,20 @@
-"""Every topic and its promises, declared once; `millrace topics` creates, checks and draws them."""
+"""Declares every topic; `millrace topics` creates and checks them and draws the data flow."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
 from topics.records.records import (
-    Attempt,
     Batch,
-    CallerNews,
+    BatchAttempt,
+    CallerHeartbeat,
     Capacity,
     Chunk,
-    Close,
     CopiesDue,
     DeadItems,
     DeadLetter,
     Demand,
+    JobClose,
     JobControl,
     JobEvent,
     Outcomes,
@@ -26,36 +26,36 @@ DAY_MS: Final = 24 * 3600 * 1000
 
 COMPLETION_WINDOW_DAYS_MAX: Final = 30
 RETENTION_DAYS: Final = COMPLETION_WINDOW_DAYS_MAX + 7
-"""Records outlive the longest completion window by a week, so that no job outlives its log.
-A setting may have prompts and answers go sooner."""
+"""A week more than the longest completion window, so that no job outlives its records.
+`KafkaSettings.retention_days` may shorten it for prompts and answers."""
 
 SEGMENT_DAYS: Final = 7
-"""A broker deletes whole segments, so in a quiet partition a record outlives its retention by the
-time that its segment took writes: `segment.ms`, which most topics leave at Kafka's own 7 days."""
+"""Kafka's default `segment.ms`. A broker deletes whole segments, so in a quiet partition a record
+outlives its retention by the time during which its segment was written."""
 
 JOB_CLASSES: Final = ("bulk", "interactive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic and its promises. `name` holds no prefix; `topic_prefix` is put before it."""
+    """One topic and its guarantees. `name` is without `topic_prefix`."""
 
     name: str
     records: tuple[type[Record], ...]
     key: str
     partition_count: int
-    ordering: str  # what equal keys may rely on
+    ordering: str  # guaranteed for equal keys
     written_by: tuple[str, ...]
     read_by: tuple[str, ...]
     retention_days: int = RETENTION_DAYS
-    holds_bodies: bool = False  # prompts or answers, for which a setting may say fewer days
+    holds_bodies: bool = False  # prompts or answers: `KafkaSettings.retention_days` applies
     compacted: bool = False
     options: dict[str, str] = field(default_factory=dict)
 
     def configuration(
         self, *, min_insync_replicas: int, bodies_days: int = RETENTION_DAYS
     ) -> dict[str, str]:
-        """Return the topic's configuration as the broker must report it."""
+        """Return the configuration that the broker must report for the topic."""
         days = min(self.retention_days, bodies_days) if self.holds_bodies else self.retention_days
         common = {
             "max.message.bytes": str(RECORD_BYTES_MAX),
@@ -63,7 +63,7 @@ class Topic:
         }
         if self.compacted:
             policy = {
-                "cleanup.policy": "compact,delete",  # a closed job is forgotten with its records
+                "cleanup.policy": "compact,delete",  # a closed job's state expires with its records
                 "retention.ms": str(days * DAY_MS),
                 "delete.retention.ms": str(DAY_MS),
             }
@@ -94,7 +94,7 @@ REQUESTS_INTERACTIVE = _requests("interactive", "api")
 
 RESULTS = Topic(
     name="results",
-    records=(Outcomes, Close, CopiesDue),
+    records=(Outcomes, JobClose, CopiesDue),
     key="job",
     partition_count=8,
     ordering="all outcomes of a job and its close are judged in one order",
@@ -149,7 +149,7 @@ REPLIES = Topic(
 
 CALLERS = Topic(
     name="callers",
-    records=(CallerNews,),
+    records=(CallerHeartbeat,),
     key="caller",
     partition_count=1,
     ordering="the newest state of a caller is the last",
@@ -160,14 +160,14 @@ CALLERS = Topic(
 
 ATTEMPTS = Topic(
     name="attempts",
-    records=(Attempt,),
+    records=(BatchAttempt,),
     key="batch",
     partition_count=1,
     ordering="the newest attempt of a batch's latest owner is the last of that owner",
     written_by=("gpu-consumer",),
     read_by=("gpu-consumer",),
     compacted=True,
-    options={"segment.ms": str(3600 * 1000)},  # read whole after a crash: compact it early
+    options={"segment.ms": str(3600 * 1000)},  # read in full after a crash, so compact early
 )
 
 EVENTS = Topic(
@@ -209,7 +209,7 @@ REQUESTS: Final = {"bulk": REQUESTS_BULK, "interactive": REQUESTS_INTERACTIVE}
 
 
 def batches_topic(pool: str, job_class: str) -> Topic:
-    """Return the topic on which a pool's replicas find their batches, kept shallow by credits."""
+    """Return the topic with the batches of a pool's replicas; credits keep it short."""
     return Topic(
         name=f"batches.{pool}.{job_class}",
         records=(Batch,),
@@ -223,5 +223,5 @@ def batches_topic(pool: str, job_class: str) -> Topic:
 
 
 def pool_topics(pool: str) -> tuple[Topic, ...]:
-    """Return the topics that a pool needs beside the shared ones."""
+    """Return the topics of one pool."""
     return tuple(batches_topic(pool, job_class) for job_class in JOB_CLASSES)

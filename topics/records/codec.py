@@ -1,4 +1,4 @@
-"""Records to bytes and back; the `kind` and `schema` headers say what the bytes are."""
+"""Encodes and decodes records; the `kind` and `schema` headers name the type and its version."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ _DECODERS: dict[type[Record], msgspec.msgpack.Decoder[Any]] = {
 
 
 def encode(record: Record) -> bytes:
-    """Return the value of `record`."""
+    """Return the encoded value of `record`."""
     return _ENCODER.encode(record)
 
 
@@ -29,9 +29,9 @@ def kind_headers(record: type[Record]) -> Headers:
 
 
 def kind_of(headers: Iterable[tuple[str, bytes]] | None) -> str:
-    """Return the kind a record's headers name.
+    """Return the kind that a record's headers name.
 
-    Raises SchemaTooNewError for a version above ours, RecordUnreadableError without valid headers.
+    Raises SchemaTooNewError for a newer version, RecordUnreadableError without valid headers.
     """
     found = dict(headers or ())
     try:
@@ -44,7 +44,7 @@ def kind_of(headers: Iterable[tuple[str, bytes]] | None) -> str:
 
 
 def decode(record: type[R], value: bytes | None, headers: Iterable[tuple[str, bytes]] | None) -> R:
-    """Return the record in `value`. Raises SchemaTooNewError, RecordUnreadableError."""
+    """Decode a record and check its headers. Raises SchemaTooNewError, RecordUnreadableError."""
     kind = kind_of(headers)
     if kind != KINDS[record]:
         raise RecordUnreadableError(f"expected {KINDS[record]}, found {kind}")
@@ -52,7 +52,7 @@ def decode(record: type[R], value: bytes | None, headers: Iterable[tuple[str, by
 
 
 def decode_value(record: type[R], value: bytes | None) -> R:
-    """Return the record in `value`, whose headers were looked at. Raises RecordUnreadableError."""
+    """Decode a record whose headers were checked before. Raises RecordUnreadableError."""
     try:
         decoded: R = _DECODERS[record].decode(value or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

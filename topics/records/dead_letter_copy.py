@@ -1,27 +1,32 @@
-"""A copy of a record that nobody can read, with the place where it lay."""
+"""Copies unreadable records to `dead_letters`, with their topic, partition and offset."""
 
 from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
-from topics.clients.producer import OnDelivery, Sender
+from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import DEAD_LETTERS
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import DeadLetter
 
 _VALUE_BYTES_MAX: Final = RECORD_BYTES_MAX - 64 * 1024
-"""Of a record that is as large as records may be: its copy has the place around it."""
+"""Longer values are truncated: the copy adds fields and must fit the record limit as well."""
 
 _KEY_BYTES_MAX: Final = 1024
 _HEADER_BYTES_MAX: Final = 32 * 1024
 
 
 def send_dead_letter(
-    sender: Sender, received: Received, *, code: str, on_delivery: OnDelivery | None = None
+    sender: RecordSender,
+    received: ReceivedRecord,
+    *,
+    code: str,
+    on_delivery: OnDelivery | None = None,
 ) -> None:
-    """Keep what fits of a record, whose reading failed with `code`. Raises DeliveryError.
+    """Send a copy of a record whose decoding failed with `code`. Raises DeliveryError.
 
-    The copy is never too large to send: its reader would crash at the same record for ever.
+    Key, headers and value are truncated so that the copy can always be sent. Otherwise the reader
+    would fail at the same record for ever.
     """
     headers = [(name, value or b"") for name, value in received.headers]  # one may be null
     header_bytes = sum(len(name) + len(value) for name, value in headers)

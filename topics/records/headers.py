@@ -1,4 +1,4 @@
-"""Headers that let a reader route a record, or fail its items, without decoding its value."""
+"""Chunk headers: a reader can route a chunk, or fail its items, without decoding the value."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from topics.records.records import Chunk, JobRef
 
 @dataclass(frozen=True, slots=True)
 class ItemRange:
-    """The items that a chunk promises in its headers: enough to fail them without its value."""
+    """The items that a chunk's headers name: enough to fail them when the value is unreadable."""
 
     job_id: UUID
     day: int
@@ -38,19 +38,19 @@ def chunk_headers(chunk: Chunk, job_class: str) -> Headers:
 
 def job_headers(job: JobRef) -> Headers:
     """Return the headers that name a job and its tenant and model."""
-    named: Headers = [
+    headers: Headers = [
         ("job", job.job_id.hex.encode()),
         ("day", b"%d" % job.day),
         ("tenant", job.tenant_id.hex.encode()),
         ("model", f"{job.model}@{job.model_version}".encode()),
     ]
     if job.traceparent:
-        named.append(("traceparent", job.traceparent.encode()))
-    return named
+        headers.append(("traceparent", job.traceparent.encode()))
+    return headers
 
 
 def item_range(headers: Iterable[tuple[str, bytes]] | None) -> ItemRange:
-    """Return whose items a chunk carries, by its headers alone. Raises RecordUnreadableError."""
+    """Return the items that a chunk's headers name. Raises RecordUnreadableError."""
     found = dict(headers or ())
     try:
         first, last = found["items"].split(b"-")
@@ -64,5 +64,5 @@ def item_range(headers: Iterable[tuple[str, bytes]] | None) -> ItemRange:
     except (KeyError, ValueError, AttributeError, TypeError):  # a header may be null
         raise RecordUnreadableError("the record's headers do not name its items") from None
     if not all(0 <= n <= NUMBER_MAX for n in (named.day, named.first_index, named.last_index)):
-        raise RecordUnreadableError("the record's headers name a day or items that cannot be")
+        raise RecordUnreadableError("the record's headers name an impossible day or item")
     return named

@@ -1,7 +1,7 @@
-"""Record schemas of the log, all on one page: msgspec structs as MessagePack arrays (ADR 2).
+"""Record schemas of all topics: msgspec structs encoded as MessagePack arrays (ADR 2).
 
-Bodies are bytes, never parsed between the file and the engine. Fields are only ever appended, with
-a default; a change that an old reader would misread raises the kind's number in `SCHEMA_VERSIONS`.
+Bodies are bytes and are not parsed between the input file and the engine. New fields are appended,
+with a default. A change that an old reader would misread increments the kind's `SCHEMA_VERSIONS`.
 """
 
 from typing import Final
@@ -15,23 +15,23 @@ from core.urgency import PRIORITY_DEFAULT
 
 
 class Record(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """Base of all records: positional on the wire, not tracked by the collector."""
+    """Base of all records: positional on the wire, not tracked by the garbage collector."""
 
 
 class CallRef(Record, frozen=True):
-    """The open HTTP call behind an online request: where its answer goes, and whose it is."""
+    """The open HTTP call of an online request: its caller and where its reply goes."""
 
-    caller_id: str  # the API replica that asked; new at each start
-    reply_partition: int  # of `replies`, the one that this replica reads
-    stream: bool = False  # pieces are wanted as they come
-    durable: bool = False  # its outcome goes to `results` too; its caller's silence ends nothing
-    begin_by_s: float = 0.0  # by its caller's clock; later it must not begin; 0: until the deadline
+    caller_id: str  # the API replica that received the call; new at each start
+    reply_partition: int  # the partition of `replies` that this replica reads
+    stream: bool = False  # send pieces as they are generated
+    durable: bool = False  # its outcome also goes to `results`; it outlives its caller
+    begin_by_s: float = 0.0  # by the caller's clock: latest start; 0: the deadline
 
 
 class JobRef(Record, frozen=True):
-    """What every record says about its job, so that no reader needs the database.
+    """The job of a record, so that no reader needs the database.
 
-    An online request is a job of one item; `call` tells it from a batch.
+    An online request is a job of one item with a `call`; a batch has none.
     """
 
     job_id: UUID
@@ -45,9 +45,9 @@ class JobRef(Record, frozen=True):
     deadline_s: float  # `expires_at` as seconds since the epoch, by the database's time
     traceparent: str = ""  # W3C trace context of the call that created the job
     call: CallRef | None = None  # of an online request; `deadline_s` is then by its caller's clock
-    version: int = 0  # of the job's control state that the record was emitted under
-    priority: int = PRIORITY_DEFAULT  # as of then, among the jobs of its tenant; the highest first
-    key_name: str = ""  # object of the data key that bodies are encrypted under; empty: in clear
+    version: int = 0  # of the job's control state when the record was emitted
+    priority: int = PRIORITY_DEFAULT  # at that time, among the tenant's jobs; the highest first
+    key_name: str = ""  # object of the data key that encrypts bodies; empty: not encrypted
 
 
 class Item(Record, frozen=True):
@@ -63,33 +63,33 @@ class Item(Record, frozen=True):
 
 
 class Chunk(Record, frozen=True):
-    """Items of one job, in index order: the record of `requests.*` and a part of a batch."""
+    """Items of one job in index order: a record of `requests.*`, and a part of a batch."""
 
     job: JobRef
     items: list[Item]
-    redelivered: bool = False  # a batcher read it a second time: it may have been dispatched before
+    redelivered: bool = False  # read a second time by a batcher: may have been dispatched before
     waited_s: float = 0.0  # in the batcher, from arrival to dispatch; set in a batch
 
 
 class Batch(Record, frozen=True):
-    """What an engine runs together: one pool, model version and endpoint (`batches.*`)."""
+    """Items that an engine runs together: one pool, model version and endpoint (`batches.*`)."""
 
     batch_id: UUID
-    batcher_id: str  # who spends its credit
+    batcher_id: str  # the batcher that spends its credit
     parts: list[Chunk]
-    replica_id: str = ""  # whose credit is spent, and of which epoch
+    replica_id: str = ""  # the replica whose credit is spent, in `epoch`
     epoch: int = 0
 
 
 class ItemOutcome(Record, frozen=True):
-    """How one execution of an item ended. Usage counts tokens; text never enters the error."""
+    """The outcome of one execution of an item. The error fields never hold text of the item."""
 
     index: int
-    custom_id: str | None  # None when the record that carried it could not be read
+    custom_id: str | None  # None when the item's record could not be read
     outcome: Outcome
     status_code: int  # HTTP status of the answer; 0 when there is none
     body: bytes  # JSON answer, or the JSON error envelope; empty when there is none
-    error_code: str | None = None  # stable code when the failure is ours, not an HTTP answer
+    error_code: str | None = None  # stable code of a failure without an HTTP answer
     error_message: str | None = None
     input_tokens: int = 0
     output_tokens: int = 0
@@ -97,8 +97,10 @@ class ItemOutcome(Record, frozen=True):
     reasoning_tokens: int = 0
     attempt: int = 1
     body_key: str | None = None  # object that holds a body too large for a record; `body` is empty
-    retryable: bool = False  # a failure that may pass: the judge lets the item try again or not
-    offset: int = 0  # as `Item.offset`, of a failure only: where to find what failed
+    retryable: bool = (
+        False  # a failure that may be temporary: the results writer decides on a retry
+    )
+    offset: int = 0  # as `Item.offset`, for failures only: locates the failed line
 
 
 class Outcomes(Record, frozen=True):
@@ -108,8 +110,8 @@ class Outcomes(Record, frozen=True):
     items: list[ItemOutcome]
 
 
-class Close(Record, frozen=True):
-    """No result behind this record counts; items without a row get one (`results`, by job)."""
+class JobClose(Record, frozen=True):
+    """Closes a job: later results do not count, and items without a row get one (`results`)."""
 
     job_id: UUID
     day: int
@@ -117,21 +119,21 @@ class Close(Record, frozen=True):
 
 
 class CopiesDue(Record, frozen=True):
-    """Copies in this span take over the result of their original where it is there already.
+    """Gives the duplicate items in an index range the results that their originals already have.
 
-    On `results`, by job. Those whose original ends later take it over then, and need no record.
+    On `results`, by job. A duplicate whose original ends later gets its result then.
     """
 
     job_id: UUID
     first_index: int
-    end_index: int  # the first one behind the span
+    end_index: int  # exclusive
 
 
 class ReplyEnd(Record, frozen=True):
-    """How an execution of an online request ended; nothing follows it."""
+    """The end of one execution of an online request; no reply of it follows."""
 
-    status_code: int  # HTTP status; a stream that broke off after its first piece has one >= 400
-    body: bytes  # JSON answer or error envelope; empty at the good end of a stream
+    status_code: int  # HTTP status; >= 400 for a stream that broke off after its first piece
+    body: bytes  # JSON answer or error envelope; empty when a stream succeeded
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -142,37 +144,37 @@ class ReplyEnd(Record, frozen=True):
 
 
 class Reply(Record, frozen=True):
-    """A part of the answer to one online request, in order within one execution."""
+    """Pieces of the answer to one online request, in order within one execution."""
 
     request_id: UUID
-    execution_id: UUID  # new for each, also of one record that two replicas run; they never mix
+    execution_id: UUID  # new for each execution, even of one record that two replicas run
     pieces: list[bytes]  # JSON payloads of server-sent events
-    end: ReplyEnd | None = None  # without pieces and end it says that the execution has begun
+    end: ReplyEnd | None = None  # neither pieces nor end: the execution has started
 
 
 class Replies(Record, frozen=True):
-    """What a replica has for one caller now (`replies`, at the caller's partition)."""
+    """The replies of a replica to one caller (`replies`, at the caller's partition)."""
 
     caller_id: str
     replica_id: str
     replies: list[Reply]
-    questions: list[UUID] = []  # requests that came a second time: may they run?
+    questions: list[UUID] = []  # redelivered requests that need the caller's rerun permission
 
 
-class CallerNews(Record, frozen=True):
-    """A sign of life of an API replica, and what it decided of its calls (`callers`)."""
+class CallerHeartbeat(Record, frozen=True):
+    """The heartbeat of an API replica, with its abort and rerun decisions (`callers`)."""
 
     caller_id: str
     now_s: float  # the clock that its deadlines are by, seconds since the epoch
-    aborted: list[UUID] = []  # nobody waits for these any more
-    permitted: list[UUID] = []  # answers to questions: these may run
-    leaving: bool = False  # its last word: connection-bound calls are over
+    aborted: list[UUID] = []  # requests whose client no longer waits
+    permitted: list[UUID] = []  # redelivered requests that may run again
+    leaving: bool = False  # its last heartbeat: all calls but durable ones are abandoned
 
 
 class JobControl(Record, frozen=True):
-    """The whole control state of a job, not a delta (`control`, compacted, keyed by job).
+    """The full control state of a job, not a delta (`control`, compacted, keyed by job).
 
-    It says more than the `JobRef` of a record with a lower `version`. A close is the last word.
+    It replaces the `JobRef` of records with a lower `version`. A close is final.
     """
 
     job_id: UUID
@@ -181,14 +183,14 @@ class JobControl(Record, frozen=True):
     paused: bool = False  # nothing is emitted until it is resumed
     priority: int = PRIORITY_DEFAULT
     deadline_s: float = 0.0  # `expires_at`, by the database's time
-    void_below: int = 0  # records of a lower version count as lost: what they hold is emitted again
+    void_below: int = 0  # records of a lower version count as lost; their items are emitted again
 
 
 class Capacity(Record, frozen=True):
-    """What a replica can take, absolute and repeated (`capacity`, keyed by replica).
+    """The items that a replica can accept, absolute and repeated (`capacity`, keyed by replica).
 
-    `granted` maps a batcher to the items it may have sent to this replica epoch in all, as the
-    flow-control window of HTTP/2 does (RFC 9113, 5.2).
+    `granted` maps a batcher to the total of items that it may have sent in this replica epoch, like
+    a flow-control window of HTTP/2 (RFC 9113, 5.2).
     """
 
     replica_id: str
@@ -199,21 +201,21 @@ class Capacity(Record, frozen=True):
     granted: dict[str, int]
     items_per_s: float  # measured; 0 while unknown
     concurrency: int  # items that the engine runs at once
-    available: bool = True  # False: the pool is away, grants are void
-    in_danger: bool = False  # holds what may have ended a process: others are served first
+    available: bool = True  # False: the pool is unavailable, grants are void
+    in_danger: bool = False  # holds suspect items: other replicas are preferred
 
 
 class Demand(Record, frozen=True):
-    """What a batcher holds for a pool (`demand`, keyed by batcher)."""
+    """The items that a batcher has queued for each pool (`demand`, keyed by batcher)."""
 
     batcher_id: str
     job_class: str
     waiting: dict[str, int]  # pool to items
-    now_s: float = 0.0  # the database's time, a bit early at most; 0 while it is not known
+    now_s: float = 0.0  # the database's time, never late; 0 while unknown
 
 
 class JobEvent(Record, frozen=True):
-    """A change of a job's state that others may want to hear of (`events`, keyed by job)."""
+    """A change of a job's state, for webhooks (`events`, keyed by job)."""
 
     event_id: UUID
     job_id: UUID
@@ -223,7 +225,7 @@ class JobEvent(Record, frozen=True):
 
 
 class DeadLetter(Record, frozen=True):
-    """A record that could not be read, as it was, with where it lay (`dead_letters`)."""
+    """A copy of an unreadable record, with its topic, partition and offset (`dead_letters`)."""
 
     topic: str
     partition: int
@@ -234,7 +236,7 @@ class DeadLetter(Record, frozen=True):
     value: bytes
 
 
-class FailedAttempt(Record, frozen=True):
+class FailedItemAttempt(Record, frozen=True):
     """One execution of an item that failed."""
 
     attempt: int
@@ -248,7 +250,7 @@ class DeadItem(Record, frozen=True):
 
     index: int
     custom_id: str | None
-    attempts: list[FailedAttempt]  # in order; the last one is why it failed
+    attempts: list[FailedItemAttempt]  # in order; the last one is why it failed
 
 
 class DeadItems(Record, frozen=True):
@@ -260,44 +262,44 @@ class DeadItems(Record, frozen=True):
     items: list[DeadItem]
 
 
-class Unit(Record, frozen=True):
-    """Items of a batch that run together, by their positions in it."""
+class AttemptUnit(Record, frozen=True):
+    """Items of a batch that run together, by their positions in the batch."""
 
     first: int
     count: int
-    crashes: int  # executions of them that ended with their process
+    crashes: int  # executions during which the process crashed
 
 
-class Attempt(Record, frozen=True):
-    """How far the owner of a redelivered batch has come (`attempts`, compacted, keyed by batch).
+class BatchAttempt(Record, frozen=True):
+    """The progress of a redelivered batch's owner (`attempts`, compacted, keyed by batch).
 
-    It is acknowledged before the first of its units begins, so that the next owner knows what ran.
+    It is acknowledged before its first unit starts, so that the next owner knows which unit ran.
     """
 
     batch_id: UUID
-    life: int  # of the owners that ran it so: the highest tells, a paused one comes too late
-    units: list[Unit]  # what is left to run, in order
-    is_running: bool  # the first unit; False: its owner let go of it in good order
-    in_company: bool = False  # others are in the engine, and may end the process as well
+    life: int  # counts owners: the record with the highest counts, a paused owner's is late
+    units: list[AttemptUnit]  # that remain, in order
+    is_running: bool  # the first unit; False: its owner released the batch without a crash
+    in_company: bool = False  # other items run in the engine and may crash the process too
 
 
 KINDS: Final[dict[type[Record], str]] = {
     Chunk: "chunk",
     Batch: "batch",
     Outcomes: "outcomes",
-    Close: "close",
+    JobClose: "close",
     CopiesDue: "copies_due",
     Replies: "replies",
-    CallerNews: "caller_news",
+    CallerHeartbeat: "caller_news",
     JobControl: "control",
     Capacity: "capacity",
     Demand: "demand",
     JobEvent: "event",
     DeadLetter: "dead_letter",
     DeadItems: "dead_items",
-    Attempt: "attempt",
+    BatchAttempt: "attempt",
 }
 """The value of the `kind` header of each record type."""
 
 SCHEMA_VERSIONS: Final[dict[str, int]] = dict.fromkeys(KINDS.values(), 1) | {"close": 2}
-"""The newest version of each kind that this release can read."""
+"""The newest schema version of each kind that this release can read."""

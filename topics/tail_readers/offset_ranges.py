@@ -1,4 +1,4 @@
-"""A stretch of a topic, read outside any group: from known offsets to the end as it is now."""
+"""Reads ranges of offsets of a topic without a consumer group, up to a fixed end."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -8,39 +8,39 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.clients.client_factory import new_client
-from topics.clients.missing_topics import tells_of_missing_topic
-from topics.errors import LogUnavailableError
+from topics.clients.missing_topics import is_missing_topic_error
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import Topic
-from topics.records.received import Received, received
+from topics.records.received_record import ReceivedRecord, received_records
 from topics.settings import KafkaSettings
 
 _COUNT_MAX: Final = 500
-_ASK_S: Final = 5.0
+_REQUEST_S: Final = 5.0
 _POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Offsets of one partition, `end` not among them."""
+class OffsetRange:
+    """Offsets of one partition; `end` is exclusive."""
 
     partition: int
     first: int
     end: int
 
 
-class StretchReader:
-    """Reads stretches of one topic; one thread uses it. Close it.
+class OffsetRangeReader:
+    """Reads offset ranges of one topic, from one thread. Close it.
 
-    Every method raises LogUnavailableError when the broker does not answer.
+    Every method raises KafkaUnavailableError when the broker does not answer.
     """
 
     def __init__(
         self, settings: KafkaSettings, topic: Topic, *, client_id: str, group: str | None = None
     ) -> None:
-        """Connect to nothing yet. `group` is whose commits are asked for; it is never joined."""
+        """Connect lazily. `group` is the one whose commits are read; it is never joined."""
         self._prefix = settings.topic_prefix
         self._name = self._prefix + topic.name
-        self._reached: dict[int, int] = {}
+        self._next_offsets: dict[int, int] = {}
         self._consumer = new_client(
             Consumer,
             settings.client_options()
@@ -56,66 +56,68 @@ class StretchReader:
             },
         )
 
-    def whole(self, partition: int) -> Stretch:
-        """Return all that the log holds of a partition now."""
+    def full_range(self, partition: int) -> OffsetRange:
+        """Return the range of all records that a partition holds now."""
         place = TopicPartition(self._name, partition)
         try:
-            low, high = self._consumer.get_watermark_offsets(place, timeout=_ASK_S)
+            low, high = self._consumer.get_watermark_offsets(place, timeout=_REQUEST_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
-        return Stretch(partition, low, high)
+            raise KafkaUnavailableError(error.args[0].str()) from None
+        return OffsetRange(partition, low, high)
 
-    def since(self, partition: int, appended_ms: int) -> Stretch:
-        """Return what was appended to a partition from a moment of the broker's clock on."""
-        stretch = self.whole(partition)
-        asked = [TopicPartition(self._name, partition, appended_ms)]
+    def range_since(self, partition: int, appended_ms: int) -> OffsetRange:
+        """Return the range appended at or after a time of the broker's clock."""
+        full = self.full_range(partition)
+        requested = [TopicPartition(self._name, partition, appended_ms)]
         try:
-            (found,) = self._consumer.offsets_for_times(asked, timeout=_ASK_S)
+            (found,) = self._consumer.offsets_for_times(requested, timeout=_REQUEST_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
-        first = stretch.end if found.offset < 0 else found.offset
-        return Stretch(partition, max(first, stretch.first), stretch.end)
+            raise KafkaUnavailableError(error.args[0].str()) from None
+        first = full.end if found.offset < 0 else found.offset
+        return OffsetRange(partition, max(first, full.first), full.end)
 
-    def committed(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the group's next offsets; a partition without a commit is absent."""
-        places = [TopicPartition(self._name, number) for number in partitions]
+    def committed_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the group's committed offsets; a partition without a commit is absent."""
+        requested = [TopicPartition(self._name, number) for number in partitions]
         try:
-            found = self._consumer.committed(places, timeout=_ASK_S)
+            found = self._consumer.committed(requested, timeout=_REQUEST_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
+            raise KafkaUnavailableError(error.args[0].str()) from None
         return {place.partition: place.offset for place in found if place.offset >= 0}
 
-    def read(self, stretches: Sequence[Stretch], stop_at_s: float) -> Iterator[list[Received]]:
-        """Yield the records of `stretches` in pieces, until `stop_at_s` of the monotonic clock.
+    def read(
+        self, ranges: Sequence[OffsetRange], stop_at_s: float
+    ) -> Iterator[list[ReceivedRecord]]:
+        """Yield the records of `ranges` poll by poll, until `stop_at_s` of the monotonic clock.
 
-        `is_through` tells afterwards whether that was all.
+        `has_read_all` reports afterwards whether every range was read to its end.
         """
-        ends = {stretch.partition: stretch.end for stretch in stretches}
-        self._reached = {stretch.partition: stretch.first for stretch in stretches}
-        self._consumer.assign([TopicPartition(self._name, s.partition, s.first) for s in stretches])
-        while not self.is_through(stretches) and time.monotonic() < stop_at_s:
+        ends = {r.partition: r.end for r in ranges}
+        self._next_offsets = {r.partition: r.first for r in ranges}
+        self._consumer.assign([TopicPartition(self._name, r.partition, r.first) for r in ranges])
+        while not self.has_read_all(ranges) and time.monotonic() < stop_at_s:
             first = self._consumer.consume(1, _POLL_S)
             messages = first + (self._consumer.consume(_COUNT_MAX, 0) if first else [])
-            if any(map(tells_of_missing_topic, messages)):
-                raise LogUnavailableError("the topic is gone")
-            records = received(messages, self._prefix)
-            self._note_ends(messages)
+            if any(map(is_missing_topic_error, messages)):
+                raise KafkaUnavailableError("the topic does not exist any more")
+            records = received_records(messages, self._prefix)
+            self._record_ends(messages)
             for record in records:
-                self._reached[record.partition] = record.offset + 1
+                self._next_offsets[record.partition] = record.offset + 1
             yield [record for record in records if record.offset < ends[record.partition]]
 
-    def is_through(self, stretches: Sequence[Stretch]) -> bool:
-        """Whether every stretch was read to its end."""
-        return all(self._reached.get(s.partition, 0) >= s.end for s in stretches)
+    def has_read_all(self, ranges: Sequence[OffsetRange]) -> bool:
+        """Whether every range was read to its end."""
+        return all(self._next_offsets.get(r.partition, 0) >= r.end for r in ranges)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Close the client."""
         self._consumer.close()
 
-    def _note_ends(self, messages: Sequence[Message]) -> None:
+    def _record_ends(self, messages: Sequence[Message]) -> None:
         for message in messages:
             error, offset, number = message.error(), message.offset(), message.partition()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 assert offset is not None
                 assert number is not None
-                self._reached[number] = offset
+                self._next_offsets[number] = offset

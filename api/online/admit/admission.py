@@ -1,55 +1,64 @@
-"""Whether a call may be sent: bounds on what is open, and no queue without hope. Pure rules."""
+"""Admission rules: limits on open calls, and refusal of calls whose wait would exceed their time.
+
+Pure functions of their arguments.
+"""
 
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from api.http.answers import ApiError, unavailable
+from api.http.responses import ApiError, unavailable
 from jobs.expansion.windows import PoolCapacity
 
 RETRY_AFTER_S_MAX: Final = 60
-"""Clients ignore or mistreat longer ones."""
+"""Clients ignore or mishandle a longer `Retry-After`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What is open in this process now, the new call not counted."""
+class OpenCallCounts:
+    """Open calls of this process, without the new one."""
 
-    calls: int
+    total: int
     of_tenant: int
     of_pool: int
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much may be open at once."""
+class OpenCallLimits:
+    """Limits on open calls."""
 
-    calls_max: int
+    total_max: int
     of_tenant_max: int
 
 
-def refusal(
-    load: Load, bounds: Bounds, pool: PoolCapacity | None, *, execution_s: float, time_left_s: float
+def find_refusal(
+    counts: OpenCallCounts,
+    limits: OpenCallLimits,
+    pool: PoolCapacity | None,
+    *,
+    execution_s: float,
+    time_left_s: float,
 ) -> ApiError | None:
-    """Return why a call is not taken, or None.
+    """Return why a call is refused, or None when it is admitted.
 
-    `pool` is None while nothing can be said of it, `execution_s` is what a call of it took lately.
+    `pool` is None while the pool's capacity is unknown. `execution_s` is the recent execution time
+    of a call in the pool.
     """
-    if load.of_tenant >= bounds.of_tenant_max:
+    if counts.of_tenant >= limits.of_tenant_max:
         return queue_full(429, "Your organization has too many calls open.", 1.0)
-    if load.calls >= bounds.calls_max:
+    if counts.total >= limits.total_max:
         return queue_full(503, "Too many calls are open.", 1.0)
-    wait_s = predicted_wait_s(load.of_pool, pool, execution_s)
+    wait_s = predicted_wait_s(counts.of_pool, pool, execution_s)
     if wait_s > time_left_s:
         return queue_full(503, "The call would not be served in time.", wait_s - time_left_s)
     return None
 
 
 def predicted_wait_s(open_calls: int, pool: PoolCapacity | None, execution_s: float) -> float:
-    """Return how long one more call would wait to run; 0 while that cannot be told.
+    """Return how long one more call would wait for its execution; 0 while that is unknown.
 
-    Calls beyond the pool's concurrency wait, at the better of two rates: the measured one, which
-    is low when there was little to do, and what all places together make of `execution_s`.
+    Calls beyond the pool's concurrency wait. They are served at the higher of two rates: the
+    measured one, which is low when the pool had little to do, and concurrency per execution time.
     """
     if pool is None or execution_s <= 0:
         return 0.0
@@ -66,7 +75,7 @@ def queue_full(status: int, message: str, retry_after_s: float) -> ApiError:
         message,
         kind="service_unavailable_error" if status == 503 else "rate_limit_exceeded",
         code="queue_full",
-        headers={"retry-after": str(retry_after(retry_after_s))},
+        headers={"retry-after": str(retry_after_seconds(retry_after_s))},
     )
 
 
@@ -77,6 +86,6 @@ def no_capacity() -> ApiError:
     )
 
 
-def retry_after(seconds: float) -> int:
-    """Return whole seconds that clients respect."""
+def retry_after_seconds(seconds: float) -> int:
+    """Return a `Retry-After` of 1 to 60 whole seconds."""
     return min(RETRY_AFTER_S_MAX, max(1, ceil(seconds)))

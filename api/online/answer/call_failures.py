@@ -1,11 +1,11 @@
-"""Why a call ends, after it was let in, by an error of ours."""
+"""The errors of ours that end a call after its admission."""
 
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
-from api.http.answers import ApiError, unavailable
+from api.http.responses import ApiError, unavailable
 from topics.records.records import ReplyEnd
 
 DEADLINE: Final = "deadline_exceeded"
@@ -15,12 +15,12 @@ SLOW_READER: Final = "slow_reader"
 JOB_CANCELLED: Final = "job_cancelled"
 
 RESTARTING: Final = "server_restarting"
-LOG_AWAY: Final = "log_unavailable"
+LOG_UNAVAILABLE: Final = "log_unavailable"
 
-HERE_ALONE: Final = frozenset({RESTARTING, LOG_AWAY})
-"""Failures of this process and its way to the log: a call that is committed goes on."""
+LOCAL_FAILURES: Final = frozenset({RESTARTING, LOG_UNAVAILABLE})
+"""Failures of this process and its connection to the log. A committed call continues elsewhere."""
 
-_REPLICAS_CODE: Final = "cancelled"  # in the answer of a call that was cut so
+_CANCELLED_CODE: Final = "cancelled"  # of the reply to a call that a replica cancelled
 
 
 class _Error(msgspec.Struct):
@@ -32,44 +32,44 @@ class _Envelope(msgspec.Struct):
 
 
 def slow_reader() -> ApiError:
-    """Return why a stream is cut whose reader does not keep up."""
-    return ApiError(408, "The stream was read too slowly.", code=SLOW_READER)
+    """Return the error of a stream whose client reads too slowly."""
+    return ApiError(408, "The stream was cut off because it was read too slowly.", code=SLOW_READER)
 
 
 def stream_interrupted() -> ApiError:
-    """Return why a stream ends whose execution is lost."""
+    """Return the error of a call whose execution is lost."""
     return ApiError(
         502, "The answer was interrupted.", kind="server_error", code="stream_interrupted"
     )
 
 
 def deadline_exceeded() -> ApiError:
-    """Return why a call ends at its deadline."""
+    """Return the error of a call that reached its deadline."""
     return ApiError(504, "The call was not answered in time.", kind="timeout_error", code=DEADLINE)
 
 
 def job_cancelled() -> ApiError:
-    """Return why a call ends whose job was cancelled; official clients repeat any other 409."""
+    """Return the error of a call whose job was cancelled. Official clients retry any other 409."""
     return ApiError(
         409,
-        "The job was cancelled before it had an answer.",
+        "The job was cancelled before it was answered.",
         code=JOB_CANCELLED,
         headers={"x-should-retry": "false"},
     )
 
 
-def says_cancelled(end: ReplyEnd) -> bool:
-    """Whether a replica says that the job of a durable call was cancelled, or closed otherwise."""
+def is_cancelled_reply(end: ReplyEnd) -> bool:
+    """Whether a replica reports that the job of a durable call was cancelled or closed."""
     if end.status_code != HTTPStatus.CONFLICT:
         return False
     try:
-        return msgspec.json.decode(end.body, type=_Envelope).error.code == _REPLICAS_CODE
+        return msgspec.json.decode(end.body, type=_Envelope).error.code == _CANCELLED_CODE
     except msgspec.MsgspecError:
         return False
 
 
-def not_taken(refusal: ApiError) -> ApiError:
-    """Return why an answer is not given that was computed: a repeat would be paid for again."""
+def without_retry(refusal: ApiError) -> ApiError:
+    """Return an error that advises against a retry, which would be charged again."""
     return ApiError(
         refusal.status,
         refusal.message,
@@ -80,22 +80,22 @@ def not_taken(refusal: ApiError) -> ApiError:
 
 
 def queue_timeout() -> ApiError:
-    """Return why a call ends whose execution did not begin soon enough."""
+    """Return the error of a call whose execution did not start within its queue timeout."""
     return ApiError(
         504,
-        "The call waited longer than it may for its execution.",
+        "The execution of the call did not start within its queue timeout.",
         kind="timeout_error",
         code=QUEUE_TIMEOUT,
     )
 
 
 def shutting_down() -> ApiError:
-    """Return why a call ends that outlasts the process that holds it."""
+    """Return the error of a call that outlasts its process."""
     return unavailable("The server is restarting.", retry_after_s=1, code=RESTARTING)
 
 
 def log_unavailable() -> ApiError:
-    """Return why a call is refused, or ends, while the log does not answer."""
+    """Return the error of a call that is refused, or ends, while the log does not answer."""
     return unavailable(
-        "The service is not available at the moment.", retry_after_s=2, code=LOG_AWAY
+        "The service is not available at the moment.", retry_after_s=2, code=LOG_UNAVAILABLE
     )

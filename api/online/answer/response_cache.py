@@ -1,6 +1,6 @@
-"""Answers that may be given again: to the same question, of the same tenant, to the same version.
+"""Cache of responses to equal requests of one tenant to one model version.
 
-Only for tenants that asked for it, only where the answer does not depend on chance, and only in the
+It serves only tenants that enabled it and only requests whose response is deterministic, from the
 memory of one process. A hit costs the tenant nothing: the bill counts it with no tokens.
 """
 
@@ -16,15 +16,15 @@ from uuid import UUID
 import msgspec
 
 from api.online import metrics
-from api.online.calls import Finished, PlannedCall
-from api.runtime.database import Database, DatabaseAwayError
+from api.online.calls import CompleteResponse, PlannedCall
+from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import Clock
-from tenancy.cached_answers import (
-    BilledHits,
+from tenancy.response_cache import (
+    BilledCacheHits,
     CacheHits,
-    add_cache_hits,
-    response_cache_ttls,
-    to_bill,
+    billable_hits,
+    read_response_cache_ttls,
+    record_cache_hits,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ HIT: Final = (b"x-millrace-cache", b"hit")
 MISS: Final = (b"x-millrace-cache", b"miss")
 
 ENTRY_BYTES_MAX: Final = 256 * 1024
-"""A longer question is not looked up, a longer answer not kept."""
+"""Longer requests are not looked up, longer responses not stored."""
 
-_ENTRY_BYTES_MORE: Final = 500  # what an entry costs beside its key and body
+_ENTRY_OVERHEAD_BYTES: Final = 500  # of an entry, in addition to its key and body
 _SAMPLED: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 
 class _Key(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """What an answer depends on, and how long it lives: another time to live is another key."""
+    """Everything that a cached response depends on. A changed time to live makes another key."""
 
     ttl_s: int
     tenant_id: UUID
@@ -59,51 +59,48 @@ class _Entry:
 
 
 class ResponseCache:
-    """Least recently used first out, bounded in bytes. All on the event loop.
-
-    A key stands for tenant, version and canonical body.
-    """
+    """A least recently used cache, limited in bytes. All methods run on the event loop."""
 
     def __init__(self, clock: Clock, *, bytes_max: int) -> None:
-        """No tenant is known yet, so nothing is kept before the first look at Postgres."""
+        """Nothing is stored before the tenants are first read from Postgres."""
         self._clock, self._bytes_max = clock, bytes_max
         self._ttls: Mapping[UUID, int] = {}
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
         self._bytes = 0
         self._hits: Counter[CacheHits] = Counter()
-        self._unheard: list[BilledHits] = []  # perhaps on the bill already
+        self._unconfirmed: list[BilledCacheHits] = []  # may have been billed already
 
-    def allow(self, ttls: Mapping[UUID, int]) -> None:
-        """Keep answers of these tenants, for so many seconds, and of no other."""
+    def set_ttls(self, ttls: Mapping[UUID, int]) -> None:
+        """Store responses of these tenants only, each for so many seconds."""
         self._ttls = ttls
 
     def key_of(self, call: PlannedCall) -> bytes | None:
-        """Return the key of a call whose answer may be kept, or None."""
+        """Return the key of a call whose response may be cached, or None."""
         tenant_id, parsed = call.principal.tenant_id, call.parsed
         ttl_s = self._ttls.get(tenant_id)
         if ttl_s is None or call.is_durable or parsed.stream:
             return None
-        digest = question_digest(parsed.endpoint, parsed.body)
+        digest = request_digest(parsed.endpoint, parsed.body)
         if digest is None:
             return None
         return msgspec.msgpack.encode(
             _Key(ttl_s, tenant_id, call.route.name, call.route.version, digest)
         )
 
-    def find(self, key: bytes) -> Finished | None:
-        """Return the answer that was kept, and count it for the bill."""
+    def find(self, key: bytes) -> CompleteResponse | None:
+        """Return the cached response, and count the hit for the bill."""
         entry = self._entries.get(key)
         if entry is None or entry.expires_s <= self._clock.monotonic_s():
             metrics.CACHE.labels("miss").inc()
             return None
         self._entries.move_to_end(key)
         metrics.CACHE.labels("hit").inc()
-        said = _KEY.decode(key)
-        self._hits[CacheHits(said.tenant_id, said.model, said.version)] += 1
-        return Finished(200, entry.body, [HIT])
+        decoded = _KEY.decode(key)
+        self._hits[CacheHits(decoded.tenant_id, decoded.model, decoded.version)] += 1
+        return CompleteResponse(200, entry.body, [HIT])
 
-    def keep(self, key: bytes, answer: Finished) -> None:
-        """Remember a good answer for as long as its tenant allows."""
+    def store(self, key: bytes, answer: CompleteResponse) -> None:
+        """Store a successful response."""
         if answer.status != 200 or len(answer.body) > ENTRY_BYTES_MAX:
             return
         self._drop(key)
@@ -114,27 +111,27 @@ class ResponseCache:
             self._drop(next(iter(self._entries)))
         metrics.CACHE_BYTES.set(self._bytes)
 
-    async def keep_fresh(self, database: Database, every_s: float) -> None:
-        """Learn who wants it, and bill hits, until cancelled; an outage leaves what is known."""
+    async def refresh_periodically(self, database: Database, every_s: float) -> None:
+        """Refresh the tenants and bill hits until cancelled; retry after an outage."""
         while True:
             try:
-                self.allow(await database.run_across_tenants(response_cache_ttls))
+                self.set_ttls(await database.run_across_tenants(read_response_cache_ttls))
                 await self.bill(database)
-            except DatabaseAwayError:
+            except DatabaseUnavailableError:
                 _LOG.warning("the tenants that cache were not refreshed")
             await asyncio.sleep(every_s)
 
     async def bill(self, database: Database) -> None:
-        """Put all hits so far on the bill, each once. Raises DatabaseAwayError; then try again."""
-        await self._bill_unheard(database)
+        """Bill all hits so far, each once. Raises DatabaseUnavailableError; then call it again."""
+        await self._bill_unconfirmed(database)
         hits, self._hits = self._hits, Counter()
-        self._unheard = to_bill(hits)
-        await self._bill_unheard(database)
+        self._unconfirmed = billable_hits(hits)
+        await self._bill_unconfirmed(database)
 
-    async def _bill_unheard(self, database: Database) -> None:
-        if self._unheard:
-            await database.run_across_tenants(add_cache_hits, self._unheard)
-            self._unheard = []
+    async def _bill_unconfirmed(self, database: Database) -> None:
+        if self._unconfirmed:
+            await database.run_across_tenants(record_cache_hits, self._unconfirmed)
+            self._unconfirmed = []
 
     def _drop(self, key: bytes) -> None:
         entry = self._entries.pop(key, None)
@@ -142,29 +139,29 @@ class ResponseCache:
             self._bytes -= _size(key, entry.body)
 
 
-def question_digest(endpoint: str, body: bytes) -> bytes | None:
-    """Return the hash of a body, the same for every way to write it; None when chance decides.
+def request_digest(endpoint: str, body: bytes) -> bytes | None:
+    """Return a hash of the canonical request, or None when the response is not deterministic.
 
-    A model that samples does so unless the body says that its temperature is 0.
+    A model that samples is deterministic only at temperature 0.
     """
     if len(body) > ENTRY_BYTES_MAX:
         return None
     try:
-        question: Any = msgspec.json.decode(body)
-        if not isinstance(question, dict) or not _is_certain(endpoint, question):
+        request: Any = msgspec.json.decode(body)
+        if not isinstance(request, dict) or not _is_deterministic(endpoint, request):
             return None
-        canonical = msgspec.json.encode(question, order="deterministic")
+        canonical = msgspec.json.encode(request, order="deterministic")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # the engine answers for it
+        return None  # the engine refuses it
     return hashlib.sha256(endpoint.encode() + b"\0" + canonical).digest()
 
 
-def _is_certain(endpoint: str, question: dict[str, Any]) -> bool:
+def _is_deterministic(endpoint: str, request: dict[str, Any]) -> bool:
     if endpoint not in _SAMPLED:
         return True
-    temperature = question.get("temperature")
+    temperature = request.get("temperature")
     return type(temperature) in {int, float} and temperature == 0
 
 
 def _size(key: bytes, body: bytes) -> int:
-    return len(key) + len(body) + _ENTRY_BYTES_MORE
+    return len(key) + len(body) + _ENTRY_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""Where the time of a call went, for the `server-timing` header."""
+"""Durations of the stages of a call, for the `server-timing` header."""
 
 from dataclasses import dataclass
 
@@ -7,27 +7,27 @@ from topics.records.records import ReplyEnd
 
 @dataclass(slots=True)
 class Timings:
-    """Moments of a call on this process's monotonic clock."""
+    """Times of a call on the monotonic clock of this process."""
 
     arrived_s: float
     sent_s: float = 0.0
-    heard_s: float = 0.0  # of the first piece, or of the end; 0: nothing yet
+    replied_s: float = 0.0  # first piece, or the end; 0: no reply yet
 
     def gateway_ms(self) -> float:
-        """Return the time from the head to the record."""
+        """Return the time from the request's head to its record."""
         return (self.sent_s - self.arrived_s) * 1000
 
     def at_stream_head(self) -> bytes:
-        """Return what is known when a stream begins: the queue ends with its first piece."""
-        if not self.heard_s:
+        """Return the durations known when a stream starts: the queue ends with the first piece."""
+        if not self.replied_s:
             return b"gateway;dur=%.2f" % self.gateway_ms()
-        queue_ms = (self.heard_s - self.sent_s) * 1000
+        queue_ms = (self.replied_s - self.sent_s) * 1000
         return b"gateway;dur=%.2f, queue;dur=%.2f" % (self.gateway_ms(), max(0.0, queue_ms))
 
     def at_end(self, end: ReplyEnd, *, now_s: float) -> bytes:
-        """Return the whole breakdown. The queue is what no part of the path accounts for."""
+        """Return all durations. The queue is the time that no other stage accounts for."""
         batch_ms, execution_ms = end.waited_s * 1000, end.execution_s * 1000
-        log_ms = (self.heard_s - self.sent_s) * 1000 - batch_ms - execution_ms
+        log_ms = (self.replied_s - self.sent_s) * 1000 - batch_ms - execution_ms
         return (
             b"gateway;dur=%.2f, queue;dur=%.2f, batch;dur=%.2f, execution;dur=%.2f,"
             b" postprocess;dur=%.2f"
@@ -36,5 +36,5 @@ class Timings:
             max(0.0, log_ms),
             batch_ms,
             execution_ms,
-            (now_s - self.heard_s) * 1000,
+            (now_s - self.replied_s) * 1000,
         )

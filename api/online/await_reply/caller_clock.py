@@ -1,17 +1,17 @@
-"""The clock that deadlines of calls are by on the log: of one API process, and steady."""
+"""The steady clock that deadlines of calls refer to on the log."""
 
 from core.clock import Clock
 
 
 class CallerClock:
-    """Goes on from the wall time at its construction as the monotonic clock does.
+    """Starts at the wall time and advances with the monotonic clock.
 
-    Batchers and replicas compare deadlines with what news say the time is (`CallerNews.now_s`). A
-    clock that is wrong does no harm then, but one that is set while calls are open would end them.
+    Batchers and replicas compare deadlines with the time in this caller's heartbeats
+    (`CallerHeartbeat.now_s`). A wrong wall clock is harmless then; one that is adjusted while calls
+    are open would end them.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Begin at the time that `clock` says."""
         self._clock = clock
         self._origin_s = clock.wall_s() - clock.monotonic_s()
 
@@ -20,5 +20,5 @@ class CallerClock:
         return self._clock.monotonic_s()
 
     def now_s(self) -> float:
-        """Seconds since the epoch, as wrong as the wall clock was then: for differences alone."""
+        """Return seconds since the epoch, with the error of the wall clock at the start."""
         return self._origin_s + self._clock.monotonic_s()

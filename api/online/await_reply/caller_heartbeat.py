@@ -1,4 +1,4 @@
-"""This process's signs of life on `callers`, and what it decided of its calls."""
+"""Publishes this API replica's heartbeat and its abort and rerun decisions to `callers`."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,135 +7,139 @@ from uuid import UUID
 
 from api.online.await_reply.caller_clock import CallerClock
 from api.online.send.log_health import LogHealth
-from topics.clients.producer import Sender
+from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError, ProducerFatalError
 from topics.records.catalogue import CALLERS
 from topics.records.codec import encode, kind_headers
-from topics.records.records import CallerNews
-from topics.tail_readers.known_callers import BEAT_S, SILENCE_S_MAX
+from topics.records.records import CallerHeartbeat
+from topics.tail_readers.caller_liveness import CALLER_HEARTBEAT_S, CALLER_TIMEOUT_S
 
-LOST_S: Final = SILENCE_S_MAX - 0.5
-"""Age of the last acknowledged beat from which others may take this process for dead."""
+LOST_S: Final = CALLER_TIMEOUT_S - 0.5
+"""Age of the last acknowledged heartbeat from which others may consider this process dead."""
 
 IDS_MAX: Final = 10_000
-"""Ids of each list in one record: twice as many, of 38 bytes each, fit."""
+"""Ids of each list in one record. Two full lists of 38 bytes an id fit a record."""
 
 _UNACKNOWLEDGED_MAX: Final = 8
 
 
-class NewsPublisher:
-    """Sends beats, and at once what cannot wait; decisions of one loop turn share a record."""
+class CallerHeartbeatPublisher:
+    """Sends a record every CALLER_HEARTBEAT_S, and one at once for decisions.
+
+    Decisions of one turn of the event loop share a record. While the log does not acknowledge,
+    decisions are kept for a later record.
+    """
 
     def __init__(
-        self, sender: Sender, caller_id: str, clock: CallerClock, health: LogHealth
+        self, sender: RecordSender, caller_id: str, clock: CallerClock, health: LogHealth
     ) -> None:
-        """Nothing is said yet."""
         self._sender, self._caller_id = sender, caller_id
         self._clock, self._health = clock, health
-        self._headers = kind_headers(CallerNews)
+        self._headers = kind_headers(CallerHeartbeat)
         self._aborted: list[UUID] = []
         self._permitted: list[UUID] = []
         self._is_scheduled = False
-        self._has_left = False  # after its last word a beat would say that it lives
+        self._has_left = False  # a record after the last one would announce a live process
         self._unacknowledged = 0
-        self._was_heard = False
-        self._said_s = clock.monotonic_s()  # when the newest acknowledged news were sent
+        self._is_acknowledged = False
+        self._acknowledged_s = clock.monotonic_s()  # when the newest acknowledged record was sent
         self._fatal: ProducerFatalError | None = None
 
     @property
-    def was_heard(self) -> bool:
-        """Whether the log ever took news of this process."""
-        return self._was_heard
+    def is_acknowledged(self) -> bool:
+        """Whether the log has acknowledged a heartbeat of this process."""
+        return self._is_acknowledged
 
-    def abort(self, request_id: UUID) -> None:
-        """Tell that nobody waits for a call any more."""
+    def abort_call(self, request_id: UUID) -> None:
+        """Publish that a call has no client any more."""
         self._aborted.append(request_id)
-        self._soon()
+        self._schedule()
 
-    def permit(self, request_id: UUID) -> None:
-        """Tell that a call that came a second time may run."""
+    def permit_rerun(self, request_id: UUID) -> None:
+        """Publish that a call that was delivered a second time may be executed."""
         self._permitted.append(request_id)
-        self._soon()
+        self._schedule()
 
     async def run(self, on_lost: Callable[[float], None]) -> None:
-        """Beat until cancelled. Raises ProducerFatalError: nothing can be sent any more.
+        """Publish until cancelled. Raises ProducerFatalError: the producer cannot send any more.
 
-        `on_lost` gets the moment before which calls were sent that others may have given up.
+        When acknowledgements stay out, `on_lost` gets the current time: others may have given up
+        the calls that were sent before it.
         """
         while True:
-            self.say()
+            self.publish()
             if self._fatal is not None:
                 raise self._fatal
             now_s = self._clock.monotonic_s()
-            if now_s - self._said_s > LOST_S:
+            if now_s - self._acknowledged_s > LOST_S:
                 on_lost(now_s)
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(CALLER_HEARTBEAT_S)
 
-    def say(self, *, leaving: bool = False) -> None:
-        """Send what there is to say; while the log does not answer, keep it for later."""
+    def publish(self, *, leaving: bool = False) -> None:
+        """Send a heartbeat with all decisions; `leaving` marks the last one of this process."""
         self._is_scheduled = False
         if self._has_left:
             return
         if leaving:
             self._has_left = True
-            while self._has_more and self._send(leaving=False):
+            while self._exceeds_record and self._send(leaving=False):
                 pass
         elif self._unacknowledged >= _UNACKNOWLEDGED_MAX:
             return
-        if self._send(leaving=leaving) and self._has_decided:
-            self._soon()
+        if self._send(leaving=leaving) and self._has_decisions:
+            self._schedule()
 
     @property
-    def _has_decided(self) -> bool:
+    def _has_decisions(self) -> bool:
         return bool(self._aborted or self._permitted)
 
     @property
-    def _has_more(self) -> bool:
-        """Whether what is decided fits no record."""
+    def _exceeds_record(self) -> bool:
+        """Whether the decisions need more than one record."""
         return max(len(self._aborted), len(self._permitted)) > IDS_MAX
 
     def _send(self, *, leaving: bool) -> bool:
-        """Send as much as a record holds; False when the log does not take it."""
+        """Send as much as one record holds; return False when the producer rejects it."""
         aborted, permitted = self._aborted[:IDS_MAX], self._permitted[:IDS_MAX]
         now_s = self._clock.now_s()
-        news = CallerNews(self._caller_id, now_s, aborted, permitted, leaving)
+        record = CallerHeartbeat(self._caller_id, now_s, aborted, permitted, leaving)
         sent_s = self._clock.monotonic_s()
         self._unacknowledged += 1
         loop = asyncio.get_running_loop()
-        report = self._health.watch(
-            lambda failure: loop.call_soon_threadsafe(self._settle, failure, sent_s)
+        report = self._health.track(
+            lambda failure: loop.call_soon_threadsafe(self._on_report, failure, sent_s)
         )
         try:
             self._sender.send(
                 CALLERS.name,
-                encode(news),
+                encode(record),
                 partition=0,
                 key=self._caller_id.encode(),
                 headers=self._headers,
                 on_delivery=report,
             )
         except DeliveryError as failure:
-            self._note(failure)
-            report(failure)  # what was decided stays for the next news
+            self._note_fatal(failure)
+            report(failure)  # the decisions stay for the next record
             return False
         del self._aborted[:IDS_MAX], self._permitted[:IDS_MAX]
         return True
 
-    def _settle(self, failure: BaseException | None, sent_s: float) -> None:
-        """Note what became of news."""
+    def _on_report(self, failure: BaseException | None, sent_s: float) -> None:
+        """Handle the delivery report of a record."""
         self._unacknowledged -= 1
         if failure is None:
-            self._was_heard = True
-            self._said_s = max(self._said_s, sent_s)
-            if self._has_decided:
-                self._soon()
-        self._note(failure)
+            self._is_acknowledged = True
+            self._acknowledged_s = max(self._acknowledged_s, sent_s)
+            if self._has_decisions:
+                self._schedule()
+        self._note_fatal(failure)
 
-    def _note(self, failure: BaseException | None) -> None:
+    def _note_fatal(self, failure: BaseException | None) -> None:
         if isinstance(failure, ProducerFatalError):
             self._fatal = failure
 
-    def _soon(self) -> None:
+    def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self.say)
+            asyncio.get_running_loop().call_soon(self.publish)

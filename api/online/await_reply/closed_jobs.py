@@ -1,39 +1,39 @@
-"""Jobs that were closed, as `control` tells: whoever waits for one here has nothing to wait for."""
+"""Closed jobs from the `control` topic: a client that waits for one gets an error."""
 
 import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.answer.call_failures import deadline_exceeded, job_cancelled
 from core.states import CloseReason
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl
-from topics.tail_readers.tail_thread import readable
+from topics.tail_readers.tail_reader_thread import decode_records
 
-Closed = tuple[UUID, CloseReason]
+ClosedJob = tuple[UUID, CloseReason]
 
 
-class CloseReader:
-    """Picks the closes out of `control`, and hands them over once a poll."""
+class JobCloseReader:
+    """Reads the closed jobs among control records, and delivers them once a poll."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[Closed]], None]
+        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[ClosedJob]], None]
     ) -> None:
         """`deliver` runs on the loop."""
         self._loop, self._deliver = loop, deliver
 
-    def take(self, records: list[Received]) -> None:
-        """Take in one poll. Raises SchemaTooNewError."""
+    def read_records(self, records: list[ReceivedRecord]) -> None:
+        """Read the records of one poll. Raises SchemaTooNewError."""
         closed = [
             (control.job_id, control.closed)
-            for _, control in readable(JobControl, records)
+            for _, control in decode_records(JobControl, records)
             if control is not None and control.closed is not None
         ]
         if closed:
             self._loop.call_soon_threadsafe(self._deliver, closed)
 
 
-def why_closed(reason: CloseReason) -> ApiError:
-    """Return what the client of a durable call is told whose job was closed."""
+def close_error(reason: CloseReason) -> ApiError:
+    """Return the error for the client of a durable call whose job was closed."""
     return deadline_exceeded() if reason is CloseReason.EXPIRED else job_cancelled()

@@ -1,4 +1,4 @@
-"""What comes before the record of a call, and after its end, within the call's deadline."""
+"""Time limits for work before a call's record is sent and after its reply has arrived."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,8 +10,8 @@ from core.clock import Clock
 
 
 @asynccontextmanager
-async def within(left_s: float) -> AsyncIterator[None]:
-    """Cut the block after `left_s`. Raises ApiError (504) then."""
+async def time_limit(left_s: float) -> AsyncIterator[None]:
+    """Cancel the block after `left_s`. Raises ApiError (504) then."""
     try:
         async with asyncio.timeout(left_s):
             yield
@@ -19,12 +19,12 @@ async def within(left_s: float) -> AsyncIterator[None]:
         raise deadline_exceeded() from None
 
 
-def within_deadline(
+def call_deadline(
     call: PlannedCall, clock: Clock, *, wait_s: float | None = None
 ) -> AbstractAsyncContextManager[None]:
-    """Cut the block at the deadline of a call, or when its client has waited for `wait_s`.
+    """Cancel the block at the deadline of a call, or when its client has waited for `wait_s`.
 
     Raises ApiError (504) then.
     """
-    most_s = call.timeout_s if wait_s is None else min(wait_s, call.timeout_s)
-    return within(call.left_s(most_s, now_s=clock.monotonic_s()))
+    limit_s = call.timeout_s if wait_s is None else min(wait_s, call.timeout_s)
+    return time_limit(call.left_s(limit_s, now_s=clock.monotonic_s()))

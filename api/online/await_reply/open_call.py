@@ -1,94 +1,94 @@
-"""A call that its client waits for now, and what was heard of it. All on the event loop."""
+"""A call whose client waits for its reply. All methods run on the event loop."""
 
 import asyncio
 from uuid import UUID
 
 import msgspec
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online import metrics
 from api.online.answer.call_failures import queue_timeout, slow_reader, stream_interrupted
-from api.online.send.call_keys import opened_end, opened_pieces
+from api.online.send.call_keys import decrypt_end, decrypt_pieces
 from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError
 from topics.records.records import JobRef, Reply, ReplyEnd
 
 
 class OpenCall:
-    """One call. It has at most one end of: `end`, `failure`, `left`."""
+    """One open call. It ends at most once: by `end`, by `failure` or by `is_disconnected`."""
 
     __slots__ = (
         "_waiter",
         "buffered_bytes",
         "cipher",
-        "doubted_s",
         "end",
         "execution_id",
         "failure",
-        "has_begun",
-        "heard_s",
-        "is_cut",
+        "has_started",
+        "is_disconnected",
+        "is_slow_reader",
         "job",
         "keep_alive_due",
-        "left",
+        "last_write_s",
         "opened_s",
         "piece_count",
         "pieces",
-        "quiet_since_s",
+        "replied_s",
+        "rerun_requested_s",
         "sending_since_s",
         "writer",
     )
 
     def __init__(self, job: JobRef, *, now_s: float, cipher: BodyCipher | None = None) -> None:
-        """Nothing is heard yet. `cipher` opens what will be."""
+        """`cipher` decrypts the replies."""
         self.job, self.cipher = job, cipher
-        self.piece_count = 0  # heard, as long as it was not over
-        self.opened_s = self.quiet_since_s = now_s
-        self.has_begun = False  # as far as its replica has said
-        self.execution_id: UUID | None = None  # the first that was heard of
-        self.pieces: list[bytes] = []  # not written yet
+        self.piece_count = 0  # received before the end
+        self.opened_s = self.last_write_s = now_s
+        self.has_started = False  # a replica reported its execution
+        self.execution_id: UUID | None = None  # of the first reply; others are ignored
+        self.pieces: list[bytes] = []  # received, not written yet
         self.buffered_bytes = 0
         self.end: ReplyEnd | None = None
         self.failure: ApiError | None = None
-        self.left = False  # its client went away
-        self.is_cut = False  # its reader takes too little
-        self.heard_s = 0.0
+        self.is_disconnected = False  # its client is gone
+        self.is_slow_reader = False  # its client read too slowly, and the stream was cut off
+        self.replied_s = 0.0  # monotonic: first piece of a stream, end of any other reply
         self.keep_alive_due = False
-        self.sending_since_s: float | None = None  # a write waits for the reader
-        self.doubted_s: float | None = None
+        self.sending_since_s: float | None = None  # a write waits for the client since then
+        self.rerun_requested_s: float | None = None  # a second delivery since the last reply
         self.writer: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing that comes can change how it ends."""
-        return self.end is not None or self.failure is not None or self.left
+    def has_ended(self) -> bool:
+        """Whether the outcome of the call can no longer change."""
+        return self.end is not None or self.failure is not None or self.is_disconnected
 
     @property
     def is_durable(self) -> bool:
-        """Whether it outlives its connection."""
+        """Whether the call outlives its connection."""
         return self.job.call is not None and self.job.call.durable
 
     @property
     def is_stream(self) -> bool:
-        """Whether its answer comes in pieces."""
+        """Whether the reply arrives in pieces."""
         return self.job.call is not None and self.job.call.stream
 
-    def hear(self, reply: Reply, *, now_s: float) -> None:
-        """Take in a part of the answer; parts of a second execution are dropped."""
-        self.has_begun = True
+    def receive_reply(self, reply: Reply, *, now_s: float) -> None:
+        """Apply a part of the reply. Parts of a second execution are ignored."""
+        self.has_started = True
         if not reply.pieces and reply.end is None:
-            return  # no part of it: another execution may still take its place
+            return  # only a start report: another execution may still reply first
         if self.execution_id is None:
-            self.execution_id, self.heard_s = reply.execution_id, now_s
+            self.execution_id, self.replied_s = reply.execution_id, now_s
         elif self.execution_id != reply.execution_id:
             metrics.REPLIES_DROPPED.labels("other_execution").inc()
             return
-        if self.is_over:
+        if self.has_ended:
             return
-        self.doubted_s = None
+        self.rerun_requested_s = None
         if self.cipher is not None:
             try:
-                reply = self._opened(reply, self.cipher)
+                reply = self._decrypt(reply, self.cipher)
             except BodyUnreadableError:
                 self.fail(stream_interrupted())
                 return
@@ -99,58 +99,58 @@ class OpenCall:
         if reply.end is not None:
             self.end = reply.end
             if not self.is_stream:
-                self.heard_s = now_s
+                self.replied_s = now_s
         self.wake()
 
-    def _opened(self, reply: Reply, cipher: BodyCipher) -> Reply:
-        pieces = opened_pieces(self.job, reply.pieces, self.piece_count, cipher)
-        end = None if reply.end is None else opened_end(self.job, reply.end, cipher)
-        return msgspec.structs.replace(reply, pieces=pieces, end=end)
-
     def fail(self, failure: ApiError) -> None:
-        """End it with an error of ours, unless it ended already."""
-        if not self.is_over:
+        """End the call with an error, unless it has ended."""
+        if not self.has_ended:
             self.failure = failure
             self.wake()
 
-    def give_up_waiting(self) -> None:
-        """End it unless it has begun."""
-        if not self.has_begun:
+    def expire_in_queue(self) -> None:
+        """End the call unless its execution has started."""
+        if not self.has_started:
             self.fail(queue_timeout())
 
-    def leave(self) -> None:
-        """Note that its client went away."""
-        if not self.is_over:
-            self.left = True
+    def disconnect(self) -> None:
+        """End the call because its client is gone, unless it has ended."""
+        if not self.has_ended:
+            self.is_disconnected = True
             self.wake()
 
-    def cut(self) -> None:
-        """End it because its reader takes too little; a write that waits for it is cancelled."""
-        self.is_cut = True
+    def cut_off_slow_reader(self) -> None:
+        """End the call because its client reads too slowly. A write that waits is cancelled."""
+        self.is_slow_reader = True
         self.pieces = []
         self.failure = self.failure or slow_reader()
         if self.sending_since_s is not None and self.writer is not None:
             self.writer.cancel()
         self.wake()
 
-    def take_pieces(self) -> list[bytes]:
-        """Return what is to be written; it counts as buffered until the write returns."""
+    def drain_pieces(self) -> list[bytes]:
+        """Return the pieces to write. They count as buffered until the write returns."""
         pieces, self.pieces = self.pieces, []
         return pieces
 
     def wake(self) -> None:
-        """Let `changed` return."""
+        """Let `wait_for_change` and `wait_for_end` check the state again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def changed(self) -> None:
-        """Return when there is something to write or an end."""
-        while not (self.pieces or self.is_over or self.keep_alive_due):
+    async def wait_for_change(self) -> None:
+        """Return when there is something to write, or the call has ended."""
+        while not (self.pieces or self.has_ended or self.keep_alive_due):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    async def ended(self) -> None:
-        """Return when it is over."""
-        while not self.is_over:
+    async def wait_for_end(self) -> None:
+        """Return when the call has ended."""
+        while not self.has_ended:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+
+    def _decrypt(self, reply: Reply, cipher: BodyCipher) -> Reply:
+        pieces = decrypt_pieces(self.job, reply.pieces, self.piece_count, cipher)
+        end = None if reply.end is None else decrypt_end(self.job, reply.end, cipher)
+        return msgspec.structs.replace(reply, pieces=pieces, end=end)

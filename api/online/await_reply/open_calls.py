@@ -1,4 +1,4 @@
-"""The calls that clients wait for now: their places, their silences, their slow readers."""
+"""The open calls of this process: counts, lost executions and slow readers."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,20 +11,20 @@ from api.online.answer.call_failures import log_unavailable, stream_interrupted
 from api.online.await_reply.open_call import OpenCall
 from topics.records.records import JobRef, Reply
 
-DOUBT_S_MAX: Final = 2.0
-"""Silence of a stream, after a second delivery of its call, that means its execution died."""
+RERUN_SILENCE_S_MAX: Final = 2.0
+"""Silence of a stream, after a second delivery of its call, from which its execution is lost."""
 
 
 class OpenCalls:
-    """Every open call of this process, by request."""
+    """Every open call of this process, by request id."""
 
     def __init__(self, *, buffer_bytes_max: int) -> None:
-        """More unwritten bytes than `buffer_bytes_max` cut a stream."""
+        """A stream with more than `buffer_bytes_max` unwritten bytes is cut off."""
         self._buffer_bytes_max = buffer_bytes_max
         self._calls: dict[UUID, OpenCall] = {}
-        self._coming_count = 0
-        self.of_tenant: Counter[UUID] = Counter()
-        self.of_pool: Counter[str] = Counter()
+        self._reserved_count = 0
+        self.count_by_tenant: Counter[UUID] = Counter()
+        self.count_by_pool: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -34,49 +34,49 @@ class OpenCalls:
 
     @property
     def count(self) -> int:
-        """Calls that have a place, those that are on their way to being open included."""
-        return len(self._calls) + self._coming_count
+        """Open calls, including reservations for calls that are about to open."""
+        return len(self._calls) + self._reserved_count
 
     @contextmanager
-    def coming(self, job: JobRef) -> Iterator[None]:
-        """Keep the place of a call that was let in, while it is committed or stored."""
-        self._coming_count += 1
-        self._take_place(job)
+    def reserve(self, job: JobRef) -> Iterator[None]:
+        """Count an admitted call while it is committed or stored."""
+        self._reserved_count += 1
+        self._increment(job)
         try:
             yield
         finally:
-            self._coming_count -= 1
-            self._give_place_back(job)
+            self._reserved_count -= 1
+            self._decrement(job)
 
     def add(self, call: OpenCall) -> None:
-        """Wait for replies to `call` from now on."""
+        """Deliver replies to `call` from now on."""
         self._calls[call.job.job_id] = call
-        self._take_place(call.job)
+        self._increment(call.job)
         metrics.OPEN.set(len(self._calls))
 
     def remove(self, call: OpenCall) -> None:
-        """Forget a call; what still comes for it is dropped."""
+        """Stop the delivery of replies to `call`; later ones are dropped."""
         del self._calls[call.job.job_id]
-        self._give_place_back(call.job)
+        self._decrement(call.job)
         metrics.OPEN.set(len(self._calls))
 
-    def sweep(self, *, now_s: float, keep_alive_s: float, slow_reader_s: float) -> None:
-        """Let silent streams say that they live; cut those whose reader takes nothing."""
+    def check_streams(self, *, now_s: float, keep_alive_s: float, slow_reader_s: float) -> None:
+        """Request keep-alive comments on silent streams; cut off slow readers."""
         for call in self:
             if call.sending_since_s is not None:
                 if now_s - call.sending_since_s > slow_reader_s:
-                    call.cut()
-            elif call.is_stream and now_s - call.quiet_since_s >= keep_alive_s:
+                    call.cut_off_slow_reader()
+            elif call.is_stream and now_s - call.last_write_s >= keep_alive_s:
                 call.keep_alive_due = True
-                call.quiet_since_s = now_s
+                call.last_write_s = now_s
                 call.wake()
 
     def find(self, request_id: UUID) -> OpenCall | None:
         """Return an open call."""
         return self._calls.get(request_id)
 
-    def hear(self, replies: list[Reply], *, now_s: float) -> None:
-        """Hand out what arrived."""
+    def receive_replies(self, replies: list[Reply], *, now_s: float) -> None:
+        """Deliver replies to their calls."""
         for reply in replies:
             call = self._calls.get(reply.request_id)
             if call is None:
@@ -84,49 +84,51 @@ class OpenCalls:
                 continue
             if reply.pieces:
                 metrics.PIECES.inc(len(reply.pieces))
-            call.hear(reply, now_s=now_s)
+            call.receive_reply(reply, now_s=now_s)
             if call.buffered_bytes > self._buffer_bytes_max and call.sending_since_s is not None:
-                call.cut()
+                call.cut_off_slow_reader()
 
-    def may_run(self, request_id: UUID, *, now_s: float) -> bool:
-        """Whether a call that was delivered a second time may run.
+    def may_rerun(self, request_id: UUID, *, now_s: float) -> bool:
+        """Whether a call that was delivered a second time may be executed again.
 
-        One of which something was heard may not: its first execution either goes on, which its
-        next reply shows, or died, and then it ends as interrupted.
+        A call that has received a part of its reply may not: either its first execution continues,
+        as the next reply will show, or it is lost, and the call ends as interrupted.
         """
         call = self._calls.get(request_id)
-        if call is None or call.is_over:
+        if call is None or call.has_ended:
             return False
         if call.execution_id is None:
             return True
-        call.doubted_s = now_s if call.doubted_s is None else call.doubted_s
+        if call.rerun_requested_s is None:
+            call.rerun_requested_s = now_s
         return False
 
-    def end_abandoned(self, is_dead: Callable[[str], bool]) -> None:
-        """End the begun calls of pools without any replica: nobody may come to ask for them."""
-        dead = {pool for pool in self.of_pool if is_dead(pool)}
+    def fail_calls_of_dead_pools(self, is_dead: Callable[[str], bool]) -> None:
+        """End the started calls of pools without replicas: no replica will request a rerun."""
+        dead = {pool for pool in self.count_by_pool if is_dead(pool)}
         for call in self if dead else ():
             if call.job.pool in dead and call.execution_id is not None:
                 call.fail(stream_interrupted())
 
-    def end_doubted(self, *, now_s: float) -> None:
-        """End the calls whose execution must have died."""
+    def fail_silent_executions(self, *, now_s: float) -> None:
+        """End calls that were delivered again and have received nothing since."""
         for call in self:
-            if call.doubted_s is not None and now_s - call.doubted_s > DOUBT_S_MAX:
+            requested_s = call.rerun_requested_s
+            if requested_s is not None and now_s - requested_s > RERUN_SILENCE_S_MAX:
                 call.fail(stream_interrupted())
 
     def fail_unanswered(self, *, sent_before_s: float) -> None:
-        """End what was sent before a moment since when others take this process for dead."""
+        """End the calls sent before a time at which others considered this process dead."""
         for call in self:
             if call.opened_s < sent_before_s and not call.is_durable:
                 call.fail(stream_interrupted() if call.execution_id else log_unavailable())
 
-    def _take_place(self, job: JobRef) -> None:
-        self.of_tenant[job.tenant_id] += 1
-        self.of_pool[job.pool] += 1
+    def _increment(self, job: JobRef) -> None:
+        self.count_by_tenant[job.tenant_id] += 1
+        self.count_by_pool[job.pool] += 1
 
-    def _give_place_back(self, job: JobRef) -> None:
-        self.of_tenant[job.tenant_id] -= 1
-        if not self.of_tenant[job.tenant_id]:
-            del self.of_tenant[job.tenant_id]
-        self.of_pool[job.pool] -= 1
+    def _decrement(self, job: JobRef) -> None:
+        self.count_by_tenant[job.tenant_id] -= 1
+        if not self.count_by_tenant[job.tenant_id]:
+            del self.count_by_tenant[job.tenant_id]
+        self.count_by_pool[job.pool] -= 1

@@ -1,9 +1,9 @@
-"""Streams with an idempotency key: bound to their connection, but given again once they ended well.
+"""Recordings of streams that have an idempotency key, so that a complete stream can be replayed.
 
-What is sent is recorded on its way, as far as there is room: a stream that outgrows it is forgotten
-at once, and its key is free when it ends. Before the client is told the end the record is saved, so
-that nobody who saw a whole stream can start a second one with the same key; or the key is freed, so
-that whoever saw one fail can ask again, otherwise.
+A stream is recorded while it is sent, within a memory limit. A recording that exceeds the limit is
+dropped at once, and the key is free when the stream ends. Before the last message is sent, the
+recording of a complete stream is saved: a client that saw the whole stream cannot start a second
+one with the same key. The key of a failed stream is freed, so that the client can retry.
 """
 
 import asyncio
@@ -13,56 +13,56 @@ from typing import Final
 from starlette.types import Message
 
 from api.online import metrics
-from api.online.admit.recording_room import RecordingRoom
-from api.online.answer.streams import STREAM_HEADERS
-from api.online.send.store_threads import in_store_thread
-from api.runtime.database import DatabaseAwayError
-from api.runtime.services import Services
+from api.online.answer.event_stream import STREAM_HEADERS
+from api.online.memory_limits import MemoryLimit
+from api.online.send.store_threads import run_in_store_thread
+from api.runtime.api_services import Services
+from api.runtime.database import DatabaseUnavailableError
 from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
 from jobs.store import idempotency
-from jobs.store.idempotency import MODEL_VERSION, Answer, Claim
-from storage.objects.whole_objects import write_object
+from jobs.store.idempotency import MODEL_VERSION, IdempotencyClaim, StoredAnswer
+from storage.objects.object_content import write_object
 
 _LOG = logging.getLogger(__name__)
 
 RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A longer stream is not given again: its key is free when it ends."""
+"""A longer stream is not replayed: its key is free when it ends."""
 
-_INLINE_BYTES_MAX: Final = 256 * 1024  # a larger record is an object of its own
-_SAVE_S_MAX: Final = 5.0  # what is not saved by then frees its key
+_INLINE_BYTES_MAX: Final = 256 * 1024  # a larger recording is an object of its own
+_SAVE_S_MAX: Final = 5.0  # a recording that is not saved by then frees its key
 _END: Final = b"data: [DONE]\n\n"
 _COMMENT: Final = b":"
 _HEADERS: Final = tuple((name.decode(), value.decode()) for name, value in STREAM_HEADERS)
 
 
 class StreamRecording:
-    """The record of one stream."""
+    """The recording of one stream."""
 
-    def __init__(self, services: Services, claim: Claim, room: RecordingRoom) -> None:
-        """`claim`, and what it takes of `room`, are held until `close`."""
-        self._services, self._claim, self._room = services, claim, room
+    def __init__(self, services: Services, claim: IdempotencyClaim, limit: MemoryLimit) -> None:
+        """The recording holds the key of `claim` and memory of `limit` until `close`."""
+        self._services, self._claim, self._limit = services, claim, limit
         self._sent = bytearray()
-        self._held_bytes = 0  # of the room
-        self._is_kept = False  # so far it is a stream that can be given again
-        self._version: tuple[tuple[str, str], ...] = ()  # the header that says who answers
-        self._is_settled = False  # saved, or the key is free
+        self._reserved_bytes = 0
+        self._is_recording = False  # the stream can still be replayed
+        self._version: tuple[tuple[str, str], ...] = ()  # header that names the model version
+        self._is_settled = False  # the recording is saved, or the key is free
         self._is_closed = False
 
     async def close(self) -> None:
-        """Free the room, and the key of a stream that did not end well.
+        """Release the memory, and free the key unless the recording is saved.
 
-        Call it however the call ended; the first time counts.
+        Call it however the call ended. Further calls have no effect.
         """
-        self._forget()
+        self._discard()
         if not (self._is_settled or self._is_closed):
             self._is_closed = True
-            await asyncio.shield(asyncio.ensure_future(self._let_go()))
+            await asyncio.shield(asyncio.ensure_future(self._free_key()))
 
     async def record(self, message: Message) -> None:
-        """Remember a message that will be sent next; before the last one, settle the key."""
+        """Record a message that is sent next. Before the last one, save or free the key."""
         if message["type"] == "http.response.start":
-            self._is_kept = message["status"] == 200 and any(
+            self._is_recording = message["status"] == 200 and any(
                 name == b"content-type" and value.startswith(b"text/event-stream")
                 for name, value in message["headers"]
             )
@@ -73,54 +73,58 @@ class StreamRecording:
             )
             return
         data: bytes = message.get("body", b"")
-        if self._is_kept and not data.startswith(_COMMENT):
-            self._keep(data)
+        if self._is_recording and not data.startswith(_COMMENT):
+            self._append(data)
         if message.get("more_body", False):
             return
-        if self._is_kept and self._sent.endswith(_END):
+        if self._is_recording and self._sent.endswith(_END):
             await self._save()
         else:
-            await self._let_go()
+            await self._free_key()
 
-    def _keep(self, data: bytes) -> None:
-        """Remember one part more, or from now on nothing of this stream."""
+    def _append(self, data: bytes) -> None:
+        """Append data; discard the recording when it exceeds a limit."""
         is_too_long = len(self._sent) + len(data) > RECORD_BYTES_MAX
-        if not is_too_long and self._room.take(self._claim.tenant_id, len(data)) is None:
+        if not is_too_long and self._limit.reserve(self._claim.tenant_id, len(data)) is None:
             self._sent += data
-            self._held_bytes += len(data)
+            self._reserved_bytes += len(data)
             return
         metrics.RECORDINGS_DROPPED.labels("too_long" if is_too_long else "no_room").inc()
-        self._forget()
+        self._discard()
 
-    def _forget(self) -> None:
-        self._is_kept, self._sent = False, bytearray()
-        self._room.give_back(self._claim.tenant_id, self._held_bytes)
-        self._held_bytes = 0
+    def _discard(self) -> None:
+        self._is_recording, self._sent = False, bytearray()
+        self._limit.release(self._claim.tenant_id, self._reserved_bytes)
+        self._reserved_bytes = 0
 
     async def _save(self) -> None:
-        """A record that cannot be saved soon is none: a client waits for the end of its stream."""
+        """Save the recording, within a time limit: the client waits for the end of its stream."""
         body, self._sent = bytes(self._sent), bytearray()
         try:
             async with asyncio.timeout(_SAVE_S_MAX):
-                await self._save_held(body)
+                await self._save_answer(body)
             self._is_settled = True
         except (MillraceError, TimeoutError) as failure:
             code = failure.code if isinstance(failure, MillraceError) else "timeout"
             _LOG.warning("a stream was not recorded", extra={"code": code})
 
-    async def _save_held(self, body: bytes) -> None:
+    async def _save_answer(self, body: bytes) -> None:
         services, claim, key = self._services, self._claim, None
         if len(body) > _INLINE_BYTES_MAX:
             key = f"{KEYED_ANSWERS}{claim.holder.hex}"
-            await in_store_thread(write_object, services.objects, key, body)
+            await run_in_store_thread(write_object, services.objects, key, body)
             body = b""
-        answer = Answer(200, body, (*_HEADERS, *self._version), key)
-        await services.database.run_for(claim.tenant_id, idempotency.save_held, claim, answer)
+        answer = StoredAnswer(200, body, (*_HEADERS, *self._version), key)
+        await services.database.run_for_tenant(
+            claim.tenant_id, idempotency.complete_in_flight, claim, answer
+        )
 
-    async def _let_go(self) -> None:
+    async def _free_key(self) -> None:
         claim = self._claim
         try:
-            await self._services.database.run_for(claim.tenant_id, idempotency.let_go, claim)
+            await self._services.database.run_for_tenant(
+                claim.tenant_id, idempotency.release_key, claim
+            )
             self._is_settled = True
-        except DatabaseAwayError:
+        except DatabaseUnavailableError:
             _LOG.warning("a key stays in flight until its deadline")

@@ -1,7 +1,7 @@
-"""Data keys of calls of tenants that retain nothing: one an hour, destroyed an hour after it.
+"""Data keys for calls of tenants with zero retention: one key an hour, destroyed an hour later.
 
-A key for each call would be a request to the object store for each. So what such a call leaves on
-the log is unreadable two hours later at most; when this process stops in good order, at once.
+A key for each call would need a request to the object store for each. Records of such a call are
+unreadable at most two hours later, or at once when this process stops in good order.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from api.online.send.store_threads import in_store_thread
+from api.online.send.store_threads import run_in_store_thread
 from core.clock import Clock
 from core.errors import MillraceError
 from core.object_names import CALL_KEYS
-from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
+from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from topics.records.records import Item, JobRef, ReplyEnd
@@ -22,7 +22,7 @@ from topics.records.records import Item, JobRef, ReplyEnd
 _LOG = logging.getLogger(__name__)
 
 KEY_S: Final = 3600.0
-_LOOK_S: Final = 60.0
+_CHECK_S: Final = 60.0
 _FIRST_ERROR_STATUS: Final = 400
 
 
@@ -30,44 +30,43 @@ class CallKeys:
     """The keys of one API process. All methods run on the event loop."""
 
     def __init__(self, objects: ObjectStore, clock: Clock, caller_id: str) -> None:
-        """Make no key yet: most processes serve no such tenant."""
         self._objects, self._clock, self._caller_id = objects, clock, caller_id
         self._keys = DataKeys(objects, clock)
         self._ciphers: dict[str, BodyCipher] = {}
         self._hours: dict[str, int] = {}
 
-    async def name(self) -> str:
-        """Return the name of the key of this hour. Raises what a store raises."""
+    async def current_key_name(self) -> str:
+        """Create this hour's key if necessary, and return its name. Raises store errors."""
         hour = self._hour()
         name = f"{CALL_KEYS}{self._caller_id}-{hour}"
         if name not in self._ciphers:
             self._hours[name] = hour
-            self._ciphers[name] = await in_store_thread(self._keys.ensure, name)
+            self._ciphers[name] = await run_in_store_thread(self._keys.load_or_create, name)
         return name
 
     def cipher(self, job: JobRef) -> BodyCipher | None:
-        """Return the cipher of a call; None for one that is in clear."""
+        """Return the cipher of a call; None for a call in plain text."""
         return self._ciphers[job.key_name] if job.key_name else None
 
     async def run(self) -> None:
-        """Destroy keys that are past, until cancelled."""
+        """Destroy expired keys until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            await self.destroy_past()
+            await asyncio.sleep(_CHECK_S)
+            await self.destroy_expired()
 
-    async def destroy_past(self) -> None:
-        """Destroy the keys of all hours before the last one; what fails is tried again."""
+    async def destroy_expired(self) -> None:
+        """Destroy the keys older than the previous hour. Failures are retried on the next run."""
         await self._destroy([n for n, hour in self._hours.items() if hour < self._hour() - 1])
 
     async def stop(self) -> None:
-        """Destroy all keys: no call of this process is open any more."""
+        """Destroy all keys. No call of this process may be open any more."""
         await self._destroy([*self._hours])
 
     async def _destroy(self, names: list[str]) -> None:
         for name in names:
             try:
                 await asyncio.to_thread(self._objects.delete, name)
-            except MillraceError as failure:  # tried again, or found by the sweep of orphans
+            except MillraceError as failure:  # retried, or found by the orphan sweep
                 _LOG.warning("a key of calls stays", extra={"code": failure.code})
                 continue
             self._hours.pop(name, None)
@@ -77,33 +76,33 @@ class CallKeys:
         return int(self._clock.monotonic_s() // KEY_S)
 
 
-def hidden_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
-    """Return the item of a call as it may be on the log."""
+def encrypt_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
+    """Return the item of a call with its body encrypted, for the log."""
     if cipher is None or item.length:
         return item
-    place = Place(job.job_id, Way.IN, item.index)
+    place = CipherContext(job.job_id, BodyDirection.IN, item.index)
     return msgspec.structs.replace(item, body=cipher.encrypt(item.body, place))
 
 
-def opened_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCipher) -> list[bytes]:
-    """Return pieces in clear; `first` is the number of the first. Raises BodyUnreadableError."""
+def decrypt_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCipher) -> list[bytes]:
+    """Return decrypted pieces; `first` is the number of the first. Raises BodyUnreadableError."""
     return [
-        cipher.decrypt(piece, Place(job.job_id, Way.OUT, number))
+        cipher.decrypt(piece, CipherContext(job.job_id, BodyDirection.OUT, number))
         for number, piece in enumerate(pieces, first)
     ]
 
 
-def opened_end(job: JobRef, end: ReplyEnd, cipher: BodyCipher) -> ReplyEnd:
-    """Return an end in clear. Raises BodyUnreadableError.
+def decrypt_end(job: JobRef, end: ReplyEnd, cipher: BodyCipher) -> ReplyEnd:
+    """Return a decrypted end. Raises BodyUnreadableError.
 
-    Of a call that ended before its replica had the key the error is one of ours, and in clear.
+    An error of a call that ended before its replica had the key is in plain text.
     """
-    is_ours = end.status_code >= _FIRST_ERROR_STATUS and end.body[:1] == b"{"
-    if not end.body or is_ours:
+    is_plain_error = end.status_code >= _FIRST_ERROR_STATUS and end.body[:1] == b"{"
+    if not end.body or is_plain_error:
         return end
-    return msgspec.structs.replace(end, body=opened_body(job, end.body, cipher))
+    return msgspec.structs.replace(end, body=decrypt_body(job, end.body, cipher))
 
 
-def opened_body(job: JobRef, body: bytes, cipher: BodyCipher) -> bytes:
-    """Return the body of an end in clear. Raises BodyUnreadableError."""
-    return cipher.decrypt(body, Place(job.job_id, Way.OUT, END))
+def decrypt_body(job: JobRef, body: bytes, cipher: BodyCipher) -> bytes:
+    """Return the decrypted body of an end. Raises BodyUnreadableError."""
+    return cipher.decrypt(body, CipherContext(job.job_id, BodyDirection.OUT, ANSWER_END_INDEX))

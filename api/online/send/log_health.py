@@ -1,4 +1,4 @@
-"""How the log takes what this process sends: the age of the oldest record that it owes us."""
+"""Health of the log as seen by this process: the age of the oldest unacknowledged record."""
 
 import threading
 from collections.abc import Callable
@@ -9,30 +9,29 @@ from topics.clients.producer import OnDelivery
 
 
 class LogHealth:
-    """Remembers what is not acknowledged yet. Safe for threads."""
+    """Tracks the records that are not acknowledged yet. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
-        """Nothing was sent."""
         self._clock = clock
         self._lock = threading.Lock()
         self._numbers = count()
         self._pending: dict[int, float] = {}  # in the order of sending
 
-    def watch(self, then: Callable[[BaseException | None], object]) -> OnDelivery:
-        """Count a record that is sent now; pass the result to its `on_delivery`."""
+    def track(self, then: Callable[[BaseException | None], object]) -> OnDelivery:
+        """Track a record that is sent now. Pass the result to the producer as `on_delivery`."""
         number = next(self._numbers)
         with self._lock:
             self._pending[number] = self._clock.monotonic_s()
 
-        def settle(failure: BaseException | None) -> None:
+        def on_delivery(failure: BaseException | None) -> None:
             with self._lock:
                 self._pending.pop(number, None)
             then(failure)
 
-        return settle
+        return on_delivery
 
-    def oldest_s(self) -> float:
-        """Return the age of the oldest record that is not acknowledged; 0 without any."""
+    def oldest_pending_s(self) -> float:
+        """Return the age of the oldest unacknowledged record; 0 when there is none."""
         with self._lock:
-            oldest_s = next(iter(self._pending.values()), None)
-        return 0.0 if oldest_s is None else self._clock.monotonic_s() - oldest_s
+            oldest_pending_s = next(iter(self._pending.values()), None)
+        return 0.0 if oldest_pending_s is None else self._clock.monotonic_s() - oldest_pending_s

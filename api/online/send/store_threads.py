@@ -1,4 +1,4 @@
-"""Work with the object store in threads, which costs nothing any more once its caller gave up."""
+"""Calls of the object store in threads. A cancelled call frees its memory at once."""
 
 import asyncio
 from collections import deque
@@ -13,49 +13,47 @@ from storage.objects.object_store import ObjectStore
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DROPS_MAX: Final = 1000
-"""Removals on their way in this process, for all who begin them in one place."""
+DELETIONS_MAX: Final = 1000
+"""Deletions in progress, for each ObjectDeletions."""
 
-_DROP_S_MAX: Final = 2.0  # what a store that hangs keeps waiting is swept instead
+_DELETE_S_MAX: Final = 2.0  # a deletion that takes longer is left to the orphan sweep
 
 
-async def in_store_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what `call` returns, from one of the threads that read and write objects.
+async def run_in_store_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what `call` returns, from one of the threads for the object store.
 
-    While the store hangs, work waits for a thread, with the megabytes that it shall write. Whoever
-    is cancelled takes them along; only what has begun keeps them until it ends. Raises what `call`
-    raises.
+    While the store hangs, calls wait for a thread together with the megabytes they will write.
+    Cancelling the caller frees those of a call that has not started. Raises what `call` raises.
     """
-    waiting = deque([partial(call, *args, **kwargs)])  # its `pop` is atomic
+    pending = deque([partial(call, *args, **kwargs)])  # `pop` is atomic
 
     def run() -> T:
-        return waiting.pop()()  # of what was given up: an error that nobody hears
+        return pending.pop()()  # raises IndexError after a cancellation; nobody awaits it
 
     try:
         return await asyncio.to_thread(run)
     finally:
-        waiting.clear()
+        pending.clear()
 
 
-async def drop_object(objects: ObjectStore, key: str) -> None:
-    """Remove what nobody needs any more, if the store does that soon; the rest is swept later."""
+async def delete_object(objects: ObjectStore, key: str) -> None:
+    """Delete an object, within a time limit. The orphan sweep deletes it otherwise."""
     with suppress(MillraceError, TimeoutError):
-        async with asyncio.timeout(_DROP_S_MAX):
-            await in_store_thread(objects.delete, key)
+        async with asyncio.timeout(_DELETE_S_MAX):
+            await run_in_store_thread(objects.delete, key)
 
 
-class ObjectDrops:
-    """Removes objects beside the answers: nobody waits for it. All on the event loop."""
+class ObjectDeletions:
+    """Deletes objects in the background. All methods run on the event loop."""
 
     def __init__(self, objects: ObjectStore) -> None:
-        """Nothing is on its way."""
         self._objects = objects
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, key: str) -> None:
-        """Remove an object soon; with too many on their way it is left to the sweep."""
-        if len(self._tasks) >= DROPS_MAX:
+    def start(self, key: str) -> None:
+        """Start to delete an object. Beyond DELETIONS_MAX it is left to the orphan sweep."""
+        if len(self._tasks) >= DELETIONS_MAX:
             return
-        task = asyncio.ensure_future(drop_object(self._objects, key))
+        task = asyncio.ensure_future(delete_object(self._objects, key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,113 +1,90 @@
-"""A child process that ends with its parent, however the parent ends."""
+"""Starts child processes that die with their parent, even when the parent is killed."""
 
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-LOG_BYTES_MAX = 10 * 1024 * 1024
-"""A child's log that is larger goes on empty; what it held is in `<name>.log.1`."""
+from cli.stack.processes.child_logs import rotate_log
 
 BACKOFF_S_MAX = 5.0
 
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child may not load libraries
+_LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child must not load libraries
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """The default of `Child.before_start`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """What to run, and how it ends."""
+    """The command of a child process and how the supervisor starts and stops it."""
 
     name: str  # also the name of its log file
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)  # added to the parent's environment
     cwd: str = "/"
-    stage: int = 1  # a higher stage stops earlier; equal stages stop together
+    stage: int = 1  # higher stages stop first; children of one stage stop together
     stop_signal: signal.Signals = signal.SIGTERM
-    dies_by: signal.Signals = signal.SIGKILL  # sent by the kernel when the parent is gone
+    parent_death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel
     stop_timeout_s: float = 8.0
     restart: bool = True
-    niceness: int = 0  # above 0: it gives way to the others when the machine is busy
-    backoff_s_max: float = (
-        BACKOFF_S_MAX  # the longest wait before a start that follows deaths in a row
-    )
-    before_start: Callable[[], None] = _nothing  # clears what a killed predecessor left
-
-
-class Process(Protocol):
-    """What the supervisor needs of a running child."""
-
-    @property
-    def pid(self) -> int:
-        """The process id, also the id of its process group."""
-        ...
-
-    def has_ended(self) -> bool:
-        """Whether it is dead; a zombie is dead."""
-        ...
-
-    def send(self, number: signal.Signals) -> None:
-        """Signal the process; nothing happens when it has ended."""
-        ...
-
-    def bury(self) -> int:
-        """Kill what is left of its process group, reap it, and return its exit code."""
-        ...
+    niceness: int = 0  # above 0: lower priority than the other children
+    backoff_s_max: float = BACKOFF_S_MAX  # longest wait before a restart
+    before_start: Callable[[], None] = _do_nothing  # removes what a killed predecessor left
 
 
 class ChildProcess:
-    """A child that runs in a session and process group of its own."""
+    """A child process in its own session and process group."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        """Take over `popen`, which nobody else may wait for."""
+        """Own `popen`; no other code may wait for it."""
         self._popen = popen
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
+        """The process id, which is also the id of its process group."""
         return self._popen.pid
 
     def has_ended(self) -> bool:
-        """See `Process`. The dead child is not reaped yet, so its ids are not used again."""
+        """Whether the process has exited. It is not reaped, so that its ids are not reused."""
         if self._popen.returncode is not None:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, options) is not None
 
     def send(self, number: signal.Signals) -> None:
-        """See `Process`."""
+        """Send a signal; does nothing when the process has exited."""
         if not self.has_ended():
             os.kill(self.pid, number)
 
-    def bury(self) -> int:
-        """See `Process`. The group goes first: once reaped, its id might name another group."""
+    def kill_and_reap(self) -> int:
+        """Kill the rest of its process group, reap it and return its exit code.
+
+        Kills first: after reaping, the id may name another group.
+        """
         if self._popen.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
         return self._popen.wait()
 
 
 def spawn(child: Child, log_dir: Path) -> ChildProcess:
-    """Start `child`, its output appended to `<log_dir>/<name>.log`.
+    """Start `child` and append its output to `<log_dir>/<name>.log`.
 
-    Call it from the main thread only: the kernel ties the child's life to the thread that forks.
-    Raises OSError when the program cannot be run.
+    Call it from the main thread only: the kernel sends the parent death signal when the thread
+    that forked ends. Raises OSError when the program cannot be run.
     """
     child.before_start()
     parent = os.getpid()
-    dies_by = int(child.dies_by)
+    death_signal = int(child.parent_death_signal)
 
     def die_with_parent() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, dies_by, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)  # the parent ended before the line above
 
@@ -123,16 +100,17 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
             preexec_fn=die_with_parent,  # noqa: PLW1509 (calls nothing that takes a lock)
         )
     if child.niceness:
-        _give_way(popen.pid, child.niceness)
+        _lower_priority(popen.pid, child.niceness)
     return ChildProcess(popen)
 
 
-def _give_way(pid: int, niceness: int) -> None:
-    """Lower the priority of a process that has just begun: of it, and of its session's group.
+def _lower_priority(pid: int, niceness: int) -> None:
+    """Set the niceness of a process and of its session's scheduling group.
 
-    Where the kernel groups sessions (sched(7), autogroup), niceness counts inside a group only.
+    Where the kernel groups sessions (sched(7), autogroup), the niceness of a process only counts
+    within its group.
     """
-    with suppress(OSError):  # it may have ended already; the kernel may have no such groups
+    with suppress(OSError):  # the process may have ended; the kernel may have no autogroups
         os.setpriority(os.PRIO_PROCESS, pid, niceness)
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
@@ -140,16 +118,5 @@ def _give_way(pid: int, niceness: int) -> None:
 def _log_path(name: str, log_dir: Path) -> Path:
     log_dir.mkdir(parents=True, exist_ok=True)
     path = log_dir / f"{name}.log"
-    shorten_log(path)
+    rotate_log(path)
     return path
-
-
-def shorten_log(path: Path) -> None:
-    """Empty a log that is too large and keep a copy; what is written meanwhile may be lost.
-
-    Its writer appends, so it needs not know. Nothing happens where there is no room for a copy.
-    """
-    with suppress(OSError):
-        if path.stat().st_size > LOG_BYTES_MAX:
-            shutil.copyfile(path, path.with_suffix(".log.1"))
-            os.truncate(path, 0)

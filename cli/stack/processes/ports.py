@@ -1,4 +1,4 @@
-"""Ports on the loopback address for the parts of the stack."""
+"""Chooses and probes ports on the loopback address."""
 
 import http
 import http.client
@@ -16,24 +16,26 @@ _Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 HOST = "127.0.0.1"
 LOWEST, HIGHEST = 20_000, 32_000
-"""Below the ports that the kernel hands out by itself, so no outgoing connection takes ours."""
+"""Below the ephemeral ports of the kernel, so that no outgoing connection uses these."""
 
-TRIES_MAX = 200
-_claimed: set[int] = set()
-"""The ports that this process keeps other stacks away from until it ends."""
-_ANSWER_S_MAX = 2.0
+CANDIDATES_MAX = 200
+_reserved: set[int] = set()
+"""The ports that this process has reserved; it keeps them until it ends."""
+_READYZ_TIMEOUT_S = 2.0
 
 
-def kept_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
-    """Return one free port a name: those in `path` while all are still free, else new ones.
+def reserve_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
+    """Return one free port for each name and reserve it against other stacks of this machine.
 
-    A damaged file holds none. The choice is written to `path`, and no other stack of the machine
-    chooses these ports while this process lives: its servers may listen long after. Raises OSError
-    when no port is free.
+    Returns the ports saved at `path` if all of them are still free, new ones otherwise, which it
+    saves there. A damaged file counts as empty. The reservation lasts as long as this process, so
+    the servers may start listening much later. Raises OSError when no port is free.
     """
-    kept = _ports_in(path)
-    if set(kept) == set(names) and all(is_free(port) and _claim(port) for port in kept.values()):
-        return kept
+    saved = _read_ports(path)
+    if set(saved) == set(names) and all(
+        is_free(port) and _reserve(port) for port in saved.values()
+    ):
+        return saved
     ports = dict(zip(names, _free_ports(len(names), rng), strict=True))
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(ports))
@@ -41,7 +43,7 @@ def kept_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mappin
     return ports
 
 
-def _ports_in(path: Path) -> dict[str, int]:
+def _read_ports(path: Path) -> dict[str, int]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _Port])
     except (FileNotFoundError, msgspec.DecodeError):
@@ -59,16 +61,16 @@ def is_free(port: int) -> bool:
         return True
 
 
-def accepts(port: int) -> bool:
-    """Whether somebody listens on `port`."""
+def accepts_connections(port: int) -> bool:
+    """Whether a server listens on `port`."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex((HOST, port)) == 0
 
 
-def is_ready(port: int) -> bool:
-    """Whether the API on `port` says that it can serve."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=_ANSWER_S_MAX)
+def is_api_ready(port: int) -> bool:
+    """Whether `/readyz` of the API on `port` answers 200."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=_READYZ_TIMEOUT_S)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == http.HTTPStatus.OK
@@ -78,28 +80,28 @@ def is_ready(port: int) -> bool:
         connection.close()
 
 
-def _claim(port: int) -> bool:
-    """Keep other stacks from choosing `port`; False when one of them has it.
+def _reserve(port: int) -> bool:
+    """Reserve `port`; False when another process has reserved it.
 
-    By a socket of that name outside the file system (unix(7), abstract): it lies in the same
-    network as the port, and the kernel drops it with the process, however that ends.
+    The reservation is an abstract Unix socket (unix(7)) named after the port: it belongs to the
+    same network namespace as the port, and the kernel removes it when the process ends.
     """
-    if port in _claimed:
+    if port in _reserved:
         return True
-    claim = socket.socket(socket.AF_UNIX)
+    reservation = socket.socket(socket.AF_UNIX)
     try:
-        claim.bind(f"\0millrace-port-{port}")
+        reservation.bind(f"\0millrace-port-{port}")
     except OSError:
-        claim.close()
+        reservation.close()
         return False
-    claim.detach()  # open for as long as we live
-    _claimed.add(port)
+    reservation.detach()  # stays open until the process ends
+    _reserved.add(port)
     return True
 
 
 def _free_ports(count: int, rng: random.Random) -> list[int]:
-    tried = rng.sample(range(LOWEST, HIGHEST), TRIES_MAX)
-    free = (p for p in tried if p not in _claimed and is_free(p) and _claim(p))
+    candidates = rng.sample(range(LOWEST, HIGHEST), CANDIDATES_MAX)
+    free = (p for p in candidates if p not in _reserved and is_free(p) and _reserve(p))
     ports = list(islice(free, count))
     if len(ports) < count:
         raise OSError("no free port on the loopback address")

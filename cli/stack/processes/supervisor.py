@@ -1,4 +1,4 @@
-"""Keeps children running and stops them in order; it never forks from a thread."""
+"""Restarts child processes that exit and stops them in order. It never forks from a thread."""
 
 import logging
 import signal
@@ -9,185 +9,195 @@ from itertools import groupby
 from pathlib import Path
 
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
-from cli.stack.processes.child import Child, Process, shorten_log, spawn
-from cli.stack.processes.exit_reason import reason_in
+from cli.stack.processes.child import Child, ChildProcess, spawn
+from cli.stack.processes.child_logs import last_exit_reason, rotate_log
 from core.clock import Clock, SystemClock
-from core.role_life import WRONG_SETTINGS
+from core.role_lifecycle import EXIT_INVALID_SETTINGS
 
 BACKOFF_S_MIN = 0.2
 HEALTHY_S = 30.0
-"""A child that lived this long has recovered: its next death counts as the first."""
+"""A child that ran this long resets its backoff."""
 
 STOP_S_MAX = 15.0
-"""Seconds from the stop signal until nothing is left, over all stages."""
+"""Longest time of `stop`, over all stages."""
 
 KILL_RESERVE_S = 1.0
-"""Of `STOP_S_MAX`, what each later stage keeps for itself."""
+"""The part of `STOP_S_MAX` that is reserved for each later stage."""
 
 POLL_S = 0.05
 
 LOGS_EVERY_S = 10.0
-"""How often the size of logs is looked at."""
+"""Interval of the log rotation."""
 
 log = logging.getLogger(__name__)
 
 
-def backoff_s(deaths: int, longest_s: float) -> float:
-    """Seconds to wait before a start that follows `deaths` deaths in a row."""
-    return min(longest_s, BACKOFF_S_MIN * 2.0 ** (min(deaths, 10) - 1))
+def backoff_s(exits: int, longest_s: float) -> float:
+    """Return the wait before a restart that follows `exits` consecutive exits."""
+    return min(longest_s, BACKOFF_S_MIN * 2.0 ** (min(exits, 10) - 1))
 
 
 @dataclass(slots=True)
-class _Watched:
+class _Supervised:
     child: Child
-    process: Process | None = None  # None between a death and the next start
+    process: ChildProcess | None = None  # None between an exit and the restart
     started_s: float = 0.0
-    due_s: float = 0.0
-    deaths: int = 0  # in a row
-    restarts: int = 0  # ever
-    refused: bool = False  # it ended because of its settings
+    restart_at_s: float = 0.0
+    exits: int = 0  # consecutive
+    restarts: int = 0  # in total
+    refused_settings: bool = False  # the exit code of the last exit
 
 
 class Supervisor:
-    """Runs children in the order of `start`. Its owner calls `step` (or `run`) all the time."""
+    """Starts children in order and keeps them running while its owner calls `run_once` or `run`."""
 
     def __init__(
         self,
         log_dir: Path,
         *,
-        spawn: Callable[[Child, Path], Process] = spawn,
+        spawn: Callable[[Child, Path], ChildProcess] = spawn,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Write each child's output below `log_dir`."""
+        """Write the output of each child to a file in `log_dir`."""
         self._log_dir = log_dir
         self._spawn = spawn
         self._clock = clock or SystemClock()
         self._sleep = sleep
-        self._watched: dict[str, _Watched] = {}
-        self._logs_due_s = self._clock.monotonic_s()
+        self._supervised: dict[str, _Supervised] = {}
+        self._rotate_at_s = self._clock.monotonic_s()
 
     def start(self, children: Iterable[Child]) -> None:
         """Start `children` in this order. Raises OSError when a program cannot be run."""
         for child in children:
-            assert child.name not in self._watched, child.name
-            watched = _Watched(child)
-            self._begin(watched)
-            self._watched[child.name] = watched
+            assert child.name not in self._supervised, child.name
+            supervised = _Supervised(child)
+            self._spawn_child(supervised)
+            self._supervised[child.name] = supervised
 
-    def step(self) -> None:
-        """Bury the dead, start those whose wait is over, shorten logs. Waits for nothing."""
+    def run_once(self) -> None:
+        """Reap exited children, restart those whose backoff has passed, rotate logs.
+
+        Does not block.
+        """
         now_s = self._clock.monotonic_s()
-        for watched in self._watched.values():
-            if watched.process is not None and watched.process.has_ended():
-                self._mourn(watched, watched.process, now_s)
-            elif watched.process is None and watched.child.restart and now_s >= watched.due_s:
-                self._begin_again(watched, now_s)
-        if now_s >= self._logs_due_s:
-            self._logs_due_s = now_s + LOGS_EVERY_S
-            for name in self._watched:
-                shorten_log(self._log_path(name))
+        for supervised in self._supervised.values():
+            if supervised.process is not None:
+                if supervised.process.has_ended():
+                    self._record_exit(supervised, supervised.process, now_s)
+            elif supervised.child.restart and now_s >= supervised.restart_at_s:
+                self._restart(supervised, now_s)
+        if now_s >= self._rotate_at_s:
+            self._rotate_at_s = now_s + LOGS_EVERY_S
+            for name in self._supervised:
+                rotate_log(self._log_path(name))
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Keep the children running until `should_stop`; the caller then calls `stop`."""
         while not should_stop():
-            self.step()
+            self.run_once()
             self._sleep(POLL_S)
 
     def wait_until(self, ready: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-        """Keep the children running until `ready`. Raises StackTimeoutError, naming `what`.
+        """Keep the children running until `ready`.
 
-        Raises SettingsRefusedError for a child that no further start would help.
+        Raises StackTimeoutError, which names `what`, and SettingsRefusedError for a child that
+        rejected its settings: a restart cannot help.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
         while not ready():
-            self.step()
-            self._require_settings()
+            self.run_once()
+            self._require_accepted_settings()
             if self._clock.monotonic_s() > deadline_s:
                 raise StackTimeoutError(
-                    f"{what} is not ready after {timeout_s:g} s; {self._told_by_the_dead()}"
+                    f"{what} is not ready after {timeout_s:g} s; {self._exit_reasons()}"
                 )
             self._sleep(POLL_S)
 
     def pid(self, name: str) -> int | None:
-        """The process id of the child, or None while it is dead."""
-        process = self._watched[name].process
+        """The process id of the child, or None while it does not run."""
+        process = self._supervised[name].process
         return None if process is None or process.has_ended() else process.pid
 
-    def restarts(self) -> dict[str, int]:
-        """How often each child was started again."""
-        return {name: watched.restarts for name, watched in self._watched.items()}
+    def restart_counts(self) -> dict[str, int]:
+        """The number of restarts by child."""
+        return {name: supervised.restarts for name, supervised in self._supervised.items()}
 
     def stop(self, *, within_s: float = STOP_S_MAX) -> None:
-        """Stop every child, the highest stage first; return within `within_s`.
+        """Stop every child within `within_s`, the highest stage first. May be called again.
 
-        1. Signal all of a stage. 2. Wait for them, at most the longest of their own limits and
-        what the budget allows. 3. Kill what is left, with its process group. Stopping twice is
-        legal.
+        1. Signal all children of a stage. 2. Wait for each, at most its own timeout and the rest
+        of the time. 3. Kill the process groups of those that still run.
         """
         deadline_s = self._clock.monotonic_s() + within_s
-        order = list(self._watched.values())[::-1]
-        order.sort(key=lambda watched: -watched.child.stage)
-        stages = [list(stage) for _, stage in groupby(order, key=lambda w: w.child.stage)]
+        order = list(self._supervised.values())[::-1]
+        order.sort(key=lambda supervised: -supervised.child.stage)
+        stages = [list(stage) for _, stage in groupby(order, key=lambda s: s.child.stage)]
         for later, stage in zip(reversed(range(len(stages))), stages, strict=True):
             self._stop_stage(stage, deadline_s - KILL_RESERVE_S * (later + 1))
-        self._watched.clear()
+        self._supervised.clear()
 
-    def _stop_stage(self, stage: list[_Watched], deadline_s: float) -> None:
-        alive = [(w.child, w.process) for w in stage if w.process is not None]
+    def _stop_stage(self, stage: list[_Supervised], deadline_s: float) -> None:
+        running = [(s.child, s.process) for s in stage if s.process is not None]
         began_s = self._clock.monotonic_s()
-        for child, process in alive:
+        for child, process in running:
             process.send(child.stop_signal)
-        for child, process in alive:
+        for child, process in running:
             limit_s = min(deadline_s, began_s + child.stop_timeout_s)
             while not process.has_ended() and self._clock.monotonic_s() < limit_s:
                 self._sleep(POLL_S / 5)
-        for child, process in alive:
+        for child, process in running:
             if not process.has_ended():
                 log.warning("child_killed", extra={"child": child.name})
                 process.send(signal.SIGKILL)
-            process.bury()
+            process.kill_and_reap()
 
-    def _require_settings(self) -> None:
-        for name, watched in self._watched.items():
-            if watched.refused:
+    def _require_accepted_settings(self) -> None:
+        for name, supervised in self._supervised.items():
+            if supervised.refused_settings:
                 log_path = self._log_path(name)
-                raise SettingsRefusedError(f"{name}: {reason_in(log_path) or log_path}")
+                raise SettingsRefusedError(f"{name}: {last_exit_reason(log_path) or log_path}")
 
-    def _told_by_the_dead(self) -> str:
-        """Return the last words of those that died again and again, and where the logs are."""
-        died = [name for name, watched in self._watched.items() if watched.deaths]
-        told = [f"{name}: {reason}" for name in died if (reason := reason_in(self._log_path(name)))]
-        return "; ".join([*told, f"see the logs in {self._log_dir}"])
+    def _exit_reasons(self) -> str:
+        """Return the logged reasons of children that exited, and the folder of the logs."""
+        exited = [name for name, supervised in self._supervised.items() if supervised.exits]
+        reasons = [
+            f"{name}: {reason}"
+            for name in exited
+            if (reason := last_exit_reason(self._log_path(name)))
+        ]
+        return "; ".join([*reasons, f"see the logs in {self._log_dir}"])
 
     def _log_path(self, name: str) -> Path:
         return self._log_dir / f"{name}.log"
 
-    def _begin(self, watched: _Watched) -> None:
-        watched.process = self._spawn(watched.child, self._log_dir)
-        watched.started_s = self._clock.monotonic_s()
+    def _spawn_child(self, supervised: _Supervised) -> None:
+        supervised.process = self._spawn(supervised.child, self._log_dir)
+        supervised.started_s = self._clock.monotonic_s()
 
-    def _begin_again(self, watched: _Watched, now_s: float) -> None:
-        watched.restarts += 1
+    def _restart(self, supervised: _Supervised, now_s: float) -> None:
+        supervised.restarts += 1
         try:
-            self._begin(watched)
-        except OSError as error:  # no memory or no process to be had: a death like any other
-            self._postpone(watched, now_s, f"cannot start: {error.strerror}")
+            self._spawn_child(supervised)
+        except OSError as error:  # such as no memory: back off as after an exit
+            self._schedule_restart(supervised, now_s, f"cannot start: {error.strerror}")
 
-    def _mourn(self, watched: _Watched, process: Process, now_s: float) -> None:
-        code = process.bury()
-        watched.process = None
-        watched.refused = code == WRONG_SETTINGS
-        if now_s - watched.started_s >= HEALTHY_S:
-            watched.deaths = 0
-        told = f": {reason_in(self._log_path(watched.child.name))}" if watched.refused else ""
-        self._postpone(watched, now_s, f"exit code {code}{told}")
+    def _record_exit(self, supervised: _Supervised, process: ChildProcess, now_s: float) -> None:
+        code = process.kill_and_reap()
+        supervised.process = None
+        supervised.refused_settings = code == EXIT_INVALID_SETTINGS
+        if now_s - supervised.started_s >= HEALTHY_S:
+            supervised.exits = 0
+        reason = f"exit code {code}"
+        if supervised.refused_settings:
+            reason += f": {last_exit_reason(self._log_path(supervised.child.name))}"
+        self._schedule_restart(supervised, now_s, reason)
 
-    def _postpone(self, watched: _Watched, now_s: float, reason: str) -> None:
-        watched.deaths += 1
-        wait_s = backoff_s(watched.deaths, watched.child.backoff_s_max)
-        watched.due_s = now_s + wait_s
+    def _schedule_restart(self, supervised: _Supervised, now_s: float, reason: str) -> None:
+        supervised.exits += 1
+        wait_s = backoff_s(supervised.exits, supervised.child.backoff_s_max)
+        supervised.restart_at_s = now_s + wait_s
         log.warning(
             "child_died",
-            extra={"child": watched.child.name, "reason": reason, "restart_in_s": wait_s},
+            extra={"child": supervised.child.name, "reason": reason, "restart_in_s": wait_s},
         )

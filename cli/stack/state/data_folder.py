@@ -1,4 +1,4 @@
-"""Where the stack keeps its data and its downloads."""
+"""The data folder of a stack, its lock, and the cache folder for downloads."""
 
 import fcntl
 import logging
@@ -10,42 +10,42 @@ from pathlib import Path
 from typing import Final
 
 from cli.stack.errors import DataFolderInUseError
-from cli.stack.state.private_files import is_own_folder
+from cli.stack.state.private_files import is_owned_folder
 from core.errors import SettingsError
 
 _LOG = logging.getLogger(__name__)
 
 _LOCK: Final = "stack.lock"
-_HOLD_TRIES: Final = 5
-_HOLD_PAUSE_S: Final = 0.05
-"""A look at the lock, see `is_held`, takes microseconds; a stack holds it as long as it lives."""
+_LOCK_ATTEMPTS: Final = 5
+_LOCK_PAUSE_S: Final = 0.05
+"""`is_locked` holds the lock for microseconds, so a few attempts suffice."""
 
 _PRIVATE: Final = ("kafka", "logs", "objects", "postgres")
-"""Folders in a data folder whose files others may not read."""
+"""Folders in a data folder with mode 0700."""
 
 _NAMES: Final = {*_PRIVATE, "key", "lost+found", "ports.json", "stack.json", "webhook-key"}
-"""What a data folder without its lock may hold: one that was copied, or prepared by hand."""
+"""Allowed names in a data folder without a lock file: a copied or manually prepared folder."""
 
 
 def cache_dir(env: Mapping[str, str]) -> Path:
-    """Return `MILLRACE_CACHE`, or the user's cache folder."""
+    """Return `MILLRACE_CACHE`, or `millrace` in the user's cache folder."""
     if named := env.get("MILLRACE_CACHE"):
         return Path(named).expanduser().absolute()
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millrace"
 
 
 @contextmanager
-def exclusive(data_dir: Path) -> Iterator[None]:
-    """Hold `data_dir` (made when absent) for one stack.
+def lock_data_folder(data_dir: Path) -> Iterator[None]:
+    """Lock `data_dir`, created if absent, for one stack.
 
-    The kernel drops the hold with the process, however that ends. Raises DataFolderInUseError, and
-    SettingsError for a folder that holds files of somebody else.
+    The kernel releases the lock when the process ends. Raises DataFolderInUseError, and
+    SettingsError for a folder with files that are not of a stack.
     """
-    _require_ours(data_dir)
+    _require_stack_folder(data_dir)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(data_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _hold(descriptor, data_dir)
+        _lock(descriptor, data_dir)
         for name in _PRIVATE:
             _make_private(data_dir / name)
         yield
@@ -53,8 +53,8 @@ def exclusive(data_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_held(data_dir: Path) -> bool:
-    """Whether a stack runs on `data_dir`, whatever one that was killed has left there."""
+def is_locked(data_dir: Path) -> bool:
+    """Whether a stack runs on `data_dir`. Files that a killed stack left do not count."""
     try:
         descriptor = os.open(data_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -69,8 +69,8 @@ def is_held(data_dir: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, so that of two that come at once one does the work."""
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`; waits while another process holds it."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,32 +80,32 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _require_ours(data_dir: Path) -> None:
-    """Refuse what a stack would fill, and clear of temporary files, by mistake."""
+def _require_stack_folder(data_dir: Path) -> None:
+    """Refuse an unrelated folder: a stack would add files to it and delete its `tmp`."""
     if not data_dir.is_dir() or (data_dir / _LOCK).exists():
         return
-    if strangers := sorted({entry.name for entry in data_dir.iterdir()} - _NAMES):
+    if unknown := sorted({entry.name for entry in data_dir.iterdir()} - _NAMES):
         raise SettingsError(
-            f"--data {data_dir} holds {strangers[0]}, which is not of `millrace up`: "
+            f"--data {data_dir} holds {unknown[0]}, which is not of `millrace up`: "
             "give an empty folder, or one of an earlier `millrace up`"
         )
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder, or close one of ours that a copy or an earlier release left open."""
+    """Create a folder with mode 0700; restrict an existing one that the user owns."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        if is_own_folder(folder) and folder.stat().st_mode & 0o077:
+        if is_owned_folder(folder) and folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
 
 
-def _hold(descriptor: int, data_dir: Path) -> None:
-    for _ in range(_HOLD_TRIES):
+def _lock(descriptor: int, data_dir: Path) -> None:
+    for _ in range(_LOCK_ATTEMPTS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_HOLD_PAUSE_S)
+            time.sleep(_LOCK_PAUSE_S)
         else:
             return
     raise DataFolderInUseError(

@@ -1,4 +1,4 @@
-"""What a running embedded stack tells other commands: `DATA/stack.json`, readable by its owner."""
+"""`DATA/stack.json`: addresses of a running embedded stack for other commands; mode 0600."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ _NAME = "stack.json"
 
 
 class StackState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a running stack's services listen. The database URL may hold a password."""
+    """The addresses of a stack's services. The database URL may contain a password."""
 
     url: str  # of the API, without /v1
     kafka_bootstrap_servers: str
@@ -21,15 +21,15 @@ class StackState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_state(data: Path, state: StackState) -> None:
-    """Replace the state in `data`; a reader meets the old one or the new one, never a half."""
+    """Replace the state in `data` atomically."""
     write_private(data / _NAME, msgspec.json.format(msgspec.json.encode(state)))
 
 
 def read_state(data: Path) -> StackState | None:
-    """Return the state in `data`, or None when no stack has said that it runs there.
+    """Return the state in `data`, or None when the file does not exist.
 
-    A stack that was killed leaves its state behind. Raises SettingsError: not a state of this
-    release.
+    A killed stack leaves its state behind. Raises SettingsError for a file that this release
+    cannot read.
     """
     try:
         return msgspec.json.decode((data / _NAME).read_bytes(), type=StackState)
@@ -40,5 +40,5 @@ def read_state(data: Path) -> StackState | None:
 
 
 def remove_state(data: Path) -> None:
-    """Say that no stack runs on `data`."""
+    """Remove the state in `data`, if any."""
     (data / _NAME).unlink(missing_ok=True)

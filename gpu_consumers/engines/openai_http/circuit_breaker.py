@@ -1,32 +1,32 @@
-"""Tells an upstream that fails everything from items that fail: when to believe its failures."""
+"""A circuit breaker: attributes consecutive transient failures to the upstream, not to items."""
 
 from core.clock import Clock
 
 
-class Breaker:
-    """Opens when so many answers in a row were failures that may pass, and no other came between.
+class CircuitBreaker:
+    """Opens after `failures_max` consecutive transient failures of items.
 
-    While it is open a failure is the upstream's and charges no item. An answer of any other kind
-    closes it, also one to an online call. After `open_s_max` without one its failures are believed
-    again: then it is the items that fail, and their jobs must come to an end.
+    While it is open a failure is the upstream's and charges no item. Any other answer closes it,
+    also one to an online call. After `open_s_max` without such an answer, failures are charged to
+    items again: their jobs must end.
     """
 
     def __init__(self, failures_max: int, open_s_max: float, clock: Clock) -> None:
-        """Closed."""
+        """Start closed."""
         self._failures_max = failures_max
         self._open_s_max = open_s_max
         self._clock = clock
-        self._failures = 0  # in a row
-        self._opened_s: float | None = None  # when it opened; also set while it is believed again
+        self._failures = 0  # consecutive
+        self._opened_s: float | None = None  # when it opened; kept after `open_s_max`
 
-    def answered(self) -> None:
-        """The upstream did its work on an item or an online call, well or with a refusal."""
+    def record_success(self) -> None:
+        """Record an answer of the upstream to an item or call, also a refusal of the request."""
         if self._failures:
             self._failures = 0
             self._opened_s = None
 
-    def failed(self) -> bool:
-        """Note a failure that may pass; return whether it is the upstream's."""
+    def record_failure(self) -> bool:
+        """Record a transient failure of an item; return whether it is the upstream's."""
         self._failures += 1
         if self._failures < self._failures_max:
             return False

@@ -1,14 +1,14 @@
-"""A small HTTP/1.1 client for one server: as many kept-alive connections as calls at once."""
+"""A small HTTP/1.1 client for one server, with as many kept-alive connections as calls at once."""
 
 import asyncio
 
-from gpu_consumers.engines.openai_http.answer_reader import AnswerReader, HttpAnswer
-from gpu_consumers.engines.openai_http.http_connection import Connection, HttpCall
+from gpu_consumers.engines.openai_http.http_connection import HttpConnection, HttpRequestTemplate
 from gpu_consumers.engines.openai_http.origin import Origin
+from gpu_consumers.engines.openai_http.response_reader import HttpResponse, ResponseReader
 
-_SWEEP_S = 0.25  # so late may a deadline be noticed; one timer for all calls
+_CHECK_INTERVAL_S = 0.25  # precision of deadlines; one timer for all calls
 _IDLE_S_MAX = 30.0
-_CLOSE_TURNS_MAX = 100  # of the loop; a transport tells its loss in the first few
+_CLOSE_ITERATIONS_MAX = 100  # of the loop; a transport reports its loss in the first few
 
 
 class CannotConnectError(Exception):
@@ -16,41 +16,40 @@ class CannotConnectError(Exception):
 
 
 class HttpClient:
-    """Runs calls on one event loop. The caller bounds how many at once."""
+    """Runs requests on one event loop. The caller bounds how many at once."""
 
     def __init__(self, origin: Origin, *, connect_timeout_s: float, content_bytes_max: int) -> None:
-        """Connect to nothing yet."""
+        """Connections are opened by requests."""
         self._origin = origin
         self._connect_timeout_s = connect_timeout_s
         self._content_bytes_max = content_bytes_max
-        self._opened: set[Connection] = set()
-        self._idle: dict[Connection, float] = {}  # idle since, newest last
-        self._sweep: asyncio.TimerHandle | None = None
+        self._opened: set[HttpConnection] = set()
+        self._idle: dict[HttpConnection, float] = {}  # idle since, newest last
+        self._check: asyncio.TimerHandle | None = None
 
-    async def run(
+    async def request(
         self,
-        call: HttpCall,
+        template: HttpRequestTemplate,
         body: bytes | None,
         *,
         fresh: bool = False,
-        reader: AnswerReader | None = None,
+        reader: ResponseReader | None = None,
         deadline_s: float | None = None,
-    ) -> HttpAnswer:
-        """Send one request, over a new connection if `fresh`, and return its answer.
+    ) -> HttpResponse:
+        """Send one request, over a new connection if `fresh`, and return its response.
 
-        `deadline_s`, by the loop's clock, is the end of several requests; without it the call's own
-        time begins now. Cancelling closes the connection. Raises CannotConnectError,
-        DisconnectedError, NotHttpError, AnswerTooLargeError; TimeoutError when the call takes too
-        long as a whole.
+        `deadline_s`, by the loop's clock, may cover several requests; without it the template's
+        timeout starts now. Cancelling closes the connection. Raises CannotConnectError,
+        DisconnectedError, NotHttpError, ResponseTooLargeError; TimeoutError after the deadline.
         """
         loop = asyncio.get_running_loop()
         if deadline_s is None:
-            deadline_s = loop.time() + call.timeout_s
+            deadline_s = loop.time() + template.timeout_s
         connection = None if fresh else self._newest_idle()
         if connection is None:
             connection = await self._connect(deadline_s)
         try:
-            return await connection.ask(call, body, deadline_s, reader)
+            return await connection.request(template, body, deadline_s, reader)
         finally:
             if connection.is_reusable:
                 self._idle[connection] = loop.time()
@@ -58,28 +57,28 @@ class HttpClient:
                 connection.abort()
 
     async def close(self) -> None:
-        """Close every connection; no call is running any more."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        """Close every connection; no request is running."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
         self._idle.clear()
         for connection in [*self._opened]:
             connection.abort()
-        for _ in range(_CLOSE_TURNS_MAX):
+        for _ in range(_CLOSE_ITERATIONS_MAX):
             if not self._opened:
                 return
             await asyncio.sleep(0)
 
-    def _newest_idle(self) -> Connection | None:
-        """Take the connection used last: the others may then age and go."""
+    def _newest_idle(self) -> HttpConnection | None:
+        """Remove and return the connection used last, so that surplus ones become old and close."""
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.is_reusable:  # the server may have closed it
                 return connection
         return None
 
-    async def _connect(self, deadline_s: float) -> Connection:
-        """Try the host's addresses in turn, each with its share of the time that is left."""
+    async def _connect(self, deadline_s: float) -> HttpConnection:
+        """Try the host's addresses in turn, each with its share of the remaining time."""
         loop = asyncio.get_running_loop()
         until_s = min(deadline_s, loop.time() + self._connect_timeout_s)
         failure: OSError = OSError()
@@ -93,29 +92,29 @@ class HttpClient:
                         return await self._connect_to(address)
                 except OSError as refusal:  # TimeoutError is one
                     failure = refusal
-                    self._origin.avoid(address)
+                    self._origin.drop_address(address)
         except OSError as unknown:
             failure = unknown
         if isinstance(failure, TimeoutError) and until_s == deadline_s:
             raise failure
         raise CannotConnectError(type(failure).__name__) from failure
 
-    async def _connect_to(self, address: str) -> Connection:
+    async def _connect_to(self, address: str) -> HttpConnection:
         loop = asyncio.get_running_loop()
         tls = self._origin.tls
         _, connection = await loop.create_connection(
-            lambda: Connection(self._opened, self._content_bytes_max),
+            lambda: HttpConnection(self._opened, self._content_bytes_max),
             address,
             self._origin.port,
             ssl=tls,
             server_hostname=self._origin.host if tls else None,
         )
-        if self._sweep is None:
-            self._sweep = loop.call_later(_SWEEP_S, self._look_at_connections)
+        if self._check is None:
+            self._check = loop.call_later(_CHECK_INTERVAL_S, self._check_connections)
         return connection
 
-    def _look_at_connections(self) -> None:
-        """End calls that are over time and close what idles too long."""
+    def _check_connections(self) -> None:
+        """End requests past their deadline and close connections that are idle for too long."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         for connection in self._opened:
@@ -126,4 +125,6 @@ class HttpClient:
                 break
             del self._idle[oldest]
             oldest.abort()
-        self._sweep = loop.call_later(_SWEEP_S, self._look_at_connections) if self._opened else None
+        self._check = (
+            loop.call_later(_CHECK_INTERVAL_S, self._check_connections) if self._opened else None
+        )

@@ -1,79 +1,79 @@
-"""One connection to an HTTP/1.1 server: one call at a time, kept while both sides agree."""
+"""One HTTP/1.1 connection: one request at a time, kept alive while both sides agree."""
 
 import asyncio
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import cast
 
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerReader,
-    AnswerTooLargeError,
+from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
-    HttpAnswer,
+    HttpResponse,
     NotHttpError,
+    ResponseReader,
+    ResponseTooLargeError,
 )
 
-_TRAILER_S_MAX = 1.0  # from all that matters of an answer to its end
-_PIECE_BYTES = 256 * 1024  # of a large body that the transport may copy at a time
+_TRAILER_S_MAX = 1.0  # from the last relevant byte of a response to its end
+_WRITE_BYTES = 256 * 1024  # of a large body that the transport may copy at once
 
 
 @dataclass(frozen=True, slots=True)
-class HttpCall:
-    """What the calls of one endpoint have in common."""
+class HttpRequestTemplate:
+    """What the requests to one endpoint have in common."""
 
     head: bytes  # request line and fields, without a length
     timeout_s: float
-    unread: Container[int]  # statuses whose content nobody wants
+    unread: Container[int]  # statuses whose content is not read
 
 
-class Connection(asyncio.Protocol):
-    """Sends a request and waits for its answer. Keeps no timer: somebody calls `expire`."""
+class HttpConnection(asyncio.Protocol):
+    """Sends a request and waits for its response. Has no timer: the client calls `expire`."""
 
-    def __init__(self, opened: set["Connection"], content_bytes_max: int) -> None:
-        """Be a member of `opened` from the connect to the loss."""
+    def __init__(self, opened: set["HttpConnection"], content_bytes_max: int) -> None:
+        """Belong to `opened` while connected."""
         self._opened = opened
-        self._reader = AnswerReader(content_bytes_max)
-        self._reading = self._reader  # or the one that the call brought
+        self._own_reader = ResponseReader(content_bytes_max)
+        self._reader = self._own_reader  # or the one given with the request
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._paused = False
+        self._is_paused = False
         self._unsent: memoryview | None = None
-        self._answered: asyncio.Future[HttpAnswer] | None = None  # while a call waits
+        self._response: asyncio.Future[HttpResponse] | None = None  # while a request waits
         self._deadline_s = 0.0
 
-    async def ask(
+    async def request(
         self,
-        call: HttpCall,
+        template: HttpRequestTemplate,
         body: bytes | None,
         deadline_s: float,
-        reader: AnswerReader | None = None,
-    ) -> HttpAnswer:
-        """Send one request, with a length if it has a body, and return its answer.
+        reader: ResponseReader | None = None,
+    ) -> HttpResponse:
+        """Send one request, with a length if it has a body, and return its response.
 
-        A fresh `reader` may read this one answer. Raises DisconnectedError, NotHttpError,
-        AnswerTooLargeError; TimeoutError by `expire`.
+        A new `reader` may read this response. Raises DisconnectedError, NotHttpError,
+        ResponseTooLargeError; TimeoutError by `expire`.
         """
         if not self._is_open():
             raise DisconnectedError
-        answered: asyncio.Future[HttpAnswer] = self._loop.create_future()
-        self._answered = answered
+        response: asyncio.Future[HttpResponse] = self._loop.create_future()
+        self._response = response
         self._deadline_s = deadline_s
-        self._reading = self._reader if reader is None else reader
-        self._reading.expect(call.unread)
-        self._send(call.head, body)
-        return await answered
+        self._reader = self._own_reader if reader is None else reader
+        self._reader.expect(template.unread)
+        self._send(template.head, body)
+        return await response
 
     @property
     def is_reusable(self) -> bool:
-        """Whether the last call left nothing behind: no bytes to send and none to come."""
-        return self._reading.leaves_connection_usable and self._unsent is None and self._is_open()
+        """Whether the last request left no bytes to send and none to receive."""
+        return self._reader.leaves_connection_usable and self._unsent is None and self._is_open()
 
     def expire(self, now_s: float) -> None:
-        """End the waiting call if its deadline has passed."""
+        """End the waiting request if its deadline has passed."""
         if now_s < self._deadline_s:
             return
-        if self._answered is not None and self._reading.is_done:
-            self._succeed(self._reading.end())
+        if self._response is not None and self._reader.is_done:
+            self._succeed(self._reader.end())
         else:
             self._fail(TimeoutError())
 
@@ -89,76 +89,76 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         if body is None:
             self._transport.write(head + b"\r\n")
-        elif len(body) <= _PIECE_BYTES:
+        elif len(body) <= _WRITE_BYTES:
             self._transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
         else:
             self._unsent = memoryview(body)
             self._transport.write(b"%bContent-Length: %d\r\n\r\n" % (head, len(body)))
-            self._send_pieces()
+            self._send_rest()
 
-    def _send_pieces(self) -> None:
-        """Send while the transport has room. The call does not wait: it may be answered early."""
-        while self._unsent is not None and not self._paused and self._is_open():
+    def _send_rest(self) -> None:
+        """Write until the transport pauses. The response may arrive before the end of the body."""
+        while self._unsent is not None and not self._is_paused and self._is_open():
             assert self._transport is not None
-            piece, rest = self._unsent[:_PIECE_BYTES], self._unsent[_PIECE_BYTES:]
+            part, rest = self._unsent[:_WRITE_BYTES], self._unsent[_WRITE_BYTES:]
             self._unsent = rest or None
-            self._transport.write(piece)
+            self._transport.write(part)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        self._paused = True
+        self._is_paused = True
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        self._paused = False
-        self._send_pieces()
+        self._is_paused = False
+        self._send_rest()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is of its own kind
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is another class
         if transport.get_extra_info("sslcontext") is None:
-            # Without room to wait in, uvloop sends in the call to `write`, not a turn later. A TLS
-            # transport would pause for ever: it compares its empty buffer with `>=`.
+            # With an empty buffer limit uvloop sends within `write`, not in the next iteration. A
+            # TLS transport would pause for ever: it compares its empty buffer with `>=`.
             self._transport.set_write_buffer_limits(high=0)
         self._opened.add(self)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        if self._answered is None:
-            self.abort()  # nobody asked; the next call must not take this for its answer
+        if self._response is None:
+            self.abort()  # unrequested; the next request must not take it for its response
             return
         try:
-            answer = self._reading.feed(data)
-        except (NotHttpError, AnswerTooLargeError) as failure:
+            response = self._reader.feed(data)
+        except (NotHttpError, ResponseTooLargeError) as failure:
             self._fail(failure)
         else:
-            if answer is not None:
-                self._succeed(answer)
-            elif self._reading.is_done:
+            if response is not None:
+                self._succeed(response)
+            elif self._reader.is_done:
                 self._deadline_s = min(self._deadline_s, self._loop.time() + _TRAILER_S_MAX)
 
     def eof_received(self) -> None:
-        """See `asyncio.Protocol`: the end of an answer that states no length."""
-        if self._answered is None:
+        """See `asyncio.Protocol`: ends a response without a stated length."""
+        if self._response is None:
             return
         try:
-            self._succeed(self._reading.end())
+            self._succeed(self._reader.end())
         except DisconnectedError as failure:
             self._fail(failure)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._opened.discard(self)
-        self._reader.release()
+        self._own_reader.release()
         self._unsent = None
         self._fail(DisconnectedError())
 
-    def _succeed(self, answer: HttpAnswer) -> None:
-        answered, self._answered = self._answered, None
-        if answered is not None and not answered.done():  # done: the call was cancelled
-            answered.set_result(answer)
+    def _succeed(self, received: HttpResponse) -> None:
+        response, self._response = self._response, None
+        if response is not None and not response.done():  # done: the request was cancelled
+            response.set_result(received)
 
     def _fail(self, failure: Exception) -> None:
-        answered, self._answered = self._answered, None
-        if answered is not None and not answered.done():
-            answered.set_exception(failure)
+        response, self._response = self._response, None
+        if response is not None and not response.done():
+            response.set_exception(failure)

@@ -1,9 +1,9 @@
-"""An engine behind any HTTP server of the OpenAI shape. Bodies go out as they came, byte for byte;
-only one that streams has usage asked for.
+"""An engine behind any OpenAI-compatible HTTP server. Bodies are sent unchanged, byte for byte;
+only streaming bodies have usage requested.
 
-What the upstream says about an item is the item's answer; that it cannot be asked is the pool's
-failure and charges no item. What a gateway says may be either: the upstream is asked. One that is
-busy is asked again, and for less at once.
+The upstream's response to an item is the item's answer; an unreachable upstream is a pool failure
+and charges no item. A gateway's failure may be either: a probe of the upstream decides. Requests
+that a busy upstream refuses are retried, with fewer at once.
 """
 
 import asyncio
@@ -15,94 +15,93 @@ from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError, PoolUnavailableError, SettingsError
 from core.retry_after import retry_after_s
 from core.streaming import STREAMED_ENDPOINTS
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
-from gpu_consumers.engines.error_answers import item_timed_out, may_pass, stream_refused
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
+from gpu_consumers.engines.error_answers import (
+    is_transient,
+    item_timeout_answer,
+    stream_unsupported_answer,
+)
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerTooLargeError,
+from gpu_consumers.engines.openai_http.circuit_breaker import CircuitBreaker
+from gpu_consumers.engines.openai_http.congestion_window import (
+    STATED_S_MAX,
+    CongestionWindow,
+    LoadRefusals,
+)
+from gpu_consumers.engines.openai_http.http_client import CannotConnectError, HttpClient
+from gpu_consumers.engines.openai_http.http_connection import HttpRequestTemplate
+from gpu_consumers.engines.openai_http.origin import Origin
+from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
-    HttpAnswer,
+    HttpResponse,
     NotHttpError,
+    ResponseTooLargeError,
     retry_after,
 )
-from gpu_consumers.engines.openai_http.circuit_breaker import Breaker
-from gpu_consumers.engines.openai_http.congestion import STATED_S_MAX, Congestion, Refusals
-from gpu_consumers.engines.openai_http.http_client import CannotConnectError, HttpClient
-from gpu_consumers.engines.openai_http.http_connection import HttpCall
-from gpu_consumers.engines.openai_http.origin import Origin
-from gpu_consumers.engines.openai_http.sse_reader import EventReader
-from gpu_consumers.engines.openai_http.upstream_answers import NOT_EVENTS, fault_answer, judged
+from gpu_consumers.engines.openai_http.sse_reader import SseReader
+from gpu_consumers.engines.openai_http.upstream_answers import (
+    NOT_EVENTS,
+    fault_answer,
+    upstream_answer,
+)
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import (
     StreamOptions,
-    asking_for_usage,
-    choices_of_prompt,
-    wanted_options,
+    choices_per_prompt,
+    requested_stream_options,
+    with_usage_requested,
 )
 
-BUSY = frozenset({402, 429, 503, 529})
-"""Statuses of an upstream that takes this much no more, or not now. 529 is what some hosts say when
-overloaded, 402 that what is left of our credits does not cover the call."""
+BUSY_STATUSES = frozenset({402, 429, 503, 529})
+"""Statuses of an upstream that accepts no more now. Some hosts send 529 when overloaded, and 402
+when the remaining credits do not cover the call."""
 
-POOL_FAILURES = BUSY | {401}
-"""Statuses about the upstream or our key to it."""
+POOL_FAILURE_STATUSES = BUSY_STATUSES | {401}
+"""Statuses about the upstream, or about our key to it."""
 
-GATEWAY_FAILURES = frozenset({502, 504})
-"""Statuses of a gateway before a server that is away, or that this one item was too much for."""
+GATEWAY_FAILURE_STATUSES = frozenset({502, 504})
+"""Statuses of a gateway whose server is unavailable or was overwhelmed by the item."""
 
 _PROBE_INTERVAL_S = 0.5
 _ANY_STATUS = range(200, 1000)
 _CLOCK = SystemClock()
 
 
-class OpenAIHttpEngine:
+class OpenAIHttpEngine(SlottedEngine):
     """Sends each item to `upstream`, at most `concurrency` at once over kept-alive connections."""
 
     def __init__(self, settings: EngineSettings, clock: Clock = _CLOCK) -> None:
-        """Connect to nothing yet; `settings.upstream` must be given. Raises SettingsError."""
+        """`settings.upstream` must be given; nothing is connected. Raises SettingsError."""
         assert settings.upstream is not None
+        super().__init__(EngineSlots(settings.items_at_once, settings.headroom))
         self._base = settings.upstream.rstrip("/").removesuffix("/v1")
         self._origin = Origin(self._base)
         self._fields = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if settings.upstream_api_key is not None:
             self._fields["Authorization"] = _bearer(settings.upstream_api_key.get_secret_value())
-        self._slots = Slots(settings.items_at_once, settings.headroom)
         self._item_timeout_s = settings.item_timeout_s
         self._connect_timeout_s = settings.connect_timeout_s
         self._start_timeout_s = settings.start_timeout_s
-        self._answer_bytes_max = settings.answer_bytes_max
-        self._calls: dict[str, HttpCall] = {}  # by endpoint, made once
-        self._probe = self._call("GET", "/v1/models", self._connect_timeout_s, _ANY_STATUS)
+        self._response_bytes_max = settings.answer_bytes_max
+        self._templates: dict[str, HttpRequestTemplate] = {}  # by endpoint
+        self._probe = self._template("GET", "/v1/models", self._connect_timeout_s, _ANY_STATUS)
         self._client: HttpClient | None = None
-        self._breaker = Breaker(settings.upstream_failures_max, settings.upstream_away_s_max, clock)
+        self._breaker = CircuitBreaker(
+            settings.upstream_failures_max, settings.upstream_away_s_max, clock
+        )
         self._clock = clock
-        self._congestion = Congestion(
+        self._congestion = CongestionWindow(
             self._slots,
             busy_s_max=settings.upstream_busy_s_max,
             clock=clock,
-            random=random.random,  # how pauses are spread decides nothing
+            random=random.random,  # only for jitter
         )
-        self._pool = ItemPool(self._ask_item, self._slots, self._congestion)
-
-    @property
-    def concurrency(self) -> int:
-        """See `Engine`."""
-        return self._slots.total
-
-    @property
-    def headroom(self) -> int:
-        """See `Engine`."""
-        return self._slots.headroom
-
-    @property
-    def slots(self) -> SlotCounts:
-        """See `Engine`."""
-        return self._slots.counts
+        self._pool = ItemPool(self._run_item, self._slots, self._congestion)
 
     async def start(self) -> None:
-        """Wait until the upstream answers anything. Raises PoolUnavailableError when it does not.
+        """Wait until the upstream responds. Raises PoolUnavailableError when it does not.
 
         May be called again after that.
         """
@@ -110,7 +109,7 @@ class OpenAIHttpEngine:
             async with asyncio.timeout(self._start_timeout_s):
                 while True:
                     try:
-                        await self._open().run(self._probe, None)
+                        await self._open_client().request(self._probe, None)
                     except (CannotConnectError, DisconnectedError, NotHttpError, TimeoutError):
                         await asyncio.sleep(_PROBE_INTERVAL_S)
                     else:
@@ -118,26 +117,28 @@ class OpenAIHttpEngine:
         except TimeoutError:
             raise PoolUnavailableError(upstream=self._base) from None
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`."""
         await self._pool.execute(endpoint, bodies, finished)
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """See `Engine`."""
-        wanted = None if emit is None else _wanted(endpoint, body)
-        await self._slots.enter()
+        requested = None if emit is None else _requested_stream(endpoint, body)
+        await self._slots.acquire_online()
         try:
             if meter is not None:
-                meter.began()
-            if emit is None or wanted is None:
-                return await self._until_taken(lambda: self._ask(endpoint, body))
-            events = StreamEvents(emit, wanted, meter, choices_per_prompt=choices_of_prompt(body))
-            asking = asking_for_usage(body)
-            return await self._until_taken(lambda: self._run(endpoint, asking, events))
+                meter.on_start()
+            if emit is None or requested is None:
+                return await self._retry_while_busy(lambda: self._answer(endpoint, body))
+            events = StreamEvents(
+                emit, requested, meter, choices_per_prompt=choices_per_prompt(body)
+            )
+            with_usage = with_usage_requested(body)
+            return await self._retry_while_busy(lambda: self._run(endpoint, with_usage, events))
         finally:
-            self._slots.leave()
+            self._slots.release_online()
 
     async def stop(self) -> None:
         """See `Engine`."""
@@ -145,137 +146,139 @@ class OpenAIHttpEngine:
             await self._client.close()
             self._client = None
 
-    def _open(self) -> HttpClient:
+    def _open_client(self) -> HttpClient:
         if self._client is None:
             self._client = HttpClient(
                 self._origin,
                 connect_timeout_s=self._connect_timeout_s,
-                content_bytes_max=self._answer_bytes_max,
+                content_bytes_max=self._response_bytes_max,
             )
         return self._client
 
-    def _call(
+    def _template(
         self, method: str, endpoint: str, timeout_s: float, unread: Container[int]
-    ) -> HttpCall:
-        return HttpCall(self._origin.head(method, endpoint, self._fields), timeout_s, unread)
+    ) -> HttpRequestTemplate:
+        head = self._origin.head(method, endpoint, self._fields)
+        return HttpRequestTemplate(head, timeout_s, unread)
 
-    async def _until_taken(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Ask for an online call until the upstream is not too busy for it."""
-        refusals = Refusals()
+    async def _retry_while_busy(self, run: Callable[[], Awaitable[EngineAnswer]]) -> EngineAnswer:
+        """Run an online call again until the upstream is not too busy for it."""
+        refusals = LoadRefusals()
         while True:
             try:
-                return await ask()
+                return await run()
             except PoolBusyError as busy:
-                pause_s = self._congestion.refused(refusals, busy)
-            with self._congestion.pausing():
+                pause_s = self._congestion.record_refusal(refusals, busy)
+            with self._congestion.paused_call():
                 await asyncio.sleep(pause_s)
 
-    async def _ask_item(self, endpoint: str, body: bytes) -> Answer:
-        """As `_ask`, for a bulk item: who fails with all others is not to blame."""
-        answer = await self._ask(endpoint, body)
-        if _is_failure(answer) and self._breaker.failed():
+    async def _run_item(self, endpoint: str, body: bytes) -> EngineAnswer:
+        """Answer a bulk item; while the circuit breaker is open its failure is the pool's."""
+        answer = await self._answer(endpoint, body)
+        if _is_transient_failure(answer) and self._breaker.record_failure():
             raise PoolUnavailableError(upstream=self._base, cause="failures in a row")
         return answer
 
-    async def _ask(self, endpoint: str, body: bytes) -> Answer:
-        if _wanted(endpoint, body) is not None:
-            return stream_refused()
+    async def _answer(self, endpoint: str, body: bytes) -> EngineAnswer:
+        if _requested_stream(endpoint, body) is not None:
+            return stream_unsupported_answer()
         return await self._run(endpoint, body, None)
 
-    async def _run(self, endpoint: str, body: bytes, events: StreamEvents | None) -> Answer:
+    async def _run(self, endpoint: str, body: bytes, events: StreamEvents | None) -> EngineAnswer:
         try:
             status, content = await self._post(endpoint, body, events)
-        except CannotConnectError as away:
-            raise PoolUnavailableError(upstream=self._base, cause=str(away)) from None
+        except CannotConnectError as failure:
+            raise PoolUnavailableError(upstream=self._base, cause=str(failure)) from None
         except TimeoutError:
-            timed_out = item_timed_out(self._item_timeout_s)
+            timed_out = item_timeout_answer(self._item_timeout_s)
             return events.interrupted(timed_out) if events is not None else timed_out
-        except (DisconnectedError, NotHttpError, AnswerTooLargeError) as fault:
-            if events is not None and events.began:
+        except (DisconnectedError, NotHttpError, ResponseTooLargeError) as fault:
+            if events is not None and events.has_started:
                 return events.interrupted()
-            return self._noted(fault_answer(fault))
+            return self._recorded(fault_answer(fault))
         self._require_service(status, head=content)
-        if status in GATEWAY_FAILURES and not await self._is_there():
+        if status in GATEWAY_FAILURE_STATUSES and not await self._is_available():
             raise PoolUnavailableError(upstream=self._base, status_code=status)
-        if events is not None and events.began:
-            self._congestion.answered()
-            return self._noted(events.end())
-        answer = judged(status, content)
-        self._require_service(answer.status_code)  # a router may say so under a status of 200
-        self._congestion.answered()
+        if events is not None and events.has_started:
+            self._congestion.record_answer()
+            return self._recorded(events.end())
+        answer = upstream_answer(status, content)
+        self._require_service(answer.status_code)  # a router may send it under a status of 200
+        self._congestion.record_answer()
         if events is not None and answer.status_code < HTTPStatus.BAD_REQUEST:
-            return self._noted(NOT_EVENTS)
-        return self._noted(answer)
+            return self._recorded(NOT_EVENTS)
+        return self._recorded(answer)
 
-    def _noted(self, answer: Answer) -> Answer:
-        """An upstream that does its work, on an item or a call, is not away for other items."""
-        if not _is_failure(answer):
-            self._breaker.answered()
+    def _recorded(self, answer: EngineAnswer) -> EngineAnswer:
+        """Return the answer; any but a transient failure closes the circuit breaker."""
+        if not _is_transient_failure(answer):
+            self._breaker.record_success()
         return answer
 
     def _require_service(self, status: int, head: bytes = b"") -> None:
-        if status in BUSY:
+        if status in BUSY_STATUSES:
             stated = retry_after_s(retry_after(head), self._clock.wall_s(), s_max=STATED_S_MAX)
             raise PoolBusyError(stated_s=stated, upstream=self._base, status_code=status)
-        if status in POOL_FAILURES:
+        if status in POOL_FAILURE_STATUSES:
             raise PoolUnavailableError(upstream=self._base, status_code=status)
 
-    async def _is_there(self) -> bool:
-        """Whether the upstream answers what is no item: then its failure was about the item."""
+    async def _is_available(self) -> bool:
+        """Whether the upstream responds to a probe: then its failure was about the item."""
         try:
-            status, _ = await self._open().run(self._probe, None, fresh=True)
+            status, _ = await self._open_client().request(self._probe, None, fresh=True)
         except (CannotConnectError, DisconnectedError, NotHttpError, TimeoutError):
             return False
-        return status not in POOL_FAILURES | GATEWAY_FAILURES
+        return status not in POOL_FAILURE_STATUSES | GATEWAY_FAILURE_STATUSES
 
-    async def _post(self, endpoint: str, body: bytes, events: StreamEvents | None) -> HttpAnswer:
-        call = self._calls.get(endpoint)
-        if call is None:
-            call = self._call("POST", endpoint, self._item_timeout_s, POOL_FAILURES)
-            self._calls[endpoint] = call
-        # Of both tries: an item that takes twice its time looks like an engine that hangs.
-        until_s = asyncio.get_running_loop().time() + self._item_timeout_s
+    async def _post(self, endpoint: str, body: bytes, events: StreamEvents | None) -> HttpResponse:
+        template = self._templates.get(endpoint)
+        if template is None:
+            template = self._template("POST", endpoint, self._item_timeout_s, POOL_FAILURE_STATUSES)
+            self._templates[endpoint] = template
+        # One deadline for both tries: an item that takes twice its time looks like a stall.
+        deadline_s = asyncio.get_running_loop().time() + self._item_timeout_s
         try:
-            return await self._try(call, body, events, until_s, fresh=False)
+            return await self._try_post(template, body, events, deadline_s, fresh=False)
         except DisconnectedError:
-            if events is not None and events.began:
+            if events is not None and events.has_started:
                 raise
-            # Most often a kept-alive connection that the server closed just then: ask again.
+            # Usually a kept-alive connection that the server closed just then: retry.
             # A server that died refuses the second try, which is the pool's failure.
-            return await self._try(call, body, events, until_s, fresh=True)
+            return await self._try_post(template, body, events, deadline_s, fresh=True)
 
-    async def _try(
+    async def _try_post(
         self,
-        call: HttpCall,
+        template: HttpRequestTemplate,
         body: bytes,
         events: StreamEvents | None,
-        until_s: float,
+        deadline_s: float,
         *,
         fresh: bool,
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
+        client = self._open_client()
         if events is None:
-            return await self._open().run(call, body, fresh=fresh, deadline_s=until_s)
-        reader = EventReader(self._answer_bytes_max, events.take)
+            return await client.request(template, body, fresh=fresh, deadline_s=deadline_s)
+        reader = SseReader(self._response_bytes_max, events.on_event)
         try:
-            return await self._open().run(
-                call, body, fresh=fresh, reader=reader, deadline_s=until_s
+            return await client.request(
+                template, body, fresh=fresh, reader=reader, deadline_s=deadline_s
             )
         finally:
             reader.release()
 
 
-def _wanted(endpoint: str, body: bytes) -> StreamOptions | None:
-    """Return what a body wants of its stream, or None where there will be none."""
-    return wanted_options(body) if endpoint in STREAMED_ENDPOINTS else None
+def _requested_stream(endpoint: str, body: bytes) -> StreamOptions | None:
+    """Return the stream options of a body, or None if it will not stream."""
+    return requested_stream_options(body) if endpoint in STREAMED_ENDPOINTS else None
 
 
-def _is_failure(answer: Answer) -> bool:
-    """Whether it may be the upstream's, and no verdict on what was asked."""
-    return answer.status_code >= HTTPStatus.BAD_REQUEST and may_pass(answer)
+def _is_transient_failure(answer: EngineAnswer) -> bool:
+    """Whether the failure may be the upstream's rather than the request's."""
+    return answer.status_code >= HTTPStatus.BAD_REQUEST and is_transient(answer)
 
 
 def _bearer(key: str) -> str:
-    """Return the field's value. Raises SettingsError: the key would break the request's head."""
+    """Return the Authorization field. Raises SettingsError for a key that breaks the head."""
     if not (key.isascii() and key.isprintable()):
         raise SettingsError("The upstream's API key may hold printable ASCII only.")
     return f"Bearer {key}"

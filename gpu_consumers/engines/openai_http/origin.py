@@ -1,4 +1,4 @@
-"""Where calls go: one server, named by the base URL, with its request heads and its addresses."""
+"""The server that a base URL names: its request heads and its addresses."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 from core.errors import SettingsError
 
-_ADDRESSES_S_MAX = 10.0  # as long as resolvers commonly keep them
+_ADDRESSES_S_MAX = 10.0  # as long as resolvers commonly cache them
 _TARGET_SAFE = "/?%:@!$&'()*+,;=~"
 
 
@@ -16,7 +16,7 @@ class Origin:
     """Scheme, host, port and path prefix of a base URL."""
 
     def __init__(self, url: str) -> None:
-        """Parse `url`. Raises SettingsError: its host, port or extras cannot be used."""
+        """Parse `url`. Raises SettingsError for an unusable host, port or extra."""
         try:
             parts = urlsplit(url)
             self.tls = _tls_context() if parts.scheme == "https" else None
@@ -25,29 +25,29 @@ class Origin:
         except ValueError:
             raise SettingsError("The upstream is not a URL with a host and a port.") from None
         if "@" in parts.netloc or parts.query or parts.fragment:
-            # A user would show in logs, and a query would swallow the endpoint.
+            # A user would appear in logs, and a query would absorb the endpoint.
             raise SettingsError("The upstream's URL may hold a host, a port and a path only.")
         self._prefix = parts.path.rstrip("/")
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self._host_field = shown if parts.port is None else f"{shown}:{parts.port}"
         self._addresses: list[str] = []
         self._addresses_until_s = 0.0  # on the loop's clock
-        self._asking = asyncio.Lock()
+        self._resolving = asyncio.Lock()
 
     def head(self, method: str, endpoint: str, fields: Mapping[str, str]) -> bytes:
-        """Return request line, Host and `fields` (ASCII, printable), up to the next field."""
+        """Return the request line, Host and `fields` (printable ASCII), open for further fields."""
         target = quote(self._prefix + endpoint, safe=_TARGET_SAFE)
         lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host_field}"]
         lines += [f"{name}: {value}" for name, value in fields.items()]
         return "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
     async def addresses(self) -> list[str]:
-        """Return the host's addresses; each call starts with another. Raises OSError.
+        """Return the host's addresses, rotated by each call. Raises OSError.
 
-        Asked for once for all who wait, so that a burst of new connections is one look-up.
+        Concurrent calls share one DNS query.
         """
         loop = asyncio.get_running_loop()
-        async with self._asking:
+        async with self._resolving:
             if not self._addresses or loop.time() >= self._addresses_until_s:
                 found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
                 self._addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
@@ -56,20 +56,20 @@ class Origin:
         self._addresses = [*addresses[1:], *addresses[:1]]
         return addresses
 
-    def avoid(self, address: str) -> None:
-        """Leave out an address that did not answer; the host is asked again when none is left."""
+    def drop_address(self, address: str) -> None:
+        """Drop an address that did not respond; after the last one the host is resolved again."""
         self._addresses = [other for other in self._addresses if other != address]
 
 
 def _tls_context() -> ssl.SSLContext:
-    """Trust what the system trusts, or `SSL_CERT_FILE`."""
+    """Trust the system's certificates, or `SSL_CERT_FILE`."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def _ascii_host(host: str) -> str:
-    """Return the host as DNS and the Host field want it. Raises ValueError."""
+    """Return the host in ASCII, for DNS and the Host field. Raises ValueError."""
     if not host:
         raise ValueError("no host")
     return host if ":" in host else host.encode("idna").decode("ascii")

@@ -1,113 +1,113 @@
-"""Reads an HTTP answer that is a stream of server-sent events, and hands on each as it comes."""
+"""Reads an HTTP response of server-sent events and passes each event on as it arrives."""
 
 from collections.abc import Callable, Container
 
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerReader,
-    AnswerTooLargeError,
-    HttpAnswer,
+from gpu_consumers.engines.openai_http.response_reader import (
+    HttpResponse,
+    ResponseReader,
+    ResponseTooLargeError,
 )
 
 EVENT_BYTES_MAX = 512 * 1024
 """Bound on the payload of one event; a record of the log holds no more."""
 
-Take = Callable[[bytes], bool]
-"""Gets the payload of one event, one line; False when it was the last one."""
+OnEvent = Callable[[bytes], bool]
+"""Receives the payload of one event, one line; returns False if it was the last."""
 
 
-class EventLines:
-    """Finds events in a text that comes in parts, as the standard of server-sent events has it."""
+class SseParser:
+    """Finds events in a text that arrives in parts, by the standard of server-sent events."""
 
-    def __init__(self, take: Take, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
-        """Nothing has come yet."""
-        self._take = take
+    def __init__(self, on_event: OnEvent, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+        """Start at the beginning of a line."""
+        self._on_event = on_event
         self._event_bytes_max = event_bytes_max
-        self._parts: list[bytes] = []  # of a line that has not ended
-        self._data: list[bytes] = []  # of an event that has not ended
-        self._held_bytes = 0
+        self._parts: list[bytes] = []  # of an unfinished line
+        self._data: list[bytes] = []  # of an unfinished event
+        self._buffered_bytes = 0
         self.is_done = False
-        """Whether the last event has come; what follows it is ignored."""
+        """Whether the last event has arrived; anything after it is ignored."""
 
     def feed(self, part: bytes) -> None:
-        """Take the next part. Raises AnswerTooLargeError."""
+        """Parse the next part. Raises ResponseTooLargeError."""
         if self.is_done:
             return
         first, *others = part.split(b"\n")
-        self._hold(self._parts, first)
+        self._buffer(self._parts, first)
         for piece in others:
             line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._held_bytes -= len(line)
+            self._buffered_bytes -= len(line)
             self._parts.clear()
-            if not self._take_line(line.removesuffix(b"\r")):
+            if not self._parse_line(line.removesuffix(b"\r")):
                 self.is_done = True
                 return
-            self._hold(self._parts, piece)
+            self._buffer(self._parts, piece)
 
-    def _take_line(self, line: bytes) -> bool:
-        """Return False when the line ends the last event."""
+    def _parse_line(self, line: bytes) -> bool:
+        """Return False if the line ends the last event."""
         if line.startswith(b"data:"):
-            self._held_bytes += 1  # an empty line takes room, too
-            self._hold(self._data, line[5:].removeprefix(b" "))
+            self._buffered_bytes += 1  # empty lines are bounded too
+            self._buffer(self._data, line[5:].removeprefix(b" "))
         elif not line and self._data:
-            # JSON that was written on several lines is the same with spaces.
+            # JSON over several lines is equivalent to JSON with spaces.
             payload = b" ".join(self._data).replace(b"\r", b" ")
             self._data.clear()
-            self._held_bytes = 0
-            return self._take(payload)
+            self._buffered_bytes = 0
+            return self._on_event(payload)
         return True
 
-    def _hold(self, parts: list[bytes], part: bytes) -> None:
-        self._held_bytes += len(part)
-        if self._held_bytes > self._event_bytes_max:
-            raise AnswerTooLargeError
+    def _buffer(self, parts: list[bytes], part: bytes) -> None:
+        self._buffered_bytes += len(part)
+        if self._buffered_bytes > self._event_bytes_max:
+            raise ResponseTooLargeError
         parts.append(part)
 
 
-class EventReader(AnswerReader):
-    """Reads one answer: events are handed on, anything else is returned whole.
+class SseReader(ResponseReader):
+    """Reads one response: events are passed on, any other content is returned.
 
-    The answer of a stream of events has no content. `release` it after its call.
+    The response of an event stream has no content. `release` it after its request.
     """
 
-    def __init__(self, content_bytes_max: int, take: Take) -> None:
-        """Expect one answer."""
+    def __init__(self, content_bytes_max: int, on_event: OnEvent) -> None:
+        """Expect one response."""
         super().__init__(content_bytes_max)
-        self._lines = EventLines(take)
-        self._are_events = False
+        self._events = SseParser(on_event)
+        self._is_event_stream = False
         self._is_event_too_large = False
 
     @property
     def is_done(self) -> bool:
-        """See `AnswerReader`."""
-        return self._lines.is_done
+        """See `ResponseReader`."""
+        return self._events.is_done
 
     def expect(self, unread: Container[int]) -> None:
-        """See `AnswerReader`."""
+        """See `ResponseReader`."""
         super().expect(unread)
-        self._are_events = False
+        self._is_event_stream = False
 
-    def feed(self, data: bytes) -> HttpAnswer | None:
-        """See `AnswerReader`. Raises AnswerTooLargeError for one event, too."""
-        answer = super().feed(data)
+    def feed(self, data: bytes) -> HttpResponse | None:
+        """See `ResponseReader`. Raises ResponseTooLargeError for one event, too."""
+        response = super().feed(data)
         if self._is_event_too_large:
-            raise AnswerTooLargeError
-        return answer
+            raise ResponseTooLargeError
+        return response
 
-    def end(self) -> HttpAnswer:
-        """See `AnswerReader`; after the last event nothing more is needed."""
+    def end(self) -> HttpResponse:
+        """See `ResponseReader`; after the last event nothing more is needed."""
         return (self._status, b"") if self.is_done else super().end()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See `httptools`."""
         if name.lower() == b"content-type":
-            self._are_events = value.lower().startswith(b"text/event-stream")
+            self._is_event_stream = value.lower().startswith(b"text/event-stream")
 
     def on_body(self, part: bytes) -> None:
         """See `httptools`."""
-        if not self._are_events:
+        if not self._is_event_stream:
             super().on_body(part)
         elif not self._is_event_too_large and self._status not in self._unread:
             try:
-                self._lines.feed(part)
-            except AnswerTooLargeError:  # through the parser it would lose its name
+                self._events.feed(part)
+            except ResponseTooLargeError:  # the parser would replace the exception
                 self._is_event_too_large = True

@@ -1,4 +1,4 @@
-"""What an upstream gave for an item: its own JSON, or an envelope that says what is wrong."""
+"""Turns an upstream's response into an answer: its own JSON, or an error envelope."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -6,21 +6,21 @@ from typing import Final
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.error_fields import NULL
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerTooLargeError,
+from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
     NotHttpError,
+    ResponseTooLargeError,
 )
 from gpu_consumers.engines.token_usage import answer_with_usage, is_json_object
 
-_SAID_IN: Final = ("message", "detail", "error", "msg", "title")
-"""Fields in which servers say what is wrong, where they have no envelope of OpenAI's API. Beside
-a message `error` names the status."""
+_MESSAGE_FIELDS: Final = ("message", "detail", "error", "msg", "title")
+"""Fields with the error message of servers that do not use OpenAI's envelope. With a `message`,
+`error` names the status."""
 
-_SAID_CHARACTERS_MAX: Final = 4000
+_MESSAGE_CHARACTERS_MAX: Final = 4000
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
@@ -31,12 +31,12 @@ _FAULTS: Final[dict[type[Exception], tuple[str, str]]] = {
         "The upstream closed the connection before it had answered.",
     ),
     NotHttpError: ("answer_not_http", "The upstream's answer is not HTTP."),
-    AnswerTooLargeError: ("answer_too_large", "The upstream's answer is too large."),
+    ResponseTooLargeError: ("answer_too_large", "The upstream's answer is too large."),
 }
 
 
-def judged(status_code: int, content: bytes) -> Answer:
-    """Make the answer of one line of JSON; anything else becomes an error envelope."""
+def upstream_answer(status_code: int, content: bytes) -> EngineAnswer:
+    """Return the response as one line of JSON; anything else becomes an error envelope."""
     if b"\n" in content or b"\r" in content:  # in JSON these can only be white space
         content = content.replace(b"\n", b" ").replace(b"\r", b" ")
     if HTTPStatus.OK <= status_code < HTTPStatus.MULTIPLE_CHOICES:
@@ -47,47 +47,47 @@ def judged(status_code: int, content: bytes) -> Answer:
     if status_code < HTTPStatus.BAD_REQUEST:
         return _upstream_fault("upstream_redirect", "The upstream answered with a redirect.")
     if is_json_object(content):
-        return _in_envelope(Answer(status_code, content))
-    return _refused(status_code, f"The upstream answered {status_code} without a JSON object.")
+        return _in_envelope(EngineAnswer(status_code, content))
+    return _refusal(status_code, f"The upstream answered {status_code} without a JSON object.")
 
 
-def fault_answer(error: DisconnectedError | NotHttpError | AnswerTooLargeError) -> Answer:
-    """Return the answer to an item that the upstream got and did not answer whole."""
+def fault_answer(error: DisconnectedError | NotHttpError | ResponseTooLargeError) -> EngineAnswer:
+    """Return the answer to an item whose response is missing or unusable."""
     return _upstream_fault(*_FAULTS[type(error)])
 
 
-def _in_envelope(answer: Answer) -> Answer:
-    """Return a refusal as clients expect it: what is no envelope is said in one of ours."""
+def _in_envelope(answer: EngineAnswer) -> EngineAnswer:
+    """Return an error in OpenAI's envelope, unchanged if it has one."""
     fields = _fields.decode(answer.body)
     if bytes(fields.get("error", NULL)).startswith(b"{"):
         return answer
-    status, said = answer.status_code, _said(fields)
-    if said is None:
+    status, message = answer.status_code, _message_in(fields)
+    if message is None:
         text = answer.body.decode()
-        said = f"The upstream answered {status}: {text}"
-    refused = _refused(status, said[:_SAID_CHARACTERS_MAX])
-    return msgspec.structs.replace(answer, body=refused.body)
+        message = f"The upstream answered {status}: {text}"
+    refusal = _refusal(status, message[:_MESSAGE_CHARACTERS_MAX])
+    return msgspec.structs.replace(answer, body=refusal.body)
 
 
-def _said(fields: Mapping[str, msgspec.Raw]) -> str | None:
-    """Return the server's own sentence; None where it is not to be found."""
-    for name in _SAID_IN:
+def _message_in(fields: Mapping[str, msgspec.Raw]) -> str | None:
+    """Return the server's error message; None if it is in no known field."""
+    for name in _MESSAGE_FIELDS:
         try:
-            said = _text.decode(fields.get(name, NULL))
+            message = _text.decode(fields.get(name, NULL))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
-        if said:
-            return said
+        if message:
+            return message
     return None
 
 
-def _refused(status_code: int, message: str) -> Answer:
+def _refusal(status_code: int, message: str) -> EngineAnswer:
     kind = "server_error" if status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else None
     return error_answer(status_code, message, type_=kind or "invalid_request_error")
 
 
-def _upstream_fault(code: str, message: str) -> Answer:
-    """Say that the upstream got the item and gave nothing usable for it."""
+def _upstream_fault(code: str, message: str) -> EngineAnswer:
+    """Return the answer to an item for which the upstream returned nothing usable."""
     return error_answer(HTTPStatus.BAD_GATEWAY, message, type_="server_error", code=code)
 
 

@@ -1,6 +1,6 @@
 """Deterministic answers in the shape of the OpenAI API; each says that it is simulated.
 
-One token is four bytes: of the whole body for input, of the content for output. Pure functions.
+One token is four bytes: of the body for input, of the content for output. Pure functions.
 `model` is a JSON string.
 """
 
@@ -11,22 +11,22 @@ from base64 import b64encode
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_answers import error_answer, stream_refused
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import error_answer, stream_unsupported_answer
 from gpu_consumers.engines.simulated.generated_text import (
     OUTPUT_TOKENS_DEFAULT,
-    Reply,
+    GeneratedReply,
     digest_of,
     input_tokens_of,
-    reply_shape,
+    reply_layout,
 )
 from gpu_consumers.engines.simulated.request_parsing import (
     ChatBody,
-    Writing,
-    chat_body,
-    completion_writing,
-    embeddings_body,
-    writing_of,
+    ReplyPlan,
+    parse_chat,
+    parse_embeddings,
+    plan_completion,
+    plan_parsed_chat,
 )
 
 DIMENSIONS_DEFAULT = 8
@@ -41,56 +41,58 @@ _PLAIN_CHAT = (
     b'{"index":0,"message":{"role":"assistant","content":"Simulated %08x. %b","refusal":null},'
     b'"logprobs":null,"finish_reason":"%b"}],"usage":' + _USAGE + b"}"
 )
-"""What the two templates make of one whole reply, which is what nearly every bulk item asks for."""
+"""Both templates combined for one plain reply, which nearly every bulk item requests."""
 
 
-def chat_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+def chat_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Answer a chat completion."""
-    chat = chat_body(body)
-    if isinstance(chat, Answer):
+    chat = parse_chat(body)
+    if isinstance(chat, EngineAnswer):
         return chat
     if chat.is_plain:
         return _plain_chat_answer(chat, body, model, created_s)
-    writing = writing_of(chat, body)
-    if isinstance(writing, Answer):
-        return writing
-    if writing.stream:
-        return stream_refused()
-    choices = b",".join(map(_chat_choice, range(len(writing.choices)), writing.choices))
-    return _text_answer(b"chatcmpl", b"chat.completion", choices, writing, model, created_s)
+    plan = plan_parsed_chat(chat, body)
+    if isinstance(plan, EngineAnswer):
+        return plan
+    if plan.stream:
+        return stream_unsupported_answer()
+    choices = b",".join(map(_chat_choice, range(len(plan.choices)), plan.choices))
+    return _text_answer(b"chatcmpl", b"chat.completion", choices, plan, model, created_s)
 
 
-def _plain_chat_answer(chat: ChatBody, body: bytes, model: bytes, created_s: int) -> Answer:
-    asked, digest, inputs = chat.asked_tokens, digest_of(body), input_tokens_of(body)
+def _plain_chat_answer(chat: ChatBody, body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+    requested, digest, inputs = chat.requested_tokens, digest_of(body), input_tokens_of(body)
     outputs, tail, finish = (
-        reply_shape(OUTPUT_TOKENS_DEFAULT, True) if asked is None else reply_shape(asked, False)
+        reply_layout(OUTPUT_TOKENS_DEFAULT, True)
+        if requested is None
+        else reply_layout(requested, False)
     )
     usage = (inputs, outputs, inputs + outputs)
-    return Answer(
+    return EngineAnswer(
         200, _PLAIN_CHAT % (digest, created_s, model, digest, tail, finish, *usage), inputs, outputs
     )
 
 
-def completion_answer(body: bytes, model: bytes, created_s: int) -> Answer:
-    """Answer a legacy completion, `n` choices a prompt."""
-    completion = completion_writing(body)
-    if isinstance(completion, Answer):
-        return completion
-    if completion.stream:
-        return stream_refused()
+def completion_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+    """Answer a legacy completion, with `n` choices per prompt."""
+    plan = plan_completion(body)
+    if isinstance(plan, EngineAnswer):
+        return plan
+    if plan.stream:
+        return stream_unsupported_answer()
     choices = b",".join(
         b'{"index":%d,"text":"%b","logprobs":null,"finish_reason":"%b"}'
         % (index, choice.text, choice.finish)
-        for index, choice in enumerate(completion.choices)
+        for index, choice in enumerate(plan.choices)
     )
-    return _text_answer(b"cmpl", b"text_completion", choices, completion, model, created_s)
+    return _text_answer(b"cmpl", b"text_completion", choices, plan, model, created_s)
 
 
-def embeddings_answer(body: bytes, model: bytes, created_s: int) -> Answer:
-    """Answer an embeddings call, one unit vector an input."""
-    del created_s  # OpenAI's embeddings carry no time
-    request = embeddings_body(body)
-    if isinstance(request, Answer):
+def embeddings_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+    """Answer an embeddings call, with one unit vector per input."""
+    del created_s  # OpenAI's embeddings have no time
+    request = parse_embeddings(body)
+    if isinstance(request, EngineAnswer):
         return request
     inputs = request.inputs()
     if isinstance(inputs, str):
@@ -115,16 +117,16 @@ def embeddings_answer(body: bytes, model: bytes, created_s: int) -> Answer:
         "model": msgspec.Raw(model),
         "usage": {"prompt_tokens": input_tokens, "total_tokens": input_tokens},
     }
-    return Answer(200, msgspec.json.encode(content), input_tokens)
+    return EngineAnswer(200, msgspec.json.encode(content), input_tokens)
 
 
 def usage_json(input_tokens: int, output_tokens: int) -> bytes:
-    """Return the counts as text endpoints state them."""
+    """Return the field `usage` of text endpoints."""
     return _USAGE % (input_tokens, output_tokens, input_tokens + output_tokens)
 
 
 def unit_vector(text: str | list[int], dimensions: int) -> tuple[float, ...]:
-    """Return a float32-exact vector of length 1 that depends on the input's hash alone."""
+    """Return a float32-exact unit vector that depends on the input's hash only."""
     digest = hashlib.shake_128(msgspec.json.encode(text)).digest(2 * dimensions)
     # Odd numbers only: no vector can be all zeros.
     raw = [2 * number + 1 for number in struct.unpack(f"<{dimensions}h", digest)]
@@ -133,7 +135,7 @@ def unit_vector(text: str | list[int], dimensions: int) -> tuple[float, ...]:
     return struct.unpack(f"<{dimensions}f", narrow)
 
 
-def _chat_choice(index: int, choice: Reply) -> bytes:
+def _chat_choice(index: int, choice: GeneratedReply) -> bytes:
     return (
         b'{"index":%d,"message":{"role":"assistant","content":"%b","refusal":null},'
         b'"logprobs":null,"finish_reason":"%b"}' % (index, choice.text, choice.finish)
@@ -141,14 +143,14 @@ def _chat_choice(index: int, choice: Reply) -> bytes:
 
 
 def _text_answer(
-    prefix: bytes, kind: bytes, choices: bytes, writing: Writing, model: bytes, created_s: int
-) -> Answer:
-    inputs, outputs = writing.input_tokens, writing.output_tokens
-    named = (prefix, writing.digest, kind, created_s, model)
+    prefix: bytes, kind: bytes, choices: bytes, plan: ReplyPlan, model: bytes, created_s: int
+) -> EngineAnswer:
+    inputs, outputs = plan.input_tokens, plan.output_tokens
+    named = (prefix, plan.digest, kind, created_s, model)
     body = _TEXT_ANSWER % (*named, choices, inputs, outputs, inputs + outputs)
-    return Answer(200, body, inputs, outputs)
+    return EngineAnswer(200, body, inputs, outputs)
 
 
 def _packed(vector: tuple[float, ...]) -> str:
-    """Little-endian float32, as the official client decodes it."""
+    """Return base64 of little-endian float32, as the official client decodes it."""
     return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

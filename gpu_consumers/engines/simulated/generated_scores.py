@@ -1,38 +1,41 @@
-"""Scores, rankings and classes of the simulated engine, in the shape that vLLM gives them.
+"""Scores, rankings and classes of the simulated engine, in the shape of vLLM's.
 
-A number depends on the hash of its texts alone. Pure functions; `model` is a JSON string.
+A number depends on the hash of its texts only. Pure functions; `model` is a JSON string.
 """
 
 import zlib
-from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_text import digest_of, input_tokens_of
-from gpu_consumers.engines.simulated.request_parsing import INPUTS_MAX, Input, bad_body, inputs_of
+from gpu_consumers.engines.simulated.request_parsing import (
+    INPUTS_MAX,
+    Input,
+    decode_body,
+    split_inputs,
+)
 
 _LABELS = ("LABEL_0", "LABEL_1")
 _HASHES = 2**32
 
-Texts = str | list[str]
+TextInput = str | list[str]
 
 
 class _ScoreBody(msgspec.Struct):
-    """Two sides under any of the four pairs of names that vLLM takes."""
+    """Two sides under any of the four pairs of names that vLLM accepts."""
 
-    queries: Texts | None = None
-    documents: Texts | None = None
-    items: Texts | None = None
-    data_1: Texts | None = None
-    data_2: Texts | None = None
-    text_1: Texts | None = None
-    text_2: Texts | None = None
+    queries: TextInput | None = None
+    documents: TextInput | None = None
+    items: TextInput | None = None
+    data_1: TextInput | None = None
+    data_2: TextInput | None = None
+    text_1: TextInput | None = None
+    text_2: TextInput | None = None
 
     def sides(self) -> tuple[list[str], list[str]] | None:
-        """Return both sides as lists; None if no pair is whole."""
+        """Return both sides as lists; None if no pair is complete."""
         pairs = (
             (self.queries, self.documents),
             (self.queries, self.items),
@@ -47,7 +50,7 @@ class _ScoreBody(msgspec.Struct):
 
 class _RerankBody(msgspec.Struct):
     query: str
-    documents: Texts
+    documents: TextInput
     top_n: int = 0
 
 
@@ -58,15 +61,14 @@ class _ClassifyBody(msgspec.Struct):
 _score_body = msgspec.json.Decoder(_ScoreBody)
 _rerank_body = msgspec.json.Decoder(_RerankBody)
 _classify_body = msgspec.json.Decoder(_ClassifyBody)
-_Body = TypeVar("_Body")
 
 
-def score_answer(body: bytes, model: bytes, created_s: int) -> Answer:
-    """Score pairs: one text against each of the other side, or side by side."""
-    asked = _decoded(_score_body.decode, body)
-    if isinstance(asked, Answer):
-        return asked
-    sides = asked.sides()
+def score_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+    """Score pairs: one text with each of the other side, or texts at equal positions."""
+    request = decode_body(_score_body.decode, body)
+    if isinstance(request, EngineAnswer):
+        return request
+    sides = request.sides()
     if sides is None:
         return error_answer(400, "Two sides are needed, `queries` and `documents` for example.")
     left, right = sides
@@ -78,24 +80,24 @@ def score_answer(body: bytes, model: bytes, created_s: int) -> Answer:
         left = left * len(right)
     pairs = zip(left, right, strict=True)
     data = [
-        {"index": index, "object": "score", "score": likeness(one, other)}
+        {"index": index, "object": "score", "score": similarity(one, other)}
         for index, (one, other) in enumerate(pairs)
     ]
     return _listing(body, model, {"id": f"score-{digest_of(body):08x}", "created": created_s}, data)
 
 
-def rerank_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Order documents by their score against the query, best first."""
-    del created_s  # a ranking carries no time
-    asked = _decoded(_rerank_body.decode, body)
-    if isinstance(asked, Answer):
-        return asked
-    documents = _listed(asked.documents)
+    del created_s  # a ranking has no time
+    request = decode_body(_rerank_body.decode, body)
+    if isinstance(request, EngineAnswer):
+        return request
+    documents = _listed(request.documents)
     if not documents or len(documents) > INPUTS_MAX:
         return error_answer(400, f"1 to {INPUTS_MAX} documents are needed.", param="documents")
-    if asked.top_n < 0:
+    if request.top_n < 0:
         return error_answer(400, "`top_n` must be at least 0.", param="top_n")
-    scores = [likeness(asked.query, text) for text in documents]
+    scores = [similarity(request.query, text) for text in documents]
     best_first = sorted(range(len(documents)), key=lambda index: -scores[index])
     results = [
         {
@@ -103,7 +105,7 @@ def rerank_answer(body: bytes, model: bytes, created_s: int) -> Answer:
             "document": {"text": documents[index], "multi_modal": None},
             "relevance_score": scores[index],
         }
-        for index in best_first[: asked.top_n or None]
+        for index in best_first[: request.top_n or None]
     ]
     tokens = input_tokens_of(body)
     content = {
@@ -112,15 +114,15 @@ def rerank_answer(body: bytes, model: bytes, created_s: int) -> Answer:
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "results": results,
     }
-    return Answer(200, msgspec.json.encode(content), tokens)
+    return EngineAnswer(200, msgspec.json.encode(content), tokens)
 
 
-def classify_answer(body: bytes, model: bytes, created_s: int) -> Answer:
-    """Give each input one of two classes."""
-    asked = _decoded(_classify_body.decode, body)
-    if isinstance(asked, Answer):
-        return asked
-    inputs = inputs_of(asked.input)
+def classify_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+    """Assign each input one of two classes."""
+    request = decode_body(_classify_body.decode, body)
+    if isinstance(request, EngineAnswer):
+        return request
+    inputs = split_inputs(request.input)
     if isinstance(inputs, str):
         return error_answer(400, inputs, param="input")
     data = []
@@ -135,14 +137,14 @@ def classify_answer(body: bytes, model: bytes, created_s: int) -> Answer:
     return _listing(body, model, head, data)
 
 
-def likeness(left: str, right: str) -> float:
-    """Return 0 to 1, below 1."""
+def similarity(left: str, right: str) -> float:
+    """Return a score from 0 to below 1."""
     return zlib.crc32(right.encode(), zlib.crc32(left.encode())) / _HASHES
 
 
 def _listing(
     body: bytes, model: bytes, head: dict[str, object], data: list[dict[str, object]]
-) -> Answer:
+) -> EngineAnswer:
     tokens = input_tokens_of(body)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
     content = head | {
@@ -151,15 +153,8 @@ def _listing(
         "data": data,
         "usage": usage,
     }
-    return Answer(200, msgspec.json.encode(content), tokens)
+    return EngineAnswer(200, msgspec.json.encode(content), tokens)
 
 
-def _decoded(decode: Callable[[bytes], _Body], body: bytes) -> _Body | Answer:
-    try:
-        return decode(body)
-    except (msgspec.DecodeError, RecursionError) as mistake:
-        return bad_body(mistake)
-
-
-def _listed(texts: Texts) -> list[str]:
+def _listed(texts: TextInput) -> list[str]:
     return [texts] if isinstance(texts, str) else texts

@@ -1,108 +1,110 @@
-"""Streamed replies of the simulated engine, in the shape of the OpenAI API. Pure but for `Steps`.
+"""Streamed replies of the simulated engine, in the shape of the OpenAI API.
 
-All streams advance together, one token a step, as the sequences of a real engine do: one timer
-serves them all, and a token costs neither a task nor a timer.
+Generation is pure. All streams advance together, one token a step, like the sequences of a real
+engine: one timer serves them all, and a token costs neither a task nor a timer.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Iterator
 
-from gpu_consumers.engines.engine import Emit
+from gpu_consumers.engines.engine import EmitEvent
 from gpu_consumers.engines.simulated.generated_answers import usage_json
-from gpu_consumers.engines.simulated.request_parsing import Writing
+from gpu_consumers.engines.simulated.request_parsing import ReplyPlan
 
-Step = list[bytes]
+StreamStep = list[bytes]
 """The events of one step of one stream."""
 
-_STREAMS_PER_TURN = 256
-"""Streams advanced before other work of the loop gets its turn; about 1 ms."""
+_STREAMS_PER_SLICE = 256
+"""Streams advanced before the loop runs other work; about 1 ms."""
 
 
-def chat_steps(chat: Writing, model: bytes, created_s: int) -> Iterator[Step]:
+def chat_steps(plan: ReplyPlan, model: bytes, created_s: int) -> Iterator[StreamStep]:
     """Yield the chunks of a chat: roles with the first tokens, usage (if asked) with the last."""
     head = (
         b'{"id":"chatcmpl-%08x","object":"chat.completion.chunk","created":%d,"model":%b,'
-        b'"choices":[' % (chat.digest, created_s, model)
+        b'"choices":[' % (plan.digest, created_s, model)
     )
     roles = [
         b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
-        b'"finish_reason":null}]%b' % (head, index, _ending(chat))
-        for index in range(len(chat.choices))
+        b'"finish_reason":null}]%b' % (head, index, _chunk_end(plan))
+        for index in range(len(plan.choices))
     ]
-    yield from _steps(chat, head, roles, (b'"delta":{"content":"', b'"}'))
+    yield from _steps(plan, head, roles, (b'"delta":{"content":"', b'"}'))
 
 
-def completion_steps(completion: Writing, model: bytes, created_s: int) -> Iterator[Step]:
+def completion_steps(plan: ReplyPlan, model: bytes, created_s: int) -> Iterator[StreamStep]:
     """Yield the chunks of a legacy completion, usage (if asked) with the last tokens."""
     head = b'{"id":"cmpl-%08x","object":"text_completion","created":%d,"model":%b,"choices":[' % (
-        completion.digest,
+        plan.digest,
         created_s,
         model,
     )
-    yield from _steps(completion, head, [], (b'"text":"', b'"'))
+    yield from _steps(plan, head, [], (b'"text":"', b'"'))
 
 
 def _steps(
-    writing: Writing, head: bytes, first: Step, text_field: tuple[bytes, bytes]
-) -> Iterator[Step]:
-    begin, end = text_field
-    ending = _ending(writing)
-    before = [b'%b{"index":%d,%b' % (head, index, begin) for index in range(len(writing.choices))]
-    after = b'%b,"logprobs":null,"finish_reason":null}]%b' % (end, ending)
-    texts = [choice.pieces() for choice in writing.choices]
-    last_step = step_count(writing) - 1
+    plan: ReplyPlan, head: bytes, first: StreamStep, text_field: tuple[bytes, bytes]
+) -> Iterator[StreamStep]:
+    field_start, field_end = text_field
+    chunk_end = _chunk_end(plan)
+    before = [
+        b'%b{"index":%d,%b' % (head, index, field_start) for index in range(len(plan.choices))
+    ]
+    after = b'%b,"logprobs":null,"finish_reason":null}]%b' % (field_end, chunk_end)
+    texts = [choice.pieces() for choice in plan.choices]
+    last_step = step_count(plan) - 1
     step = first
     for number in range(last_step + 1):
         for index, pieces in enumerate(texts):
             if number < len(pieces) - 1:
                 step.append(before[index] + pieces[number] + after)
             elif number == len(pieces) - 1:
-                finish = writing.choices[index].finish
+                finish = plan.choices[index].finish
                 step.append(
                     b'%b%b%b,"logprobs":null,"finish_reason":"%b"}]%b'
-                    % (before[index], pieces[number], end, finish, ending)
+                    % (before[index], pieces[number], field_end, finish, chunk_end)
                 )
-        if number == last_step and writing.include_usage:
-            usage = usage_json(writing.input_tokens, writing.output_tokens)
+        if number == last_step and plan.include_usage:
+            usage = usage_json(plan.input_tokens, plan.output_tokens)
             step.append(b'%b],"usage":%b}' % (head, usage))
         yield step
         step = []
 
 
-def step_count(writing: Writing) -> int:
-    """Return how many steps the stream of `writing` has; a step is a token of every choice."""
-    return max(1, *(choice.tokens for choice in writing.choices))
+def step_count(plan: ReplyPlan) -> int:
+    """Return the number of steps of a stream; a step is one token of every choice."""
+    return max(1, *(choice.tokens for choice in plan.choices))
 
 
-def tokens_after(writing: Writing, steps: int) -> int:
-    """Return the tokens that were emitted by then."""
-    return sum(min(steps, choice.tokens) for choice in writing.choices)
+def token_count_after(plan: ReplyPlan, steps: int) -> int:
+    """Return the tokens emitted after so many steps."""
+    return sum(min(steps, choice.tokens) for choice in plan.choices)
 
 
-def _ending(writing: Writing) -> bytes:
-    return b',"usage":null}' if writing.include_usage else b"}"
+def _chunk_end(plan: ReplyPlan) -> bytes:
+    return b',"usage":null}' if plan.include_usage else b"}"
 
 
-class Stream:
-    """One running stream: emits a step when told to, until it has emitted them all."""
+class SimulatedStream:
+    """One running stream, advanced by a `StreamScheduler`."""
 
-    def __init__(self, steps: Iterator[Step], count: int, emit: Emit) -> None:
+    def __init__(self, steps: Iterator[StreamStep], count: int, emit: EmitEvent) -> None:
         """Emit the first `count` steps, 1 or more."""
         self._steps, self._emit = steps, emit
         self._left = count
         self.emitted_steps = 0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done with the last step; cancelling it ends the stream earlier."""
+        """Done after the last step; cancelling it ends the stream early."""
 
     def advance(self) -> bool:
-        """Emit one step; False when there is nothing more to do."""
+        """Emit one step; return False if no step is left."""
         if self.ended.done():
             return False
         try:
-            for piece in next(self._steps):
-                self._emit(piece)
-        except Exception as failure:  # noqa: BLE001 - the listener's; other streams go on
+            for event in next(self._steps):
+                self._emit(event)
+        except Exception as failure:  # noqa: BLE001 - it fails this stream; others go on
             self.ended.set_exception(failure)
             return False
         self._left -= 1
@@ -112,18 +114,18 @@ class Stream:
         return self._left > 0
 
 
-class Steps:
-    """Advances every running stream by one token each `step_s`, or in every turn if that is 0."""
+class StreamScheduler:
+    """Advances every stream by one token each `step_s`; 0 is one per iteration of the loop."""
 
     def __init__(self, step_s: float) -> None:
-        """Nothing runs yet."""
+        """Start without streams."""
         self._step_s = step_s
-        self._running: list[Stream] = []
-        self._round: deque[Stream] = deque()  # those that this step has not reached
+        self._running: list[SimulatedStream] = []
+        self._pending: deque[SimulatedStream] = deque()  # not yet advanced in this step
         self._began_s = 0.0
         self._is_scheduled = False
 
-    def start(self, stream: Stream) -> None:
+    def start(self, stream: SimulatedStream) -> None:
         """Emit the first step now and the others in time."""
         if not stream.advance():
             return
@@ -136,26 +138,26 @@ class Steps:
         self._is_scheduled = True
         loop = asyncio.get_running_loop()
         if self._step_s:
-            loop.call_at(self._began_s + self._step_s, self._begin)
+            loop.call_at(self._began_s + self._step_s, self._start_step)
         else:
-            loop.call_soon(self._begin)
+            loop.call_soon(self._start_step)
 
-    def _begin(self) -> None:
-        # From when it was due, so that rounded timers do not slow the pace; a step that is missed
-        # as a whole is not made up for.
+    def _start_step(self) -> None:
+        # Count from the due time, so that late timers do not slow the pace; a step that is missed
+        # completely is not made up for.
         now_s = asyncio.get_running_loop().time()
         self._began_s = max(self._began_s + self._step_s, now_s - self._step_s)
-        self._round.extend(self._running)
+        self._pending.extend(self._running)
         self._running.clear()
-        self._turn()
+        self._advance_slice()
 
-    def _turn(self) -> None:
-        for _ in range(min(_STREAMS_PER_TURN, len(self._round))):
-            stream = self._round.popleft()
+    def _advance_slice(self) -> None:
+        for _ in range(min(_STREAMS_PER_SLICE, len(self._pending))):
+            stream = self._pending.popleft()
             if stream.advance():
                 self._running.append(stream)
-        if self._round:
-            asyncio.get_running_loop().call_soon(self._turn)
+        if self._pending:
+            asyncio.get_running_loop().call_soon(self._advance_slice)
         elif self._running:
             self._schedule()
         else:

@@ -1,11 +1,12 @@
-"""Reads bodies for the simulated engine: what is asked for, or the answer that says why not."""
+"""Parses bodies for the simulated engine into reply plans, or into error answers."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import msgspec
 
-from core.streaming import StreamField, asks_to_stream
-from gpu_consumers.engines.engine import Answer
+from core.streaming import StreamField, is_stream_requested
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_text import (
     ANSWER_TOKENS_MAX,
@@ -13,16 +14,17 @@ from gpu_consumers.engines.simulated.generated_text import (
     OUTPUT_TOKENS_DEFAULT,
     OUTPUT_TOKENS_MAX,
     STREAM_TOKENS_DEFAULT,
-    Reply,
+    GeneratedReply,
     digest_of,
+    generate_replies,
     input_tokens_of,
-    replies,
 )
 
 INPUTS_MAX = 2048
 """Inputs in one body, as with OpenAI's embeddings."""
 
 Input = str | list[str | int | list[int]]
+_Body = TypeVar("_Body")
 
 
 class _StreamOptions(msgspec.Struct):
@@ -30,7 +32,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _TextBody(msgspec.Struct, gc=False):
-    """What both endpoints that write text have in common."""
+    """Fields of both text endpoints."""
 
     max_tokens: int | None = None
     n: int | None = None
@@ -51,20 +53,20 @@ class ChatBody(_TextBody, kw_only=True, gc=False):
     max_completion_tokens: int | None = None
 
     @property
-    def asked_tokens(self) -> int | None:
-        """The longest reply that is asked for; None for the default."""
-        asked = self.max_completion_tokens
-        return self.max_tokens if asked is None else asked
+    def requested_tokens(self) -> int | None:
+        """The requested reply length; None for the default."""
+        requested = self.max_completion_tokens
+        return self.max_tokens if requested is None else requested
 
     @property
     def is_plain(self) -> bool:
-        """Whether one whole reply is asked for, cut by nothing but its length."""
-        asked = self.asked_tokens
+        """Whether the body requests one reply without streaming and stop sequences."""
+        requested = self.requested_tokens
         return (
             (self.stream is None or self.stream is False)
             and (self.n is None or self.n == 1)
             and not self.stop
-            and (asked is None or asked > 0)
+            and (requested is None or requested > 0)
         )
 
 
@@ -73,7 +75,7 @@ class _CompletionBody(_TextBody, kw_only=True):
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """A body of `/v1/embeddings`: texts or tokens, or one or several conversations."""
+    """A body of `/v1/embeddings`: texts or tokens, or one or more conversations."""
 
     input: Input | None = None
     messages: list[_Message | list[_Message]] | None = None
@@ -81,25 +83,25 @@ class EmbeddingsBody(msgspec.Struct):
     dimensions: int | None = None
 
     def inputs(self) -> list[str | list[int]] | str:
-        """As `inputs_of`."""
+        """Return the separate inputs, or an error message."""
         if self.input is not None:
-            return inputs_of(self.input)
+            return split_inputs(self.input)
         if not self.messages:
             return "Neither `input` nor `messages` says anything."
-        talks = [one for one in self.messages if isinstance(one, list)]
-        if not talks:
+        conversations = [one for one in self.messages if isinstance(one, list)]
+        if not conversations:
             return [_text_of(self.messages)]
-        if len(talks) < len(self.messages) or not all(talks):
+        if len(conversations) < len(self.messages) or not all(conversations):
             return "`messages` mixes messages and conversations, or one of these is empty."
-        return [_text_of(talk) for talk in talks]
+        return [_text_of(conversation) for conversation in conversations]
 
 
-class Writing(msgspec.Struct, frozen=True, gc=False):
-    """What the reply to a body will say."""
+class ReplyPlan(msgspec.Struct, frozen=True, gc=False):
+    """The reply to generate for a body."""
 
     digest: int
     input_tokens: int
-    choices: list[Reply]
+    choices: list[GeneratedReply]
     stream: bool
     include_usage: bool
 
@@ -118,50 +120,43 @@ _completion_body = msgspec.json.Decoder(_CompletionBody)
 _embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
 
 
-def chat_body(body: bytes) -> ChatBody | Answer:
-    """Return the parsed body, or the refusal."""
-    try:
-        chat = _chat_body.decode(body)
-    except (msgspec.DecodeError, RecursionError) as mistake:
-        return bad_body(mistake)
-    if not chat.messages:
+def parse_chat(body: bytes) -> ChatBody | EngineAnswer:
+    """Return the parsed body, or an error answer."""
+    chat = decode_body(_chat_body.decode, body)
+    if isinstance(chat, ChatBody) and not chat.messages:
         return error_answer(400, "`messages` is empty.", param="messages")
     return chat
 
 
-def chat_writing(body: bytes) -> Writing | Answer:
-    """Return what a chat body asks for, or the refusal."""
-    chat = chat_body(body)
-    return chat if isinstance(chat, Answer) else writing_of(chat, body)
+def plan_chat(body: bytes) -> ReplyPlan | EngineAnswer:
+    """Return the reply plan of a chat body, or an error answer."""
+    chat = parse_chat(body)
+    return chat if isinstance(chat, EngineAnswer) else plan_parsed_chat(chat, body)
 
 
-def writing_of(chat: ChatBody, body: bytes) -> Writing | Answer:
-    """Return what a parsed chat asks for, or the refusal."""
-    return _writing(body, chat, chat.asked_tokens, prompts=1)
+def plan_parsed_chat(chat: ChatBody, body: bytes) -> ReplyPlan | EngineAnswer:
+    """Return the reply plan of a parsed chat, or an error answer."""
+    return _plan(body, chat, chat.requested_tokens, prompts=1)
 
 
-def completion_writing(body: bytes) -> Writing | Answer:
-    """Return what a legacy completion asks for, `n` choices a prompt, or the refusal."""
-    try:
-        completion = _completion_body.decode(body)
-    except (msgspec.DecodeError, RecursionError) as mistake:
-        return bad_body(mistake)
-    prompts = inputs_of(completion.prompt)
+def plan_completion(body: bytes) -> ReplyPlan | EngineAnswer:
+    """Return the reply plan of a legacy completion, or an error answer."""
+    completion = decode_body(_completion_body.decode, body)
+    if isinstance(completion, EngineAnswer):
+        return completion
+    prompts = split_inputs(completion.prompt)
     if isinstance(prompts, str):
         return error_answer(400, prompts, param="prompt")
-    return _writing(body, completion, completion.max_tokens, prompts=len(prompts))
+    return _plan(body, completion, completion.max_tokens, prompts=len(prompts))
 
 
-def embeddings_body(body: bytes) -> EmbeddingsBody | Answer:
-    """Return the parsed body, or the refusal."""
-    try:
-        return _embeddings_body.decode(body)
-    except (msgspec.DecodeError, RecursionError) as mistake:
-        return bad_body(mistake)
+def parse_embeddings(body: bytes) -> EmbeddingsBody | EngineAnswer:
+    """Return the parsed body, or an error answer."""
+    return decode_body(_embeddings_body.decode, body)
 
 
-def inputs_of(value: Input) -> list[str | list[int]] | str:
-    """Return the separate inputs, or the sentence that says what is wrong with them."""
+def split_inputs(value: Input) -> list[str | list[int]] | str:
+    """Return the separate inputs, or an error message."""
     if isinstance(value, str):
         return [value]
     texts = [one for one in value if isinstance(one, str)]
@@ -180,25 +175,33 @@ def inputs_of(value: Input) -> list[str | list[int]] | str:
     return "The input mixes texts and tokens."
 
 
-def _text_of(talk: object) -> str:
-    return msgspec.json.encode(talk).decode()
+def _text_of(conversation: object) -> str:
+    return msgspec.json.encode(conversation).decode()
 
 
-def bad_body(mistake: Exception) -> Answer:
-    """Say what is wrong; msgspec's messages name types and paths, never values."""
-    if isinstance(mistake, RecursionError):
+def decode_body(decode: Callable[[bytes], _Body], body: bytes) -> _Body | EngineAnswer:
+    """Return the decoded body, or an error answer.
+
+    msgspec's messages name types and paths, never values.
+    """
+    try:
+        return decode(body)
+    except RecursionError:
         return error_answer(400, "The body is nested too deeply.")
-    return error_answer(400, f"The body is not valid: {mistake}")
+    except msgspec.DecodeError as mistake:
+        return error_answer(400, f"The body is not valid: {mistake}")
 
 
-def _writing(body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int) -> Writing | Answer:
+def _plan(
+    body: bytes, request: _TextBody, tokens: int | None, *, prompts: int
+) -> ReplyPlan | EngineAnswer:
     if tokens is not None and tokens < 1:
         return error_answer(400, "`max_tokens` must be at least 1.", param="max_tokens")
-    count = 1 if asks.n is None else asks.n
+    count = 1 if request.n is None else request.n
     if not 1 <= count <= CHOICES_MAX:
         return error_answer(400, f"`n` must be 1 to {CHOICES_MAX}.", param="n")
     try:
-        stream = asks_to_stream(asks.stream)
+        stream = is_stream_requested(request.stream)
     except ValueError as mistake:
         return error_answer(400, f"{mistake}.", param="stream")
     default = STREAM_TOKENS_DEFAULT if stream else OUTPUT_TOKENS_DEFAULT
@@ -207,10 +210,10 @@ def _writing(body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int) 
         message = f"An answer has at most {ANSWER_TOKENS_MAX} tokens: prompts, `n`, `max_tokens`."
         return error_answer(400, message, param="n" if prompts == 1 else "prompt")
     digest = digest_of(body)
-    return Writing(
+    return ReplyPlan(
         digest,
         input_tokens_of(body),
-        replies(digest, count, tokens, asks.stop, default=default) * prompts,
+        generate_replies(digest, count, tokens, request.stop, default=default) * prompts,
         stream,
-        asks.stream_options is not None and asks.stream_options.include_usage is True,
+        request.stream_options is not None and request.stream_options.include_usage is True,
     )

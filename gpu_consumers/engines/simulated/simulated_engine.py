@@ -1,4 +1,4 @@
-"""An engine without a model: it answers at once or after a set latency, and says so."""
+"""An engine without a model: it answers at once or after a set latency. Its answers say so."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from core.clock import Clock
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
-from gpu_consumers.engines.error_answers import unknown_endpoint
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
+from gpu_consumers.engines.error_answers import unknown_endpoint_answer
 from gpu_consumers.engines.simulated.generated_answers import (
     chat_answer,
     completion_answer,
@@ -21,20 +21,16 @@ from gpu_consumers.engines.simulated.generated_scores import (
     score_answer,
 )
 from gpu_consumers.engines.simulated.generated_streams import (
-    Step,
-    Steps,
-    Stream,
+    SimulatedStream,
+    StreamScheduler,
+    StreamStep,
     chat_steps,
     completion_steps,
     step_count,
-    tokens_after,
+    token_count_after,
 )
-from gpu_consumers.engines.simulated.request_parsing import (
-    Writing,
-    chat_writing,
-    completion_writing,
-)
-from gpu_consumers.engines.simulated.timed_slices import TimedSlices
+from gpu_consumers.engines.simulated.latency_simulator import LatencySimulator
+from gpu_consumers.engines.simulated.request_parsing import ReplyPlan, plan_chat, plan_completion
 
 _ANSWERS = {
     "/v1/chat/completions": chat_answer,
@@ -46,64 +42,52 @@ _ANSWERS = {
 }
 _STREAMS: dict[
     str,
-    tuple[Callable[[bytes], Writing | Answer], Callable[[Writing, bytes, int], Iterator[Step]]],
+    tuple[
+        Callable[[bytes], ReplyPlan | EngineAnswer],
+        Callable[[ReplyPlan, bytes, int], Iterator[StreamStep]],
+    ],
 ] = {
-    "/v1/chat/completions": (chat_writing, chat_steps),
-    "/v1/completions": (completion_writing, completion_steps),
+    "/v1/chat/completions": (plan_chat, chat_steps),
+    "/v1/completions": (plan_completion, completion_steps),
 }
-_ITEMS_PER_TURN = 256
-"""Items answered before other work of the loop gets its turn; about 0.5 ms."""
+_ITEMS_PER_SLICE = 256
+"""Items answered before the loop runs other work; about 0.5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
-    """A drill: a stream ends with `answer` after `steps` tokens, 1 or more; an item at once."""
+class StreamFailure:
+    """An injected failure: a stream ends with `answer` after `steps` tokens, an item at once."""
 
-    steps: int
-    answer: Answer
+    steps: int  # 1 or more
+    answer: EngineAnswer
 
 
-Fault = Callable[[bytes], Answer | Break | None]
-"""A drill: sees each body first; may answer it, break its stream, raise a MillraceError, or return
+InjectFault = Callable[[bytes], EngineAnswer | StreamFailure | None]
+"""Called with each body first; may answer it, fail its stream, raise a MillraceError, or return
 None."""
 
 
-class SimulatedEngine:
-    """Deterministic answers; `model` of each is `simulated/<model>`."""
+class SimulatedEngine(SlottedEngine):
+    """Deterministic answers; the `model` of each is `simulated/<model>`."""
 
     def __init__(
         self,
         model: str,
         *,
         latency_ms: float,
-        slots: Slots,
+        slots: EngineSlots,
         clock: Clock,
         token_ms: float = 0.0,
-        fault: Fault | None = None,
+        inject_fault: InjectFault | None = None,
     ) -> None:
-        """Hold an item for `latency_ms` in one of `slots`; 0 ms answers without waiting."""
+        """Keep an item for `latency_ms` in one of `slots`; with 0 ms answer without waiting."""
+        super().__init__(slots)
         self._model = msgspec.json.encode(f"simulated/{model}")
         self._latency_s = latency_ms / 1000
         self._clock = clock
-        self._fault = fault
-        self._slots = slots
-        self._slices = TimedSlices(self._report, slots, self._latency_s)
-        self._steps = Steps(token_ms / 1000)
-
-    @property
-    def concurrency(self) -> int:
-        """See `Engine`."""
-        return self._slots.total
-
-    @property
-    def headroom(self) -> int:
-        """See `Engine`."""
-        return self._slots.headroom
-
-    @property
-    def slots(self) -> SlotCounts:
-        """See `Engine`."""
-        return self._slots.counts
+        self._inject_fault = inject_fault
+        self._latency = LatencySimulator(self._report, slots, self._latency_s)
+        self._streams = StreamScheduler(token_ms / 1000)
 
     async def start(self) -> None:
         """Nothing to load."""
@@ -112,84 +96,84 @@ class SimulatedEngine:
         """Nothing to release."""
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """See `Engine`; the first token of a stream takes the latency of an item."""
-        await self._slots.enter()
+        await self._slots.acquire_online()
         try:
             if meter is not None:
-                meter.began()
+                meter.on_start()
             if self._latency_s:
                 await asyncio.sleep(self._latency_s)
-            given = self._fault(body) if self._fault is not None else None
-            if isinstance(given, Answer):
-                return given
-            streams = _STREAMS.get(endpoint)
-            if emit is None or streams is None:
-                return given.answer if given else self._answer(endpoint, body)
-            read, written = streams
-            writing = read(body)
-            if isinstance(writing, Answer):
-                return writing
-            if not writing.stream:
+            fault = self._inject_fault(body) if self._inject_fault is not None else None
+            if isinstance(fault, EngineAnswer):
+                return fault
+            stream_functions = _STREAMS.get(endpoint)
+            if emit is None or stream_functions is None:
+                return fault.answer if fault else self._answer(endpoint, body)
+            plan_reply, generate_steps = stream_functions
+            plan = plan_reply(body)
+            if isinstance(plan, EngineAnswer):
+                return plan
+            if not plan.stream:
                 return self._answer(endpoint, body)
-            count = step_count(writing) if given is None else min(given.steps, step_count(writing))
-            steps = written(writing, self._model, int(self._clock.wall_s()))
-            stream = Stream(steps, count, emit)
+            count = step_count(plan) if fault is None else min(fault.steps, step_count(plan))
+            steps = generate_steps(plan, self._model, int(self._clock.wall_s()))
+            stream = SimulatedStream(steps, count, emit)
             if meter is not None:
-                meter.counted = lambda answer: _counted(answer, writing, stream)
-            return await self._stream(writing, stream, given)
+                meter.with_usage = lambda answer: _with_usage(answer, plan, stream)
+            self._streams.start(stream)
+            await stream.ended  # cancelling this call cancels it, which ends the stream
+            answer = EngineAnswer(200, b"") if fault is None else fault.answer
+            return _with_usage(answer, plan, stream)
         finally:
-            self._slots.leave()
+            self._slots.release_online()
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`."""
         if self._latency_s:
-            await self._slices.execute(endpoint, bodies, finished)
+            await self._latency.execute(endpoint, bodies, finished)
         else:
             await self._answer_now(endpoint, bodies, finished)
 
-    async def _stream(self, writing: Writing, stream: Stream, cut: Break | None) -> Answer:
-        self._steps.start(stream)
-        await stream.ended  # cancelling this call cancels it, which ends the stream
-        return _counted(Answer(200, b"") if cut is None else cut.answer, writing, stream)
+    def _answer(self, endpoint: str, body: bytes) -> EngineAnswer:
+        generate = _ANSWERS.get(endpoint)
+        if generate is None:
+            return unknown_endpoint_answer(endpoint)
+        return generate(body, self._model, int(self._clock.wall_s()))
 
-    def _answer(self, endpoint: str, body: bytes) -> Answer:
-        answer = _ANSWERS.get(endpoint)
-        if answer is None:
-            return unknown_endpoint(endpoint)
-        return answer(body, self._model, int(self._clock.wall_s()))
-
-    async def _answer_now(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
-        """Answer in slices, without a task or a timer an item."""
-        for start in range(0, len(bodies), _ITEMS_PER_TURN):
-            stop = min(start + _ITEMS_PER_TURN, len(bodies))
+    async def _answer_now(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+        """Answer in slices, without a task or a timer per item."""
+        for start in range(0, len(bodies), _ITEMS_PER_SLICE):
+            stop = min(start + _ITEMS_PER_SLICE, len(bodies))
             self._report(endpoint, bodies, finished, range(start, stop))
             await asyncio.sleep(0)
 
     def _report(
-        self, endpoint: str, bodies: Sequence[bytes], finished: Finished, items: range
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, items: range
     ) -> None:
-        answer = _ANSWERS.get(endpoint)
+        generate = _ANSWERS.get(endpoint)
         created_s = int(self._clock.wall_s())
-        model, fault = self._model, self._fault
+        model, inject_fault = self._model, self._inject_fault
         for index in items:
             body = bodies[index]
-            given = fault(body) if fault is not None else None
-            if isinstance(given, Break):
-                given = given.answer
-            if given is None:
-                given = (
-                    unknown_endpoint(endpoint) if answer is None else answer(body, model, created_s)
+            answer = inject_fault(body) if inject_fault is not None else None
+            if isinstance(answer, StreamFailure):
+                answer = answer.answer
+            if answer is None:
+                answer = (
+                    unknown_endpoint_answer(endpoint)
+                    if generate is None
+                    else generate(body, model, created_s)
                 )
-            finished(index, given)
+            finished(index, answer)
 
 
-def _counted(answer: Answer, writing: Writing, stream: Stream) -> Answer:
+def _with_usage(answer: EngineAnswer, plan: ReplyPlan, stream: SimulatedStream) -> EngineAnswer:
     if not stream.emitted_steps:
         return answer
     return msgspec.structs.replace(
         answer,
-        input_tokens=writing.input_tokens,
-        output_tokens=tokens_after(writing, stream.emitted_steps),
+        input_tokens=plan.input_tokens,
+        output_tokens=token_count_after(plan, stream.emitted_steps),
     )

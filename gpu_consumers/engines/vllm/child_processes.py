@@ -1,7 +1,7 @@
-"""What each process that vLLM starts runs first, before it imports anything of vLLM.
+"""Runs first in each process that vLLM starts, before anything of vLLM is imported.
 
-`multiprocessing` has a child import the main module of its parent, but none named `__main__`, which
-is what a role is: `import_this_first` names this one instead.
+`multiprocessing` makes a child import its parent's main module unless that is a `__main__`, as a
+role's is. `use_as_child_main_module` names this module instead.
 """
 
 import ctypes
@@ -11,30 +11,30 @@ import signal
 import sys
 
 from core.logs import configure_logs
-from gpu_consumers.engines.vllm.log_redaction import keep_texts_out_of_logs
+from gpu_consumers.engines.vllm.log_redaction import redact_vllm_logs
 
 _PR_SET_PDEATHSIG = 1
-_HERE = "gpu_consumers.engines.vllm.child_processes"
-_PARENT = "_MILLRACE_SPAWNED_BY"
-"""Variable with the id of the process; `multiprocessing` says it later than we must know."""
+_THIS_MODULE = "gpu_consumers.engines.vllm.child_processes"
+_PARENT_VARIABLE = "_MILLRACE_SPAWNED_BY"
+"""Variable with the parent's process id; `multiprocessing` provides it too late."""
 
 
-def import_this_first() -> None:
-    """Have processes that are spawned from now on import this module as their main one."""
-    sys.modules["__main__"].__spec__ = importlib.util.find_spec(_HERE)
-    os.environ[_PARENT] = str(os.getpid())
-    keep_texts_out_of_logs()
+def use_as_child_main_module() -> None:
+    """Make processes spawned from now on import this module as their main module."""
+    sys.modules["__main__"].__spec__ = importlib.util.find_spec(_THIS_MODULE)
+    os.environ[_PARENT_VARIABLE] = str(os.getpid())
+    redact_vllm_logs()
 
 
 def die_with_parent() -> None:
-    """End with the process that started this one, however that one ends."""
+    """End this process when its parent ends, however that happens (PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.environ.get(_PARENT) != str(os.getppid()):
-        os._exit(1)  # it ended before the line above
-    os.environ[_PARENT] = str(os.getpid())  # of those that this one starts
+    if os.environ.get(_PARENT_VARIABLE) != str(os.getppid()):
+        os._exit(1)  # the parent ended before the line above
+    os.environ[_PARENT_VARIABLE] = str(os.getpid())  # for children of this process
 
 
 if __name__ == "__mp_main__":
     die_with_parent()
     configure_logs("gpu-consumer")
-    keep_texts_out_of_logs()
+    redact_vllm_logs()

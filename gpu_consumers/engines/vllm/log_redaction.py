@@ -1,6 +1,6 @@
-"""What vLLM logs, in our lines and without texts of clients: its sentences, not what fills them.
+"""Keeps the texts of clients out of vLLM's log records: messages are kept, their arguments are not.
 
-By records, not by handlers or levels: it holds whatever an operator configures, in every process.
+Applied to records, not to handlers or levels, so it holds for any logging configuration.
 """
 
 import logging
@@ -8,42 +8,44 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-LEVEL: Final = "ERROR"
-"""Where VLLM_LOGGING_LEVEL says nothing else. It warns of each weight that it converts."""
+DEFAULT_LEVEL: Final = "ERROR"
+"""Level without VLLM_LOGGING_LEVEL. As WARNING vLLM logs each weight that it converts."""
 
-_DUMP: Final = "vllm.logging_utils.dump_input"
-_PARSERS: Final = ("vllm.parser.", "vllm.reasoning.", "vllm.tool_parsers.")
-"""Loggers whose sentences themselves may be made of what a model wrote."""
+_DUMP_LOGGER: Final = "vllm.logging_utils.dump_input"
+_PARSER_LOGGERS: Final = ("vllm.parser.", "vllm.reasoning.", "vllm.tool_parsers.")
+"""Loggers whose messages may contain a model's output."""
 
 
-def keep_texts_out_of_logs() -> None:
-    """Strip every record that vLLM makes from now on, and silence its dump of a failing step."""
-    logging.getLogger(_DUMP).disabled = True
-    logging.getLogger("vllm").setLevel((os.environ.get("VLLM_LOGGING_LEVEL") or LEVEL).upper())
+def redact_vllm_logs() -> None:
+    """Redact every record that vLLM makes from now on, and disable its dump of a failing step."""
+    logging.getLogger(_DUMP_LOGGER).disabled = True
+    logging.getLogger("vllm").setLevel(
+        (os.environ.get("VLLM_LOGGING_LEVEL") or DEFAULT_LEVEL).upper()
+    )
     make = logging.getLogRecordFactory()
-    if not isinstance(make, _Stripping):
-        logging.setLogRecordFactory(_Stripping(make))
+    if not isinstance(make, _RedactingFactory):
+        logging.setLogRecordFactory(_RedactingFactory(make))
 
 
-class _Stripping:
-    """Makes records as `make` does, but for what vLLM's are filled with."""
+class _RedactingFactory:
+    """Makes records with `make`, without the arguments of vLLM's."""
 
     def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
         self._make = make
 
-    def __call__(self, *given: Any, **named: Any) -> logging.LogRecord:
-        record = self._make(*given, **named)
-        name = record.name or ""  # `logging` itself makes records of nobody
-        if name.startswith(_PARSERS):
-            record.msg = _failure(record)
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._make(*args, **kwargs)
+        name = record.name or ""  # `logging` makes records without a name
+        if name.startswith(_PARSER_LOGGERS):
+            record.msg = _parser_message(record)
             record.exc_info = None
         if name.partition(".")[0] == "vllm":
             record.args = ()
         return record
 
 
-def _failure(record: logging.LogRecord) -> str:
-    """Say where a parser complains, and about which class of error."""
+def _parser_message(record: logging.LogRecord) -> str:
+    """Return the place of a parser's record and the class of its error."""
     kind = record.exc_info[0] if record.exc_info else None
     place = f"{record.funcName}, line {record.lineno}"
     return f"A parser complains in {place}{f': {kind.__name__}' if kind else ''}."

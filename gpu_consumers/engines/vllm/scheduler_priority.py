@@ -1,10 +1,10 @@
-"""The order of requests in vLLM's own queue."""
+"""Priorities in vLLM's own queue."""
 
 
-def scheduler_priority(asked: int, *, is_bulk: bool) -> int:
-    """Return what vLLM's scheduler is told; lower is earlier.
+def scheduler_priority(requested: int, *, is_bulk: bool) -> int:
+    """Return the priority for vLLM's scheduler; lower is earlier.
 
-    Online calls are all alike, and before every item: what one client asks for would push back the
-    calls of others. Among themselves items keep the order that they ask for.
+    Online calls are equal and ahead of every item: a requested priority would delay the calls of
+    other clients. Items keep their requested order among themselves.
     """
-    return max(asked, 0) + 1 if is_bulk else 0
+    return max(requested, 0) + 1 if is_bulk else 0

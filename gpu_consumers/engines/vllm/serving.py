@@ -1,4 +1,4 @@
-"""vLLM's serving objects as a table of routes; with `vllm_answers` all that imports vllm."""
+"""vLLM's serving objects as a table of routes; only this package imports vllm."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -25,21 +25,21 @@ from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
 from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from core.streaming import STREAMED_ENDPOINTS
-from gpu_consumers.engines.engine import Answer, Emit, Meter
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.error_answers import (
-    item_timed_out,
-    stream_refused,
-    unknown_endpoint,
+    item_timeout_answer,
+    stream_unsupported_answer,
+    unknown_endpoint_answer,
 )
-from gpu_consumers.engines.item_timeout import ItemLimit
+from gpu_consumers.engines.item_timeout import ItemTimeout
 from gpu_consumers.engines.non_finite import NOT_FINITE, is_not_finite
 from gpu_consumers.engines.out_of_memory import is_out_of_memory
-from gpu_consumers.engines.request_errors import bad_body, too_many_sequences
+from gpu_consumers.engines.request_errors import invalid_body_answer, sequence_limit_answer
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import StreamOptions
 from gpu_consumers.engines.vllm.scheduler_priority import scheduler_priority
-from gpu_consumers.engines.vllm.serving_answers import Rendered, answer_of
+from gpu_consumers.engines.vllm.serving_answers import EmbeddingsResponse, answer_from_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +54,19 @@ class VllmServing:
     def __init__(
         self, engine: AsyncLLM, routes: dict[str, _Route], settings: EngineSettings
     ) -> None:
-        """Made by `start`."""
-        item_timeout_s = settings.item_timeout_s
+        """Use `start`."""
         self._sequences_max = settings.vllm_body_sequences_max
         self._engine = engine
         self._routes = routes
-        self._item_timeout_s = item_timeout_s
-        # A question to the engine core, which answers between two of its steps.
-        self._limit = ItemLimit(item_timeout_s, engine.is_paused)
+        self._item_timeout_s = settings.item_timeout_s
+        # The engine core answers `is_paused` between two of its steps.
+        self._timeout = ItemTimeout(settings.item_timeout_s, engine.is_paused)
 
     @classmethod
     async def start(cls, arguments: list[str], settings: EngineSettings) -> Self:
         """Start the engine core and load the model, on the calling thread.
 
-        Raises SettingsError, and EngineDeadError in vLLM's own words: nobody's data is here yet.
+        Raises SettingsError, and EngineDeadError with vLLM's message, which holds no client's data.
         """
         on_cpu = current_platform.is_cpu()
         if on_cpu:  # one process fewer, a third of the start saved, at the same speed
@@ -93,11 +92,11 @@ class VllmServing:
 
     @property
     def unfinished(self) -> int:
-        """Sequences that vLLM holds, those of cancelled calls until it has let go of them."""
+        """Sequences in vLLM, including those of cancelled calls until they are aborted."""
         return int(self._engine.get_num_unfinished_requests())
 
-    async def ask(self, endpoint: str, body: bytes) -> Answer:
-        """Run one bulk item; refusals are answers.
+    async def run_item(self, endpoint: str, body: bytes) -> EngineAnswer:
+        """Run one bulk item; a refusal is its answer.
 
         Raises EngineDeadError, EngineStalledError among them, or EngineOutOfMemoryError when the
         engine lives on.
@@ -105,76 +104,82 @@ class VllmServing:
         return await self._run(endpoint, body, None, None, is_bulk=True)
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
+    ) -> EngineAnswer:
         """Run one online call, ahead of bulk items. Raises EngineDeadError."""
         return await self._run(endpoint, body, emit, meter, is_bulk=False)
 
     async def _run(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None, *, is_bulk: bool
-    ) -> Answer:
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None,
+        *,
+        is_bulk: bool,
+    ) -> EngineAnswer:
         route = self._routes.get(endpoint)
         if route is None:
-            return unknown_endpoint(endpoint)
+            return unknown_endpoint_answer(endpoint)
         events: StreamEvents | None = None
         try:
             request = route.request.validate_json(body)
             request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
-            writes = endpoint in STREAMED_ENDPOINTS
-            if writes and (refused := self._refusal(request, may_stream=emit is not None)):
+            generates = endpoint in STREAMED_ENDPOINTS
+            if generates and (refused := self._refusal(request, may_stream=emit is not None)):
                 return refused
-            if not writes or not request.stream or emit is None:
-                return await self._limit.run(_whole(route, request))
-            events = _listening(request, emit, meter)
-            return await self._limit.run(self._stream(route, request, events))
+            if not generates or not request.stream or emit is None:
+                return await self._timeout.run(_respond(route, request))
+            events = _stream_events(request, emit, meter)
+            return await self._timeout.run(self._stream(route, request, events))
         except ValidationError as mistakes:
-            return bad_body(mistakes)
+            return invalid_body_answer(mistakes)
         except EngineDeadError:
             raise
         except VllmEngineDeadError as death:
             raise EngineDeadError from death
         except TimeoutError:
-            timed_out = item_timed_out(self._item_timeout_s)
+            timed_out = item_timeout_answer(self._item_timeout_s)
             return events.interrupted(timed_out) if events is not None else timed_out
-        except Exception as refusal:  # vLLM sorts its own exceptions into statuses
+        except Exception as refusal:  # vLLM maps its exceptions to statuses
             if self._engine.errored:
                 raise EngineDeadError from refusal
-            if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call fails alone
+            if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call just fails
                 raise EngineOutOfMemoryError from refusal
             if is_not_finite(refusal):
                 return NOT_FINITE
-            return answer_of(create_error_response(refusal))
+            return answer_from_response(create_error_response(refusal))
 
-    def _refusal(self, request: Any, *, may_stream: bool) -> Answer | None:
-        """Return what is wrong with a body that vLLM would take."""
+    def _refusal(self, request: Any, *, may_stream: bool) -> EngineAnswer | None:
+        """Return the refusal of a body that vLLM would accept, or None."""
         if request.stream and not may_stream:
-            return stream_refused()
+            return stream_unsupported_answer()
         prompt = getattr(request, "prompt", None)  # a chat has none
-        return too_many_sequences(prompt, request.n, self._sequences_max)
+        return sequence_limit_answer(prompt, request.n, self._sequences_max)
 
-    async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> Answer:
-        """Take what vLLM would send to a client; cancelling aborts the sequence."""
+    async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> EngineAnswer:
+        """Run a streaming request; cancelling aborts its sequences."""
         response = await route.handle(request)
         if not hasattr(response, "__aiter__"):
-            return answer_of(response)
-        goes_on = True
+            return answer_from_response(response)
+        has_more = True
         async for text in response:
-            goes_on = goes_on and events.take(text.removeprefix("data: ").rstrip().encode())
-        if self._engine.errored:  # which vLLM tells its client as an event
+            has_more = has_more and events.on_event(text.removeprefix("data: ").rstrip().encode())
+        if self._engine.errored:  # vLLM also sends it as an event
             raise EngineDeadError
         return events.end()
 
 
-async def _whole(route: _Route, request: Any) -> Answer:
-    return answer_of(await route.handle(request))
+async def _respond(route: _Route, request: Any) -> EngineAnswer:
+    return answer_from_response(await route.handle(request))
 
 
 def _require_parser(name: str | None) -> None:
-    """Before the model is loaded: vLLM itself notices a wrong name only with the first call."""
+    """Raise SettingsError before the model is loaded; vLLM checks the name in the first call."""
     known = ToolParserManager.list_registered()
     if name is not None and name not in known:
         raise SettingsError(
-            f"vllm_tool_call_parser: vLLM has none named {name}, but {', '.join(sorted(known))}."
+            f"vllm_tool_call_parser: vLLM has no {name!r}; it has {', '.join(sorted(known))}."
         )
 
 
@@ -190,7 +195,7 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
             TypeAdapter(CompletionRequest), completion.create_completion
         )
     if "embed" in tasks:
-        state.serving_embedding.json_response_cls = Rendered
+        state.serving_embedding.json_response_cls = EmbeddingsResponse
         routes["/v1/embeddings"] = _Route(TypeAdapter(EmbeddingRequest), state.serving_embedding)
     if getattr(state, "serving_scores", None) is not None:
         routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), state.serving_scores)
@@ -202,18 +207,18 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
     return routes
 
 
-def _listening(request: Any, emit: Emit, meter: Meter | None) -> StreamEvents:
-    """Ask for running counts, so that a stream that is cut is counted too; hide what is extra."""
-    asked = request.stream_options
-    wanted = StreamOptions(
-        include_usage=asked is not None and asked.include_usage,
-        continuous_usage_stats=asked is not None and asked.continuous_usage_stats,
+def _stream_events(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> StreamEvents:
+    """Request running usage, so that an aborted stream is counted; hide it from the client."""
+    options = request.stream_options
+    requested = StreamOptions(
+        include_usage=options is not None and options.include_usage,
+        continuous_usage_stats=options is not None and options.continuous_usage_stats,
     )
     request.stream_options = VllmStreamOptions(include_usage=True, continuous_usage_stats=True)
-    shows_running = wanted.include_usage and wanted.continuous_usage_stats
+    shows_running = requested.include_usage and requested.continuous_usage_stats
     return StreamEvents(
         emit,
-        wanted,
+        requested,
         meter,
         strips_usage=not shows_running,
         choices_per_prompt=request.n or 1,

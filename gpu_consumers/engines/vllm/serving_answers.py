@@ -1,4 +1,4 @@
-"""What vLLM's serving objects return, as answers."""
+"""Turns the responses of vLLM's serving objects into answers."""
 
 from http import HTTPStatus
 from typing import Any
@@ -6,33 +6,33 @@ from typing import Any
 import msgspec
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.non_finite import check_vectors
 from gpu_consumers.engines.request_errors import refusal_answer
 from gpu_consumers.engines.token_usage import answer_with_usage
 
 
-class Rendered:
-    """What a pooling route returns, in place of a web framework's response.
+class EmbeddingsResponse:
+    """Replaces the web framework's response class in the embeddings route.
 
-    Keeps the counts, and renders hundreds of floats faster than the standard library's JSON.
+    Keeps the usage, and encodes hundreds of floats faster than the standard library's JSON.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
-        """Raise NotFiniteError for vectors that JSON cannot say."""
+        """Encode `content`. Raises NotFiniteError for vectors that JSON cannot represent."""
         check_vectors(content["data"])
         self.body = msgspec.json.encode(content)
         self.input_tokens: int = content["usage"]["prompt_tokens"]
 
 
-def answer_of(response: Any) -> Answer:
-    """Turn what a serving object returns into an answer."""
+def answer_from_response(response: Any) -> EngineAnswer:
+    """Return the response of a serving object as an answer."""
     if isinstance(response, ErrorResponse):
         error = response.error
         return refusal_answer(int(error.code), error.message, error.param)
-    if isinstance(response, Rendered):
-        return Answer(HTTPStatus.OK, response.body, response.input_tokens)
+    if isinstance(response, EmbeddingsResponse):
+        return EngineAnswer(HTTPStatus.OK, response.body, response.input_tokens)
     if getattr(response, "media_type", None) == "application/json":  # scores and classes
         answer = answer_with_usage(response.status_code, response.body)
         assert answer is not None, "vLLM wrote it"
@@ -42,7 +42,7 @@ def answer_of(response: Any) -> Answer:
         return error_answer(HTTPStatus.BAD_REQUEST, message, param="encoding_format")
     usage = response.usage
     input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Answer(
+    return EngineAnswer(
         HTTPStatus.OK,
         response.model_dump_json().encode(),
         usage.prompt_tokens,

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.errors import SettingsError
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm.child_processes import import_this_first
-from gpu_consumers.engines.vllm.log_redaction import LEVEL
+from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
+from gpu_consumers.engines.vllm.log_redaction import DEFAULT_LEVEL
 
 if TYPE_CHECKING:
     from gpu_consumers.engines.vllm.serving import VllmServing
@@ -23,72 +23,56 @@ if TYPE_CHECKING:
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_NAME_BYTES = 37
 _NO_DOMAIN = "media.invalid"
-"""An empty list means every host to vLLM; the names under `.invalid` are nobody's (RFC 6761)."""
+"""To vLLM an empty list allows every host; names under `.invalid` never resolve (RFC 6761)."""
 
 
-class VllmEngine:
+class VllmEngine(SlottedEngine):
     """One model on this machine's GPU or CPU."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Load nothing yet; `settings.model_path` must be given."""
+        """`settings.model_path` must be given; `start` loads the model."""
+        slots_max, running_max = settings.items_at_once, settings.vllm_max_num_seqs
+        super().__init__(EngineSlots(slots_max, settings.headroom, running_max=running_max))
         self._settings = settings
-        self._slots = Slots(
-            settings.items_at_once, settings.headroom, at_once=settings.vllm_max_num_seqs
-        )
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
 
     @property
-    def concurrency(self) -> int:
-        """See `Engine`."""
-        return self._slots.total
-
-    @property
-    def headroom(self) -> int:
-        """See `Engine`."""
-        return self._slots.headroom
-
-    @property
-    def slots(self) -> SlotCounts:
-        """See `Engine`."""
-        return self._slots.counts
-
-    @property
     def unfinished(self) -> int:
-        """Sequences that vLLM holds; 0 once nothing runs and nothing waits to be aborted."""
+        """Sequences in vLLM; 0 once nothing runs and nothing waits to be aborted."""
         return 0 if self._serving is None else self._serving.unfinished
 
     async def start(self) -> None:
         """Load the model; blocks the event loop for 10 to 40 s. Raises SettingsError.
 
-        On the main thread by intent: a child dies with the thread that started it.
+        Runs on the main thread on purpose: a child ends with the thread that started it.
         """
         arguments = vllm_arguments(self._settings)
         for name, value in vllm_environment(self._settings).items():
             os.environ.setdefault(name, value)  # an operator's own value wins
-        import_this_first()
+        use_as_child_main_module()
         from gpu_consumers.engines.vllm.serving import VllmServing
 
         self._serving = await VllmServing.start(arguments, self._settings)
-        self._pool = ItemPool(self._serving.ask, self._slots)
+        self._pool = ItemPool(self._serving.run_item, self._slots)
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""
         assert self._pool is not None, "start first"
         await self._pool.execute(endpoint, bodies, finished)
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """See `Engine`; a cancelled call's KV cache is freed by vLLM's abort."""
         assert self._serving is not None, "start first"
-        await self._slots.enter()
+        await self._slots.acquire_online()
         try:
             if meter is not None:
-                meter.began()
+                meter.on_start()
             return await self._serving.serve(endpoint, body, emit, meter)
         finally:
-            self._slots.leave()
+            self._slots.release_online()
 
     async def stop(self) -> None:
         """See `Engine`."""
@@ -98,17 +82,17 @@ class VllmEngine:
 
 
 def vllm_environment(settings: EngineSettings) -> dict[str, str]:
-    """Return what vLLM reads from the environment, most of it while being imported."""
+    """Return the environment variables of vLLM, which reads most of them while being imported."""
     has_own_logging = "VLLM_LOGGING_CONFIG_PATH" in os.environ
     return {
         "HF_HUB_OFFLINE": "1",
-        # Its records are lines of the role, unless an operator has them go elsewhere.
+        # Its records use the role's handlers, unless an operator configures others.
         "VLLM_CONFIGURE_LOGGING": str(int(has_own_logging)),
         "VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib),
         "VLLM_DO_NOT_TRACK": "1",
-        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the host of the last one would not be checked
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the redirect's host would not be checked
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": LEVEL,
+        "VLLM_LOGGING_LEVEL": DEFAULT_LEVEL,
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_RPC_BASE_PATH": _socket_folder(tempfile.gettempdir()),
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # see child_processes; its own server does so, too
@@ -116,13 +100,13 @@ def vllm_environment(settings: EngineSettings) -> dict[str, str]:
 
 
 def _socket_folder(temporary: str) -> str:
-    """Return where vLLM's processes meet: the path of a socket must be short."""
+    """Return the folder of vLLM's sockets, whose paths must be short."""
     fits = len(os.fsencode(temporary)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES_MAX
     return temporary if fits else "/tmp"  # noqa: S108 (the names are random)
 
 
 def vllm_arguments(settings: EngineSettings) -> list[str]:
-    """Return vLLM's command line, the interface that it keeps between releases."""
+    """Return vLLM's command line, its interface that is stable across releases."""
     path = settings.model_path
     if path is None or not path.is_dir():
         raise SettingsError("model_path is not a folder.")
@@ -135,7 +119,7 @@ def vllm_arguments(settings: EngineSettings) -> list[str]:
         f"--max-num-seqs={settings.vllm_max_num_seqs}",
         f"--gpu-memory-utilization={settings.vllm_gpu_memory_utilization}",
         "--scheduling-policy=priority",
-        "--allowed-media-domains",  # clients name URLs; this host may reach what they may not
+        "--allowed-media-domains",  # clients name URLs, and this host may reach private hosts
         *(settings.vllm_allowed_media_domains or _NO_DOMAIN).split(","),
         "--enable-prompt-tokens-details",
         "--disable-log-stats",

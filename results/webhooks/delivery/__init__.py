@@ -1,1 +1,1 @@
-"""Webhook deliveries: claiming, posting, retry schedule and history."""
+"""Webhook deliveries: claims, HTTP requests, retry schedule and history."""

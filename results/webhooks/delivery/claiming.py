@@ -1,8 +1,9 @@
-"""Which deliveries are tried next: a few of each lane, so that a slow receiver delays no other.
+"""Claims the next deliveries: a few per delivery queue, so that a slow receiver delays no other.
 
-A claim is a lease: `next_try_at` moves to its end, so what a dead process claimed is due again.
-Claims are made one process at a time, hence the bounds of a lane hold over all processes. So they
-have to be short: they look at lanes that have something due, and wait for no row.
+A delivery queue holds the ordered deliveries of one endpoint, or of a tenant's callbacks to one
+host; the column `lane` has its name. A claim is a lease: `next_try_at` moves to its end, so claims
+of a dead process become due again. Processes claim one at a time, which makes the limits of a queue
+global; therefore claims are short: they read only queues with due deliveries and wait for no row.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -13,15 +14,15 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from results.webhooks.delivery.disabled_deliveries import drop_waiting
-from results.webhooks.events.event_bodies import ITEM_FAILED
+from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import DELETED
 
 _LOCK_KEY: Final = 0x77656268  # one claim at a time in one database
-_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
+_SERIALISE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
 
-_FALLEN_DUE_MAX: Final = 1000  # in one claim, the longest due first
+_MARKED_MAX: Final = 1000  # per claim, longest due first
 
-FALL_DUE: Final = sa.text("""
+MARK_DUE: Final = sa.text("""
 WITH waited AS (
     SELECT message_id, endpoint_id FROM webhook_deliveries
     WHERE state = 'pending' AND NOT is_due AND next_try_at <= now()
@@ -30,7 +31,7 @@ WITH waited AS (
 UPDATE webhook_deliveries d SET is_due = true FROM waited
 WHERE d.message_id = waited.message_id AND d.endpoint_id = waited.endpoint_id
 """)
-"""What waits for hours, of however many lanes, is looked at when its time has come."""
+"""Marks deliveries whose wait is over, so that claims do not read those that wait for hours."""
 
 DUE: Final = sa.text("""
 WITH RECURSIVE found AS (
@@ -57,11 +58,11 @@ FROM lanes CROSS JOIN LATERAL (
 ) AS due
 ORDER BY lanes.is_suspect, due.next_try_at
 """)
-"""Lanes are found by skipping through the index, so a long queue in one costs the others nothing.
-One that failed last is tried with one delivery at a time."""
+"""Finds the queues with a skip scan of the index, so a long queue costs the others nothing. A queue
+whose last attempt failed gets one attempt at a time."""
 
-_WANTED: Final = """
-WITH wanted AS (
+_CHOSEN: Final = """
+WITH chosen AS (
     SELECT d.message_id, d.endpoint_id
     FROM unnest(cast(:messages AS uuid[]), cast(:endpoints AS uuid[]))
         AS t (message_id, endpoint_id)
@@ -70,25 +71,25 @@ WITH wanted AS (
     FOR UPDATE OF d SKIP LOCKED
 )"""
 
-_DROP: Final = sa.text(f"""{_WANTED}
+_DROP: Final = sa.text(f"""{_CHOSEN}
 UPDATE webhook_deliveries d SET state = 'dropped', claimed_by = NULL, ended_at = now()
-FROM wanted
-JOIN webhook_endpoints e ON e.id = wanted.endpoint_id
-JOIN webhook_messages m ON m.id = wanted.message_id
+FROM chosen
+JOIN webhook_endpoints e ON e.id = chosen.endpoint_id
+JOIN webhook_messages m ON m.id = chosen.message_id
 LEFT JOIN jobs j ON j.id = m.job_id
-WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id
+WHERE d.message_id = chosen.message_id AND d.endpoint_id = chosen.endpoint_id
     AND (e.disabled_reason = :deleted OR NOT d.is_test AND (
         e.disabled_at IS NOT NULL OR (m.event_type = :item_failed AND j.deleted_at IS NOT NULL)))
 RETURNING d.endpoint_id, e.disabled_at IS NOT NULL AS is_disabled
-""").bindparams(item_failed=ITEM_FAILED, deleted=DELETED)  # noqa: S608  nothing from outside
-"""A message or a replay may be committed just after its endpoint was disabled, or after the batch
-was deleted whose items it names. Of a disabled endpoint more may wait than was dropped at once."""
+""").bindparams(item_failed=ITEM_FAILED, deleted=DELETED)  # noqa: S608  no outside input
+"""Messages and replays may be committed just after their endpoint was disabled, or after the batch
+whose items they name was deleted. Disabling an endpoint drops only a slice of its deliveries."""
 
-_CLAIM: Final = sa.text(f"""{_WANTED}, claimed AS (
+_CLAIM: Final = sa.text(f"""{_CHOSEN}, claimed AS (
     UPDATE webhook_deliveries d SET claimed_by = :holder, try_count = d.try_count + 1,
         next_try_at = now() + make_interval(secs => :lease_s), is_due = false
-    FROM wanted
-    WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id
+    FROM chosen
+    WHERE d.message_id = chosen.message_id AND d.endpoint_id = chosen.endpoint_id
     RETURNING d.message_id, d.endpoint_id, d.tenant_id, d.lane, d.try_count, d.failure_count,
         d.is_test
 )
@@ -103,21 +104,21 @@ SELECT claimed.*, e.url, m.body, m.event_type,
     extract(epoch FROM now() - m.created_at)::float8 AS age_s
 FROM claimed
 JOIN webhook_endpoints e ON e.id = claimed.endpoint_id
-    AND e.disabled_reason IS DISTINCT FROM :deleted -- since the drop, and it has no URL any more
+    AND e.disabled_reason IS DISTINCT FROM :deleted -- deleted since the drop: without a URL
 JOIN webhook_messages m ON m.id = claimed.message_id
 LEFT JOIN webhook_callback_secrets s ON s.tenant_id = claimed.tenant_id
 """).bindparams(deleted=DELETED)  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """A message for an endpoint, claimed for one try."""
+class WebhookDelivery:
+    """A message for an endpoint, claimed for one attempt; field names are those of the columns."""
 
     message_id: UUID
     endpoint_id: UUID
     tenant_id: UUID
-    lane: str
-    try_count: int  # of this try; a later claim has a higher one
+    lane: str  # name of its delivery queue
+    try_count: int  # of this attempt; a later claim has a higher one
     failure_count: int
     is_test: bool
     url: str
@@ -126,71 +127,71 @@ class Delivery:
     sealed_secret: bytes = field(repr=False)
     secret_owner: UUID
     sealed_old_secret: bytes | None = field(repr=False)
-    now_s: float  # the database's time of the claim
+    now_s: float  # time of the claim by the database's clock
     age_s: float  # of the message
-    is_suspect: bool
+    is_suspect: bool  # the last attempt of its queue failed
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How many tries a process has room for."""
+class ClaimLimits:
+    """How many attempts a process may start."""
 
     slots: int
-    suspect_slots: int  # of them, for lanes that failed last
-    lane_slots_max: int  # of one lane, over all processes
+    suspect_slots: int  # of `slots`, for queues whose last attempt failed
+    queue_slots_max: int  # of one queue, over all processes
     tenant_slots_max: int
     busy_tenants: Mapping[UUID, int]
-    proven_lanes: Container[str]  # their last try succeeded; others get one try at a time
+    proven_queues: Container[str]  # last attempt succeeded; others get one attempt at a time
 
 
-def claim(
-    connection: sa.Connection, room: Room, *, holder: str, lease_s: float
-) -> tuple[list[Delivery], bool]:
-    """Claim what is due, as far as there is room; a transaction of its own.
+def claim_deliveries(
+    connection: sa.Connection, limits: ClaimLimits, *, holder: str, lease_s: float
+) -> tuple[list[WebhookDelivery], bool]:
+    """Claim due deliveries within the limits, in a transaction of its own.
 
-    Returns also whether to look again at once, as more may be due behind what was looked at.
+    The second value tells whether to claim again at once, because more may be due.
     """
-    connection.execute(_ALONE)
-    fallen_count = connection.execute(FALL_DUE, {"limit": _FALLEN_DUE_MAX}).rowcount
-    is_more = fallen_count == _FALLEN_DUE_MAX
-    due = connection.execute(DUE, {"lane_max": room.lane_slots_max}).all()
-    chosen = fitting(due, room)
+    connection.execute(_SERIALISE)
+    marked_count = connection.execute(MARK_DUE, {"limit": _MARKED_MAX}).rowcount
+    is_more = marked_count == _MARKED_MAX
+    due = connection.execute(DUE, {"lane_max": limits.queue_slots_max}).all()
+    chosen = limit_per_queue(due, limits)
     if not chosen:
         return [], is_more
     suspects = {(row.message_id, row.endpoint_id): row.is_suspect for row in chosen}
-    wanted = {
+    keys = {
         "messages": [row.message_id for row in chosen],
         "endpoints": [row.endpoint_id for row in chosen],
     }
-    dropped = connection.execute(_DROP, wanted).all()
+    dropped = connection.execute(_DROP, keys).all()
     for endpoint_id in {row.endpoint_id for row in dropped if row.is_disabled}:
         drop_waiting(connection, endpoint_id)
-    claimed = connection.execute(_CLAIM, {**wanted, "holder": holder, "lease_s": lease_s})
+    claimed = connection.execute(_CLAIM, {**keys, "holder": holder, "lease_s": lease_s})
     deliveries = [
-        Delivery(**row._asdict(), is_suspect=suspects[row.message_id, row.endpoint_id])
+        WebhookDelivery(**row._asdict(), is_suspect=suspects[row.message_id, row.endpoint_id])
         for row in claimed
     ]
     return deliveries, is_more or bool(dropped)
 
 
-def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:
-    """Return the first of `due` that fit: in all, of a tenant, and of lanes not known to be well.
+def limit_per_queue(due: Sequence[sa.Row[Any]], limits: ClaimLimits) -> list[sa.Row[Any]]:
+    """Return the first of `due` within the limits of process, tenants and unproven queues.
 
-    A lane that was not heard of yet may hang, so it gets more than one try only after a success.
+    The receiver of an unproven queue may hang: it gets more than one attempt after a success.
     """
-    tenants = dict(room.busy_tenants)
-    begun: set[str] = set()
-    suspects = room.suspect_slots
+    tenants = dict(limits.busy_tenants)
+    started: set[str] = set()
+    suspects = limits.suspect_slots
     chosen: list[sa.Row[Any]] = []
     for row in due:
-        if len(chosen) == room.slots:
+        if len(chosen) == limits.slots:
             break
-        if tenants.get(row.tenant_id, 0) >= room.tenant_slots_max:
+        if tenants.get(row.tenant_id, 0) >= limits.tenant_slots_max:
             continue
-        if row.lane not in room.proven_lanes:
-            if row.busy or row.lane in begun:
+        if row.lane not in limits.proven_queues:
+            if row.busy or row.lane in started:
                 continue
-            begun.add(row.lane)
+            started.add(row.lane)
         if row.is_suspect:
             if suspects <= 0:
                 continue
@@ -200,8 +201,8 @@ def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:
     return chosen
 
 
-def release(connection: sa.Connection, holder: str) -> None:
-    """Let others try at once what this process claimed and does not finish."""
+def release_deliveries(connection: sa.Connection, holder: str) -> None:
+    """Release the unfinished claims of this process, so that others attempt them at once."""
     connection.execute(
         sa.text(
             "UPDATE webhook_deliveries SET claimed_by = NULL, next_try_at = now(), is_due = true "

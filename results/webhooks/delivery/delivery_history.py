@@ -1,4 +1,4 @@
-"""What became of messages: deliveries with their tries, sending again, and a trial on demand."""
+"""History of deliveries for their owners: attempts, replays, and test deliveries."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,27 +8,27 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import JOB, new_uuid, public_id
-from jobs.errors import FieldRefusedError, RequestRefusedError
-from jobs.store.keyset_pages import Cursor, unknown_cursor
+from jobs.errors import InvalidFieldError, InvalidRequestError
+from jobs.store.keyset_pages import PageCursor, unknown_cursor_error
 from results.webhooks.delivery.disabled_deliveries import PENDING
 from results.webhooks.endpoints.endpoints import find_endpoint
-from results.webhooks.events.event_bodies import event_body
+from results.webhooks.events.messages import event_body
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_messages
 
 REPLAYS_MAX: Final = 10_000
 _SAMPLE_JOB: Final = UUID(int=0)
-_PLACE: Final = sa.tuple_(webhook_deliveries.c.created_at, webhook_deliveries.c.message_id)
+_POSITION: Final = sa.tuple_(webhook_deliveries.c.created_at, webhook_deliveries.c.message_id)
 
 
-class EndpointDisabledError(RequestRefusedError):
-    """The webhook endpoint is disabled; enable it first."""
+class EndpointDisabledError(InvalidRequestError):
+    """The webhook endpoint is disabled. Enable it first."""
 
     code = "webhook_endpoint_disabled"
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryHistory:
-    """A delivery with its tries, oldest first."""
+    """A delivery with its attempts, oldest first."""
 
     delivery: sa.Row[Any]
     attempts: list[sa.Row[Any]]
@@ -36,29 +36,29 @@ class DeliveryHistory:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Which messages to send again: one, or all that were created in a span."""
+    """Which messages to send again: one, or all created in a time range."""
 
     message_id: UUID | None = None
     since: datetime | None = None
     until: datetime | None = None
     failed_only: bool = False
-    after: UUID | None = None  # of a span, what comes behind this message
+    after: UUID | None = None  # continues a time range after this message
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """How many messages are sent again, and the last of them where more may follow."""
+class ReplayResult:
+    """How many messages are sent again, and the last of them if more may follow."""
 
     count: int
     last_id: UUID | None = None
 
 
 def list_deliveries(
-    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, cursor: Cursor
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, cursor: PageCursor
 ) -> tuple[list[DeliveryHistory], bool]:
     """Return a page of an endpoint's deliveries, newest first, and whether more follow.
 
-    Raises EndpointMissingError, FieldRefusedError.
+    Raises EndpointNotFoundError, InvalidFieldError.
     """
     endpoint = find_endpoint(connection, tenant_id, endpoint_id)
     table = webhook_deliveries
@@ -70,7 +70,7 @@ def list_deliveries(
         .limit(cursor.limit + 1)
     )
     if cursor.after is not None:
-        query = query.where(_place_of(connection, endpoint.id, cursor.after) > _PLACE)
+        query = query.where(_position_of(connection, endpoint.id, cursor.after) > _POSITION)
     rows = connection.execute(query).all()
     page = rows[: cursor.limit]
     attempts: dict[UUID, list[sa.Row[Any]]] = {row.message_id: [] for row in page}
@@ -86,8 +86,8 @@ def list_deliveries(
     return [DeliveryHistory(row, attempts[row.message_id]) for row in page], len(rows) > len(page)
 
 
-def _place_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> sa.Tuple:
-    """Return the place of a message among those of its endpoint. Raises FieldRefusedError."""
+def _position_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> sa.Tuple:
+    """Return the position of a message in its endpoint's order. Raises InvalidFieldError."""
     table = webhook_deliveries
     created_at = connection.scalar(
         sa.select(table.c.created_at).where(
@@ -95,46 +95,46 @@ def _place_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) ->
         )
     )
     if created_at is None:
-        raise unknown_cursor()
+        raise unknown_cursor_error()
     return sa.tuple_(sa.literal(created_at), sa.literal(message_id, table.c.message_id.type))
 
 
-def replay(
-    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, wanted: Replay
-) -> Replayed:
-    """Send messages again, oldest first, with their ids and the whole schedule: 10,000 at most.
+def replay_deliveries(
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, selection: Replay
+) -> ReplayResult:
+    """Send up to 10,000 messages again, oldest first, with their ids and a new retry schedule.
 
-    Those that wait for a try get it now. Raises EndpointMissingError, EndpointDisabledError,
-    FieldRefusedError: the one message, or the one to go on behind, was never sent here.
+    Deliveries that wait for an attempt get it now. Raises EndpointNotFoundError,
+    EndpointDisabledError, and InvalidFieldError when `message_id` or `after` was never sent here.
     """
     endpoint = find_endpoint(connection, tenant_id, endpoint_id)
     if endpoint.disabled_at is not None:
         raise EndpointDisabledError
     table = webhook_deliveries
-    if wanted.message_id is not None:
-        _require_sent(connection, endpoint.id, wanted.message_id)
+    if selection.message_id is not None:
+        _require_sent(connection, endpoint.id, selection.message_id)
     query = sa.select(table.c.message_id).where(
         table.c.endpoint_id == endpoint.id,
         table.c.is_test.is_(False),
-        # One that is being tried stays as it is.
+        # A running attempt is not disturbed.
         sa.or_(table.c.claimed_by.is_(None), table.c.next_try_at <= sa.func.now()),
     )
-    if wanted.message_id is not None:
-        query = query.where(table.c.message_id == wanted.message_id)
-    if wanted.since is not None:
-        query = query.where(table.c.created_at >= wanted.since)
-    if wanted.until is not None:
-        query = query.where(table.c.created_at < wanted.until)
-    if wanted.failed_only:
+    if selection.message_id is not None:
+        query = query.where(table.c.message_id == selection.message_id)
+    if selection.since is not None:
+        query = query.where(table.c.created_at >= selection.since)
+    if selection.until is not None:
+        query = query.where(table.c.created_at < selection.until)
+    if selection.failed_only:
         query = query.where(table.c.state != "delivered")
-    if wanted.after is not None:
-        query = query.where(_place_of(connection, endpoint.id, wanted.after) < _PLACE)
+    if selection.after is not None:
+        query = query.where(_position_of(connection, endpoint.id, selection.after) < _POSITION)
     chosen = query.order_by(table.c.created_at, table.c.message_id).limit(REPLAYS_MAX)
     locked = chosen.with_for_update(skip_locked=True)
     replayed = connection.execute(
         sa.update(table)
         .where(table.c.endpoint_id == endpoint.id)
-        # Chosen once: a plan that chose again for each row would pass over what it has locked.
+        # An array is computed once: a join could select again and skip the rows it has locked.
         .where(table.c.message_id == sa.any_(sa.func.array(locked.scalar_subquery())))
         .values(
             state=PENDING,
@@ -143,12 +143,12 @@ def replay(
             is_due=True,
             claimed_by=None,
             ended_at=None,
-            lane=endpoint.lane,  # a callback may have moved since
+            lane=endpoint.lane,  # the queue of a callback may have changed
         )
         .returning(table.c.created_at, table.c.message_id)
     ).all()
     last = max(replayed, key=tuple).message_id if len(replayed) == REPLAYS_MAX else None
-    return Replayed(len(replayed), last)
+    return ReplayResult(len(replayed), last)
 
 
 def _require_sent(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> None:
@@ -159,15 +159,15 @@ def _require_sent(connection: sa.Connection, endpoint_id: UUID, message_id: UUID
         table.c.is_test.is_(False),
     )
     if not connection.scalar(sa.select(sent)):
-        raise FieldRefusedError("No such message was sent here.", param="message_id")
+        raise InvalidFieldError("No such message was sent to this endpoint.", param="message_id")
 
 
-def begin_test(
+def create_test_delivery(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, event_type: str
 ) -> UUID:
-    """Add a sample message that is tried once, breaker or not; return its id.
+    """Add a sample message that is attempted once, without a circuit breaker; return its id.
 
-    Raises EndpointMissingError.
+    Raises EndpointNotFoundError.
     """
     endpoint = find_endpoint(connection, tenant_id, endpoint_id)
     message_id = new_uuid()
@@ -196,7 +196,7 @@ def begin_test(
 def find_attempt(
     connection: sa.Connection, message_id: UUID, endpoint_id: UUID
 ) -> sa.Row[Any] | None:
-    """Return the first try of a delivery, or None while there is none."""
+    """Return the first attempt of a delivery, None before it."""
     return connection.execute(
         sa.select(webhook_attempts)
         .where(

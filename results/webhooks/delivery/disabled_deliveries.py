@@ -1,7 +1,7 @@
-"""What waits for an endpoint that is disabled ends, a slice at a time.
+"""Drops the waiting deliveries of disabled endpoints, a slice at a time.
 
-The wait may be of a million deliveries: whoever disables ends a slice, and the claims, which find
-what is left, end a slice each.
+There may be a million: disabling an endpoint drops one slice, and every claim that finds more drops
+another.
 """
 
 from typing import Final
@@ -18,10 +18,10 @@ DROP_SLICE: Final = 1000
 
 
 def drop_waiting(connection: sa.Connection, endpoint_id: UUID) -> int:
-    """End up to DROP_SLICE deliveries of an endpoint if it is disabled; return how many.
+    """Drop up to DROP_SLICE deliveries of an endpoint if it is disabled; return how many.
 
-    Nobody enables it meanwhile: what came after that is not dropped. A trial that was asked for
-    goes on. What another process has in hand is passed over.
+    The lock keeps the endpoint disabled meanwhile. Test deliveries, and rows locked by other
+    processes, are skipped.
     """
     table, endpoints = webhook_deliveries, webhook_endpoints
     endpoint = connection.execute(
@@ -33,12 +33,12 @@ def drop_waiting(connection: sa.Connection, endpoint_id: UUID) -> int:
         return 0
     pending = sa.select(table.c.message_id).where(
         table.c.endpoint_id == endpoint_id,
-        table.c.state == sa.text(f"'{PENDING}'"),  # as the index says it
+        table.c.state == sa.text(f"'{PENDING}'"),  # a literal, for the partial index
         table.c.is_test.is_(False),
     )
     if endpoint.job_id is None:
-        # By its lane, in order, so that no plan looks at its history, which is far longer than
-        # what waits. Not so of callbacks: they have no history and share the lane of their host.
+        # Ordered by queue, so that no plan scans the history, which is far longer. Callbacks are
+        # excepted: they have no history and share the queue of their host.
         pending = pending.where(table.c.lane == endpoint.lane).order_by(table.c.next_try_at)
     waiting = pending.limit(DROP_SLICE).with_for_update(skip_locked=True).cte("waiting")
     dropped = connection.execute(

@@ -1,6 +1,6 @@
-"""Messages that have been kept long enough go, with their deliveries and tries, slice after slice.
+"""Removes expired messages with their deliveries and attempts, and deleted endpoints, in slices.
 
-So does what was deleted or disabled. A slice passes over rows that another process has in hand.
+A slice skips rows that other processes have locked.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ WITH waiting AS (
 UPDATE webhook_deliveries d SET state = 'dropped', claimed_by = NULL, ended_at = now()
 FROM waiting WHERE d.message_id = waiting.message_id AND d.endpoint_id = waiting.endpoint_id
 """)
-"""What still waits for endpoints that are disabled; that of callbacks, which is little, is dropped
-as they are disabled, or as its time comes. In order, as here and below no plan may look at all."""
+"""Waiting deliveries of disabled endpoints. Those of callbacks are few, and dropped when they are
+disabled or due. Ordered, here and below, so that no plan scans a whole table."""
 
 _DELETED_BATCHES: Final = sa.text("""
 UPDATE webhook_endpoints SET disabled_at = coalesce(disabled_at, now()), disabled_reason = 'deleted'
@@ -44,18 +44,18 @@ WHERE id = ANY(ARRAY(
     LIMIT :slice FOR NO KEY UPDATE OF e SKIP LOCKED
 ))
 """)
-"""Callbacks of deleted batches; the news of their end may still be on the way, for a day."""
+"""Callbacks of deleted batches, a day later: their terminal event may still be delivered."""
 
 _DELETED_HISTORY: Final = sa.text("""
-WITH gone AS (
+WITH expired AS (
     SELECT d.message_id, d.endpoint_id FROM webhook_endpoints e CROSS JOIN LATERAL (
         SELECT message_id, endpoint_id FROM webhook_deliveries WHERE endpoint_id = e.id
         ORDER BY created_at, message_id LIMIT :slice FOR UPDATE SKIP LOCKED
     ) AS d
     WHERE e.disabled_reason = 'deleted' LIMIT :slice
 )
-DELETE FROM webhook_deliveries d USING gone
-WHERE d.message_id = gone.message_id AND d.endpoint_id = gone.endpoint_id
+DELETE FROM webhook_deliveries d USING expired
+WHERE d.message_id = expired.message_id AND d.endpoint_id = expired.endpoint_id
 """)
 
 _DELETED: Final = sa.text("""
@@ -73,13 +73,13 @@ WHERE e.job_id IS NOT NULL AND e.created_at < now() - make_interval(days => :day
     AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)
 LIMIT :slice FOR UPDATE OF e SKIP LOCKED
 """)
-"""Those of old jobs, but for the day after their end, in which the news of it may be on the way."""
+"""Callbacks of old jobs, a day after their end: their terminal event may still be delivered."""
 
 _REMOVE: Final = sa.text("""
 DELETE FROM webhook_endpoints e WHERE e.id = ANY(:ids)
     AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)
 """).bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Uuid)))
-"""Looks again: a delivery may have been added just before its endpoint was locked."""
+"""Checks again: a delivery may have been added just before its endpoint was locked."""
 
 _WATCHES: Final = sa.text("""
 DELETE FROM webhook_watches WHERE job_id = ANY(ARRAY(
@@ -95,7 +95,7 @@ DELETE FROM webhook_lanes WHERE lane = ANY(ARRAY(
     LIMIT :slice FOR UPDATE SKIP LOCKED
 ))
 """)
-"""Of one that was quiet for so long the next failure counts as the first, and no rest lasts on."""
+"""Queue states without recent failures: the next failure would count as the first anyway."""
 
 
 def _slice_of(statement: sa.TextClause) -> Callable[[sa.Connection, int], int]:
@@ -127,16 +127,16 @@ _STEPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MessageRemoval:
-    """Removes; several processes may, at once."""
+    """Any number of processes may run."""
 
     engine: sa.Engine
     retention_days: int
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
 
-    def step(self) -> None:
-        """Remove all that is old, or as much until `is_over`. Raises one of DATABASE_AWAY."""
+    def run_once(self) -> None:
+        """Remove all expired rows, or some when stopping. Raises one of DATABASE_UNAVAILABLE."""
         for remove in _STEPS:
             count = _SLICE
-            while count == _SLICE and not self.is_over():
+            while count == _SLICE and not self.is_stopping():
                 with self.engine.begin() as connection:
                     count = remove(connection, self.retention_days)

@@ -10,21 +10,21 @@ _HINT_CHARS: Final = 4
 
 
 def secret_text(secret: bytes) -> str:
-    """Return a secret as its owner sees it, once."""
+    """Return a secret in the form that is shown to its owner once."""
     return PREFIX + base64.b64encode(secret).decode()
 
 
 def secret_hint(secret: bytes) -> str:
-    """Return what tells secrets apart and reveals nothing: the last characters."""
+    """Return the last characters of a secret, which identify it without revealing it."""
     return f"{PREFIX}…{secret_text(secret).rstrip('=')[-_HINT_CHARS:]}"
 
 
 def signed_headers(
     secrets: Sequence[bytes], message_id: str, at_s: int, body: bytes
 ) -> dict[str, str]:
-    """Return the three headers; each of `secrets` signs, so that a receiver may hold any of them.
+    """Return the three signature headers, with one signature for each of `secrets`.
 
-    `at_s`, the time of this try, is signed: receivers refuse what is older than minutes.
+    `at_s`, the time of this attempt, is signed: receivers reject old timestamps.
     """
     content = f"{message_id}.{at_s}.".encode() + body
     signatures = (base64.b64encode(hmac.digest(s, content, "sha256")).decode() for s in secrets)

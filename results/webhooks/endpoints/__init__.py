@@ -1,1 +1,1 @@
-"""Webhook endpoints: URLs, address rules, name resolution and signing secrets."""
+"""Webhook endpoints: URLs, address policy, name resolution and signing secrets."""

@@ -1,4 +1,4 @@
-"""Callbacks: a URL given with a job, and the secret of its tenant that signs them all."""
+"""Callbacks: webhook URLs of single jobs, all signed with one secret per tenant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from sqlalchemy.dialects.postgresql import insert
 from core.ids import new_uuid
 from results.webhooks.delivery.signatures import secret_hint
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl
-from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS
+from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_callback_secrets, webhook_endpoints
 
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """What a client wants to hear of one job, and where; the URL was looked up."""
+    """The URL and event types for one job; the caller has checked the URL's addresses."""
 
     text: str
     url: ReceiverUrl
@@ -25,14 +25,18 @@ class Callback:
 
 
 def add_callback(
-    connection: sa.Connection, tenant_id: UUID, job_id: UUID, callback: Callback, sealer: Sealer
+    connection: sa.Connection,
+    tenant_id: UUID,
+    job_id: UUID,
+    callback: Callback,
+    cipher: SecretCipher,
 ) -> UUID:
-    """Add the callback of a new job, in the transaction that creates it; return its endpoint's id.
+    """Add the callback of a new job in the transaction that creates it; return its endpoint's id.
 
-    Tries to one host share a lane, however many jobs call there.
+    All callbacks of a tenant to one host share a delivery queue.
     """
     endpoint_id = new_uuid()
-    _ensure_secret(connection, tenant_id, sealer)
+    _ensure_secret(connection, tenant_id, cipher)
     connection.execute(
         webhook_endpoints.insert().values(
             id=endpoint_id,
@@ -41,47 +45,47 @@ def add_callback(
             name="callback",
             url=callback.text,
             event_types=list(dict.fromkeys(callback.event_types)),
-            lane=callback_lane(tenant_id, callback.url),
+            lane=callback_queue(tenant_id, callback.url),
         )
     )
     return endpoint_id
 
 
-def callback_lane(tenant_id: UUID, url: ReceiverUrl) -> str:
-    """Return the lane that the callbacks of a tenant to one host share."""
+def callback_queue(tenant_id: UUID, url: ReceiverUrl) -> str:
+    """Return the name of the delivery queue of a tenant's callbacks to one host."""
     return f"c:{tenant_id.hex}:{url.origin}"
 
 
 def rotate_callback_secret(
-    connection: sa.Connection, tenant_id: UUID, sealer: Sealer, *, keep_old: bool
+    connection: sa.Connection, tenant_id: UUID, cipher: SecretCipher, *, keep_old: bool
 ) -> bytes:
-    """Make the secret that signs a tenant's callbacks anew and return it.
+    """Replace the secret that signs a tenant's callbacks and return the new one.
 
-    With `keep_old` the one before signs beside it for 24 hours.
+    With `keep_old` the old secret also signs for 24 hours.
     """
-    _ensure_secret(connection, tenant_id, sealer)
+    _ensure_secret(connection, tenant_id, cipher)
     table = webhook_callback_secrets
-    secret = sealer.new_secret()
+    secret = cipher.new_secret()
     connection.execute(
         sa.update(table)
         .where(table.c.tenant_id == tenant_id)
         .values(
             sealed_old_secret=table.c.sealed_secret if keep_old else None,
             old_secret_until=sa.text("now() + interval '24 hours'") if keep_old else None,
-            sealed_secret=sealer.seal(secret, tenant_id),
+            sealed_secret=cipher.encrypt(secret, tenant_id),
             secret_hint=secret_hint(secret),
         )
     )
     return secret
 
 
-def _ensure_secret(connection: sa.Connection, tenant_id: UUID, sealer: Sealer) -> None:
-    secret = sealer.new_secret()
+def _ensure_secret(connection: sa.Connection, tenant_id: UUID, cipher: SecretCipher) -> None:
+    secret = cipher.new_secret()
     connection.execute(
         insert(webhook_callback_secrets)
         .values(
             tenant_id=tenant_id,
-            sealed_secret=sealer.seal(secret, tenant_id),
+            sealed_secret=cipher.encrypt(secret, tenant_id),
             secret_hint=secret_hint(secret),
         )
         .on_conflict_do_nothing()

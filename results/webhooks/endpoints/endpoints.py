@@ -1,6 +1,6 @@
-"""Endpoints as their owners see them: create, change, rotate, delete. The caller's transaction.
+"""Webhook endpoints for their owners: create, change, rotate, delete, in the caller's transaction.
 
-An endpoint belongs to one tenant; for every other it does not exist.
+An endpoint belongs to one tenant; other tenants cannot see that it exists.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.errors import FieldRefusedError, RequestRefusedError
-from jobs.store.keyset_pages import Cursor, Page, read_page
+from jobs.errors import InvalidFieldError, InvalidRequestError
+from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.jobs import jobs
 from results.webhooks.delivery.disabled_deliveries import PENDING, drop_waiting
 from results.webhooks.delivery.signatures import secret_hint
-from results.webhooks.endpoints.callbacks import callback_lane
+from results.webhooks.endpoints.callbacks import callback_queue
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_bodies import EVENT_TYPES
+from results.webhooks.endpoints.secret_encryption import SecretCipher
 from results.webhooks.events.message_recording import watch_running_jobs
+from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.tables import (
     DELETED,
     webhook_deliveries,
@@ -37,7 +37,7 @@ _OVERLAP: Final = sa.text("now() + interval '24 hours'")
 _IS_KEPT: Final = webhook_endpoints.c.disabled_reason.is_distinct_from(DELETED)
 
 
-class EndpointMissingError(RequestRefusedError):
+class EndpointNotFoundError(InvalidRequestError):
     """No such webhook endpoint."""
 
     code = "webhook_endpoint_not_found"
@@ -45,40 +45,42 @@ class EndpointMissingError(RequestRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class EndpointChange:
-    """Fields of an endpoint, checked one by one; None leaves one as it is."""
+    """New values of an endpoint's fields, each checked; None leaves a field unchanged."""
 
     name: str | None = None
-    url: str | None = None  # was parsed and looked up by the caller
+    url: str | None = None  # parsed, and its addresses checked, by the caller
     event_types: Sequence[str] | None = None
     enabled: bool | None = None
 
     def __post_init__(self) -> None:
-        """Raise FieldRefusedError."""
+        """Check the fields. Raises InvalidFieldError."""
         if self.name is not None and not 0 < len(self.name) <= NAME_CHARS_MAX:
-            raise FieldRefusedError(f"Give 1 to {NAME_CHARS_MAX} characters.", param="name")
+            raise InvalidFieldError(
+                f"The name must have 1 to {NAME_CHARS_MAX} characters.", param="name"
+            )
         if self.name is not None and "\x00" in self.name:
-            raise FieldRefusedError("The character U+0000 is not allowed.", param="name")
+            raise InvalidFieldError("The character U+0000 is not allowed.", param="name")
         if self.event_types is not None:
             check_event_types(self.event_types, param="event_types")
 
 
 def check_event_types(event_types: Sequence[str], *, param: str) -> None:
-    """Raise FieldRefusedError unless there are some and all are known."""
+    """Raise InvalidFieldError unless there is at least one type and all are known."""
     if not event_types or not set(event_types) <= set(EVENT_TYPES):
-        raise FieldRefusedError(f"Give some of {', '.join(EVENT_TYPES)}.", param=param)
+        raise InvalidFieldError(f"Give one or more of {', '.join(EVENT_TYPES)}.", param=param)
 
 
 def create_endpoint(
     connection: sa.Connection,
     tenant_id: UUID,
     new: EndpointChange,
-    sealer: Sealer,
+    cipher: SecretCipher,
     *,
     endpoints_max: int,
 ) -> tuple[sa.Row[Any], bytes]:
-    """Add an endpoint; return it with its secret. Raises FieldRefusedError when there are enough.
+    """Add an endpoint; return it with its secret. Raises InvalidFieldError above `endpoints_max`.
 
-    `new` has all its fields.
+    `new` must have a name, a URL and event types.
     """
     assert new.name is not None
     assert new.url is not None
@@ -92,8 +94,8 @@ def create_endpoint(
         )
     )
     if (count or 0) >= endpoints_max:
-        raise FieldRefusedError(f"There are {endpoints_max} endpoints already; delete one first.")
-    endpoint_id, secret = new_uuid(), sealer.new_secret()
+        raise InvalidFieldError(f"There are {endpoints_max} endpoints already; delete one first.")
+    endpoint_id, secret = new_uuid(), cipher.new_secret()
     row = connection.execute(
         webhook_endpoints.insert()
         .values(
@@ -103,7 +105,7 @@ def create_endpoint(
             url=new.url,
             event_types=_unique(new.event_types),
             lane=f"e:{endpoint_id.hex}",
-            sealed_secret=sealer.seal(secret, endpoint_id),
+            sealed_secret=cipher.encrypt(secret, endpoint_id),
             secret_hint=secret_hint(secret),
         )
         .returning(webhook_endpoints)
@@ -115,29 +117,22 @@ def create_endpoint(
 def find_endpoint(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None
 ) -> sa.Row[Any]:
-    """Return an endpoint, or a callback. Raises EndpointMissingError, also for foreign ids."""
-    row = connection.execute(
-        sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
-    ).one_or_none()
-    if row is None:
-        raise EndpointMissingError
-    return row
+    """Return an endpoint or callback. Raises EndpointNotFoundError, also for foreign ids."""
+    return _require(
+        connection, sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
+    )
 
 
 def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Return the callback of a job. Raises EndpointMissingError: none, not yours, or deleted."""
-    if job_id is None:  # to SQL it would mean every endpoint that is no callback
-        raise EndpointMissingError
-    row = connection.execute(
-        sa.select(webhook_endpoints).where(_shown(tenant_id), webhook_endpoints.c.job_id == job_id)
-    ).one_or_none()
-    if row is None:
-        raise EndpointMissingError
-    return row
+    """Return the callback of a job. Raises EndpointNotFoundError: none, foreign, or deleted."""
+    if job_id is None:  # in SQL it would match every endpoint that is no callback
+        raise EndpointNotFoundError
+    of_job = webhook_endpoints.c.job_id == job_id
+    return _require(connection, sa.select(webhook_endpoints).where(_shown(tenant_id), of_job))
 
 
-def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
-    """Return a page of endpoints, newest first, without callbacks. Raises FieldRefusedError."""
+def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) -> Page:
+    """Return a page of endpoints, newest first, without callbacks. Raises InvalidFieldError."""
     query = sa.select(webhook_endpoints).where(webhook_endpoints.c.job_id.is_(None), _IS_KEPT)
     return read_page(connection, query, webhook_endpoints, tenant_id=tenant_id, cursor=cursor)
 
@@ -145,10 +140,10 @@ def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -
 def change_endpoint(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, change: EndpointChange
 ) -> sa.Row[Any]:
-    """Change what `change` gives and return the endpoint. Raises EndpointMissingError.
+    """Apply `change` and return the endpoint. Raises EndpointNotFoundError.
 
-    A new URL also enables it, and what waits goes there; disabling it drops what waits, a slice of
-    it at once.
+    A new URL also enables the endpoint and applies to waiting deliveries. Disabling drops a slice
+    of the waiting deliveries; later claims drop the others.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     values: dict[str, object] = {}
@@ -179,9 +174,9 @@ def change_endpoint(
 
 
 def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> None:
-    """Hide an endpoint for good, with its history, and forget its URL and secrets.
+    """Hide an endpoint and its history for good, and erase its URL and secrets.
 
-    Its rows may be millions: `MessageRemoval` takes them. Raises EndpointMissingError.
+    `MessageRemoval` deletes its rows, maybe millions. Raises EndpointNotFoundError.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
@@ -205,23 +200,23 @@ def rotate_secret(
     connection: sa.Connection,
     tenant_id: UUID,
     endpoint_id: UUID | None,
-    sealer: Sealer,
+    cipher: SecretCipher,
     *,
     keep_old: bool,
 ) -> tuple[sa.Row[Any], bytes]:
-    """Give an endpoint a new secret; the one before signs beside it for 24 hours if `keep_old`.
+    """Replace the secret of an endpoint; with `keep_old` the old one also signs for 24 hours.
 
-    Raises EndpointMissingError, also for callbacks: their secret is the tenant's.
+    Raises EndpointNotFoundError, also for callbacks, whose secret belongs to the tenant.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     if row.sealed_secret is None:
-        raise EndpointMissingError
-    secret = sealer.new_secret()
+        raise EndpointNotFoundError
+    secret = cipher.new_secret()
     changed = _update(
         connection,
         row.id,
         {
-            "sealed_secret": sealer.seal(secret, row.id),
+            "sealed_secret": cipher.encrypt(secret, row.id),
             "secret_hint": secret_hint(secret),
             "sealed_old_secret": row.sealed_secret if keep_old else None,
             "old_secret_until": _OVERLAP if keep_old else None,
@@ -231,8 +226,8 @@ def rotate_secret(
 
 
 def _move_callback(connection: sa.Connection, row: sa.Row[Any], url: str) -> str:
-    """Let what waits for a callback wait in the lane of its new host; return that lane."""
-    lane = callback_lane(row.tenant_id, parse_url(url, allow_private=True))
+    """Move waiting deliveries of a callback to the queue of its new host; return that queue."""
+    lane = callback_queue(row.tenant_id, parse_url(url, allow_private=True))
     connection.execute(
         sa.update(webhook_deliveries)
         .where(
@@ -255,14 +250,15 @@ def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, obje
 
 
 def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> sa.Row[Any]:
-    """Lock an endpoint; others may go on to add rows that name it."""
-    row = connection.execute(
-        sa.select(webhook_endpoints)
-        .where(_shown(tenant_id), _is(endpoint_id))
-        .with_for_update(key_share=True)
-    ).one_or_none()
+    """Lock an endpoint; other transactions can still insert rows that refer to it."""
+    query = sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
+    return _require(connection, query.with_for_update(key_share=True))
+
+
+def _require(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
+    row = connection.execute(query).one_or_none()
     if row is None:
-        raise EndpointMissingError
+        raise EndpointNotFoundError
     return row
 
 
@@ -271,11 +267,11 @@ def _owned(tenant_id: UUID) -> sa.ColumnElement[bool]:
 
 
 def _shown(tenant_id: UUID) -> sa.ColumnElement[bool]:
-    """Of a deleted batch nothing shows, its callback either; that it ended is told all the same."""
-    is_gone = sa.exists().where(
+    """Exclude deleted endpoints, and callbacks of deleted batches, which still receive the end."""
+    is_job_deleted = sa.exists().where(
         jobs.c.id == webhook_endpoints.c.job_id, jobs.c.deleted_at.is_not(None)
     )
-    return sa.and_(_owned(tenant_id), _IS_KEPT, ~is_gone)
+    return sa.and_(_owned(tenant_id), _IS_KEPT, ~is_job_deleted)
 
 
 def _is(endpoint_id: UUID | None) -> sa.ColumnElement[bool]:

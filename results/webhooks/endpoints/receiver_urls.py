@@ -1,4 +1,4 @@
-"""URLs of receivers, by a grammar without leniency: what parsers disagree on is refused."""
+"""Parses URLs of receivers strictly: anything that parsers interpret differently is refused."""
 
 import re
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 class UrlError(ValueError):
-    """A URL that cannot be used; the message is for the client."""
+    """An unusable URL; the message is shown to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverUrl:
-    """A URL taken apart once; nothing of it is parsed again."""
+    """A parsed URL."""
 
     scheme: str
-    host: str  # a name in lower case, or an address in its usual form
+    host: str  # a lower-case name, or an address in canonical form
     port: int
-    target: str  # path and query, as the request line has them
+    target: str  # path and query, as in the request line
 
     @property
     def is_tls(self) -> bool:
@@ -39,39 +39,39 @@ class ReceiverUrl:
 
     @property
     def host_field(self) -> str:
-        """What the Host header holds."""
+        """The value of the Host header."""
         shown = f"[{self.host}]" if ":" in self.host else self.host
         return shown if self.port == _PORTS[self.scheme] else f"{shown}:{self.port}"
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port, by which callbacks share a lane."""
+        """Scheme, host and port; callbacks with the same origin share a delivery queue."""
         return f"{self.scheme}://{self.host}:{self.port}"
 
 
 def parse_url(text: str, *, allow_private: bool) -> ReceiverUrl:
-    """Return the parts of `text`. Raises UrlError.
+    """Parse a URL. Raises UrlError.
 
-    `allow_private` also admits plain http and names without a dot, for development.
+    For development, `allow_private` permits plain http and names without a dot.
     """
     if len(text) > URL_CHARS_MAX:
-        raise UrlError(f"A URL holds at most {URL_CHARS_MAX} characters.")
+        raise UrlError(f"The URL is longer than {URL_CHARS_MAX} characters.")
     parts = _URL.fullmatch(text)
     if parts is None:
-        raise UrlError("Give a URL like https://host/path: no user, no fragment, ASCII alone.")
+        raise UrlError("Give a URL like https://host/path: ASCII, without user and fragment.")
     scheme = parts["scheme"]
     if scheme != "https" and not allow_private:
         raise UrlError("The URL must begin with https://.")
     port = int(parts["port"] or _PORTS[scheme])
     if port > 65535:
-        raise UrlError("The port is not one.")
+        raise UrlError("The port must be between 1 and 65535.")
     host = _v6(parts["v6"]) if parts["v6"] else _name(parts["name"].lower(), allow_private)
     target = parts["target"]
     return ReceiverUrl(scheme, host, port, target if target.startswith("/") else f"/{target}")
 
 
 def is_address(host: str) -> bool:
-    """Whether a checked host is an address in numbers, so that nothing need be looked up."""
+    """Whether a parsed host is a numeric address, which needs no look-up."""
     return ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]) is not None
 
 
@@ -79,7 +79,7 @@ def _v6(text: str) -> str:
     try:
         return str(IPv6Address(text))
     except ValueError:
-        raise UrlError("The host is not an IPv6 address.") from None
+        raise UrlError("The host is not a valid IPv6 address.") from None
 
 
 def _name(text: str, allow_private: bool) -> str:
@@ -88,9 +88,9 @@ def _name(text: str, allow_private: bool) -> str:
         try:
             return str(IPv4Address(text))
         except ValueError:
-            raise UrlError("The host is not an IPv4 address in its usual form.") from None
+            raise UrlError("The host is not an IPv4 address of four decimal numbers.") from None
     if len(text) > _HOST_CHARS_MAX or not all(map(_LABEL.fullmatch, labels)):
-        raise UrlError("The host is not a name.")
+        raise UrlError("The host is not a valid domain name.")
     if len(labels) == 1 and not allow_private:
-        raise UrlError("The host must be a full name.")
+        raise UrlError("The host must be a fully qualified domain name.")
     return text

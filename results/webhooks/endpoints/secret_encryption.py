@@ -1,7 +1,7 @@
-"""Signing secrets at rest: encrypted under a key that the database never sees.
+"""Encrypts signing secrets at rest under a key that is not in the database.
 
-A secret is as long as one HMAC-SHA256, so HMAC of a fresh nonce is its one-time pad; a second HMAC
-over everything proves that neither bytes nor owner were changed (encrypt, then authenticate).
+A secret is as long as one HMAC-SHA256, so the HMAC of a random nonce serves as its one-time pad. A
+second HMAC over ciphertext and owner authenticates them (encrypt-then-MAC).
 """
 
 import hmac
@@ -14,46 +14,46 @@ from core.errors import MillraceError
 SECRET_BYTES: Final = 32
 _FORMAT: Final = b"\x01"
 _NONCE_BYTES: Final = 16
-_PROOF_BYTES: Final = 32
-_SEALED_BYTES: Final = len(_FORMAT) + _NONCE_BYTES + SECRET_BYTES + _PROOF_BYTES
+_MAC_BYTES: Final = 32
+_ENCRYPTED_BYTES: Final = len(_FORMAT) + _NONCE_BYTES + SECRET_BYTES + _MAC_BYTES
 
 
 class SecretUnreadableError(MillraceError):
-    """A signing secret cannot be decrypted: it was sealed under another key."""
+    """A signing secret cannot be decrypted: it was encrypted under another key."""
 
     code = "webhook_secret_unreadable"
 
 
-class Sealer:
+class SecretCipher:
     """Encrypts secrets with the first of its keys and decrypts with any."""
 
     def __init__(self, keys: Sequence[bytes], random_bytes: Callable[[int], bytes]) -> None:
-        """`random_bytes` must be fit for secrets."""
+        """`random_bytes` must be cryptographically secure."""
         assert keys
         self._keys = [(_derived(key, b"encrypt"), _derived(key, b"prove")) for key in keys]
         self._random_bytes = random_bytes
 
     def new_secret(self) -> bytes:
-        """Return a fresh secret."""
+        """Return a random secret."""
         return self._random_bytes(SECRET_BYTES)
 
-    def seal(self, secret: bytes, owner: UUID) -> bytes:
-        """Return `secret` encrypted; only `owner`'s row can use it."""
+    def encrypt(self, secret: bytes, owner: UUID) -> bytes:
+        """Return `secret` encrypted and bound to the row of `owner`."""
         assert len(secret) == SECRET_BYTES
-        encrypting, proving = self._keys[0]
+        encryption_key, mac_key = self._keys[0]
         nonce = self._random_bytes(_NONCE_BYTES)
-        hidden = _xor(secret, _mac(encrypting, nonce))
-        shown = _FORMAT + nonce + hidden
-        return shown + _mac(proving, shown + owner.bytes)
+        ciphertext = _xor(secret, _mac(encryption_key, nonce))
+        authenticated = _FORMAT + nonce + ciphertext
+        return authenticated + _mac(mac_key, authenticated + owner.bytes)
 
-    def open(self, sealed: bytes, owner: UUID) -> bytes:
+    def decrypt(self, encrypted: bytes, owner: UUID) -> bytes:
         """Return the secret. Raises SecretUnreadableError."""
-        if len(sealed) == _SEALED_BYTES and sealed[:1] == _FORMAT:
-            shown, proof = sealed[:-_PROOF_BYTES], sealed[-_PROOF_BYTES:]
-            for encrypting, proving in self._keys:
-                if hmac.compare_digest(_mac(proving, shown + owner.bytes), proof):
-                    nonce = shown[1 : 1 + _NONCE_BYTES]
-                    return _xor(shown[1 + _NONCE_BYTES :], _mac(encrypting, nonce))
+        if len(encrypted) == _ENCRYPTED_BYTES and encrypted[:1] == _FORMAT:
+            authenticated, mac = encrypted[:-_MAC_BYTES], encrypted[-_MAC_BYTES:]
+            for encryption_key, mac_key in self._keys:
+                if hmac.compare_digest(_mac(mac_key, authenticated + owner.bytes), mac):
+                    nonce = authenticated[1 : 1 + _NONCE_BYTES]
+                    return _xor(authenticated[1 + _NONCE_BYTES :], _mac(encryption_key, nonce))
         raise SecretUnreadableError
 
 

@@ -1,1 +1,1 @@
-"""Webhook events: from the log and from counters into messages."""
+"""Webhook events: turns job events and progress counters into messages."""

@@ -1,4 +1,4 @@
-"""Events of jobs, from the log into rows: an offset is committed after its rows are."""
+"""Reads job events from the log into webhook messages; commits an offset after its rows."""
 
 import logging
 from collections.abc import Callable
@@ -9,13 +9,13 @@ import sqlalchemy as sa
 
 from core.errors import RecordUnreadableError
 from results.webhooks.events.message_recording import record_events
-from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
-from topics.clients.producer import LogProducer
+from topics.clients.consumer import GroupConsumer
+from topics.clients.offset_tracker import Partition
+from topics.clients.producer import RecordProducer
 from topics.errors import StaleMemberError
 from topics.records.codec import decode
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobEvent
 
 LOG = logging.getLogger(__name__)
@@ -27,37 +27,37 @@ _FLUSH_S: Final = 30.0
 
 
 @dataclass(slots=True)
-class EventReader:
-    """One member of the group; its methods run in one thread."""
+class JobEventReader:
+    """One member of the consumer group; its methods run in one thread."""
 
     engine: sa.Engine
-    consumer: LogConsumer
-    producer: LogProducer
-    on_deliveries: Callable[[], None]  # wakes who delivers
-    _held: list[Received] = field(default_factory=list)  # polled, not yet in rows
-    _events: list[JobEvent] = field(default_factory=list)  # of them
+    consumer: GroupConsumer
+    producer: RecordProducer
+    on_deliveries: Callable[[], None]  # wakes the deliverer
+    _polled: list[ReceivedRecord] = field(default_factory=list)  # not yet recorded
+    _events: list[JobEvent] = field(default_factory=list)  # decoded from `_polled`
 
-    def step(self) -> None:
-        """1. Poll. 2. Add rows in one transaction. 3. Commit the offsets.
+    def run_once(self) -> None:
+        """1. Poll. 2. Record messages in one transaction. 3. Commit the offsets.
 
-        A crash between 2 and 3 repeats records, which adds nothing. Raises one of DATABASE_AWAY
-        and keeps what it read for the next step; SchemaTooNewError, LogUnavailableError,
-        DeliveryError.
+        A crash between 2 and 3 repeats records, which adds nothing. Raises one of
+        DATABASE_UNAVAILABLE and keeps the records for the next run; SchemaTooNewError,
+        KafkaUnavailableError, DeliveryError.
         """
-        if not self._held:
-            self._held = self.consumer.poll(_POLL_RECORDS_MAX, _POLL_S)
-            # Once, as a dead letter that is sent for each try at Postgres would be many.
-            self._events = [event for received in self._held if (event := self._read(received))]
-        if not self._held:
+        if not self._polled:
+            self._polled = self.consumer.poll(_POLL_RECORDS_MAX, _POLL_S)
+            # Decoded once: every repeated attempt at Postgres would send the dead letters again.
+            self._events = [event for record in self._polled if (event := self._decode(record))]
+        if not self._polled:
             return
         with self.engine.begin() as connection:
             count = record_events(connection, self._events)
         if count:
             self.on_deliveries()
-        self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past
+        self.producer.flush(_FLUSH_S)  # dead letters must be durable before offsets pass them
         self._commit()
 
-    def _read(self, received: Received) -> JobEvent | None:
+    def _decode(self, received: ReceivedRecord) -> JobEvent | None:
         try:
             return decode(JobEvent, received.value, received.headers)
         except RecordUnreadableError as error:
@@ -68,9 +68,9 @@ class EventReader:
 
     def _commit(self) -> None:
         done: dict[Partition, int] = {
-            (received.topic, received.partition): received.offset + 1 for received in self._held
+            (record.topic, record.partition): record.offset + 1 for record in self._polled
         }
-        self._held = []
+        self._polled = []
         try:
             self.consumer.commit(done)
         except StaleMemberError:

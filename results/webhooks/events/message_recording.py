@@ -1,4 +1,4 @@
-"""Events to rows: a message once, and a delivery for every endpoint that asked for its type."""
+"""Records messages: each event once, with a delivery for every endpoint subscribed to its type."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.tables.jobs import jobs
-from results.webhooks.events.event_bodies import (
+from results.webhooks.events.messages import (
     ITEM_FAILED,
     REQUEST_EVENTS,
     STATE_EVENTS,
     WATCHED_EVENTS,
-    Message,
+    WebhookMessage,
     job_message,
     request_message,
 )
@@ -59,40 +59,45 @@ ON CONFLICT DO NOTHING
     sa.bindparam("endpoint", type_=sa.Uuid),
     sa.bindparam("watched", type_=sa.ARRAY(sa.Text), value=list(WATCHED_EVENTS)),
 )
-"""What was before is for nobody, unless somebody has listened since the job began, of which the log
-has yet to tell."""
+"""Watches start at the present counters. They start at zero where an older endpoint is subscribed
+since the job began, because the event that would create its watch may not be read yet."""
 
-_HEARD: Final = {JobState.IN_PROGRESS.value, *(state.value for state in TERMINAL_STATES)}
+_RECORDED_STATES: Final = {
+    JobState.IN_PROGRESS.value,
+    *(state.value for state in TERMINAL_STATES),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
-    """An endpoint that may want to hear of a job."""
+class Subscription:
+    """An enabled endpoint, of a tenant or (a callback) of one job."""
 
     endpoint_id: UUID
     tenant_id: UUID
     job_id: UUID | None
-    lane: str
+    lane: str  # name of its delivery queue
     event_types: frozenset[str]
-    since_s: float  # what happened before is not for it
+    since_s: float  # earlier events are not delivered
 
-    def hears(self, tenant_id: UUID, job_id: UUID | None, at_s: float) -> bool:
-        """Whether what happened to this job at this time is for it."""
-        is_for_it = self.tenant_id == tenant_id and self.job_id in (None, job_id)
-        return is_for_it and at_s >= self.since_s
+    def matches(self, tenant_id: UUID, job_id: UUID | None, at_s: float) -> bool:
+        """Whether the endpoint receives events of this job at this time."""
+        is_subscribed = self.tenant_id == tenant_id and self.job_id in (None, job_id)
+        return is_subscribed and at_s >= self.since_s
 
 
 def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
-    """Add what endpoints want to hear of `events`; return the number of new deliveries.
+    """Record messages and watches for `events`; return the number of new deliveries.
 
-    An event that was recorded before adds nothing, so the log may repeat.
+    Idempotent: an event that was recorded before adds nothing.
     """
-    heard = [event for event in events if event.state in _HEARD]
-    listeners = _listeners(connection, heard)
-    wanted = [e for e in heard if any(x.hears(e.tenant_id, e.job_id, e.at_s) for x in listeners)]
-    known = _known_jobs(connection, {event.job_id for event in wanted})
+    relevant = [event for event in events if event.state in _RECORDED_STATES]
+    subscriptions = _subscriptions(connection, relevant)
+    matching = [
+        e for e in relevant if any(s.matches(e.tenant_id, e.job_id, e.at_s) for s in subscriptions)
+    ]
+    known = _known_jobs(connection, {event.job_id for event in matching})
     messages = []
-    for event in wanted:
+    for event in matching:
         kind, is_deleted = known.get(event.job_id, (None, True))
         of_job = (event.tenant_id, event.job_id, event.at_s)
         if kind is JobKind.REQUEST and event.state in REQUEST_EVENTS:
@@ -101,45 +106,47 @@ def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
             if event.state in STATE_EVENTS:
                 messages.append(job_message((event.event_id, STATE_EVENTS[event.state]), *of_job))
             if not is_deleted:
-                _watch(connection, event, listeners)
-    return record_messages(connection, messages, listeners)
+                _watch(connection, event, subscriptions)
+    return record_messages(connection, messages, subscriptions)
 
 
 def record_messages(
-    connection: sa.Connection, messages: Iterable[Message], listeners: Sequence[Listener]
+    connection: sa.Connection,
+    messages: Iterable[WebhookMessage],
+    subscriptions: Sequence[Subscription],
 ) -> int:
-    """Add messages that one of `listeners` wants, and a delivery for each who does."""
+    """Add each message that a subscription matches, with its deliveries; return their number."""
     count = 0
     for message in messages:
-        wanting = [
-            listener
-            for listener in listeners
-            if message.event_type in listener.event_types
-            and listener.hears(message.tenant_id, message.job_id, message.at_s)
+        matching = [
+            subscription
+            for subscription in subscriptions
+            if message.event_type in subscription.event_types
+            and subscription.matches(message.tenant_id, message.job_id, message.at_s)
         ]
-        if wanting and _add_message(connection, message):
+        if matching and _add_message(connection, message):
             connection.execute(
                 webhook_deliveries.insert(),
                 [
                     {
                         "message_id": message.message_id,
-                        "endpoint_id": listener.endpoint_id,
+                        "endpoint_id": subscription.endpoint_id,
                         "tenant_id": message.tenant_id,
-                        "lane": listener.lane,
+                        "lane": subscription.lane,
                     }
-                    for listener in wanting
+                    for subscription in matching
                 ],
             )
-            count += len(wanting)
+            count += len(matching)
     return count
 
 
-def listeners_of(
+def find_subscriptions(
     connection: sa.Connection, tenant_ids: Iterable[UUID], job_ids: Iterable[UUID]
-) -> list[Listener]:
-    """Return the endpoints of tenants, and the callbacks of jobs, that are not disabled."""
+) -> list[Subscription]:
+    """Return the enabled endpoints of tenants and the enabled callbacks of jobs."""
     of_tenants = webhook_endpoints.c.tenant_id.in_(list(tenant_ids))
-    # Two looks by an index each: callbacks, of which there may be many, are passed over by neither.
+    # Two queries, an index each: neither reads the callbacks of other jobs, which may be many.
     kinds = (webhook_endpoints.c.job_id.is_(None), webhook_endpoints.c.job_id.in_(list(job_ids)))
     found = [
         row
@@ -147,11 +154,11 @@ def listeners_of(
         for row in connection.execute(
             sa.select(webhook_endpoints)
             .where(of_tenants, webhook_endpoints.c.disabled_at.is_(None), kind)
-            .with_for_update(key_share=True, read=True)  # so that none is deleted before the commit
+            .with_for_update(key_share=True, read=True)  # prevents deletion until the commit
         )
     ]
     return [
-        Listener(
+        Subscription(
             row.id,
             row.tenant_id,
             row.job_id,
@@ -164,36 +171,39 @@ def listeners_of(
 
 
 def watch_running_jobs(connection: sa.Connection, endpoint: sa.Row[Any]) -> None:
-    """Watch what runs already from here on, for an endpoint that is new, or hears of more now."""
+    """Watch running jobs from now on, for an endpoint with new subscriptions to watched events."""
     if set(endpoint.event_types) & set(WATCHED_EVENTS):
         connection.execute(_WATCH_RUNNING, {"tenant": endpoint.tenant_id, "endpoint": endpoint.id})
 
 
-def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Listener]:
+def _subscriptions(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Subscription]:
     if not events:
         return []
-    return listeners_of(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
+    return find_subscriptions(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
 
 
 def _known_jobs(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, tuple[JobKind, bool]]:
-    """Return of each job its kind, and whether it was deleted: its end is told all the same."""
+    """Return the kind of each job and whether it was deleted; its end is announced in any case."""
     if not job_ids:
         return {}
     is_deleted = jobs.c.deleted_at.is_not(None)
     query = sa.select(jobs.c.id, jobs.c.kind, is_deleted).where(jobs.c.id.in_(job_ids))
-    return {job_id: (JobKind(kind), gone) for job_id, kind, gone in connection.execute(query)}
+    found = connection.execute(query)
+    return {job_id: (JobKind(kind), is_deleted) for job_id, kind, is_deleted in found}
 
 
-def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Listener]) -> None:
-    """Watch a job as it begins; one that ended before it was watched may have failed items."""
-    wanted = {ITEM_FAILED} if event.state in STATE_EVENTS else set(WATCHED_EVENTS)
-    hearing = (x for x in listeners if x.hears(event.tenant_id, event.job_id, event.at_s))
-    if any(listener.event_types & wanted for listener in hearing):
+def _watch(
+    connection: sa.Connection, event: JobEvent, subscriptions: Sequence[Subscription]
+) -> None:
+    """Watch a job that begins, or one that ended unwatched, which may have failed items."""
+    watched = {ITEM_FAILED} if event.state in STATE_EVENTS else set(WATCHED_EVENTS)
+    of_job = (s for s in subscriptions if s.matches(event.tenant_id, event.job_id, event.at_s))
+    if any(subscription.event_types & watched for subscription in of_job):
         values: dict[str, Any] = {"job_id": event.job_id, "tenant_id": event.tenant_id}
         connection.execute(insert(webhook_watches).values(values).on_conflict_do_nothing())
 
 
-def _add_message(connection: sa.Connection, message: Message) -> bool:
+def _add_message(connection: sa.Connection, message: WebhookMessage) -> bool:
     added = connection.execute(
         insert(webhook_messages)
         .values(

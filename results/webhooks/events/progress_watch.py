@@ -1,7 +1,7 @@
-"""Progress and failed items of watched jobs, told from the counters that the writer commits.
+"""Creates `batch.progress` and `item.failed` messages of watched jobs from committed counters.
 
-The counters are the outbox: the cursor of a watch moves in the transaction that adds the message,
-so each mark is told once, and a crash forgets nothing. The results writer pays nothing for it.
+The counters serve as the outbox: the cursor of a watch moves in the transaction that adds the
+message, so each mark is announced once and a crash loses none, at no cost for the results writer.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,21 +14,21 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.states import TERMINAL_STATES
 from jobs.store.days import job_day
-from results.webhooks.events.event_bodies import (
+from results.webhooks.events.message_recording import find_subscriptions, record_messages
+from results.webhooks.events.messages import (
     ITEM_FAILED,
     ITEMS_MAX,
     PERCENTS,
     PROGRESS,
     FailedItem,
-    Message,
+    WebhookMessage,
     crossed_percents,
     job_message,
     shown_items,
 )
-from results.webhooks.events.message_recording import listeners_of, record_messages
 from results.webhooks.tables import webhook_watches
 
-_JOBS_MAX: Final = 200  # of one transaction
+_JOBS_MAX: Final = 200  # per transaction
 
 _FIRST: Final = UUID(int=0)  # before every job
 
@@ -36,8 +36,9 @@ _DUE: Final = sa.text("""
 SELECT w.job_id, w.tenant_id, w.percent, w.failed_count, w.failed_at, w.failed_index,
     j.created_at, j.total_count, j.total_final, c.succeeded, c.failed, c.cancelled, c.expired,
     n.ended_count,
-    j.settled_at IS NOT NULL OR j.state = ANY(:terminal) AS is_over,
-    w.announced_at IS NULL OR w.announced_at <= now() - make_interval(secs => :pause_s) AS may_tell,
+    j.settled_at IS NOT NULL OR j.state = ANY(:terminal) AS has_ended,
+    w.announced_at IS NULL OR w.announced_at <= now() - make_interval(secs => :pause_s)
+        AS may_announce,
     extract(epoch FROM now())::float8 AS now_s
 FROM webhook_watches w
 JOIN jobs j ON j.id = w.job_id
@@ -46,7 +47,7 @@ CROSS JOIN LATERAL (
     SELECT c.succeeded + c.failed + c.cancelled + c.expired AS ended_count,
         (SELECT min(mark) FROM unnest(cast(:marks AS int[])) AS mark WHERE mark > w.percent) AS mark
 ) AS n
-WHERE w.closed_at IS NULL AND w.job_id > :behind AND (
+WHERE w.closed_at IS NULL AND w.job_id > :after AND (
     (j.total_final AND j.total_count > 0
         AND 100::bigint * n.ended_count >= n.mark::bigint * j.total_count)
     OR j.settled_at IS NOT NULL OR j.state = ANY(:terminal)
@@ -55,8 +56,8 @@ WHERE w.closed_at IS NULL AND w.job_id > :behind AND (
 )
 ORDER BY w.job_id LIMIT :jobs_max
 FOR UPDATE OF w SKIP LOCKED
-""").bindparams(sa.bindparam("behind", type_=sa.Uuid))
-"""Watches with news: of others nothing is written, however their jobs move."""
+""").bindparams(sa.bindparam("after", type_=sa.Uuid))
+"""Watches with something to announce; the others are not written, however their jobs progress."""
 
 _FAILED: Final = sa.text("""
 SELECT item_index, custom_id FROM items
@@ -73,52 +74,53 @@ ORDER BY finished_at DESC, item_index DESC LIMIT 1
 
 
 @dataclass(slots=True)
-class Watcher:
-    """Looks at watched jobs; several processes share them."""
+class ProgressWatcher:
+    """Polls watched jobs; any number of processes may run."""
 
     engine: sa.Engine
-    pause_s: float  # between two `item.failed` of a job
+    pause_s: float  # between two `item.failed` messages of a job
     on_deliveries: Callable[[], None]
-    is_over: Callable[[], bool] = lambda: False
+    is_stopping: Callable[[], bool] = lambda: False
 
-    def step(self) -> None:
-        """Tell what is new: look at each job once, or until `is_over`. Raises one of DATABASE_AWAY.
+    def run_once(self) -> None:
+        """Announce changes of each watched job once. Raises one of DATABASE_UNAVAILABLE.
 
-        Jobs that run move on all the time, so that who looked until nothing is new never paused.
+        One pass only: running jobs change all the time, so repeating until nothing changes would
+        never pause.
         """
-        behind: UUID | None = _FIRST
-        while behind is not None and not self.is_over():
-            behind = self._some(behind)
+        after: UUID | None = _FIRST
+        while after is not None and not self.is_stopping():
+            after = self._announce_slice(after)
 
-    def _some(self, behind: UUID) -> UUID | None:
-        """Tell what is new of the next jobs; return the last one, None when there are no more."""
-        # One snapshot for counters and items, or an item could be told before it is counted.
+    def _announce_slice(self, after: UUID) -> UUID | None:
+        """Announce changes of the next jobs; return the last one, None at the end."""
+        # One snapshot for counters and items: else an item could be announced before it is counted.
         engine = self.engine.execution_options(isolation_level="REPEATABLE READ")
         with engine.begin() as connection:
             parameters = {
                 "terminal": [state.value for state in TERMINAL_STATES],
                 "pause_s": self.pause_s,
                 "jobs_max": _JOBS_MAX,
-                "behind": behind,
+                "after": after,
                 "marks": list(PERCENTS),
             }
             watches = connection.execute(_DUE, parameters).all()
-            count = self._tell(connection, watches) if watches else 0
+            count = self._announce(connection, watches) if watches else 0
         if count:
             self.on_deliveries()
         return watches[-1].job_id if len(watches) == _JOBS_MAX else None
 
-    def _tell(self, connection: sa.Connection, watches: Sequence[sa.Row[Any]]) -> int:
-        listeners = listeners_of(
+    def _announce(self, connection: sa.Connection, watches: Sequence[sa.Row[Any]]) -> int:
+        subscriptions = find_subscriptions(
             connection, {w.tenant_id for w in watches}, {w.job_id for w in watches}
         )
-        messages: list[Message] = []
+        messages: list[WebhookMessage] = []
         for watch in watches:
             changes: dict[str, Any] = {}
             messages += _progress(watch, changes)
-            if watch.failed > watch.failed_count and watch.may_tell:
+            if watch.failed > watch.failed_count and watch.may_announce:
                 messages.append(_failed(connection, watch, changes))
-            if watch.is_over and changes.get("failed_count", watch.failed_count) >= watch.failed:
+            if watch.has_ended and changes.get("failed_count", watch.failed_count) >= watch.failed:
                 changes["closed_at"] = sa.func.now()
             if changes:
                 connection.execute(
@@ -126,12 +128,12 @@ class Watcher:
                     .where(webhook_watches.c.job_id == watch.job_id)
                     .values(changes | {"ended_count": watch.ended_count})
                 )
-        return record_messages(connection, messages, listeners)
+        return record_messages(connection, messages, subscriptions)
 
 
-def _progress(watch: sa.Row[Any], changes: dict[str, Any]) -> list[Message]:
+def _progress(watch: sa.Row[Any], changes: dict[str, Any]) -> list[WebhookMessage]:
     if not watch.total_final:
-        return []  # a share of what may still grow would be told too early, and once for good
+        return []  # the total may still grow, and a mark is announced only once
     percents = crossed_percents(watch.percent, watch.ended_count, watch.total_count or 0)
     if percents:
         changes["percent"] = percents[-1]
@@ -150,18 +152,22 @@ def _progress(watch: sa.Row[Any], changes: dict[str, Any]) -> list[Message]:
     ]
 
 
-def _failed(connection: sa.Connection, watch: sa.Row[Any], changes: dict[str, Any]) -> Message:
-    """Name the first failed items that are new, count all of them, and move behind the last."""
-    place = {"day": job_day(watch.created_at), "job": watch.job_id}
-    behind = {"at": watch.failed_at, "index": watch.failed_index, "items_max": ITEMS_MAX}
-    rows = connection.execute(_FAILED, place | behind).all()
-    last = connection.execute(_LAST_FAILED, place).one_or_none()
+def _failed(
+    connection: sa.Connection, watch: sa.Row[Any], changes: dict[str, Any]
+) -> WebhookMessage:
+    """Return a message with the first new failed items and the count of all; move the cursor."""
+    job = {"day": job_day(watch.created_at), "job": watch.job_id}
+    cursor = {"at": watch.failed_at, "index": watch.failed_index, "items_max": ITEMS_MAX}
+    rows = connection.execute(_FAILED, job | cursor).all()
+    last = connection.execute(_LAST_FAILED, job).one_or_none()
     changes |= {"failed_count": watch.failed, "announced_at": sa.func.now()}
     if last is not None:
         changes |= {"failed_at": last.finished_at, "failed_index": last.item_index}
-    ours = {
+    extension = {
         "failed_count": watch.failed - watch.failed_count,
         "failed_total": watch.failed,
         "items": shown_items([FailedItem(row.item_index, row.custom_id) for row in rows]),
     }
-    return job_message((new_uuid(), ITEM_FAILED), watch.tenant_id, watch.job_id, watch.now_s, ours)
+    return job_message(
+        (new_uuid(), ITEM_FAILED), watch.tenant_id, watch.job_id, watch.now_s, extension
+    )

@@ -1,4 +1,4 @@
-"""What tests of the API expect of answers, and what they send."""
+"""Expectations of responses, and requests that tests share."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""The API on a real socket, a real Postgres and a folder of objects, with two tenants."""
+"""The API on a real socket, with a real Postgres, a folder of objects and two tenants."""
 
 import socket
 import threading
@@ -17,13 +17,13 @@ from pydantic import SecretStr
 
 from api.app import create_app
 from api.http.server import http_server
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from jobs.tables.outbox import outbox
 from registry.models import add_model
 from results.webhooks.settings import WebhookSettings
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import NewKey, create_key
@@ -39,7 +39,7 @@ class Running:
 
     url: str
     engine: sa.Engine
-    objects: LocalObjects
+    objects: LocalObjectStore
     objects_root: Path
 
 
@@ -63,7 +63,7 @@ class Site:
         return self.running.engine
 
     @property
-    def objects(self) -> LocalObjects:
+    def objects(self) -> LocalObjectStore:
         return self.running.objects
 
     def client(self, key: NewKey | None = None, *, timeout_s: float = 20) -> httpx.Client:
@@ -140,12 +140,12 @@ def running(
     root: Path,
     *,
     api_url: str | None = None,
-    setup: OnlineSetup | None = None,
+    setup: OnlineDeps | None = None,
     webhooks: WebhookSettings | None = None,
 ) -> Iterator[Running]:
     """Run an API; it reaches the database by `api_url` when tests do not."""
     engine = sa.create_engine(database_url)
-    objects = LocalObjects(root, clock=SystemClock())
+    objects = LocalObjectStore(root, clock=SystemClock())
     try:
         with serve(settings, api_url or database_url, objects, setup, webhooks) as address:
             yield Running(address, engine, objects, root)
@@ -157,8 +157,8 @@ def running(
 def serve(
     settings: ApiSettings,
     database_url: str,
-    objects: LocalObjects,
-    setup: OnlineSetup | None = None,
+    objects: LocalObjectStore,
+    setup: OnlineDeps | None = None,
     webhooks: WebhookSettings | None = None,
 ) -> Iterator[str]:
     """Run uvicorn in a thread, as `python -m api` configures it."""
@@ -169,7 +169,7 @@ def serve(
         objects,
         database_threads=database.pool_size,
         clock=SystemClock(),
-        setup=setup,
+        online_deps=setup,
         webhooks=webhooks,
     )
     listener = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""An API with durable calls: a test plays its pool, and the roles behind the log."""
+"""An API with durable calls; the test plays its pool and the roles that read the log."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,14 +9,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.errors import MillraceError
 from core.outcomes import Outcome
 from jobs.tables.jobs import jobs
 from registry.models import add_model
-from results.finaliser.request_finalisation import RequestEnding
+from results.finaliser.request_finaliser import RequestFinaliser
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from tests.integration.api.conftest import Site, new_site, running
@@ -53,7 +53,7 @@ class Durable:
 
     def end(self) -> None:
         """End what is settled, as the finaliser does."""
-        RequestEnding(self.site.engine, self.site.objects).step()
+        RequestFinaliser(self.site.engine, self.site.objects).run_once()
 
     def job_count(self) -> int:
         with self.site.engine.connect() as connection:
@@ -72,7 +72,7 @@ def opened(
     failures: list[MillraceError] = []
     pool = PlayedPool(kafka)
     try:
-        setup = OnlineSetup(online or OnlineSettings(), kafka, failures.append)
+        setup = OnlineDeps(online or OnlineSettings(), kafka, failures.append)
         api = ApiSettings.model_validate({"shutdown_grace_s": 2, "replay_wait_s": 0.2, **settings})
         with running(api, database_url, root, setup=setup) as ready:
             site = new_site(ready)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.errors import MillraceError
@@ -40,7 +40,7 @@ def online_site(
     failures: list[MillraceError] = []
     pool = PlayedPool(kafka)
     try:
-        setup = OnlineSetup(OnlineSettings.model_validate(given), kafka, failures.append)
+        setup = OnlineDeps(OnlineSettings.model_validate(given), kafka, failures.append)
         api = ApiSettings(shutdown_grace_s=2)
         with running(api, database_url, root / uuid.uuid4().hex, setup=setup) as ready:
             site = new_site(ready)

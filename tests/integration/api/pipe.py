@@ -1,4 +1,4 @@
-"""A TCP way to Postgres that a test can stall, cut and mend."""
+"""A TCP proxy to Postgres that a test can stall, interrupt and restore."""
 
 import contextlib
 import socket

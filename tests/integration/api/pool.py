@@ -1,4 +1,4 @@
-"""A pool that a test plays: it reads calls from the log and answers as it is told."""
+"""A pool that a test plays: it reads calls from the log and replies as scripted."""
 
 import threading
 import time
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from core.states import CloseReason
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer
-from topics.errors import LogUnavailableError
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
 from topics.records.codec import decode, encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
-    CallerNews,
+    CallerHeartbeat,
     Capacity,
     Chunk,
     JobControl,
@@ -23,7 +23,7 @@ from topics.records.records import (
     ReplyEnd,
 )
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 REPEAT_S = 0.1
 WAIT_S_MAX = 20.0
@@ -60,19 +60,21 @@ class PlayedPool:
     items_per_s: float = 0.0
     concurrency: int = 100
     chunks: list[Chunk] = field(default_factory=list)
-    news: list[CallerNews] = field(default_factory=list)
+    news: list[CallerHeartbeat] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        admin = LogAdmin(self.kafka)
+        admin = TopicAdmin(self.kafka)
         topics = (REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, CONTROL)
         admin.create(topics)
         self._stopping = threading.Event()
-        self._producer = LogProducer(self.kafka, client_id="played", linger_ms=0)
+        self._producer = RecordProducer(self.kafka, client_id="played", linger_ms=0)
         self._executions: dict[UUID, UUID] = {}
-        self._requests = TopicTail(self.kafka, REQUESTS_INTERACTIVE, client_id="played-requests")
-        self._callers = TopicTail(self.kafka, CALLERS, client_id="played-callers")
-        self._requests.skip_to_end(WAIT_S_MAX)
-        self._callers.skip_to_end(WAIT_S_MAX)
+        self._requests = TopicTailReader(
+            self.kafka, REQUESTS_INTERACTIVE, client_id="played-requests"
+        )
+        self._callers = TopicTailReader(self.kafka, CALLERS, client_id="played-callers")
+        self._requests.seek_to_end(WAIT_S_MAX)
+        self._callers.seek_to_end(WAIT_S_MAX)
         self._threads = [
             threading.Thread(target=body)
             for body in (self._publish, self._read_requests, self._read_callers)
@@ -176,12 +178,12 @@ class PlayedPool:
     def _read_callers(self) -> None:
         while not self._stopping.is_set():
             for record in arrived(self._callers):
-                self.news.append(decode(CallerNews, record.value, record.headers))
+                self.news.append(decode(CallerHeartbeat, record.value, record.headers))
 
 
-def arrived(tail: TopicTail) -> list[Received]:
+def arrived(tail: TopicTailReader) -> list[ReceivedRecord]:
     """Return what came; nothing from a broker that is starting and does not know the topic yet."""
     try:
         return tail.poll(0.1)
-    except LogUnavailableError:
+    except KafkaUnavailableError:
         return []

@@ -1,4 +1,4 @@
-"""Goal: owners control their batches over HTTP, strangers cannot, and mistakes are named."""
+"""Goal: owners control their batches over HTTP, other tenants cannot, and errors name the field."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def own(batch: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_a_batch_says_what_its_owner_controls(site: Site) -> None:
+def test_a_batch_shows_its_controls(site: Site) -> None:
     batch = created(site)
     assert {k: v for k, v in own(batch).items() if k not in {"succeeded", "failed"}} == {
         "cancelled": 0,
@@ -79,14 +79,14 @@ def test_a_batch_says_what_its_owner_controls(site: Site) -> None:
         ("max_total_tokens", 2**63),
     ],
 )
-def test_a_bound_that_cannot_be_is_refused(site: Site, field: str, value: object) -> None:
+def test_an_invalid_budget_is_refused(site: Site, field: str, value: object) -> None:
     with site.client() as client:
         body = batch_body(file_id(client), **{field: value})
         error = refused(client.post("/v1/batches", json=body), 400)
     assert (error["param"], error["code"]) == (field, "invalid_value")
 
 
-def test_a_pause_shows_until_the_resume(site: Site) -> None:
+def test_pause_and_resume(site: Site) -> None:
     batch = created(site)["id"]
     assert own(posted(site, batch, "pause"))["paused_at"] is not None
     assert posted(site, batch, "pause")["status"] == "validating"
@@ -105,7 +105,7 @@ def test_deadline_and_priority_change(site: Site) -> None:
     assert posted(site, batch["id"], body={})["expires_at"] == moment
 
 
-def test_files_are_appended_until_the_seal(site: Site) -> None:
+def test_files_are_appended_until_the_batch_is_sealed(site: Site) -> None:
     batch = created(site, sealed=False)["id"]
     with site.client() as client:
         second = file_id(client, b"[]\n")
@@ -119,7 +119,7 @@ def test_files_are_appended_until_the_seal(site: Site) -> None:
         assert refused(unknown, 400)["code"] == "batch_sealed"
 
 
-def test_an_appended_file_lives_as_long_as_its_job_reads_it(site: Site) -> None:
+def test_an_appended_file_is_kept_while_its_job_reads_it(site: Site) -> None:
     batch = created(site, sealed=False)["id"]
     with site.client() as client:
         second = file_id(client)
@@ -131,7 +131,7 @@ def test_an_appended_file_lives_as_long_as_its_job_reads_it(site: Site) -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_batch_at_its_end_cannot_be_changed(site: Site, action: str) -> None:
+def test_an_ended_batch_cannot_be_changed(site: Site, action: str) -> None:
     with site.client() as client:
         batch = batch_id(client)
         with site.engine.begin() as connection:
@@ -143,7 +143,7 @@ def test_a_batch_at_its_end_cannot_be_changed(site: Site, action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_foreign_batch_is_one_that_never_existed(site: Site, action: str) -> None:
+def test_a_foreign_batch_is_like_one_that_never_existed(site: Site, action: str) -> None:
     batch = created(site)["id"]
     with site.client(site.other_key) as client:
         body = {"input_file_id": file_id(client), "priority": 3}
@@ -155,7 +155,7 @@ def test_a_foreign_batch_is_one_that_never_existed(site: Site, action: str) -> N
     assert answers[0]["code"] == "batch_not_found"
 
 
-def test_a_repeated_control_answers_as_before(site: Site) -> None:
+def test_a_repeated_control_is_replayed(site: Site) -> None:
     batch = created(site)["id"]
     with site.client() as client:
         headers = {"idempotency-key": "pause-once"}
@@ -175,7 +175,7 @@ def test_a_repeated_control_answers_as_before(site: Site) -> None:
         ("", {"completion_window": "2h"}, "", {"completion_window": "3h"}),
     ],
 )
-def test_a_wish_whose_first_try_was_lost_is_done(
+def test_a_retry_whose_first_attempt_was_lost_is_executed(
     site: Site, wish: str, body: object, other: str, other_body: object
 ) -> None:
     """Its second try is no repeat of the same wish before the other one."""
@@ -189,7 +189,7 @@ def test_a_wish_whose_first_try_was_lost_is_done(
     assert ok(answer) != between
 
 
-def test_what_cannot_be_done_twice_is_answered_again_to_a_second_try(site: Site) -> None:
+def test_a_retry_of_a_final_action_is_replayed(site: Site) -> None:
     batch = created(site, sealed=False)["id"]
     with site.client() as client:
         body = {"input_file_id": file_id(client)}
@@ -202,7 +202,7 @@ def test_what_cannot_be_done_twice_is_answered_again_to_a_second_try(site: Site)
     assert len(own(shown)["appended_files"]) == 1
 
 
-def test_errors_of_appended_files_are_shown_of_one_batch_alone(site: Site) -> None:
+def test_errors_of_appended_files_are_shown_of_their_batch_only(site: Site) -> None:
     batch = created(site, sealed=False)["id"]
     error = {"code": "c", "message": "m", "param": None, "line": 1}
     with site.client() as client:
@@ -240,7 +240,7 @@ def test_errors_of_appended_files_are_shown_of_one_batch_alone(site: Site) -> No
         ({"priority": "high"}, "priority"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused(
+def test_an_invalid_change_is_refused(
     site: Site, body: dict[str, object], param: str | None
 ) -> None:
     batch = created(site)["id"]

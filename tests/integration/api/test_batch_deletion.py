@@ -21,7 +21,7 @@ def told(site: Site) -> list[tuple[str, object, object]]:
         return [tuple(row) for row in connection.execute(query)]
 
 
-def test_an_ended_batch_is_deleted_once_and_shows_nowhere(site: Site) -> None:
+def test_a_deleted_batch_is_shown_nowhere(site: Site) -> None:
     with site.client() as client:
         batch = batch_id(client)
         source = ok(client.get(f"/v1/batches/{batch}"))["input_file_id"]
@@ -43,7 +43,7 @@ def test_an_ended_batch_is_deleted_once_and_shows_nowhere(site: Site) -> None:
     assert told(site) == [("batch", parse_public_id(JOB, batch), site.key.key_id)]
 
 
-def test_what_runs_and_what_is_of_others_is_not_deleted(site: Site) -> None:
+def test_running_and_foreign_batches_are_not_deleted(site: Site) -> None:
     with site.client() as client, site.client(site.other_key) as other:
         batch = batch_id(client)
         path = f"/v1/batches/{batch}"
@@ -58,7 +58,7 @@ def test_what_runs_and_what_is_of_others_is_not_deleted(site: Site) -> None:
     assert told(site) == []
 
 
-def test_a_deleted_file_is_told_and_its_bytes_are_gone(site: Site) -> None:
+def test_a_deleted_file_is_recorded_and_removed(site: Site) -> None:
     with site.client() as client:
         source = file_id(client)
         ok(client.delete(f"/v1/files/{source}"))

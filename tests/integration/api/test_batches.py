@@ -1,4 +1,4 @@
-"""Goal: a batch is accepted whole or not at all, and its owner sees and closes it by the rules."""
+"""Goal: a batch is created completely or not at all, and its owner sees and cancels it."""
 
 import json
 from typing import TypeVar
@@ -15,7 +15,7 @@ from jobs.tables.progress import job_counters, job_cursors
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused, upload
 from tests.integration.api.conftest import Site
 from topics.records.codec import decode
-from topics.records.records import Close, JobControl, JobEvent, Record
+from topics.records.records import JobClose, JobControl, JobEvent, Record
 
 R = TypeVar("R", bound=Record)
 
@@ -123,7 +123,7 @@ def decode_row(record: type[R], row: sa.Row[tuple[object, ...]]) -> R:
         ),
     ],
 )
-def test_a_bad_field_is_named(site: Site, change: dict[str, object], param: str) -> None:
+def test_an_invalid_field_is_named(site: Site, change: dict[str, object], param: str) -> None:
     with site.client() as client:
         answer = client.post("/v1/batches", json=batch_body(file_id(client)) | change)
         assert refused(answer, 400)["param"] == param
@@ -149,13 +149,13 @@ def test_a_bad_field_is_named(site: Site, change: dict[str, object], param: str)
         b'{"endpoint": NaN}',
     ],
 )
-def test_a_body_that_is_no_object_is_refused(site: Site, raw: bytes) -> None:
+def test_a_body_must_be_an_object(site: Site, raw: bytes) -> None:
     with site.client() as client:
         json_type = {"content-type": "application/json"}
         refused(client.post("/v1/batches", content=raw, headers=json_type), 400)
 
 
-def test_bodies_of_another_kind_are_refused(site: Site) -> None:
+def test_other_media_types_are_refused(site: Site) -> None:
     with site.client() as client:
         refused(client.post("/v1/batches", data={"a": "b"}), 415)
         packed = {"content-encoding": "gzip", "content-type": "application/json"}
@@ -250,7 +250,7 @@ def test_cancel_in_progress_closes_once(site: Site) -> None:
         ok(cancel(client, batch))
         ok(cancel(client, batch))
 
-    (closed,) = [decode_row(Close, row) for row in outbox_rows(site, "results")]
+    (closed,) = [decode_row(JobClose, row) for row in outbox_rows(site, "results")]
     (control,) = [decode_row(JobControl, row) for row in outbox_rows(site, "control")]
     assert closed.reason is CloseReason.CANCELLED
     assert control.closed is CloseReason.CANCELLED

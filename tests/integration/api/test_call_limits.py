@@ -1,4 +1,4 @@
-"""Goal: a call's time is the least of what its client, tenant and route allow; routes may wait."""
+"""Goal: the timeout of a call is the least of the limits of its client, tenant and endpoint."""
 
 import time
 import uuid
@@ -43,14 +43,14 @@ def ask(durable: Durable, **fields: object) -> httpx.Response:
         return client.post(ENDPOINT, json=ASK | fields)
 
 
-def test_the_routes_limit(site_with: Open) -> None:
+def test_timeout_by_endpoint(site_with: Open) -> None:
     variables = {"MILLRACE_ONLINE_TIMEOUTS_S": f"/v1/embeddings=60, {ENDPOINT}=0.3"}
     durable = site_with(**variables)
     for fields in ({}, {"timeout_ms": 60_000}):
         assert ask(durable, **fields).status_code == 504
 
 
-def test_the_tenants_limit(site_with: Open) -> None:
+def test_timeout_by_tenant(site_with: Open) -> None:
     durable = site_with()
     with durable.site.engine.begin() as connection:
         set_call_timeout(connection, durable.site.tenant_id, 300)
@@ -60,7 +60,7 @@ def test_the_tenants_limit(site_with: Open) -> None:
     assert answer.json()["error"]["code"] == "deadline_exceeded"
 
 
-def test_the_routes_wait(site_with: Open) -> None:
+def test_default_wait_by_endpoint(site_with: Open) -> None:
     durable = site_with(MILLRACE_ONLINE_WAITS_S=f"{ENDPOINT}=0")
     answer = ask(durable)
 
@@ -72,7 +72,7 @@ def test_the_routes_wait(site_with: Open) -> None:
     assert wished.headers["preference-applied"] == "wait=1"
 
 
-def test_a_tenant_that_retains_nothing_is_not_refused_for_its_routes_wait(site_with: Open) -> None:
+def test_the_default_wait_does_not_apply_to_zero_retention(site_with: Open) -> None:
     durable = site_with(MILLRACE_ONLINE_WAITS_S=f"{ENDPOINT}=0")
     with durable.site.engine.begin() as connection:
         set_zero_retention(connection, durable.site.tenant_id, on=True)
@@ -83,12 +83,12 @@ def test_a_tenant_that_retains_nothing_is_not_refused_for_its_routes_wait(site_w
 @pytest.mark.parametrize(
     "text", ["/v1/chat=1", f"{ENDPOINT}", f"{ENDPOINT}=soon", f"{ENDPOINT}=-1", f"{ENDPOINT}=1e9"]
 )
-def test_a_wrong_list_is_refused_by_name(text: str) -> None:
+def test_an_invalid_setting_is_named(text: str) -> None:
     with pytest.raises(SettingsError, match="MILLRACE_ONLINE_TIMEOUTS_S"):
         OnlineSettings.from_env({"MILLRACE_ONLINE_TIMEOUTS_S": text})
 
 
-def test_a_clock_that_is_set_moves_no_deadline(
+def test_an_adjusted_wall_clock_moves_no_deadline(
     site_with: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     durable = site_with()

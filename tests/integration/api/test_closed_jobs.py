@@ -1,4 +1,4 @@
-"""Goal: whoever waits for a durable call hears of its close, whichever process closed it."""
+"""Goal: a client that waits for a durable call learns of its close by any process."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ def tell_of_close(pool: PlayedPool, chunk: Chunk) -> None:
 
 @pytest.mark.parametrize("script", [say_cancelled, tell_of_close])
 @pytest.mark.parametrize("headers", [KEY, {"Prefer": "wait=5"}])
-def test_whoever_waits_for_a_job_that_another_process_cancelled_is_told(
+def test_a_job_cancelled_by_another_process_ends_its_call(
     durable: Durable, script: Script, headers: dict[str, str]
 ) -> None:
     durable.pool.script = script
@@ -52,14 +52,14 @@ def test_whoever_waits_for_a_job_that_another_process_cancelled_is_told(
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_whoever_waits_for_a_job_that_expired_is_told(durable: Durable) -> None:
+def test_an_expired_job_ends_its_call(durable: Durable) -> None:
     durable.pool.script = lambda pool, chunk: pool.close_job(chunk.job.job_id, CloseReason.EXPIRED)
     with durable.site.client() as client:
         answer = client.post(ENDPOINT, json=ASK, headers=KEY)
     assert refused(answer, 504)["code"] == "deadline_exceeded"
 
 
-def test_a_conflict_of_an_upstream_is_passed_on(durable: Durable) -> None:
+def test_a_409_of_the_engine_is_passed_on(durable: Durable) -> None:
     conflict = ReplyEnd(409, CONFLICT)
     durable.pool.script = lambda pool, chunk: pool.reply(chunk, end=conflict)
     with durable.site.client() as client:

@@ -1,4 +1,4 @@
-"""Goal: without Postgres every request ends soon, says so, and works again soon after."""
+"""Goal: without Postgres every request ends soon with an error, and works again afterwards."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def timed(client: httpx.Client, method: str, path: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("how", ["stall", "cut"])
-def test_requests_are_refused_and_come_back(piped_site: Site, pipe: Pipe, how: str) -> None:
+def test_requests_are_refused_and_recover(piped_site: Site, pipe: Pipe, how: str) -> None:
     with piped_site.client() as client:
         kept = str(ok(until_answered(lambda: upload(client)))["id"])
         getattr(pipe, how)()
@@ -73,7 +73,7 @@ def test_requests_are_refused_and_come_back(piped_site: Site, pipe: Pipe, how: s
         ok(until_answered(lambda: client.get("/readyz")))
 
 
-def test_a_cached_key_opens_nothing_without_postgres(open_site: OpenSite, pipe: Pipe) -> None:
+def test_a_cached_key_does_not_bypass_postgres(open_site: OpenSite, pipe: Pipe) -> None:
     site = open_site(url=pipe.url, database_timeout_s=1, key_cache_s=0.3)
     with site.client() as client:
         ok(until_answered(lambda: client.get("/v1/models")))

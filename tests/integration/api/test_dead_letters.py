@@ -1,4 +1,4 @@
-"""Goal: owners see what failed for good and why, and run it again, edited, as a new batch."""
+"""Goal: owners see why items failed, and redrive them, edited, in a new batch."""
 
 import json
 import threading
@@ -19,7 +19,7 @@ from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalUpload
+from storage.objects.local_object_store import LocalUpload
 from tests.integration.api.answers import batch_body, file_id, ok, refused
 from tests.integration.api.conftest import Site
 from topics.records.records import ItemOutcome
@@ -88,7 +88,7 @@ def input_of(site: Site, batch: dict[str, Any]) -> list[bytes]:
     return b"".join(site.objects.read(key)).splitlines()
 
 
-def test_a_dead_letter_tells_all_its_attempts(site: Site) -> None:
+def test_a_dead_letter_shows_all_attempts(site: Site) -> None:
     with site.client() as client:
         spent = {"status_code": 500, "body": BROKEN, "retryable": True}
         batch = failed_batch(
@@ -121,7 +121,7 @@ def test_a_dead_letter_tells_all_its_attempts(site: Site) -> None:
     ]
 
 
-def test_lists_are_paged_in_their_orders(site: Site) -> None:
+def test_lists_are_paged_in_order(site: Site) -> None:
     with site.client() as client:
         old = failed_batch(site, client, failure(4), failure(0))
         new = failed_batch(site, client, failure(2, body=b"", error_code="record_unreadable"))
@@ -164,12 +164,10 @@ def test_a_batch_is_redriven_once_and_byte_for_byte(
     assert "redriven already" in (nothing["message"] or "")
 
 
-def test_of_redrives_that_overlap_one_takes_what_is_left(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overlapping_redrives_share_no_item(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have chosen before either commits; what was named may run again."""
     both_write = threading.Barrier(2, timeout=10)
-    begin = site.objects.begin
+    begin = site.objects.begin_upload
 
     def begun(key: str) -> LocalUpload:
         both_write.wait()
@@ -178,7 +176,7 @@ def test_of_redrives_that_overlap_one_takes_what_is_left(
     with site.client() as client, ThreadPoolExecutor(2) as threads:
         batch = failed_batch(site, client, failure(2), failure(0))
         before = len(site.stored())
-        monkeypatch.setattr(site.objects, "begin", begun)
+        monkeypatch.setattr(site.objects, "begin_upload", begun)
 
         def redriven(asked: dict[str, Any]) -> list[httpx.Response]:
             calls = [threads.submit(client.post, PATH, json=asked) for _ in range(2)]
@@ -194,7 +192,7 @@ def test_of_redrives_that_overlap_one_takes_what_is_left(
     assert len(site.stored()) == before + 3
 
 
-def test_a_redrive_whose_file_is_refused_uses_nothing_up(site: Site) -> None:
+def test_a_redrive_whose_file_is_refused_marks_no_item(site: Site) -> None:
     with site.client() as client:
         batch = failed_batch(site, client, failure(2), failure(0))
         ask = {"batch": batch}
@@ -207,7 +205,7 @@ def test_a_redrive_whose_file_is_refused_uses_nothing_up(site: Site) -> None:
     assert input_of(site, right) == [LINES[0], LINES[2]]
 
 
-def test_chosen_lines_are_edited(site: Site) -> None:
+def test_selected_lines_are_edited(site: Site) -> None:
     with site.client() as client:
         batch = failed_batch(site, client, failure(1, offset=0), failure(2), failure(3))
         ids = [f"dead_{job_of(batch).hex}_{index}" for index in (2, 1)]
@@ -271,7 +269,7 @@ def test_a_repeated_redrive_makes_one_batch(site: Site) -> None:
         assert len(site.stored()) == before + 1
 
 
-def test_the_dead_of_others_do_not_exist(site: Site) -> None:
+def test_foreign_dead_letters_do_not_exist(site: Site) -> None:
     with site.client() as client, site.client(site.other_key) as other:
         batch = failed_batch(site, client, failure(1))
         letter = f"dead_{job_of(batch).hex}_1"
@@ -287,7 +285,7 @@ def test_the_dead_of_others_do_not_exist(site: Site) -> None:
         assert refused(after, 400)["param"] == "after"
 
 
-def test_a_redrive_without_its_input_says_so(site: Site) -> None:
+def test_a_redrive_without_its_input_is_refused(site: Site) -> None:
     with site.client() as client:
         batch = failed_batch(site, client, failure(1))
         with site.engine.connect() as connection:
@@ -317,7 +315,7 @@ def test_a_redrive_without_its_input_says_so(site: Site) -> None:
         ({"batch": "batch_" + "0" * 32, "edits": []}, 400),
     ],
 )
-def test_a_bad_redrive_is_refused(site: Site, asked: dict[str, Any], status: int) -> None:
+def test_an_invalid_redrive_is_refused(site: Site, asked: dict[str, Any], status: int) -> None:
     with site.client() as client:
         refused(client.post("/v1/dead_letters/redrive", json=asked), status)
 
@@ -342,6 +340,6 @@ def test_edits_too_deep_are_refused(site: Site) -> None:
         ({"limit": 101}, 400),
     ],
 )
-def test_a_bad_list_is_refused(site: Site, query: dict[str, Any], status: int) -> None:
+def test_an_invalid_list_is_refused(site: Site, query: dict[str, Any], status: int) -> None:
     with site.client() as client:
         refused(client.get("/v1/dead_letters", params=query), status)

@@ -1,4 +1,4 @@
-"""Goal: a durable call is committed before it is sent, runs once, and is answered for good."""
+"""Goal: a durable call is committed before it is sent, runs once, and keeps its answer."""
 
 import threading
 import time
@@ -60,7 +60,7 @@ def stored(objects: ObjectStore) -> list[str]:
     return [found.key for found in objects.list("requests/")]
 
 
-def test_a_call_with_a_key_is_answered_on_its_connection_and_given_again(durable: Durable) -> None:
+def test_a_call_with_a_key_is_answered_and_replayed(durable: Durable) -> None:
     def script(pool: PlayedPool, chunk: Chunk) -> None:
         durable.record(chunk)
         answer_at_once(pool, chunk)
@@ -83,7 +83,7 @@ def test_a_call_with_a_key_is_answered_on_its_connection_and_given_again(durable
     assert stored(durable.site.objects) == []
 
 
-def test_a_twin_is_told_to_try_again_until_there_is_an_answer(durable: Durable) -> None:
+def test_a_concurrent_duplicate_is_refused_until_the_answer_exists(durable: Durable) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client, durable.site.client(timeout_s=0.5) as hasty:
         with pytest.raises(httpx.ReadTimeout):
@@ -98,7 +98,7 @@ def test_a_twin_is_told_to_try_again_until_there_is_an_answer(durable: Durable) 
     assert durable.job_count() == 1
 
 
-def test_a_repeat_waits_for_the_row_of_an_answer_that_was_given(open_durable: OpenDurable) -> None:
+def test_a_retry_waits_for_the_row_of_its_answer(open_durable: OpenDurable) -> None:
     durable = open_durable(replay_wait_s=10.0)
     with durable.site.client() as client:
         first = post(client, Idempotency_Key="k")
@@ -111,7 +111,7 @@ def test_a_repeat_waits_for_the_row_of_an_answer_that_was_given(open_durable: Op
     assert is_replay(again)
 
 
-def test_what_was_answered_before_needs_no_room(open_durable: OpenDurable) -> None:
+def test_a_replay_needs_no_capacity(open_durable: OpenDurable) -> None:
     durable = open_durable(online=OnlineSettings(open_calls_per_tenant_max=1))
     ask = ASK | {"stream": True}
     with durable.site.client() as client:
@@ -160,7 +160,7 @@ def test_a_failure_frees_the_key(durable: Durable, change: dict[str, Any]) -> No
         ("X-Request-Queue-Timeout-Ms", "queue_timeout"),
     ],
 )
-def test_a_key_dies_with_the_time_of_its_call(
+def test_a_key_expires_with_the_deadline_of_its_call(
     durable: Durable, header: str, code: str, change: dict[str, Any]
 ) -> None:
     durable.pool.script = say_nothing
@@ -173,7 +173,7 @@ def test_a_key_dies_with_the_time_of_its_call(
 
 
 @pytest.mark.parametrize("change", CHANGES[1:])
-def test_a_corrected_call_waits_for_the_row_of_the_failure_that_was_told(
+def test_a_corrected_call_waits_for_the_row_of_the_failure(
     open_durable: OpenDurable, change: dict[str, Any]
 ) -> None:
     durable = open_durable(replay_wait_s=10.0)
@@ -192,7 +192,7 @@ def test_a_corrected_call_waits_for_the_row_of_the_failure_that_was_told(
     assert (corrected.status_code, is_replay(corrected)) == (200, False)
 
 
-def test_of_two_corrected_calls_one_has_the_key(durable: Durable) -> None:
+def test_one_of_two_corrected_calls_gets_the_key(durable: Durable) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
         refused(post(client, Idempotency_Key="k", X_Request_Timeout_Ms="100"), 504)
@@ -208,7 +208,7 @@ def test_of_two_corrected_calls_one_has_the_key(durable: Durable) -> None:
     assert durable.job_count() == 2
 
 
-def test_a_stream_that_failed_frees_its_key_before_it_tells(durable: Durable) -> None:
+def test_a_failed_stream_frees_its_key_before_its_end(durable: Durable) -> None:
     ask = ASK | {"stream": True}
     with durable.site.client() as client:
         for number in range(10):
@@ -253,7 +253,7 @@ def shown(client: httpx.Client, job: str) -> dict[str, Any]:
     return found
 
 
-def test_the_repeat_of_an_sdk_in_the_background_is_one_job(durable: Durable) -> None:
+def test_an_sdk_retry_in_the_background_is_one_job(durable: Durable) -> None:
     durable.pool.script = say_nothing
     ask = ASK | {"background": True}
     with durable.site.client() as client:
@@ -265,7 +265,7 @@ def test_the_repeat_of_an_sdk_in_the_background_is_one_job(durable: Durable) -> 
     assert ids[3] != ids[0]
 
 
-def test_a_preferred_wait_ends_as_accepted_and_is_given_again(durable: Durable) -> None:
+def test_a_preferred_wait_ends_with_a_202_that_is_replayed(durable: Durable) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
         began_s = time.monotonic()
@@ -285,7 +285,7 @@ def key_state(durable: Durable) -> str | None:
         return connection.scalar(sa.select(idempotency_keys.c.state))
 
 
-def test_a_preferred_wait_is_answered_when_there_is_time(durable: Durable) -> None:
+def test_a_reply_within_the_preferred_wait_is_sent(durable: Durable) -> None:
     with durable.site.client() as client:
         answer = post(client, Prefer="respond-async, wait=2")
     assert ok(answer) == {"asked": ASK}
@@ -322,7 +322,7 @@ def test_a_cancelled_job(durable: Durable) -> None:
         assert ok(client.delete(f"/v1/jobs/{job}"))["status"] == "cancelling"
 
 
-def test_batches_and_jobs_do_not_know_each_other(durable: Durable) -> None:
+def test_batches_and_single_requests_are_separate(durable: Durable) -> None:
     with durable.site.client() as client:
         job = ok(post(client, ASK | {"background": True}), 202)["id"]
         refused(client.get(f"/v1/batches/{job}"), 404)
@@ -332,7 +332,7 @@ def test_batches_and_jobs_do_not_know_each_other(durable: Durable) -> None:
             assert refused(client.get(f"/v1/jobs/{wrong}"), 404)["code"] == "job_not_found"
 
 
-def test_a_stream_with_a_key_is_given_again(durable: Durable) -> None:
+def test_a_stream_with_a_key_is_replayed(durable: Durable) -> None:
     ask = ASK | {"stream": True}
     with durable.site.client() as client:
         first = post(client, ask, Idempotency_Key="s")
@@ -349,7 +349,7 @@ def test_a_stream_with_a_key_is_given_again(durable: Durable) -> None:
     assert len(durable.pool.chunks) == 1
 
 
-def test_a_stream_in_flight_has_no_twin_and_one_that_is_left_frees_its_key(
+def test_a_stream_holds_its_key_until_its_client_disconnects(
     durable: Durable,
 ) -> None:
     durable.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b"{}"])

@@ -1,4 +1,4 @@
-"""Goal: what delays a durable call before its record counts, and cannot make two of one."""
+"""Goal: delays before the record count against the timeout and never duplicate a durable call."""
 
 import threading
 import time
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import api.online.durable.durable
+import api.online.durable.durable_calls
 import api.online.send.call_sender
 import api.online.send.large_bodies
-from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.whole_objects import write_object
+from storage.objects.errors import ObjectStoreUnavailableError
+from storage.objects.object_content import write_object
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool
@@ -37,15 +37,15 @@ def durable(
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("late", "asked"), [("write_object", ASK), ("commit_request", ASK), ("hold_stream", STREAM)]
+    ("late", "asked"), [("write_object", ASK), ("commit_request", ASK), ("hold_stream_key", STREAM)]
 )
-def test_what_comes_before_the_record_counts(
+def test_time_before_the_record_counts(
     durable: Durable, monkeypatch: pytest.MonkeyPatch, late: str, asked: dict[str, Any]
 ) -> None:
     """A store and a database that take their time are cut at the deadline of a call, which is not
     run: what they do all the same holds its key for no longer.
     """
-    own, is_done = getattr(api.online.durable.durable, late), threading.Event()
+    own, is_done = getattr(api.online.durable.durable_calls, late), threading.Event()
 
     def delayed(*args: object) -> object:
         time.sleep(DELAY_S)
@@ -58,7 +58,7 @@ def test_what_comes_before_the_record_counts(
     with durable.site.client() as client:
         ok(client.post(ENDPOINT, json=ASK))  # its model is known from now on
         with monkeypatch.context() as slow:
-            slow.setattr(api.online.durable.durable, late, delayed)
+            slow.setattr(api.online.durable.durable_calls, late, delayed)
             began_s = time.monotonic()
             answer = client.post(ENDPOINT, json=asked, headers=headers)
             took_s = time.monotonic() - began_s
@@ -71,7 +71,7 @@ def test_what_comes_before_the_record_counts(
 
 
 @pytest.mark.timeout(120)
-def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
+def test_a_reply_that_cannot_be_fetched_is_available_later(
     durable: Durable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def script(pool: PlayedPool, chunk: Chunk) -> None:
@@ -80,12 +80,12 @@ def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
         pool.reply(chunk, end=ReplyEnd(200, b"", body_key=key))
 
     def refuse(*_: object) -> None:
-        raise ObjectStoreAwayError
+        raise ObjectStoreUnavailableError
 
     durable.pool.script = script
     with durable.site.client() as client:
-        with monkeypatch.context() as away:
-            away.setattr(api.online.send.large_bodies, "read_object", refuse)
+        with monkeypatch.context() as unavailable:
+            unavailable.setattr(api.online.send.large_bodies, "read_object", refuse)
             bound = client.post(ENDPOINT, json=ASK)
             patient = client.post(ENDPOINT, json=ASK, headers={"Prefer": "wait=20"})
             keyed = client.post(ENDPOINT, json=ASK, headers=KEY)
@@ -104,15 +104,15 @@ def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
     assert len(durable.pool.chunks) == 3
 
 
-def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_needs_no_object_store(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ASK | {"background": True}
     with durable.site.client() as client:
         first = client.post(ENDPOINT, json=asked, headers=KEY)
 
         def refuse(*_: object) -> None:
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
 
-        monkeypatch.setattr(api.online.durable.durable, "write_object", refuse)
+        monkeypatch.setattr(api.online.durable.durable_calls, "write_object", refuse)
         again = client.post(ENDPOINT, json=asked, headers=KEY)
         assert (again.status_code, again.content) == (202, first.content)
         other = client.post(ENDPOINT, json=asked | {"seed": 1}, headers=KEY)
@@ -120,7 +120,7 @@ def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.Monk
         refused(client.post(ENDPOINT, json=asked, headers={"Idempotency-Key": "new"}), 503)
 
 
-def test_what_is_committed_and_cannot_be_sent_is_accepted(
+def test_a_committed_call_that_cannot_be_sent_is_accepted(
     durable: Durable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Repair sends it. Another try would be another call, unless it has a key."""

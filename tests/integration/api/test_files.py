@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
-from jobs.store.file_removal import files_to_remove
+from jobs.store.file_removal import find_removable_files
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused, upload
@@ -40,7 +40,7 @@ def test_a_file_shows_every_documented_key(site: Site) -> None:
     }
 
 
-def test_the_row_tells_the_object_and_its_digest(site: Site) -> None:
+def test_the_row_has_the_object_and_its_digest(site: Site) -> None:
     content = bytes(range(256)) * 3000
     with site.client() as client:
         created = file_id(client, content)
@@ -52,7 +52,7 @@ def test_the_row_tells_the_object_and_its_digest(site: Site) -> None:
     assert b"".join(site.objects.read(row.object_key)) == content
 
 
-def test_lives(site: Site) -> None:
+def test_expiry(site: Site) -> None:
     with site.client() as client:
         hour = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
         bounded = ok(upload(client, b"x", **hour))
@@ -84,11 +84,11 @@ def test_an_expired_file_is_gone(site: Site) -> None:
         assert ok(client.get("/v1/files"))["data"] == []
 
     with site.engine.begin() as connection:
-        removable = {r.file_id for r in files_to_remove(connection, limit=999)}
+        removable = {r.file_id for r in find_removable_files(connection, limit=999)}
         assert parse_public_id(FILE, created) in removable
 
 
-def test_pages_both_ways_and_by_purpose(site: Site) -> None:
+def test_pages_in_both_orders_and_by_purpose(site: Site) -> None:
     with site.client() as client:
         ids = [file_id(client) for _ in range(5)]
         other = ok(upload(client, purpose="user_data"))["id"]
@@ -108,7 +108,7 @@ def test_pages_both_ways_and_by_purpose(site: Site) -> None:
     assert [file["id"] for file in rising["data"]] == [*ids, other]
 
 
-def test_a_page_goes_on_behind_a_file_deleted_meanwhile(site: Site) -> None:
+def test_a_page_continues_after_a_deleted_file(site: Site) -> None:
     with site.client() as client:
         first, second = file_id(client), file_id(client)
         ok(client.delete(f"/v1/files/{second}"))
@@ -132,7 +132,7 @@ def test_a_page_goes_on_behind_a_file_deleted_meanwhile(site: Site) -> None:
         ("after=", "after"),
     ],
 )
-def test_bad_queries_are_refused(site: Site, query: str, param: str) -> None:
+def test_invalid_queries_are_refused(site: Site, query: str, param: str) -> None:
     with site.client() as client:
         assert refused(client.get(f"/v1/files?{query}"), 400)["param"] == param
 
@@ -158,7 +158,7 @@ def test_ranges(site: Site) -> None:
     assert behind.headers["content-range"] == "bytes */10"
 
 
-def test_an_empty_file_is_kept_for_validation_to_judge(site: Site) -> None:
+def test_an_empty_file_is_accepted(site: Site) -> None:
     with site.client() as client:
         created = file_id(client, b"")
         answer = client.get(f"/v1/files/{created}/content")
@@ -166,7 +166,7 @@ def test_an_empty_file_is_kept_for_validation_to_judge(site: Site) -> None:
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_a_name_is_shown_and_never_obeyed(site: Site) -> None:
+def test_a_name_is_shown_and_never_used_as_a_path(site: Site) -> None:
     with site.client() as client:
         created = ok(upload(client, name="../../ü\u202e.jsonl"))
         answer = client.get(f"/v1/files/{created['id']}/content")
@@ -199,7 +199,7 @@ def test_delete_frees_the_object_at_once(site: Site) -> None:
         assert connection.execute(own_files(site)).one().removed_at is not None
 
 
-def test_a_deleted_input_stays_until_its_job_has_ended(site: Site) -> None:
+def test_a_deleted_input_is_kept_until_its_job_has_ended(site: Site) -> None:
     with site.client() as client:
         created = file_id(client)
         job = ok(client.post("/v1/batches", json=batch_body(created)))
@@ -213,10 +213,10 @@ def test_a_deleted_input_stays_until_its_job_has_ended(site: Site) -> None:
         long_ago = sa.text("now() - interval '1 hour'")
         connection.execute(change_files(site).values(expires_at=long_ago))
         key = connection.execute(own_files(site)).one().object_key
-        assert key not in {r.object_key for r in files_to_remove(connection, limit=999)}
+        assert key not in {r.object_key for r in find_removable_files(connection, limit=999)}
         ended = sa.update(jobs).where(jobs.c.id == parse_public_id(JOB, job["id"]))
         connection.execute(ended.values(state="failed"))
-        assert key in {r.object_key for r in files_to_remove(connection, limit=999)}
+        assert key in {r.object_key for r in find_removable_files(connection, limit=999)}
     assert list(site.objects.read(key)) == [b"{}\n"]
 
 

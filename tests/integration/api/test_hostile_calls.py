@@ -1,4 +1,4 @@
-"""Goal: however a call is put on the wire, its answer is right or a refusal in the envelope."""
+"""Goal: however a call is encoded, its response is correct or a refusal with the envelope."""
 
 import json
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from api.online.admit.body_room import BodyRoom
+from api.online.memory_limits import MemoryLimit, body_memory_limit
 from registry.models import ENDPOINTS, add_model
 from tests.integration.api.answers import refused
 from tests.integration.api.conftest import Site
@@ -53,7 +53,7 @@ def until_closed(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.timeout(300)
-def test_ways_to_write_a_good_call(online: Online) -> None:
+def test_valid_encodings_of_a_call(online: Online) -> None:
     site = online.site
     chunked = {"Transfer_Encoding": "chunked"}
     in_chunks = call(site, b"", **chunked) + chunk(BODY[:7]) + chunk(BODY[7:]) + b"0\r\n\r\n"
@@ -77,7 +77,7 @@ def test_ways_to_write_a_good_call(online: Online) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_clients_that_know_no_chunks(online: Online) -> None:
+def test_http_1_0_clients(online: Online) -> None:
     site = online.site
     for body, answer in ((BODY, b'{"asked":' + BODY + b"}"), (STREAM, EVENTS)):
         with connect(site) as connection:
@@ -90,7 +90,7 @@ def test_clients_that_know_no_chunks(online: Online) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_bodies_that_are_not_what_their_head_says(online: Online) -> None:
+def test_bodies_that_differ_from_their_head(online: Online) -> None:
     site = online.site
     gzipped = call(site, b"", Transfer_Encoding="gzip, chunked") + chunk(BODY) + b"0\r\n\r\n"
     refusals = [
@@ -157,7 +157,7 @@ def test_hostile_headers_of_a_call(everywhere: Online, path: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_where_calls_go_there_is_nothing_to_get(online: Online) -> None:
+def test_get_is_refused_on_call_routes(online: Online) -> None:
     with online.client() as client:
         for path in ENDPOINTS:
             for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS"):
@@ -170,7 +170,7 @@ def test_where_calls_go_there_is_nothing_to_get(online: Online) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_client_of_http_1_0_that_leaves_aborts_its_stream(online: Online) -> None:
+def test_a_disconnect_over_http_1_0_aborts_the_stream(online: Online) -> None:
     online.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b"{}"])
     site = online.site
     with connect(site) as connection:
@@ -183,7 +183,7 @@ def test_a_client_of_http_1_0_that_leaves_aborts_its_stream(online: Online) -> N
 
 
 @pytest.mark.timeout(300)
-def test_a_client_that_leaves_behind_a_large_body_aborts_its_call(online: Online) -> None:
+def test_a_disconnect_after_a_large_body_aborts_the_call(online: Online) -> None:
     """More than the server takes ahead of whoever reads it."""
     online.pool.script = say_nothing
     body = json.dumps({**ASK, "messages": [{"role": "user", "content": "x" * 200_000}]}).encode()
@@ -196,7 +196,7 @@ def test_a_client_that_leaves_behind_a_large_body_aborts_its_call(online: Online
 
 
 @pytest.mark.timeout(300)
-def test_bodies_that_are_announced_and_never_sent_hold_up_nobody(
+def test_declared_bodies_that_never_arrive_block_nobody(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     with online_site(kafka, database_url, tmp_path, bodies_bytes_max=64 * MIB) as online:
@@ -211,24 +211,23 @@ def test_bodies_that_are_announced_and_never_sent_hold_up_nobody(
 
 
 @pytest.mark.timeout(300)
-def test_bodies_that_stop_short_hold_up_their_tenant_alone(
+def test_incomplete_bodies_block_only_their_tenant(
     kafka: KafkaSettings, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rooms: list[BodyRoom] = []
-    begin = BodyRoom.__init__
+    limits: list[MemoryLimit] = []
 
-    def remember(self: BodyRoom, *given: int, **named: int) -> None:
-        rooms.append(self)
-        begin(self, *given, **named)
+    def remember(*given: int, **named: int) -> MemoryLimit:
+        limits.append(body_memory_limit(*given, **named))
+        return limits[-1]
 
-    monkeypatch.setattr(BodyRoom, "__init__", remember)
+    monkeypatch.setattr("api.online.asgi_app.body_memory_limit", remember)
     with online_site(kafka, database_url, tmp_path, bodies_bytes_max=64 * MIB) as online:
         site, sent = online.site, 4 * MIB - 1
         with ExitStack() as stalled, site.client() as mine, site.client(site.other_key) as other:
             for _ in range(8):  # all of a tenant's 32 MiB, but for 8 bytes
                 connection = stalled.enter_context(connect(site))
                 connection.sendall(call(site, b" " * sent, Content_Length=str(sent + 1)))
-            online.pool.wait_for(lambda: rooms[0]._free == 64 * MIB - 8 * sent)
+            online.pool.wait_for(lambda: limits[0]._free == 64 * MIB - 8 * sent)
             full = mine.post(ENDPOINT, json=ASK)
             assert (full.status_code, full.headers["retry-after"]) == (429, "1")
             assert full.json()["error"]["code"] == "queue_full"
@@ -236,7 +235,7 @@ def test_bodies_that_stop_short_hold_up_their_tenant_alone(
 
 
 @pytest.mark.timeout(300)
-def test_a_tenant_holds_half_of_the_calls_in_flight(
+def test_a_tenant_may_use_half_of_the_calls_in_flight(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     with online_site(kafka, database_url, tmp_path, open_calls_max=1) as online:

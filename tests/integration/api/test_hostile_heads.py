@@ -1,4 +1,4 @@
-"""Goal: heads, chunk headers and trailers are bounded, and a connection outlives good use only."""
+"""Goal: heads, chunk headers and trailers are limited, and misuse closes the connection."""
 
 import time
 
@@ -26,7 +26,7 @@ CHUNKED = {"Content_Type": "application/json", "Transfer_Encoding": "chunked"}
         b"GET /healthz HTTP/1.1\r\nHost: a\r\nX : a\r\n\r\n",
     ],
 )
-def test_a_bad_or_large_head_is_answered_and_ends_the_connection(site: Site, raw: bytes) -> None:
+def test_an_invalid_or_large_head_closes_the_connection(site: Site, raw: bytes) -> None:
     with connect(site) as connection:
         connection.sendall(raw)
         answer = read_answer(connection)
@@ -34,11 +34,11 @@ def test_a_bad_or_large_head_is_answered_and_ends_the_connection(site: Site, raw
 
     assert answer.status == 400
     assert answer.error()["code"] == "invalid_http"
-    wanted = "too large" if len(raw) > HEAD_BYTES_MAX else "not HTTP"
+    wanted = "too large" if len(raw) > HEAD_BYTES_MAX else "not valid HTTP"
     assert wanted in (answer.error()["message"] or "")
 
 
-def test_a_head_in_many_pieces_is_bounded_too(site: Site) -> None:
+def test_a_head_in_many_pieces_is_limited(site: Site) -> None:
     with connect(site) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
         answer = None
@@ -60,7 +60,7 @@ def test_a_head_in_many_pieces_is_bounded_too(site: Site) -> None:
 
 
 @pytest.mark.parametrize("what", ["extension", "trailers", "one trailer"])
-def test_what_surrounds_chunks_is_bounded(site: Site, what: str) -> None:
+def test_chunk_headers_and_trailers_are_limited(site: Site, what: str) -> None:
     begun = head(site, "/v1/batches", **CHUNKED) + chunk(b"{")
     endless = {
         "extension": b"5;" + b"x" * 1_000_000,
@@ -90,7 +90,7 @@ def test_trailers_do_not_become_headers(site: Site) -> None:
         assert read_answer(connection).status == 200
 
 
-def test_a_few_requests_may_be_sent_ahead_and_not_many(site: Site) -> None:
+def test_pipelined_requests_are_limited(site: Site) -> None:
     request = head(site, "/healthz", "GET")
     with connect(site) as connection:
         connection.sendall(request * 5)
@@ -102,7 +102,7 @@ def test_a_few_requests_may_be_sent_ahead_and_not_many(site: Site) -> None:
         assert closes(connection)
 
 
-def test_an_upgrade_that_we_do_not_know_is_ignored(site: Site) -> None:
+def test_an_unknown_upgrade_is_ignored(site: Site) -> None:
     upgrade = {"Upgrade": "h2c", "Connection": "Upgrade, HTTP2-Settings", "HTTP2_Settings": "AAA"}
     with connect(site) as connection:
         connection.sendall(head(site, "/v1/models", "GET", **upgrade))
@@ -121,7 +121,7 @@ def test_an_upgrade_that_we_do_not_know_is_ignored(site: Site) -> None:
         assert closes(connection)
 
 
-def test_an_idle_connection_is_kept_for_its_time_only(open_site: OpenSite) -> None:
+def test_an_idle_connection_is_closed_after_its_timeout(open_site: OpenSite) -> None:
     site = open_site(head_timeout_s=0.4, keep_alive_s=5)
     with connect(site) as connection:
         connection.sendall(head(site, "/v1/models", "GET"))

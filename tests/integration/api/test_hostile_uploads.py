@@ -1,4 +1,4 @@
-"""Goal: nothing that a client sends as an upload costs more than an answer in the envelope."""
+"""Goal: no upload costs more than a response with the error envelope."""
 
 import socket
 import time
@@ -21,6 +21,7 @@ from tests.integration.api.wire import (
     read_answer,
     send_form,
 )
+from tests.support.until import until
 
 FILE = part("file", b"{}\n", '; filename="in.jsonl"')
 PURPOSE = part("purpose", b"batch")
@@ -28,10 +29,7 @@ PURPOSE = part("purpose", b"batch")
 
 def until_empty(site: Site) -> None:
     """Wait until no byte of an upload is left in the store."""
-    deadline = time.monotonic() + 10
-    while site.stored():
-        assert time.monotonic() < deadline, site.stored()
-        time.sleep(0.02)
+    until(lambda: not site.stored())
 
 
 @pytest.mark.parametrize("content", [PURPOSE + FILE + END, FILE + PURPOSE + END])
@@ -54,9 +52,7 @@ def test_any_order_of_parts(site: Site, content: bytes) -> None:
         (PURPOSE + FILE + FILE + END, "file"),
     ],
 )
-def test_a_bad_form_is_refused_and_leaves_nothing(
-    site: Site, content: bytes, param: str | None
-) -> None:
+def test_an_invalid_form_stores_nothing(site: Site, content: bytes, param: str | None) -> None:
     answer = send_form(site, content)
 
     assert answer.status == 400
@@ -72,13 +68,13 @@ def test_a_bad_form_is_refused_and_leaves_nothing(
         ("multipart/form-data; boundary=", 400),
     ],
 )
-def test_what_is_no_form(site: Site, kind: str, status: int) -> None:
+def test_other_media_types_are_no_form(site: Site, kind: str, status: int) -> None:
     with connect(site) as connection:
         connection.sendall(head(site, Content_Type=kind, Content_Length="2") + b"{}")
         assert read_answer(connection).status == status
 
 
-def test_a_key_that_is_revoked_meanwhile_stores_nothing(open_site: OpenSite) -> None:
+def test_a_key_revoked_during_the_upload_stores_nothing(open_site: OpenSite) -> None:
     site = open_site(key_cache_s=0)
     with connect(site) as connection:
         connection.sendall(form_head(site, Expect="100-continue"))
@@ -101,7 +97,7 @@ def test_a_compressed_upload_is_refused(site: Site) -> None:
 @pytest.mark.parametrize(
     "name", ["a\r\nX: y", '"; name="purpose', "../../x", "\u202ex", "x" * 3000, "%s%n", "\x01"]
 )
-def test_hostile_names_do_no_harm(site: Site, name: str) -> None:
+def test_hostile_names_are_sanitised(site: Site, name: str) -> None:
     with site.client() as client:
         created = ok(upload(client, name=name))
         answer = client.get(f"/v1/files/{created['id']}/content")
@@ -137,13 +133,13 @@ def test_a_file_above_the_limit_is_refused(site: Site) -> None:
     assert site.stored() == [kept]
 
 
-def test_a_client_that_waits_for_the_word_is_refused_before_it_sends(site: Site) -> None:
+def test_expect_100_continue_is_refused_early(site: Site) -> None:
     with connect(site) as connection:
         connection.sendall(form_head(site, Content_Length="999999999", Expect="100-continue"))
         assert read_answer(connection).status == 413
 
 
-def test_a_client_that_goes_away_leaves_nothing(site: Site) -> None:
+def test_a_disconnect_stores_nothing(site: Site) -> None:
     with connect(site) as connection:
         begun = PURPOSE + part("file", b"x" * 500_000, '; filename="f"')
         connection.sendall(form_head(site) + chunk(begun))
@@ -154,7 +150,7 @@ def test_a_client_that_goes_away_leaves_nothing(site: Site) -> None:
     until_empty(site)
 
 
-def test_a_trickle_and_a_silence_are_cut(open_site: OpenSite) -> None:
+def test_slow_and_silent_uploads_are_refused(open_site: OpenSite) -> None:
     site = open_site(upload_idle_timeout_s=0.6)
     with connect(site) as slow, connect(site) as silent:
         silent.sendall(form_head(site) + chunk(PURPOSE))
@@ -173,7 +169,7 @@ def test_a_trickle_and_a_silence_are_cut(open_site: OpenSite) -> None:
     until_empty(site)
 
 
-def test_an_upload_may_take_longer_than_its_span(open_site: OpenSite) -> None:
+def test_an_upload_may_take_several_windows(open_site: OpenSite) -> None:
     """As long as it brings enough in each."""
     site = open_site(upload_idle_timeout_s=1)
     with connect(site) as connection:
@@ -187,7 +183,7 @@ def test_an_upload_may_take_longer_than_its_span(open_site: OpenSite) -> None:
         assert read_answer(connection).status == 200
 
 
-def test_a_json_body_that_never_ends_is_cut(open_site: OpenSite) -> None:
+def test_an_endless_json_body_is_refused(open_site: OpenSite) -> None:
     site = open_site(json_body_timeout_s=0.5)
     kind = {"Content_Type": "application/json", "Content_Length": "100"}
     with connect(site) as connection:
@@ -195,7 +191,7 @@ def test_a_json_body_that_never_ends_is_cut(open_site: OpenSite) -> None:
         assert read_answer(connection).status == 408
 
 
-def test_a_slow_head_is_cut(open_site: OpenSite) -> None:
+def test_a_slow_head_closes_the_connection(open_site: OpenSite) -> None:
     site = open_site(head_timeout_s=0.5)
     with connect(site) as connection, connect(site) as mute:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
@@ -203,7 +199,7 @@ def test_a_slow_head_is_cut(open_site: OpenSite) -> None:
         assert closes(mute)
 
 
-def test_a_refused_client_cannot_hold_its_place_by_sending_on(open_site: OpenSite) -> None:
+def test_a_refused_client_frees_its_slot_while_it_sends_on(open_site: OpenSite) -> None:
     site = open_site(head_timeout_s=0.5, file_bytes_max=1000)
     with connect(site) as connection:
         connection.sendall(form_head(site, Content_Length="99999999") + PURPOSE)
@@ -221,7 +217,7 @@ def test_a_refused_client_cannot_hold_its_place_by_sending_on(open_site: OpenSit
         b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
     ],
 )
-def test_what_is_no_http_is_answered_in_the_envelope(site: Site, raw: bytes) -> None:
+def test_invalid_http_is_answered_in_the_envelope(site: Site, raw: bytes) -> None:
     with connect(site) as connection:
         connection.sendall(raw)
         answer = read_answer(connection)
@@ -230,7 +226,7 @@ def test_what_is_no_http_is_answered_in_the_envelope(site: Site, raw: bytes) -> 
     assert answer.error()["code"] == "invalid_http"
 
 
-def test_a_bad_chunk_in_the_middle_of_an_upload(site: Site) -> None:
+def test_an_invalid_chunk_in_an_upload(site: Site) -> None:
     with connect(site) as connection:
         connection.sendall(form_head(site) + chunk(PURPOSE) + b"not a chunk\r\n")
         assert read_answer(connection).status == 400
@@ -244,7 +240,7 @@ def hold_an_upload(site: Site, connection: socket.socket) -> None:
     connection.sendall(chunk(PURPOSE))
 
 
-def test_more_uploads_than_slots_are_sent_away(open_site: OpenSite) -> None:
+def test_uploads_beyond_the_slots_are_refused(open_site: OpenSite) -> None:
     site = open_site(uploads_max=1)
     with connect(site) as first, site.client() as client:
         hold_an_upload(site, first)
@@ -256,7 +252,7 @@ def test_more_uploads_than_slots_are_sent_away(open_site: OpenSite) -> None:
         ok(upload(client))
 
 
-def test_a_tenant_holds_half_of_the_uploads(open_site: OpenSite) -> None:
+def test_a_tenant_may_use_half_of_the_uploads(open_site: OpenSite) -> None:
     site = open_site(uploads_max=3)
     with connect(site) as first, connect(site) as second, site.client() as client:
         for connection in (first, second):
@@ -272,7 +268,7 @@ def test_a_tenant_holds_half_of_the_uploads(open_site: OpenSite) -> None:
         ok(upload(client))
 
 
-def test_more_requests_than_fit_are_sent_away(open_site: OpenSite) -> None:
+def test_requests_beyond_the_slots_are_refused(open_site: OpenSite) -> None:
     site = open_site(requests_in_flight_max=1)
     with connect(site) as first, site.client() as client:
         hold_an_upload(site, first)
@@ -281,7 +277,7 @@ def test_more_requests_than_fit_are_sent_away(open_site: OpenSite) -> None:
         assert client.get("/healthz").status_code == 200
 
 
-def test_a_tenant_holds_half_of_the_requests_in_flight(open_site: OpenSite) -> None:
+def test_a_tenant_may_use_half_of_the_requests_in_flight(open_site: OpenSite) -> None:
     site = open_site(requests_in_flight_max=3)
     kind = {"Content_Type": "application/json", "Content_Length": "2", "Expect": "100-continue"}
     with connect(site) as first, connect(site) as second, site.client() as client:

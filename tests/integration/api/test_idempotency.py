@@ -1,4 +1,4 @@
-"""Goal: a POST that is repeated has one effect and one answer, and a key means one request."""
+"""Goal: a repeated POST has one effect and one answer, and a key belongs to one request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -78,7 +78,7 @@ def test_keys_of_two_tenants_are_independent(site: Site) -> None:
     assert len(set(ids)) == 2
 
 
-def test_a_repeated_cancel_is_answered_again(site: Site) -> None:
+def test_a_repeated_cancel_is_replayed(site: Site) -> None:
     with site.client() as client:
         batch = ok(client.post("/v1/batches", json=batch_body(file_id(client))))["id"]
         answers = [client.post(f"/v1/batches/{batch}/cancel", headers={KEY: "c"}) for _ in range(2)]
@@ -98,7 +98,7 @@ def test_a_repeated_upload_is_one_file(site: Site, make: Callable[[], dict[str, 
     assert len(site.stored()) == 1
 
 
-def test_a_repeated_upload_needs_no_room_of_its_own(open_site: OpenSite) -> None:
+def test_a_replayed_upload_needs_no_quota(open_site: OpenSite) -> None:
     site = open_site(stored_bytes_max=2 * len(LINE) - 1)
     with site.client() as client:
         first = post_file(client, headers={KEY: "k"})
@@ -120,7 +120,7 @@ def test_a_refusal_is_not_saved(site: Site) -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a\tb"])
-def test_a_key_that_is_none_is_refused(site: Site, key: str) -> None:
+def test_an_invalid_key_is_refused(site: Site, key: str) -> None:
     with connect(site) as connection:
         given = {KEY.replace("-", "_"): key, "Content_Length": "0"}
         connection.sendall(head(site, "/v1/batches", **given))
@@ -129,7 +129,7 @@ def test_a_key_that_is_none_is_refused(site: Site, key: str) -> None:
     assert answer.error()["code"] == "idempotency_key_invalid"
 
 
-def test_a_line_break_does_not_pass_as_part_of_a_key(site: Site) -> None:
+def test_a_line_break_in_a_key_is_refused(site: Site) -> None:
     with connect(site) as connection:
         connection.sendall(head(site, "/v1/batches", Idempotency_Key="a\r\nb", Content_Length="0"))
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
@@ -141,7 +141,7 @@ def test_the_longest_key_works(site: Site) -> None:
     assert ok(answers[0]) == ok(answers[1])
 
 
-def test_a_key_ends_with_its_time(site: Site) -> None:
+def test_a_key_expires(site: Site) -> None:
     with site.client() as client:
         first = ok(post_file(client, headers={KEY: "k"}))
         with site.engine.begin() as connection:
@@ -156,7 +156,7 @@ def batch_of(client: httpx.Client, body: dict[str, Any], **headers: str) -> str:
     return batch
 
 
-def test_the_repeat_of_an_sdk_is_one_batch_and_a_second_wish_another(site: Site) -> None:
+def test_an_sdk_retry_is_one_batch_and_a_second_request_another(site: Site) -> None:
     with site.client() as client:
         body = batch_body(file_id(client))
         first = batch_of(client, body, x_stainless_retry_count="0")
@@ -168,7 +168,7 @@ def test_the_repeat_of_an_sdk_is_one_batch_and_a_second_wish_another(site: Site)
     assert len({first, wished, other, plain}) == 4
 
 
-def test_the_protection_of_retries_can_be_declined(site: Site) -> None:
+def test_retry_protection_can_be_disabled(site: Site) -> None:
     with site.client() as client:
         body = batch_body(file_id(client))
         first = batch_of(client, body, x_stainless_retry_count="0")

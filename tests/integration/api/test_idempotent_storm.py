@@ -1,4 +1,4 @@
-"""Goal: whatever is repeated, by many at once and over the death of the API, happens once."""
+"""Goal: concurrent retries across crashes of the API have one effect."""
 
 import os
 import random
@@ -23,7 +23,7 @@ from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id
 from tests.support.ports import free_port
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
@@ -81,7 +81,7 @@ def api(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> Iterator[Api]:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(kafka).create([CALLERS, CAPACITY, CONTROL, REPLIES])
+    TopicAdmin(kafka).create([CALLERS, CAPACITY, CONTROL, REPLIES])
     port = free_port(tmp_path)
     env = os.environ | {
         "MILLRACE_API_PORT": str(port),
@@ -145,7 +145,7 @@ def persist(client: httpx.Client, body: dict[str, object], key: str, tally: Tall
 
 
 @pytest.mark.timeout(600)
-def test_a_storm_of_repeats_over_deaths_of_the_api(api: Api, engine: sa.Engine) -> None:
+def test_concurrent_retries_across_crashes_of_the_api(api: Api, engine: sa.Engine) -> None:
     secret, tally = new_secret(engine), Tally()
     with api.client(secret) as client:
         body = batch_body(file_id(client))
@@ -192,7 +192,7 @@ def test_a_storm_of_repeats_over_deaths_of_the_api(api: Api, engine: sa.Engine) 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", ["Idempotency-Key", "x-stainless-retry-count"])
-def test_a_death_between_commit_and_answer(api: Api, engine: sa.Engine, how: str) -> None:
+def test_a_crash_between_commit_and_response(api: Api, engine: sa.Engine, how: str) -> None:
     secret = new_secret(engine)
     with api.client(secret) as client:
         body = batch_body(file_id(client))

@@ -1,4 +1,4 @@
-"""Goal: what another tenant owns behaves exactly like what never existed, on every route."""
+"""Goal: objects of another tenant behave like objects that never existed, on every route."""
 
 import time
 
@@ -32,7 +32,7 @@ EVERY_ROUTE = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ROUTES)
-def test_a_foreign_id_answers_as_a_missing_one(
+def test_a_foreign_id_is_like_a_missing_one(
     site: Site, method: str, path: str, body: dict[str, object] | None
 ) -> None:
     with site.client() as owner, site.client(site.other_key) as stranger:
@@ -57,7 +57,7 @@ def test_a_foreign_id_answers_as_a_missing_one(
 
 
 @pytest.mark.parametrize(("method", "path"), EVERY_ROUTE)
-def test_every_route_wants_a_key(site: Site, method: str, path: str) -> None:
+def test_every_route_requires_a_key(site: Site, method: str, path: str) -> None:
     path = path.format(file=NO_FILE, batch=NO_BATCH)
     with site.client() as client:
         for authorization in (
@@ -131,7 +131,7 @@ def test_models(site: Site) -> None:
     }
 
 
-def test_documentation_shows_only_when_asked_for(open_site: OpenSite) -> None:
+def test_documentation_is_served_only_if_enabled(open_site: OpenSite) -> None:
     site = open_site(docs=True)
     with site.client() as client:
         assert client.get("/docs").status_code == 200

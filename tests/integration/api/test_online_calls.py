@@ -1,4 +1,4 @@
-"""Goal: an online call is one record, and its client gets what the log brings back, in order."""
+"""Goal: an online call is one record, and its client gets its replies in order."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client import REGISTRY
 
-from api.online.await_reply.open_calls import DOUBT_S_MAX
+from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX
 from gpu_consumers.payloads.bodies import load_body, store_body
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end, say_nothing
@@ -75,7 +75,7 @@ def test_a_stream(online: Online) -> None:
     assert text == 'data: {"n":0}\n\ndata: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
 
 
-def test_our_fields_are_removed_and_the_rest_is_untouched(online: Online) -> None:
+def test_own_fields_are_removed_and_the_rest_is_unchanged(online: Online) -> None:
     body = b'{"model":"org/online", "x": 1.50, "timeout_ms": 5000, "background": false}'
     with online.client() as client:
         client.post(ENDPOINT, content=body).raise_for_status()
@@ -86,7 +86,7 @@ def test_our_fields_are_removed_and_the_rest_is_untouched(online: Online) -> Non
     assert second.items[0].body == b' {"model":"org/online" ,"x":1.50}'
 
 
-def test_a_refusal_of_the_engine_keeps_its_status_in_a_stream(online: Online) -> None:
+def test_an_engine_error_keeps_its_status_in_a_stream(online: Online) -> None:
     envelope = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
     online.pool.script = lambda pool, chunk: pool.reply(chunk, end=ReplyEnd(422, envelope))
     with online.client() as client:
@@ -95,7 +95,7 @@ def test_a_refusal_of_the_engine_keeps_its_status_in_a_stream(online: Online) ->
             assert (answer.status_code, answer.content) == (422, envelope)
 
 
-def test_a_stream_that_breaks_ends_with_an_error_event(online: Online) -> None:
+def test_an_interrupted_stream_ends_with_an_error_event(online: Online) -> None:
     envelope = b'{"error":{"message":"gone","type":"t","param":null,"code":"stream_interrupted"}}'
 
     def script(pool: PlayedPool, chunk: Chunk) -> None:
@@ -127,7 +127,7 @@ def test_a_deadline_ends_a_call_and_aborts_it(online: Online, stream: bool) -> N
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_does_not_begin_in_time_is_aborted(online: Online, stream: bool) -> None:
+def test_a_call_that_does_not_start_in_time_is_aborted(online: Online, stream: bool) -> None:
     online.pool.script = say_nothing
     asked = {**ASK, "stream": stream}
     with online.client() as client:
@@ -143,9 +143,7 @@ def test_a_call_that_does_not_begin_in_time_is_aborted(online: Online, stream: b
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_has_begun_may_take_longer_than_it_may_wait(
-    open_online: OpenOnline, stream: bool
-) -> None:
+def test_a_started_call_may_exceed_its_queue_timeout(open_online: OpenOnline, stream: bool) -> None:
     online = open_online(queue_timeout_s=2)
 
     def script(pool: PlayedPool, chunk: Chunk) -> None:
@@ -159,7 +157,7 @@ def test_a_call_that_has_begun_may_take_longer_than_it_may_wait(
     assert answer.status_code == 200
 
 
-def test_a_call_that_nobody_waits_for_has_no_queue_timeout(online: Online) -> None:
+def test_a_call_in_the_background_has_no_queue_timeout(online: Online) -> None:
     with online.client() as client:
         for fields, headers in (
             ({"background": True, "queue_timeout_ms": 50}, {}),
@@ -171,7 +169,7 @@ def test_a_call_that_nobody_waits_for_has_no_queue_timeout(online: Online) -> No
             assert {answer.json()["error"]["param"]} == asked
 
 
-def test_a_routes_default_of_waiting_is_not_for_calls_that_bound_their_queue(
+def test_the_default_wait_does_not_apply_to_calls_with_a_queue_timeout(
     open_online: OpenOnline,
 ) -> None:
     online = open_online(waits_s={ENDPOINT: 5.0})
@@ -184,7 +182,7 @@ def test_a_routes_default_of_waiting_is_not_for_calls_that_bound_their_queue(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_aborts_its_call(online: Online, stream: bool) -> None:
+def test_a_disconnect_aborts_the_call(online: Online, stream: bool) -> None:
     online.pool.script = say_nothing
     patience = httpx.Timeout(20, read=2)  # it leaves while its call runs, not before it is sent
     with online.client() as client, pytest.raises(httpx.TimeoutException):
@@ -194,7 +192,7 @@ def test_a_client_that_leaves_aborts_its_call(online: Online, stream: bool) -> N
     online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
 
 
-def test_a_silent_stream_says_that_it_lives(open_online: OpenOnline) -> None:
+def test_a_silent_stream_sends_keep_alives(open_online: OpenOnline) -> None:
     online = open_online(keep_alive_s=0.2)
     online.pool.script = say_nothing
     with (
@@ -216,7 +214,7 @@ def test_a_silent_stream_says_that_it_lives(open_online: OpenOnline) -> None:
     assert first_pieces() == told + 1  # the slow ones, too
 
 
-def test_a_second_delivery_runs_only_while_nothing_was_heard(online: Online) -> None:
+def test_a_second_delivery_runs_only_before_any_reply(online: Online) -> None:
     online.pool.script = say_nothing
     with online.client() as client, ThreadPoolExecutor(1) as thread:
         asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
@@ -234,7 +232,7 @@ def test_a_second_delivery_runs_only_while_nothing_was_heard(online: Online) -> 
     assert len(events) == 2
 
 
-def test_a_second_delivery_of_what_has_ended_is_told_so(online: Online) -> None:
+def test_a_second_delivery_of_an_ended_call_is_aborted(online: Online) -> None:
     with online.client() as client:
         assert client.post(ENDPOINT, json=ASK).status_code == 200
     chunk = online.pool.only_chunk()
@@ -243,10 +241,10 @@ def test_a_second_delivery_of_what_has_ended_is_told_so(online: Online) -> None:
     assert not online.pool.permitted(chunk.job.job_id)
 
 
-def test_a_begun_stream_ends_when_its_pool_has_nobody_left(
+def test_a_started_stream_ends_when_its_pool_has_no_replica(
     online: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.online.online._POOL_DEAD_S", 2.0)
+    monkeypatch.setattr("api.online.online_runtime._POOL_DEAD_S", 2.0)
     online.pool.script = say_nothing
     with online.client() as client, ThreadPoolExecutor(1) as thread:
         asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
@@ -260,7 +258,7 @@ def test_a_begun_stream_ends_when_its_pool_has_nobody_left(
     assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "stream_interrupted"
 
 
-def test_a_second_delivery_does_not_end_a_stream_that_goes_on(online: Online) -> None:
+def test_a_second_delivery_does_not_end_a_stream_that_continues(online: Online) -> None:
     online.pool.script = say_nothing
     with online.client() as client, ThreadPoolExecutor(1) as thread:
         asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
@@ -269,12 +267,12 @@ def test_a_second_delivery_does_not_end_a_stream_that_goes_on(online: Online) ->
         online.pool.ask(chunk)
         online.pool.reply(chunk, pieces=[b'{"n":1}'])
         with pytest.raises(TimeoutError):
-            asking.result(DOUBT_S_MAX + 0.5)
+            asking.result(RERUN_SILENCE_S_MAX + 0.5)
         online.pool.reply(chunk, end=good_end(b""))
         assert asking.result().text.endswith("data: [DONE]\n\n")
 
 
-def test_a_large_body_and_a_large_answer_travel_by_reference(online: Online) -> None:
+def test_large_bodies_and_replies_are_sent_by_reference(online: Online) -> None:
     text = "x" * 600_000
     large = json.dumps({"text": text}).encode()
 
@@ -310,7 +308,7 @@ def test_a_large_body_and_a_large_answer_travel_by_reference(online: Online) -> 
         (b" " * (4 * 1024 * 1024 + 1), 413, "body_too_large"),
     ],
 )
-def test_what_is_refused_before_it_is_sent(
+def test_invalid_calls_are_refused_before_they_are_sent(
     online: Online, body: bytes, status: int, code: str
 ) -> None:
     with online.client() as client:
@@ -322,7 +320,7 @@ def test_what_is_refused_before_it_is_sent(
     assert online.pool.chunks == []
 
 
-def test_the_head_is_judged_before_the_body(online: Online) -> None:
+def test_the_head_is_checked_before_the_body(online: Online) -> None:
     with online.client() as client:
         gzipped = client.post(ENDPOINT, content=b"{}", headers={"content-encoding": "gzip"})
         form = client.post(ENDPOINT, content=b"{}", headers={"content-type": "text/plain"})

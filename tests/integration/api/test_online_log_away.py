@@ -1,4 +1,4 @@
-"""Goal: while the log is away calls are refused at once, and soon after it is back they run."""
+"""Goal: while the log is unavailable calls are refused at once, and soon afterwards they run."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.services import kafka as stack_kafka
+from cli.stack.services import embedded_kafka as stack_kafka
 from cli.stack.state.data_folder import cache_dir
 from tests.conftest import running as running_child
 from tests.integration.api.online_site import ASK, ENDPOINT, online_site
@@ -19,7 +19,7 @@ RECOVERY_S_MAX = 30.0
 
 
 @pytest.mark.timeout(180)
-def test_a_broker_that_goes_and_comes_back(database_url: str, tmp_path: Path) -> None:
+def test_a_broker_restart(database_url: str, tmp_path: Path) -> None:
     broker = stack_kafka.EmbeddedKafka(tmp_path / "log", cache_dir(os.environ))
     broker.prepare()
     with running_child(broker.child(), tmp_path / "first") as first:

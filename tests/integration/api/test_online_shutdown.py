@@ -1,4 +1,4 @@
-"""Goal: a process that stops lets calls end, and tells those that it cannot wait for."""
+"""Goal: a stopping process lets calls complete, and answers the others with an error."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,9 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
 
 
 @pytest.mark.timeout(300)
-def test_calls_that_last_are_told(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> None:
+def test_open_calls_get_an_error_at_shutdown(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
     with ThreadPoolExecutor(4) as threads, ExitStack() as stack:
         online = stack.enter_context(online_site(kafka, database_url, tmp_path))
         pool, client = online.pool, online.client()

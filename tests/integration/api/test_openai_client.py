@@ -19,7 +19,7 @@ def client(site: Site) -> Iterator[openai.OpenAI]:
         yield opened
 
 
-def test_a_file_goes_up_and_comes_back(client: openai.OpenAI) -> None:
+def test_upload_and_download(client: openai.OpenAI) -> None:
     source = io.BytesIO(b'{"custom_id": "1"}\n')
     source.name = "in.jsonl"
     created = client.files.create(
@@ -51,7 +51,7 @@ def test_lists_are_paged_to_their_end(client: openai.OpenAI) -> None:
     assert [batch.id for batch in client.batches.list(limit=2)] == batches[::-1]
 
 
-def test_the_life_of_a_batch(client: openai.OpenAI, site: Site) -> None:
+def test_the_lifecycle_of_a_batch(client: openai.OpenAI, site: Site) -> None:
     source = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
     created = client.batches.create(
         input_file_id=source.id,

@@ -1,4 +1,4 @@
-"""Goal: the API as a process: large files in constant memory, and a clean end."""
+"""Goal: the API process handles large files in constant memory and stops cleanly."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.pipe import open_pipe
 from tests.support.ports import free_port
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
@@ -69,7 +69,7 @@ def api_process(
 @pytest.fixture
 def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create((CALLERS, CAPACITY, CONTROL, REPLIES))
+    TopicAdmin(settings).create((CALLERS, CAPACITY, CONTROL, REPLIES))
     return settings
 
 
@@ -82,7 +82,7 @@ def bearer(database_url: str) -> dict[str, str]:
 
 
 @pytest.mark.timeout(300)
-def test_a_large_file_goes_through_in_constant_memory(
+def test_a_large_file_needs_constant_memory(
     kafka: KafkaSettings, bearer: dict[str, str], database_url: str, tmp_path: Path
 ) -> None:
     port = free_port(tmp_path)
@@ -121,7 +121,7 @@ def test_a_large_file_goes_through_in_constant_memory(
     assert most - before < RESIDENT_BYTES_MAX
 
 
-def test_it_ends_while_postgres_hangs(
+def test_shutdown_while_postgres_hangs(
     kafka: KafkaSettings, bearer: dict[str, str], database_url: str, tmp_path: Path
 ) -> None:
     port, limits = free_port(tmp_path), {"MILLRACE_API_SHUTDOWN_GRACE_S": "1"}
@@ -142,7 +142,7 @@ def test_it_ends_while_postgres_hangs(
         assert asking.result().status_code == 503
 
 
-def test_settings_that_are_wrong_stop_it_at_once(tmp_path: Path) -> None:
+def test_invalid_settings_stop_the_process(tmp_path: Path) -> None:
     env = os.environ | {"MILLRACE_API_PROT": "1", "MILLRACE_API_PORT": "x"}
     ended = subprocess.run(
         [sys.executable, "-m", "api"],

@@ -1,4 +1,4 @@
-"""Goal: a redrive writes no more than an upload might, and nothing that could be refused before."""
+"""Goal: a redrive has the limits of an upload, and a refused one writes nothing."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage.objects.local_objects import LocalUpload
+from storage.objects.local_object_store import LocalUpload
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import OpenSite, Site, new_site
 from tests.integration.api.test_dead_letters import COUNT, PATH, failed_batch, failure, job_of
@@ -15,7 +15,7 @@ from tests.integration.api.test_dead_letters import COUNT, PATH, failed_batch, f
 def writes_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each write to the object store from now on."""
     sizes: list[int] = []
-    begin = site.objects.begin
+    begin = site.objects.begin_upload
 
     def begun(key: str) -> LocalUpload:
         upload = begin(key)
@@ -28,7 +28,7 @@ def writes_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         monkeypatch.setattr(upload, "write", counted)
         return upload
 
-    monkeypatch.setattr(site.objects, "begin", begun)
+    monkeypatch.setattr(site.objects, "begin_upload", begun)
     return sizes
 
 
@@ -39,7 +39,7 @@ def writes_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ({"metadata": {"a": "b" * 513}}, "metadata"),
     ],
 )
-def test_a_redrive_that_cannot_be_writes_nothing(
+def test_a_refused_redrive_writes_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], param: str
 ) -> None:
     with site.client() as client:
@@ -56,7 +56,7 @@ def test_a_redrive_that_cannot_be_writes_nothing(
         ({"files_max": 1}, "file_limit_exceeded"),
     ],
 )
-def test_a_redrive_above_a_number_of_its_tenant_writes_nothing(
+def test_a_redrive_above_a_quota_writes_nothing(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], code: str
 ) -> None:
     site = open_site(**limits)
@@ -74,7 +74,7 @@ def test_a_redrive_above_a_number_of_its_tenant_writes_nothing(
         ({"stored_bytes_max": 50_000}, 429, "storage_limit_exceeded"),
     ],
 )
-def test_edits_write_no_more_than_an_upload_might(
+def test_edited_files_have_the_limits_of_an_upload(
     open_site: OpenSite,
     monkeypatch: pytest.MonkeyPatch,
     limits: dict[str, int],
@@ -94,9 +94,9 @@ def test_edits_write_no_more_than_an_upload_might(
     assert len(site.stored()) == len(before) + 1
 
 
-def test_few_redrives_write_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_redrives_are_limited(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     began, may_go_on = threading.Semaphore(0), threading.Event()
-    begin = site.objects.begin
+    begin = site.objects.begin_upload
 
     def begun(key: str) -> LocalUpload:
         began.release()
@@ -109,7 +109,7 @@ def test_few_redrives_write_at_once(site: Site, monkeypatch: pytest.MonkeyPatch)
             {"ids": [f"dead_{job_of(failed_batch(of, asking, failure(1))).hex}_1"]}
             for of, asking in ((site, client), (stranger, other))
         )
-        monkeypatch.setattr(site.objects, "begin", begun)
+        monkeypatch.setattr(site.objects, "begin_upload", begun)
         calls = [threads.submit(client.post, PATH, json=asked) for _ in range(2)]
         try:
             assert all(began.acquire(timeout=10) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Goal: an answer that is given again names the model version that gave it, not a later one."""
+"""Goal: a replay names the model version that answered first."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def add_version(durable: Durable, version: str) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_what_is_given_again_names_the_version_that_answered(
+def test_a_replay_names_the_version_that_answered(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)

@@ -1,11 +1,11 @@
-"""Goal: a tenant that asked for it gets the same answer again, and its bill says so."""
+"""Goal: a tenant with the cache enabled gets the same response again, and its bill shows it."""
 
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from tenancy.cached_answers import CacheHits, add_cache_hits, set_response_cache, to_bill
+from tenancy.response_cache import CacheHits, billable_hits, record_cache_hits, set_response_cache
 from tenancy.tables import usage_ledger
 from tests.integration.api.answers import ok
 from tests.integration.api.durable_site import ASK, ENDPOINT, opened, until
@@ -44,7 +44,7 @@ def test_a_hit_costs_nothing(
         assert until(billed) == [("7", 1, 0)]
 
 
-def test_hits_are_billed_by_a_process_that_stops_and_once(
+def test_hits_are_billed_once_at_shutdown(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
@@ -58,11 +58,11 @@ def test_hits_are_billed_by_a_process_that_stops_and_once(
 
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     mine = CacheHits(new_uuid(), "m", "1")
-    bill = to_bill({mine: 5})
+    bill = billable_hits({mine: 5})
     billed = sa.select(sa.func.sum(usage_ledger.c.item_count))
     for _ in range(2):
         with engine.begin() as connection:
-            add_cache_hits(connection, bill)
+            record_cache_hits(connection, bill)
     with engine.connect() as connection:
         ours = billed.where(
             usage_ledger.c.tenant_id == tenant_id, usage_ledger.c.output_tokens == 0

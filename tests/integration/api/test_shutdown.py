@@ -1,4 +1,4 @@
-"""Goal: a process that stops answers, in the envelope, what it cannot wait for any more."""
+"""Goal: a stopping process answers requests that outlast the grace period with the envelope."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +10,9 @@ from tests.integration.api.wire import connect, head, read_answer
 LENGTH = {"Content_Type": "application/json", "Content_Length": "100"}
 
 
-def test_a_request_that_outlasts_the_grace_is_told(database_url: str, tmp_path: Path) -> None:
+def test_a_request_that_outlasts_the_grace_period_gets_an_error(
+    database_url: str, tmp_path: Path
+) -> None:
     settings = ApiSettings(shutdown_grace_s=1)
     with ExitStack() as stack:
         site = new_site(stack.enter_context(running(settings, database_url, tmp_path)))

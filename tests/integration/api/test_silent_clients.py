@@ -1,4 +1,4 @@
-"""Goal: the call of a client that vanished without a word is aborted, whether bytes flow or not."""
+"""Goal: the call of a client that vanished is aborted, whether bytes flow or not."""
 
 import ctypes
 import json
@@ -50,8 +50,8 @@ def vanish(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, program)
 
 
-def test_a_minute_is_what_the_probes_take() -> None:
-    options = {option: value for _, option, value in http_protocol._KEEPALIVE}
+def test_probes_detect_a_silent_client_within_a_minute() -> None:
+    options = {option: value for _, option, value in http_protocol._SOCKET_OPTIONS}
     probes_s = options[socket.TCP_KEEPINTVL] * options[socket.TCP_KEEPCNT]
     assert options[socket.SO_KEEPALIVE] == 1
     assert options[socket.TCP_KEEPIDLE] + probes_s <= NOTICED_S_MAX
@@ -59,15 +59,17 @@ def test_a_minute_is_what_the_probes_take() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_vanishes_is_noticed(
+def test_a_vanished_client_aborts_its_call(
     kafka: KafkaSettings,
     database_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     stream: bool,
 ) -> None:
-    options = [(level, name, QUICK.get(name, v)) for level, name, v in http_protocol._KEEPALIVE]
-    monkeypatch.setattr(http_protocol, "_KEEPALIVE", tuple(options))
+    options = [
+        (level, name, QUICK.get(name, v)) for level, name, v in http_protocol._SOCKET_OPTIONS
+    ]
+    monkeypatch.setattr(http_protocol, "_SOCKET_OPTIONS", tuple(options))
     body = json.dumps({**ASK, "stream": stream}).encode()
     kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
     with online_site(kafka, database_url, tmp_path) as online:

@@ -1,4 +1,4 @@
-"""Goal: a reader that does not keep up is cut, costs no more than its buffer, and is no crash."""
+"""Goal: a slow reader is cut off, costs no more than its buffer, and causes no crash."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from storage.objects.whole_objects import write_object
+from storage.objects.object_content import write_object
 from tests.integration.api.answers import file_id
 from tests.integration.api.conftest import OpenSite
 from tests.integration.api.durable_site import until
@@ -39,7 +39,7 @@ def cut_count() -> float:
     return REGISTRY.get_sample_value("millrace_api_requests_total", CUT) or 0.0
 
 
-def test_a_reader_that_takes_nothing_is_cut_by_its_buffer(
+def test_a_client_that_reads_nothing_is_cut_off_by_its_buffer(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     with online_site(kafka, database_url, tmp_path, stream_buffer_bytes=100_000) as online:
@@ -67,7 +67,7 @@ def test_a_reader_that_takes_nothing_is_cut_by_its_buffer(
     assert events.count(b"y" * 10_000) < 3000
 
 
-def test_a_reader_that_takes_nothing_is_cut_by_time(
+def test_a_client_that_reads_nothing_is_cut_off_by_time(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     with online_site(
@@ -87,7 +87,7 @@ def test_a_reader_that_takes_nothing_is_cut_by_time(
             assert closes(connection)
 
 
-def test_a_reader_that_only_hesitates_gets_everything(
+def test_a_client_that_pauses_gets_the_whole_stream(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     with online_site(kafka, database_url, tmp_path, stream_buffer_bytes=64 * 1024 * 1024) as online:
@@ -120,7 +120,7 @@ def answer_at_length(online: Online) -> None:
     online.pool.script = script
 
 
-def test_a_whole_answer_that_nobody_reads_ends_and_holds_no_place(
+def test_an_unread_response_is_dropped_and_frees_its_slot(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     cut_before = cut_count()
@@ -139,7 +139,7 @@ def test_a_whole_answer_that_nobody_reads_ends_and_holds_no_place(
         assert received < SIZE
 
 
-def test_a_reader_that_only_hesitates_gets_a_whole_answer(
+def test_a_client_that_pauses_gets_the_whole_response(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     received = bytearray()
@@ -156,7 +156,7 @@ def test_a_reader_that_only_hesitates_gets_a_whole_answer(
     assert received.partition(b"\r\n\r\n")[2] == b"x" * SIZE
 
 
-def test_an_answer_without_room_is_not_asked_for_again(
+def test_a_response_above_the_memory_limit_advises_against_a_retry(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     with online_site(kafka, database_url, tmp_path, answers_bytes_max=64 * 1024 * 1024) as online:
@@ -171,7 +171,7 @@ def test_an_answer_without_room_is_not_asked_for_again(
     assert refused.headers["retry-after"] == "1"
 
 
-def test_a_download_that_nobody_reads_is_cut(open_site: OpenSite) -> None:
+def test_an_unread_download_is_dropped(open_site: OpenSite) -> None:
     site = open_site(download_idle_timeout_s=0.3)
     size = 40_000_000  # more than the sockets hold
     with site.client() as client:

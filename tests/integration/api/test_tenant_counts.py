@@ -1,4 +1,4 @@
-"""Goal: a tenant has no more open batches and uploaded files than the installation lets it have."""
+"""Goal: the open batches and uploaded files of a tenant are limited."""
 
 import httpx
 import sqlalchemy as sa
@@ -32,7 +32,7 @@ def end_closing(site: Site) -> None:
         )
 
 
-def test_a_tenant_has_no_more_open_batches_than_its_limit(open_site: OpenSite) -> None:
+def test_open_batches_are_limited(open_site: OpenSite) -> None:
     site = open_site(open_batches_max=2)
     with site.client() as client, site.client(site.other_key) as other:
         source = file_id(client)
@@ -52,7 +52,7 @@ def test_a_tenant_has_no_more_open_batches_than_its_limit(open_site: OpenSite) -
         ok(client.post(BATCHES, json=batch_body(source)))
 
 
-def test_single_requests_are_no_open_batches(open_site: OpenSite) -> None:
+def test_single_requests_do_not_count_as_open_batches(open_site: OpenSite) -> None:
     site = open_site(open_batches_max=1)
     with site.engine.begin() as connection:
         for _ in range(3):
@@ -74,7 +74,7 @@ def test_single_requests_are_no_open_batches(open_site: OpenSite) -> None:
         refused(client.post(BATCHES, json=batch_body(source)), 429)
 
 
-def test_a_tenant_has_no_more_uploaded_files_than_its_limit(open_site: OpenSite) -> None:
+def test_uploaded_files_are_limited(open_site: OpenSite) -> None:
     site = open_site(files_max=2)
     with site.client() as client, site.client(site.other_key) as other:
         first, second = file_id(client), file_id(client)
@@ -91,7 +91,7 @@ def test_a_tenant_has_no_more_uploaded_files_than_its_limit(open_site: OpenSite)
         ok(upload(client, b""))
 
 
-def test_files_that_batches_wrote_do_not_count(open_site: OpenSite) -> None:
+def test_result_files_do_not_count(open_site: OpenSite) -> None:
     site = open_site(files_max=1)
     with site.engine.begin() as connection:
         for _ in range(3):

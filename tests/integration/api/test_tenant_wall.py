@@ -1,7 +1,7 @@
-"""Goal: a statement that forgets its tenant touches nothing of others, on every table in reach.
+"""Goal: a statement without a tenant condition affects no other tenant, on every accessible table.
 
-Method: rows of two tenants in each table. Which tables are in reach is asked of Postgres, so a new
-table without a wall fails here until it has one, and rows below.
+Method: rows of two tenants in each table. The accessible tables are read from Postgres, so a new
+table fails here until it has a policy, and rows below.
 """
 
 import uuid
@@ -16,11 +16,11 @@ from pydantic import SecretStr
 
 from api.runtime.database import Database
 from jobs.store.batches import list_jobs
-from jobs.store.keyset_pages import Cursor
+from jobs.store.keyset_pages import PageCursor
 from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
-from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
+from storage.postgres.tenant_isolation import TENANT_ROLE, restrict_to_tenant
 from tests.conftest import execute, with_database
 
 DAY = 20_000
@@ -155,7 +155,7 @@ def rights(walled: Walled) -> dict[str, tuple[bool, set[str]]]:
         return {table: (is_walled, set(may)) for table, is_walled, may in found if may}
 
 
-def test_every_table_in_reach_has_its_wall(walled: Walled) -> None:
+def test_every_accessible_table_has_a_policy(walled: Walled) -> None:
     in_reach = rights(walled)
     assert set(in_reach) == {*ROWS, *OPEN}  # no day of `items` for itself, and no key
     assert all(in_reach[table] == (False, {"SELECT"}) for table in OPEN)
@@ -183,15 +183,13 @@ def test_every_table_in_reach_has_its_wall(walled: Walled) -> None:
 
 @pytest.mark.parametrize("table", ROWS)
 @pytest.mark.parametrize("verb", ["SELECT", "UPDATE", "DELETE"])
-def test_what_asks_for_everything_gets_what_is_its_own(
-    walled: Walled, table: str, verb: str
-) -> None:
+def test_an_unfiltered_query_returns_only_own_rows(walled: Walled, table: str, verb: str) -> None:
     _, may = rights(walled)[table]
     with walled.engine.connect() as connection:
         # As if no statement were refused for another reason.
         connection.execute(sa.text("SET LOCAL session_replication_role = replica"))
         before = places(connection, table)
-        wall_off(connection, walled.tenant)
+        restrict_to_tenant(connection, walled.tenant)
         if verb not in may:
             with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
                 connection.execute(unfiltered(connection, table, verb))
@@ -222,11 +220,11 @@ def unfiltered(connection: sa.Connection, table: str, verb: str) -> sa.TextClaus
 
 
 @pytest.mark.parametrize("table", ROWS)
-def test_no_row_is_added_for_another(walled: Walled, table: str) -> None:
+def test_no_row_is_inserted_for_another_tenant(walled: Walled, table: str) -> None:
     _, may = rights(walled)[table]
     refusal = "row-level security" if "INSERT" in may else "permission denied"
     with walled.engine.connect() as connection:
-        wall_off(connection, walled.tenant)
+        restrict_to_tenant(connection, walled.tenant)
         if table in COMPANIONS:
             with pytest.raises(sa.exc.IntegrityError, match="pk_"):
                 add(connection, table, walled.theirs)
@@ -236,11 +234,11 @@ def test_no_row_is_added_for_another(walled: Walled, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["files", "jobs", "webhook_endpoints", "job_inputs", "tenants"])
-def test_no_row_is_handed_over(walled: Walled, table: str) -> None:
+def test_no_row_is_moved_to_another_tenant(walled: Walled, table: str) -> None:
     column = {"job_inputs": "job", "tenants": "tenant"}.get(table, "tenant")
     name = {"job_inputs": "job_id", "tenants": "id"}.get(table, "tenant_id")
     with walled.engine.connect() as connection:
-        wall_off(connection, walled.tenant)
+        restrict_to_tenant(connection, walled.tenant)
         with pytest.raises(sa.exc.ProgrammingError, match="row-level security"):
             connection.execute(
                 sa.text(f"UPDATE {table} SET {name} = :their"), {"their": walled.theirs[column]}
@@ -277,14 +275,14 @@ async def test_the_role_ends_with_its_transaction(walled: Walled) -> None:
     try:
         us = await database.run_across_tenants(who)
         assert us[1:] == (sa.make_url(walled.url).username, "")
-        walled_off = await database.run_for(walled.tenant, who)
+        walled_off = await database.run_for_tenant(walled.tenant, who)
         assert walled_off == (us[0], TENANT_ROLE, str(walled.tenant))
         assert await database.run_across_tenants(who) == us
         with pytest.raises(LookupError):
-            await database.run_for(walled.tenant, fail)
+            await database.run_for_tenant(walled.tenant, fail)
         assert await database.run_across_tenants(who) == us
         with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
-            await database.run_for(walled.tenant, be_refused)
+            await database.run_for_tenant(walled.tenant, be_refused)
         assert await database.run_across_tenants(who) == us
     finally:
         database.close()
@@ -304,11 +302,11 @@ def stranger(walled: Walled) -> Iterator[Database]:
     execute(walled.url, f"DROP ROLE {name}")
 
 
-async def test_a_login_that_may_not_take_the_role_is_not_ready(stranger: Database) -> None:
-    assert await stranger.hindrance(5) == "role millrace_tenant is missing, or not ours to take"
+async def test_a_login_without_the_role_is_not_ready(stranger: Database) -> None:
+    assert await stranger.find_problem(5) == "role millrace_tenant is missing, or not ours to take"
 
 
-def test_a_page_of_jobs_reads_a_page(database_url: str) -> None:
+def test_a_page_of_jobs_reads_one_page_of_rows(database_url: str) -> None:
     """The planner must expect that rows of one's own pass, or it reads and sorts them all."""
     engine = create_engine(DatabaseSettings(url=SecretStr(database_url)), application_name="test")
     tenant = uuid.uuid4()
@@ -326,9 +324,9 @@ def test_a_page_of_jobs_reads_a_page(database_url: str) -> None:
             connection.execute(sa.text(statement), {"tenant": tenant})
         connection.execute(sa.text("ANALYZE"))
     with engine.begin() as connection:
-        wall_off(connection, tenant)
+        restrict_to_tenant(connection, tenant)
         before = connection.scalar(READ_JOBS)
-        page = list_jobs(connection, tenant, Cursor(limit=20))
+        page = list_jobs(connection, tenant, PageCursor(limit=20))
         read = connection.scalar(READ_JOBS) - before
     engine.dispose()
     assert len(page.rows) == 20

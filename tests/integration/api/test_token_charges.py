@@ -1,4 +1,4 @@
-"""Goal: tokens that were charged for a call come back as far as it did not use them."""
+"""Goal: charged tokens that a call did not use are refunded."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ def stream_in_the_background(client: httpx.Client) -> httpx.Response:
     ("refused", "status"),
     [(unknown_model, 404), (key_of_another_call, 422), (stream_in_the_background, 400)],
 )
-def test_a_call_that_is_refused_costs_no_tokens(
+def test_a_refused_call_is_not_charged(
     online: Online, refused: Callable[[httpx.Client], httpx.Response], status: int
 ) -> None:
     with online.client() as client:
@@ -53,7 +53,7 @@ def test_a_call_that_is_refused_costs_no_tokens(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_of_which_nothing_was_heard_until_its_deadline_costs_none(
+def test_a_call_without_a_reply_by_its_deadline_is_not_charged(
     online: Online, stream: bool
 ) -> None:
     online.pool.script = say_nothing
@@ -65,7 +65,7 @@ def test_a_call_of_which_nothing_was_heard_until_its_deadline_costs_none(
         assert client.post(ENDPOINT, json=LARGE).status_code == 200
 
 
-def test_a_stream_that_is_left_costs_no_more_than_what_came(online: Online) -> None:
+def test_an_abandoned_stream_is_charged_the_pieces_received(online: Online) -> None:
     online.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b'{"n":0}'])
     with online.client() as client:
         with client.stream("POST", ENDPOINT, json=LARGE | {"stream": True}) as answer:
@@ -77,7 +77,7 @@ def test_a_stream_that_is_left_costs_no_more_than_what_came(online: Online) -> N
         assert client.post(ENDPOINT, json=LARGE).status_code == 200
 
 
-def test_a_call_that_goes_on_without_its_client_keeps_its_estimate(online: Online) -> None:
+def test_a_call_that_continues_without_its_client_keeps_its_estimate(online: Online) -> None:
     with online.client() as client:
         assert client.post(ENDPOINT, json=LARGE | {"background": True}).status_code == 202
         assert client.post(ENDPOINT, json=LARGE).status_code == 429

@@ -1,6 +1,6 @@
-"""Goal: who is slow in Postgres waits for himself alone.
+"""Goal: slow transactions delay only their tenant.
 
-The connections of an api that ends are closed, those of running transactions too.
+The connections of a stopping API are closed, also those of running transactions.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from api.runtime.database import Database, DatabaseAwayError
+from api.runtime.database import Database, DatabaseUnavailableError
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute
 from tests.support.stacks import await_true
 
 
-async def test_a_transaction_that_ends_after_the_close_leaves_no_connection(
+async def test_a_late_transaction_leaves_no_connection_open(
     database_url: str,
 ) -> None:
     settings = DatabaseSettings.model_validate({"url": database_url})
@@ -44,7 +44,7 @@ async def test_a_transaction_that_ends_after_the_close_leaves_no_connection(
     assert await asyncio.to_thread(await_true, lambda: used[0].closed, "the end of the connection")
 
 
-async def test_transactions_of_one_tenant_that_hang_delay_nobody_else(database_url: str) -> None:
+async def test_hanging_transactions_delay_only_their_tenant(database_url: str) -> None:
     me, other = UUID(int=1), UUID(int=2)
     settings = DatabaseSettings.model_validate({"url": database_url})
     database = Database(create_engine(settings, application_name="test"), threads=8, timeout_s=0.5)
@@ -62,37 +62,37 @@ async def test_transactions_of_one_tenant_that_hang_delay_nobody_else(database_u
     async def until_answered(answer: Callable[[], Awaitable[int]]) -> int:
         """A transaction that opens a connection may take longer than this database allows."""
         while True:
-            with suppress(DatabaseAwayError):
+            with suppress(DatabaseUnavailableError):
                 return await answer()
 
     try:
-        mine = [asyncio.create_task(database.run_for(me, hang)) for _ in range(20)]
+        mine = [asyncio.create_task(database.run_for_tenant(me, hang)) for _ in range(20)]
         given_up = await asyncio.gather(*mine, return_exceptions=True)
-        assert {type(one) for one in given_up} == {DatabaseAwayError}
-        assert await until_answered(lambda: database.run_for(other, look)) == 1
+        assert {type(one) for one in given_up} == {DatabaseUnavailableError}
+        assert await until_answered(lambda: database.run_for_tenant(other, look)) == 1
         assert await until_answered(lambda: database.run_across_tenants(look)) == 1
-        assert await database.hindrance(10) is None
-        with pytest.raises(DatabaseAwayError):  # its threads are taken though nobody waits for them
-            await database.run_for(me, look)
+        assert await database.find_problem(10) is None
+        with pytest.raises(
+            DatabaseUnavailableError
+        ):  # its threads are taken though nobody waits for them
+            await database.run_for_tenant(me, look)
         assert count == 4
         may_end.set()
-        assert await until_answered(lambda: database.run_for(me, look)) == 1
+        assert await until_answered(lambda: database.run_for_tenant(me, look)) == 1
         assert count == 4
     finally:
         may_end.set()
         database.close()
 
 
-async def test_an_api_whose_server_only_reads_is_not_ready(
-    database_url: str, postgres_url: str
-) -> None:
+async def test_a_read_only_server_is_not_ready(database_url: str, postgres_url: str) -> None:
     name = sa.make_url(database_url).database
     execute(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     settings = DatabaseSettings.model_validate({"url": database_url})
     database = Database(create_engine(settings, application_name="test"), threads=1, timeout_s=10)
     try:
-        assert await database.hindrance(10) == "database away"
+        assert await database.find_problem(10) == "database away"
         execute(postgres_url, f"ALTER DATABASE {name} RESET default_transaction_read_only")
-        assert await database.hindrance(10) is None
+        assert await database.find_problem(10) is None
     finally:
         database.close()

@@ -1,23 +1,24 @@
-"""Goal: whole answers that nobody reads hold slots and never memory, and not for ever."""
+"""Goal: unread responses hold slots but no memory, and only for a limited time."""
 
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from prometheus_client import REGISTRY
 from starlette.types import Receive, Scope, Send
 
 from api.http import http_protocol
 from api.http.http_protocol import HttpProtocol
-from api.http.middleware import Pace, RequestEnvelope
+from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.http.server import http_server
 from api.settings import ApiSettings
 from tests.integration.api.wire import closes
+from tests.support.until import until
 
 LARGE = b"x" * 40_000_000  # more than the sockets hold
 _BODIES = {"/small": b"small", "/medium": b"x" * 60_000}  # for the transport none is behind
@@ -39,8 +40,10 @@ async def answer(scope: Scope, _: Receive, send: Send) -> None:
 @contextmanager
 def serving(idle_timeout_s: float, *, sent_bytes: int | None = None) -> Iterator[tuple[str, int]]:
     """Serve `answer` with two slots; `sent_bytes` is about what the kernel takes of it."""
-    pace = Pace(1024 * 1024, idle_timeout_s)
-    app = RequestEnvelope(answer, in_flight_max=2, online_in_flight_max=1, pace=pace)
+    write_deadline = WriteDeadline(1024 * 1024, idle_timeout_s)
+    app = RequestEnvelope(
+        answer, in_flight_max=2, online_in_flight_max=1, write_deadline=write_deadline
+    )
     listener = socket.create_server(("127.0.0.1", 0))
     if sent_bytes is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sent_bytes)
@@ -55,13 +58,6 @@ def serving(idle_timeout_s: float, *, sent_bytes: int | None = None) -> Iterator
         thread.join(10)
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def asking(address: tuple[str, int], *paths: bytes) -> socket.socket:
     connection = socket.create_connection(address, 10)
     connection.sendall(b"".join(ASK % path for path in paths))
@@ -73,19 +69,20 @@ def status(address: tuple[str, int]) -> int:
         return int(connection.recv(12)[-3:])
 
 
-def test_an_unread_answer_holds_its_slot_until_it_is_dropped() -> None:
+def test_an_unread_response_keeps_its_slot_until_it_is_dropped() -> None:
     with serving(1.0) as address:
         unread = [asking(address, b"large") for _ in range(2)]
         for connection in unread:
             assert connection.recv(12).endswith(b"200")
         assert status(address) == 503
-        until(lambda: status(address) == 200)
+        until(lambda: REGISTRY.get_sample_value("millrace_api_requests_in_flight") == 0)
+        assert status(address) == 200
         for connection in unread:
             with closing(connection):
                 assert closes(connection)
 
 
-def test_what_waits_behind_an_unread_answer_goes_with_it(
+def test_requests_after_an_unread_response_are_dropped_with_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving(0.5) as address, closing(asking(address, b"large", b"small")) as connection:
@@ -97,7 +94,7 @@ def test_what_waits_behind_an_unread_answer_goes_with_it(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_what_waits_behind_an_unread_stream_does_not_wait_for_ever() -> None:
+def test_requests_after_an_unread_stream_have_a_time_limit() -> None:
     with serving(0.5) as address:
         unread = [asking(address, b"stream", b"small") for _ in range(2)]
         until(lambda: status(address) == 503)
@@ -106,7 +103,7 @@ def test_what_waits_behind_an_unread_stream_does_not_wait_for_ever() -> None:
             connection.close()
 
 
-def test_an_answer_that_is_read_in_time_comes_whole() -> None:
+def test_a_response_that_is_read_in_time_is_complete() -> None:
     with serving(5.0) as address, closing(asking(address, b"large", b"small")) as connection:
         received = bytearray()
         while not received.endswith(b"small"):
@@ -125,13 +122,13 @@ def end_an_answer(protocol: HttpProtocol) -> None:
     "close",
     [
         HttpProtocol.timeout_keep_alive_handler,
-        HttpProtocol._give_up,
+        HttpProtocol._on_head_timeout,
         lambda protocol: protocol.send_400_response("This is not HTTP."),
         end_an_answer,
     ],
     ids=["idle", "slow head", "no HTTP", "last answer"],
 )
-def test_what_is_left_on_a_connection_that_closes_does_not_stay(
+def test_unread_bytes_of_a_closing_connection_are_dropped(
     close: Callable[[HttpProtocol], None], left_bytes: int
 ) -> None:
     steps: list[str] = []
@@ -153,10 +150,10 @@ def test_what_is_left_on_a_connection_that_closes_does_not_stay(
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_a_last_answer_that_is_not_read_ends_with_its_connection(
+def test_an_unread_last_response_is_dropped(
     version: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_protocol, "LAST_BYTES_S", 0.2)
+    monkeypatch.setattr(http_protocol, "FLUSH_S", 0.2)
     has_ended = threading.Event()
 
     class Noticing(HttpProtocol):

@@ -1,4 +1,4 @@
-"""HTTP by hand, for what no client library would send."""
+"""HTTP written by hand, for requests that no client library sends."""
 
 import json
 import socket

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.batcher.surroundings import (
+from tests.integration.batcher.harness import (
     POOL,
     BatcherProcess,
     Caller,

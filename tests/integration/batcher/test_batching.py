@@ -1,4 +1,4 @@
-"""Goal: every item leaves on a batch, against granted credit only, whatever the process meets."""
+"""Goal: every item is dispatched once against granted credit, through kills and rebalances."""
 
 import time
 from collections import Counter
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tests.integration.batcher.surroundings import (
+from tests.integration.batcher.harness import (
     BatcherProcess,
     Replica,
     Requests,
@@ -27,7 +27,7 @@ def has_items(replica: Replica, count: int) -> bool:
     return len(replica.items()) >= count
 
 
-def test_every_item_leaves_once_and_every_offset_is_committed(
+def test_every_item_is_dispatched_once_and_every_offset_committed(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -39,9 +39,9 @@ def test_every_item_leaves_once_and_every_offset_is_committed(
     for job in jobs:
         requests.send(job, 1000)
     wanted = sum((expected(job, 1000) for job in jobs), Counter[tuple[UUID, int]]())
-    wait_until(lambda: len(replica.items()) == 5000, "all items on batches")
+    wait_until(lambda: len(replica.items()) == 5000)
     assert replica.items() == wanted
-    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert replica.items() == wanted
     assert lag(kafka) == 0
@@ -50,18 +50,18 @@ def test_every_item_leaves_once_and_every_offset_is_committed(
     assert max(sum(len(p.items) for p in b.parts) for b in replica.batches) <= 100
 
 
-def test_a_batcher_that_gets_no_partitions_hears_the_signal(
+def test_batcher_without_partitions_stops_on_sigterm(
     start_replica: StartReplica, start_batcher: StartBatcher
 ) -> None:
     replica = start_replica()
     batcher = start_batcher(MILLRACE_KAFKA_SESSION_TIMEOUT_S=0.5)  # the broker refuses it
-    wait_until(lambda: replica.waiting, "the batcher's word that it joins")
+    wait_until(lambda: replica.waiting)
     began_s = time.monotonic()
     assert batcher.stop() == 0
     assert time.monotonic() - began_s < 10
 
 
-def test_a_killed_batcher_loses_nothing_and_repeats_little(
+def test_killed_batcher_loses_nothing_and_repeats_little(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -73,11 +73,11 @@ def test_a_killed_batcher_loses_nothing_and_repeats_little(
         requests.send(job, 3000)
     for goal in (4000, 9000):
         batcher = start_batcher()
-        wait_until(partial(has_items, replica, goal), "some items on batches")
+        wait_until(partial(has_items, replica, goal))
         batcher.kill()
     batcher = start_batcher()
-    wait_until(lambda: len(replica.items()) == 15_000, "all items on batches", timeout_s=50)
-    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    wait_until(lambda: len(replica.items()) == 15_000, timeout_s=50)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(3000)}
     # A death repeats what left since the last commit, 0.2 s apart on an idle machine: half a
@@ -86,7 +86,7 @@ def test_a_killed_batcher_loses_nothing_and_repeats_little(
     assert not replica.over_granted
 
 
-def test_who_starts_where_one_was_killed_waits_for_no_session(
+def test_successor_of_a_killed_batcher_does_not_wait_for_its_session(
     requests: Requests, start_replica: StartReplica, start_batcher: StartBatcher, tmp_path: Path
 ) -> None:
     settings = {
@@ -100,11 +100,11 @@ def test_who_starts_where_one_was_killed_waits_for_no_session(
     successor = start_batcher(**settings)
     successor.ready()
     requests.send(job_ref(1), 100)
-    wait_until(lambda: len(replica.items()) == 100, "all items on batches")
+    wait_until(lambda: len(replica.items()) == 100)
     assert successor.stop() == 0
 
 
-def test_members_come_and_go_without_a_loss(
+def test_rebalances_lose_nothing(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -120,15 +120,15 @@ def test_members_come_and_go_without_a_loss(
     second.ready()
     for job in jobs:
         requests.send(job, 1000, first=1000)
-    wait_until(lambda: len(replica.items()) >= 9000, "some items on batches")
+    wait_until(lambda: len(replica.items()) >= 9000)
     assert first.stop() == 0
-    wait_until(lambda: len(replica.items()) == 16_000, "all items on batches")
-    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    wait_until(lambda: len(replica.items()) == 16_000)
+    wait_until(lambda: lag(kafka) == 0)
     assert second.stop() == 0
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(2000)}
 
 
-def test_without_capacity_nothing_leaves_and_memory_is_bounded(
+def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -137,19 +137,19 @@ def test_without_capacity_nothing_leaves_and_memory_is_bounded(
     replica = start_replica(window=0)
     batcher = start_batcher(held_items_max=2000, stall_limit_s=5)
     batcher.ready()
-    wait_until(lambda: replica.waiting, "demand")
+    wait_until(lambda: replica.waiting)
     before = memory_bytes(batcher)
     for number in range(1, 9):
         requests.send(job_ref(number), 5000, size=2000)  # 80 MB in all
-    wait_until(lambda: max(replica.waiting.values()) >= 2000, "the queues to fill")
+    wait_until(lambda: max(replica.waiting.values()) >= 2000)
     # Long enough for a watchdog that mistakes an empty pool for a standstill.
-    wait_until(lambda: replica.heard_for_s > 8, "demand for a while")
+    wait_until(lambda: replica.demand_age_s > 8)
     assert max(replica.waiting.values()) <= 2000 + 100
     assert replica.items() == Counter()
     assert memory_bytes(batcher) - before < 250_000_000
     replica.window = 2000
-    wait_until(lambda: len(replica.items()) == 40_000, "all items on batches")
-    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    wait_until(lambda: len(replica.items()) == 40_000)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
 
 
@@ -162,7 +162,7 @@ def test_two_tenants_share_fairly(
     for number in range(1, 11):
         requests.send(job_ref(number, tenant=1), 500)
     requests.send(job_ref(20, tenant=2), 1000)
-    wait_until(lambda: len(replica.items()) == 6000, "all items on batches")
+    wait_until(lambda: len(replica.items()) == 6000)
     assert batcher.stop() == 0
     order = [part.job.tenant_id for batch in replica.batches for part in batch.parts]
     began = order.index(UUID(int=2))

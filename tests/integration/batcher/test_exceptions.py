@@ -1,4 +1,4 @@
-"""Goal: records that cannot be dispatched end as promised, and pin no offset."""
+"""Goal: records that cannot be dispatched end as specified and pin no offset."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items as item_rows
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.batcher.surroundings import (
+from tests.integration.batcher.harness import (
     BatcherProcess,
     Replica,
     Requests,
@@ -22,23 +22,23 @@ from tests.integration.batcher.surroundings import (
     lag,
     wait_until,
 )
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.headers import chunk_headers
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, DeadLetter, Item, JobControl, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 StartReplica = Callable[..., Replica]
 StartBatcher = Callable[..., BatcherProcess]
 
 
-def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[Received]:
+def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[ReceivedRecord]:
     """Read the first records of a topic."""
-    tail = TopicTail(kafka, topic, client_id="test-reader")
-    records: list[Received] = []
+    tail = TopicTailReader(kafka, topic, client_id="test-reader")
+    records: list[ReceivedRecord] = []
     deadline = time.monotonic() + 20
     try:
         while len(records) < count and time.monotonic() < deadline:
@@ -49,11 +49,11 @@ def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[Received]:
 
 
 def record_count(kafka: KafkaSettings) -> int:
-    """Return how many request records were ever written: all that nobody has committed."""
-    return sum(LogAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
+    """Return the number of request records ever written: none is committed yet."""
+    return sum(TopicAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
 
 
-def test_an_unreadable_record_fails_its_items_and_is_kept(
+def test_unreadable_record_fails_its_items_and_is_dead_lettered(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -66,8 +66,8 @@ def test_an_unreadable_record_fails_its_items_and_is_kept(
     requests.send_raw(encode(chunk)[:40], chunk_headers(chunk, "bulk"))
     requests.send_raw(b"nothing of ours", [])
     requests.send(good, 300)
-    wait_until(lambda: len(replica.items()) == 300, "the good items on batches")
-    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    wait_until(lambda: len(replica.items()) == 300)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
 
     (result,) = read(kafka, RESULTS, 1)
@@ -83,19 +83,19 @@ def test_an_unreadable_record_fails_its_items_and_is_kept(
     assert {letter.code for letter in letters} == {"record_unreadable"}
 
 
-def test_a_newer_schema_stops_the_role_with_its_offset_uncommitted(
+def test_newer_schema_stops_the_role_with_its_offset_uncommitted(
     kafka: KafkaSettings, requests: Requests, start_batcher: StartBatcher
 ) -> None:
     batcher = start_batcher()
     batcher.ready()
     requests.send_raw(b"from the future", [("kind", b"chunk"), ("schema", b"99")])
-    wait_until(lambda: batcher.process.poll() is not None, "the role to end")
+    wait_until(lambda: batcher.process.poll() is not None)
     assert batcher.process.returncode == 1
     assert SchemaTooNewError.code in batcher.log.read_text()
     assert lag(kafka) == 1
 
 
-def test_items_of_a_closed_job_are_dropped_held_or_arriving(
+def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -106,7 +106,7 @@ def test_items_of_a_closed_job_are_dropped_held_or_arriving(
     closed, open_job = job_ref(1), job_ref(2)
     requests.send(closed, 500)
     requests.send(open_job, 500)
-    wait_until(lambda: max(replica.waiting.values(), default=0) == 1000, "items held")
+    wait_until(lambda: max(replica.waiting.values(), default=0) == 1000)
     control = JobControl(closed.job_id, version=1, closed=CloseReason.CANCELLED)
     requests.producer.send(
         CONTROL.name,
@@ -116,15 +116,15 @@ def test_items_of_a_closed_job_are_dropped_held_or_arriving(
         headers=kind_headers(JobControl),
     )
     requests.producer.flush(10)
-    wait_until(lambda: max(replica.waiting.values()) == 500, "the closed job's items dropped")
+    wait_until(lambda: max(replica.waiting.values()) == 500)
     requests.send(closed, 100, first=500)
     replica.window = 400
-    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert replica.items() == expected(open_job, 500)
 
 
-def test_a_record_that_pins_others_is_handed_back_and_still_leaves_later(
+def test_record_that_pins_an_offset_is_requeued_and_dispatched_later(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -132,23 +132,23 @@ def test_a_record_that_pins_others_is_handed_back_and_still_leaves_later(
 ) -> None:
     served = start_replica()
     batcher = start_batcher(hold_limit_s=1)
-    # One tenant, so that both pools' records share partitions; nobody serves the other pool.
+    # One tenant, so that both pools' records share partitions; the other pool has no replica.
     waiting, flowing = job_ref(1, tenant=7, pool="other"), job_ref(2, tenant=7)
     requests.send(waiting, 100)
     requests.send(flowing, 1000)
-    wait_until(lambda: len(served.items()) == 1000, "the served pool's items")
-    # Handed back once, it lies behind everything and pins nothing any more.
-    wait_until(lambda: record_count(kafka) == 12, "one record at the tail")
-    wait_until(lambda: lag(kafka) == 1, "the offsets before it committed")
+    wait_until(lambda: len(served.items()) == 1000)
+    # After one requeue it is behind all other records and pins nothing.
+    wait_until(lambda: record_count(kafka) == 12)
+    wait_until(lambda: lag(kafka) == 1)
     other = start_replica(pool="other")
-    wait_until(lambda: len(other.items()) == 100, "the other pool's items")
-    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    wait_until(lambda: len(other.items()) == 100)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert other.items() == expected(waiting, 100)
     assert record_count(kafka) == 12
 
 
-def test_redelivered_items_that_have_ended_are_not_executed_again(
+def test_finished_redelivered_items_are_not_executed_again(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -181,6 +181,6 @@ def test_redelivered_items_that_have_ended_are_not_executed_again(
     requests.send(job, 400)  # before the assignment: it may have been dispatched before
     replica = start_replica()
     batcher = start_batcher()
-    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert set(replica.items()) == {(UUID(int=1), n) for n in range(400) if n not in set(ended)}

@@ -1,4 +1,4 @@
-"""Goal: with every connection taken Postgres counts as away; given back, it works again."""
+"""Goal: Postgres without free connections is unavailable, and recovers once they are freed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,38 +6,40 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from chaos.nemeses.connections import take_all
-from cli.stack.services import postgres
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from chaos.faults.connections import exhaust_connections
+from cli.stack.services import embedded_postgres
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import running
 
 
 @pytest.fixture
 def own_postgres(tmp_path: Path) -> Iterator[str]:
-    """The URL of a cluster that nobody shares: the test leaves nothing of it to others."""
-    server = postgres.EmbeddedPostgres(tmp_path)
+    """The URL of a cluster of this test alone, since the test takes all its connections."""
+    server = embedded_postgres.EmbeddedPostgres(tmp_path)
     server.prepare()
     with running(server.child(), tmp_path / "logs") as supervisor:
-        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        supervisor.wait_until(
+            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
+        )
         yield server.url
 
 
-def test_all_are_taken_and_given_back(own_postgres: str) -> None:
+def test_all_connections_are_taken_and_freed(own_postgres: str) -> None:
     settings = DatabaseSettings.model_validate({"url": own_postgres, "pool_size": 4})
     engine = create_engine(settings, application_name="test")
-    asks = sa.text("SELECT 1")
+    query = sa.text("SELECT 1")
     with engine.connect() as used, engine.connect():
-        used.execute(asks)
-        give_back = take_all(own_postgres)
-        with pytest.raises(DATABASE_AWAY):
-            used.execute(asks)
-    for _ in range(8):  # also what lay idle in the pool
-        with pytest.raises(DATABASE_AWAY, match="too many clients"):
+        used.execute(query)
+        heal = exhaust_connections(own_postgres)
+        with pytest.raises(DATABASE_UNAVAILABLE):
+            used.execute(query)
+    for _ in range(8):  # idle connections of the pool as well
+        with pytest.raises(DATABASE_UNAVAILABLE, match="too many clients"):
             engine.connect()
 
-    give_back()
+    heal()
 
     with engine.connect() as connection:
-        assert connection.execute(asks).scalar_one() == 1
+        assert connection.execute(query).scalar_one() == 1
     engine.dispose()

@@ -1,4 +1,4 @@
-"""Goal: each mode of the proxy does to a connection what its name says, and no more."""
+"""Goal: each mode of the proxy has exactly the described effect on a connection."""
 
 import socket
 import threading
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos import proxy as proxies
-from chaos.proxy import Proxy
+from chaos.installations import proxy as proxies
+from chaos.installations.proxy import Proxy
 from cli.stack.processes.ports import HOST
 
 WAIT_S = 10.0
@@ -17,7 +17,7 @@ SHORT_S = 0.3
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that sends back what it is sent."""
+    """The port of an echo server."""
     server = socket.create_server((HOST, 0))
 
     def serve() -> None:
@@ -31,8 +31,8 @@ def echo() -> Iterator[int]:
     def answer(connection: socket.socket) -> None:
         with connection:
             try:
-                while piece := connection.recv(65536):
-                    connection.sendall(piece)
+                while chunk := connection.recv(65536):
+                    connection.sendall(chunk)
             except OSError:
                 return
 
@@ -63,42 +63,42 @@ def exchange(connection: socket.socket, text: bytes = b"hello") -> bytes:
     return connection.recv(65536)
 
 
-def ask_once(port: int) -> None:
-    """Raises ConnectionError when it is cut off, in whatever way."""
+def request_once(port: int) -> None:
+    """Raise ConnectionError when the connection is refused or reset."""
     with connect(port) as connection:
         if not exchange(connection):
             raise ConnectionAbortedError
 
 
-def test_nothing_is_changed_by_default(proxied: tuple[Proxy, int]) -> None:
+def test_the_default_mode_passes_bytes(proxied: tuple[Proxy, int]) -> None:
     _, port = proxied
     with connect(port) as connection:
         assert exchange(connection) == b"hello"
 
 
-def test_latency_delays_each_piece(proxied: tuple[Proxy, int]) -> None:
+def test_latency_delays_each_chunk(proxied: tuple[Proxy, int]) -> None:
     proxy, port = proxied
     proxy.set_mode("echo", "latency")
     with connect(port) as connection:
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         assert exchange(connection) == b"hello"
-        assert time.monotonic() - began_s >= 2 * proxies.LATENCY_S  # both ways
+        assert time.monotonic() - started_s >= 2 * proxies.LATENCY_S  # both directions
 
 
 def test_throttling_bounds_the_rate(proxied: tuple[Proxy, int]) -> None:
     proxy, port = proxied
     proxy.set_mode("echo", "throttle")
     with connect(port) as connection:
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         size = proxies.BYTES_PER_S // 8
         connection.sendall(b"x" * size)
         received = 0
         while received < size:
             received += len(connection.recv(65536))
-        assert time.monotonic() - began_s >= size / proxies.BYTES_PER_S
+        assert time.monotonic() - started_s >= size / proxies.BYTES_PER_S
 
 
-def test_a_black_hole_keeps_what_it_is_given_until_it_is_healed(
+def test_a_black_hole_keeps_bytes_until_it_is_healed(
     proxied: tuple[Proxy, int],
 ) -> None:
     proxy, port = proxied
@@ -114,7 +114,7 @@ def test_a_black_hole_keeps_what_it_is_given_until_it_is_healed(
         assert connection.recv(65536) == b"lost?"
 
 
-def test_a_reset_cuts_once(proxied: tuple[Proxy, int]) -> None:
+def test_a_reset_closes_connections_once(proxied: tuple[Proxy, int]) -> None:
     proxy, port = proxied
     with connect(port) as connection:
         assert exchange(connection) == b"hello"
@@ -125,15 +125,15 @@ def test_a_reset_cuts_once(proxied: tuple[Proxy, int]) -> None:
         assert exchange(connection) == b"hello"
 
 
-def test_refusal_lets_nobody_in(proxied: tuple[Proxy, int]) -> None:
+def test_refusal_accepts_no_connection(proxied: tuple[Proxy, int]) -> None:
     proxy, port = proxied
     with connect(port) as before:
         assert exchange(before) == b"hello"
         proxy.set_mode("echo", "refuse")
         with pytest.raises(ConnectionResetError):
             before.recv(1)
-    with pytest.raises(ConnectionError):  # as it connects, or when it first asks
-        ask_once(port)
+    with pytest.raises(ConnectionError):  # while connecting, or at the first request
+        request_once(port)
     proxy.set_mode("echo", "pass")
     with connect(port) as after:
         assert exchange(after) == b"hello"

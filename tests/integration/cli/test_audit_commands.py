@@ -1,4 +1,4 @@
-"""Goal: an operator proves the audit log whole, or is told which row does not fit."""
+"""Goal: an operator verifies the audit log and finds the first changed row."""
 
 import json
 import re
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)
-def acts(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
-    """Name this test's database as an operator does, and do something."""
+def recorded_operations(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    """Set the database by variable, as an operator does, and record some operations."""
     monkeypatch.setenv("MILLRACE_DATABASE_URL", database_url)
     for name in ("acme", "other"):
         assert millrace("tenants", "create", name).exit_code == ExitCode.OK
@@ -39,7 +39,7 @@ def tamper(database_url: str, *statements: str) -> None:
             connection.execute(sa.text(statement))
 
 
-def test_what_was_done_is_listed_and_whole() -> None:
+def test_entries_are_listed_and_verified() -> None:
     rows = json.loads(millrace("audit", "list", "--tenant", "acme", "-o", "json").stdout)
     assert [row["action"] for row in rows] == ["key.created", "tenant.created"]
     assert {row["actor"] for row in rows} == {"cli"}
@@ -48,8 +48,8 @@ def test_what_was_done_is_listed_and_whole() -> None:
     page = millrace("audit", "list", "--tenant", "acme", "--limit", "1")
     (after,) = re.findall(r"^more: --after (\S+)$", page.stderr, re.M)
     assert after == rows[0]["id"]
-    asked = ("audit", "list", "--tenant", "acme", "--after", after, "-o", "json")
-    assert json.loads(millrace(*asked).stdout) == rows[1:]
+    arguments = ("audit", "list", "--tenant", "acme", "--after", after, "-o", "json")
+    assert json.loads(millrace(*arguments).stdout) == rows[1:]
     for unknown in ("audit_0", "nothing", public_id(ENTRY, UUID(int=1))):
         other = millrace("audit", "list", "--tenant", "acme", "--after", unknown)
         assert other.exit_code == ExitCode.NOT_FOUND, other.output
@@ -57,10 +57,10 @@ def test_what_was_done_is_listed_and_whole() -> None:
     found = millrace("audit", "verify", "-o", "json")
     assert found.exit_code == ExitCode.OK
     assert [one["rows_that_fit"] for one in json.loads(found.stdout)] == [2, 2]
-    assert millrace("audit", "verify", "--tenant", "nobody").exit_code == ExitCode.NOT_FOUND
+    assert millrace("audit", "verify", "--tenant", "unknown").exit_code == ExitCode.NOT_FOUND
 
 
-def test_the_first_row_that_does_not_fit_is_named(database_url: str) -> None:
+def test_verify_names_the_first_changed_row(database_url: str) -> None:
     tamper(database_url, "UPDATE audit_log SET actor = 'key_0' WHERE sequence = 2")
 
     found = millrace("audit", "verify", "--tenant", "acme")
@@ -68,7 +68,7 @@ def test_the_first_row_that_does_not_fit_is_named(database_url: str) -> None:
     assert "row 2: its content is not what was sealed" in found.stdout
 
 
-def test_an_anchor_proves_what_the_database_alone_cannot(database_url: str, tmp_path: Path) -> None:
+def test_anchor_detects_a_recomputed_chain(database_url: str, tmp_path: Path) -> None:
     anchor = tmp_path / "heads.json"
     anchor.write_text(millrace("audit", "head", "-o", "json").stdout)
     assert len(millrace("audit", "head", "--tenant", "acme").stdout.splitlines()) == 2
@@ -83,9 +83,7 @@ def test_an_anchor_proves_what_the_database_alone_cannot(database_url: str, tmp_
     assert found.stdout.count("row 1: the row is missing") == 2
 
 
-def test_every_anchor_must_hold_in_whatever_order_they_are_given(
-    database_url: str, tmp_path: Path
-) -> None:
+def test_all_anchors_are_checked_in_any_order(database_url: str, tmp_path: Path) -> None:
     honest, forged = tmp_path / "honest.json", tmp_path / "forged.json"
     honest.write_text(millrace("audit", "head", "--tenant", "acme", "-o", "json").stdout)
     tamper(database_url, "DELETE FROM audit_log", "DELETE FROM audit_heads")
@@ -95,8 +93,8 @@ def test_every_anchor_must_hold_in_whatever_order_they_are_given(
     assert millrace("audit", "verify", "--anchor", str(forged)).exit_code == ExitCode.OK
 
     for order in ((honest, forged), (forged, honest)):
-        given = [part for path in order for part in ("--anchor", str(path))]
-        found = millrace("audit", "verify", *given)
+        options = [part for path in order for part in ("--anchor", str(path))]
+        found = millrace("audit", "verify", *options)
         assert found.exit_code == ExitCode.FAILED
         assert "row 2: the anchor says otherwise" in found.stdout
 
@@ -111,7 +109,7 @@ def test_every_anchor_must_hold_in_whatever_order_they_are_given(
         f'[{{"tenant": "{public_id(TENANT, UUID(int=1))}", "sequence": 1, "hash": "x"}}]',
     ],
 )
-def test_a_file_that_holds_no_anchors_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_anchor_file_is_refused(tmp_path: Path, text: str) -> None:
     anchor = tmp_path / "heads.json"
     anchor.write_text(text)
     assert millrace("audit", "verify", "--anchor", str(anchor)).exit_code == ExitCode.USAGE

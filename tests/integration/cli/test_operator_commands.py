@@ -1,4 +1,4 @@
-"""Goal: operators reach a real database and a real broker, and scripts can rely on exit codes."""
+"""Goal: operator commands work on a real database and broker, with reliable exit codes."""
 
 import json
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(autouse=True)
 def services(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
-    """Name this test's database as an operator does."""
+    """Set the database by variable, as an operator does."""
     monkeypatch.setenv("MILLRACE_DATABASE_URL", database_url)
 
 
@@ -25,7 +25,7 @@ def millrace(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
-def works(database_url: str, secret: str) -> bool:
+def is_accepted(database_url: str, secret: str) -> bool:
     engine = create_engine(
         DatabaseSettings.model_validate({"url": database_url}), application_name="test"
     )
@@ -36,20 +36,20 @@ def works(database_url: str, secret: str) -> bool:
         engine.dispose()
 
 
-def test_a_key_works_until_it_is_revoked(database_url: str) -> None:
+def test_key_authenticates_until_revoked(database_url: str) -> None:
     assert millrace("tenants", "create", "acme").stdout.startswith("ten_")
     created = millrace("keys", "create", "--tenant", "acme", "--name", "ci")
     key_id, secret = created.stderr.split()[0], created.stdout.strip()
-    assert works(database_url, secret)
+    assert is_accepted(database_url, secret)
 
     assert millrace("keys", "revoke", key_id).exit_code == ExitCode.OK
 
-    assert not works(database_url, secret)
+    assert not is_accepted(database_url, secret)
     assert millrace("keys", "revoke", key_id).exit_code == ExitCode.NOT_FOUND
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb"])
-def test_a_tenant_needs_a_name_that_can_be_seen(name: str) -> None:
+def test_tenant_name_must_be_printable(name: str) -> None:
     refused = millrace("tenants", "create", name)
 
     assert refused.exit_code == ExitCode.USAGE
@@ -57,7 +57,7 @@ def test_a_tenant_needs_a_name_that_can_be_seen(name: str) -> None:
     assert json.loads(millrace("tenants", "list", "-o", "json").stdout) == []
 
 
-def test_a_tenant_is_listed_and_has_a_name_of_its_own() -> None:
+def test_tenant_is_listed_and_its_name_is_unique() -> None:
     millrace("tenants", "create", "acme")
 
     assert millrace("tenants", "create", "acme").exit_code == ExitCode.CONFLICT
@@ -67,7 +67,7 @@ def test_a_tenant_is_listed_and_has_a_name_of_its_own() -> None:
     assert "acme" in millrace("tenants", "list").stdout
 
 
-def test_a_tenant_turns_its_response_cache_on_and_off() -> None:
+def test_response_cache_is_turned_on_and_off() -> None:
     def listed() -> object:
         (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
         return tenant["response_cache_ttl_s"]
@@ -80,18 +80,18 @@ def test_a_tenant_turns_its_response_cache_on_and_off() -> None:
     assert listed() is None
     for wrong in ("0", "-1", "86401", "1e3", "soon", ""):
         assert millrace("tenants", "cache", "acme", wrong).exit_code == ExitCode.USAGE
-    assert millrace("tenants", "cache", "nobody", "60").exit_code == ExitCode.NOT_FOUND
+    assert millrace("tenants", "cache", "unknown", "60").exit_code == ExitCode.NOT_FOUND
 
 
-def test_a_tenants_calls_are_bounded_in_time() -> None:
+def test_call_timeout_of_a_tenant_is_set() -> None:
     def listed() -> object:
         (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
         return tenant["call_timeout_ms"]
 
     millrace("tenants", "create", "acme")
     assert listed() is None
-    said = millrace("tenants", "update", "acme", "--call-timeout", "30").stdout
-    assert said == "acme call timeout 30 s\n"
+    written = millrace("tenants", "update", "acme", "--call-timeout", "30").stdout
+    assert written == "acme call timeout 30 s\n"
     assert listed() == 30_000
     assert millrace("tenants", "update", "acme", "--call-timeout", "off").exit_code == ExitCode.OK
     assert listed() is None
@@ -101,15 +101,15 @@ def test_a_tenants_calls_are_bounded_in_time() -> None:
     assert millrace("tenants", "update", "acme").exit_code == ExitCode.USAGE
 
 
-def test_a_key_needs_a_tenant() -> None:
-    failed = millrace("keys", "create", "--tenant", "nobody")
+def test_key_of_an_unknown_tenant_is_refused() -> None:
+    failed = millrace("keys", "create", "--tenant", "unknown")
 
     assert failed.exit_code == ExitCode.NOT_FOUND
     assert failed.stdout == ""
-    assert "nobody" in failed.stderr
+    assert "unknown" in failed.stderr
 
 
-def test_a_model_version_never_changes() -> None:
+def test_model_version_is_immutable() -> None:
     added = ["models", "add", "m", "--version", "1", "--engine", "simulated", "--endpoints"]
 
     assert millrace(*added, "embeddings", "--pool", "m-1").stdout == "m 1\n"
@@ -128,25 +128,25 @@ def test_topics_of_registered_models_are_created_and_checked(
     monkeypatch.setenv("MILLRACE_KAFKA_TOPIC_PREFIX", topic_prefix)
     options = ("--version", "1", "--engine", "simulated", "--endpoints", "embeddings")
     millrace("models", "add", "m", "--pool", "m-1", *options)
-    wanted = [*SHARED_TOPICS, *pool_topics("m-1"), *pool_topics("extra")]
+    topics = [*SHARED_TOPICS, *pool_topics("m-1"), *pool_topics("extra")]
 
     missing = millrace("topics", "check", "--pool", "extra")
     created = millrace("topics", "create", "--pool", "extra")
-    agreed = millrace("topics", "check", "--pool", "extra")
+    checked = millrace("topics", "check", "--pool", "extra")
 
     assert missing.exit_code == ExitCode.FAILED
-    assert len(missing.stdout.splitlines()) == len(wanted)
+    assert len(missing.stdout.splitlines()) == len(topics)
     assert created.exit_code == ExitCode.OK
-    assert sorted(created.stdout.split()) == sorted(topic_prefix + t.name for t in wanted)
-    assert (agreed.exit_code, agreed.stdout) == (ExitCode.OK, "")
+    assert sorted(created.stdout.split()) == sorted(topic_prefix + t.name for t in topics)
+    assert (checked.exit_code, checked.stdout) == (ExitCode.OK, "")
 
 
-def test_the_catalogue_needs_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_list_needs_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", raising=False)
 
-    drawn = json.loads(millrace("topics", "list", "-o", "json").stdout)
+    listed_topics = json.loads(millrace("topics", "list", "-o", "json").stdout)
 
-    assert len(drawn) == len(SHARED_TOPICS) + len(pool_topics("any"))
+    assert len(listed_topics) == len(SHARED_TOPICS) + len(pool_topics("any"))
 
 
 def test_missing_settings_are_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_missing_settings_are_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> No
     assert "MILLRACE_DATABASE_URL" in failed.stderr
 
 
-def test_a_database_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_database_is_one_error_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DATABASE_URL", "postgresql://me:secret@127.0.0.1:9/none")
 
     failed = millrace("tenants", "list")

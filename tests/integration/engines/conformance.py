@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Answer, Engine
+from gpu_consumers.engines.engine import Engine, EngineAnswer
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 MODEL = "model-under-test"
@@ -32,9 +32,9 @@ def embeddings_body(given: object, **fields: object) -> bytes:
     return msgspec.json.encode({"model": MODEL, "input": given} | fields)
 
 
-async def run(engine: Engine, endpoint: str, bodies: Sequence[bytes]) -> list[Answer]:
+async def run(engine: Engine, endpoint: str, bodies: Sequence[bytes]) -> list[EngineAnswer]:
     """Return one answer a body, in order; fail unless each was reported exactly once."""
-    reported: defaultdict[int, list[Answer]] = defaultdict(list)
+    reported: defaultdict[int, list[EngineAnswer]] = defaultdict(list)
     await engine.execute(endpoint, bodies, lambda index, answer: reported[index].append(answer))
     assert {index: len(answers) for index, answers in reported.items()} == dict.fromkeys(
         range(len(bodies)), 1
@@ -42,14 +42,14 @@ async def run(engine: Engine, endpoint: str, bodies: Sequence[bytes]) -> list[An
     return [reported[index][0] for index in range(len(bodies))]
 
 
-def content_of(answer: Answer) -> dict[str, Any]:
+def content_of(answer: EngineAnswer) -> dict[str, Any]:
     assert b"\n" not in answer.body  # a result file has one item a line
     content = msgspec.json.decode(answer.body)
     assert isinstance(content, dict)
     return content
 
 
-def assert_error_envelope(answer: Answer, status_code: int) -> None:
+def assert_error_envelope(answer: EngineAnswer, status_code: int) -> None:
     assert answer.status_code == status_code
     error = content_of(answer)["error"]
     assert error.keys() == {"message", "type", "param", "code"}
@@ -61,14 +61,14 @@ def assert_error_envelope(answer: Answer, status_code: int) -> None:
 class AnyEngineConformance:
     """Holds whatever the model is for."""
 
-    async def test_an_unknown_endpoint_is_an_answer(self, engine: Engine) -> None:
+    async def test_unknown_endpoint_is_an_answer(self, engine: Engine) -> None:
         (answer,) = await run(engine, "/v1/nothing", [b"{}"])
         assert_error_envelope(answer, 404)
 
-    async def test_no_bodies_is_no_work(self, engine: Engine) -> None:
+    async def test_no_bodies_return_at_once(self, engine: Engine) -> None:
         assert await run(engine, CHAT, []) == []
 
-    def test_it_holds_at_least_one_item(self, engine: Engine) -> None:
+    def test_concurrency_is_at_least_one(self, engine: Engine) -> None:
         assert engine.concurrency >= 1
 
 
@@ -94,7 +94,7 @@ class ChatConformance(AnyEngineConformance):
         assert {content_of(answer)["object"] for answer in completions} == {"text_completion"}
         assert {answer.status_code for answer in errors} == {400}
 
-    async def test_the_counts_are_those_of_the_answer(self, engine: Engine) -> None:
+    async def test_usage_matches_the_body(self, engine: Engine) -> None:
         (answer,) = await run(engine, CHAT, [chat_body(max_tokens=5)])
         content = content_of(answer)
         assert content["usage"]["prompt_tokens"] == answer.input_tokens > 0
@@ -122,14 +122,14 @@ class ChatConformance(AnyEngineConformance):
         ],
         ids=lambda body: body[:24].decode(errors="replace"),
     )
-    async def test_a_bad_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
+    async def test_invalid_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
         (answer,) = await run(engine, CHAT, [body])
         assert_error_envelope(answer, 400)
 
-    async def test_a_cancelled_call_reports_nothing_more(self, engine: Engine) -> None:
+    async def test_cancelled_call_reports_no_more_items(self, engine: Engine) -> None:
         first, reported = asyncio.Event(), []
 
-        def finished(index: int, _: Answer) -> None:
+        def finished(index: int, _: EngineAnswer) -> None:
             reported.append(index)
             first.set()
 
@@ -150,7 +150,7 @@ class ChatConformance(AnyEngineConformance):
 class EmbeddingsConformance(AnyEngineConformance):
     """Holds for an engine whose model makes vectors."""
 
-    async def test_float_and_base64_are_the_same_vectors(self, engine: Engine) -> None:
+    async def test_float_and_base64_are_equal_vectors(self, engine: Engine) -> None:
         texts = ["a red apple", "a green pear"]
         floats, packed = await run(
             engine,
@@ -160,7 +160,7 @@ class EmbeddingsConformance(AnyEngineConformance):
         assert vectors_of(packed) == [pytest.approx(v, abs=1e-6) for v in vectors_of(floats)]
         assert len(vectors_of(floats)) == 2
 
-    async def test_vectors_have_length_one(self, engine: Engine) -> None:
+    async def test_vectors_have_unit_length(self, engine: Engine) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [embeddings_body("a red apple")])
         assert math.hypot(*vectors_of(answer)[0]) == pytest.approx(1, abs=0.01)
         assert answer.input_tokens == content_of(answer)["usage"]["prompt_tokens"] > 0
@@ -176,7 +176,7 @@ class EmbeddingsConformance(AnyEngineConformance):
         assert [one["index"] for one in data] == [*range(vectors)]
 
     @pytest.mark.parametrize(("talks", "vectors"), [(TALK, 1), ([TALK, TALK[:1]], 2)])
-    async def test_messages_are_input_too(
+    async def test_messages_are_input(
         self, engine: Engine, talks: list[object], vectors: int
     ) -> None:
         body = msgspec.json.encode({"model": MODEL, "messages": talks})
@@ -199,12 +199,12 @@ class EmbeddingsConformance(AnyEngineConformance):
         ],
         ids=lambda body: body[:48].decode(),
     )
-    async def test_a_bad_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
+    async def test_invalid_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [body])
         assert_error_envelope(answer, 400)
 
 
-def vectors_of(answer: Answer) -> list[list[float]]:
+def vectors_of(answer: EngineAnswer) -> list[list[float]]:
     assert answer.status_code == 200
     return [_vector(one["embedding"]) for one in content_of(answer)["data"]]
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Answer, Engine, Meter
+from gpu_consumers.engines.engine import Engine, EngineAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import SlotCounts
 from tests.integration.engines.conformance import (
     CHAT,
@@ -73,13 +73,13 @@ class Listener:
         return {one["index"]: one["finish_reason"] for one in ends}
 
 
-async def stream(engine: Engine, endpoint: str, body: bytes) -> tuple[Answer, Listener]:
+async def stream(engine: Engine, endpoint: str, body: bytes) -> tuple[EngineAnswer, Listener]:
     listener = Listener()
     answer = await engine.serve(endpoint, body, listener)
     return answer, listener
 
 
-async def refused_stream(engine: Engine, endpoint: str, body: bytes) -> Answer:
+async def refused_stream(engine: Engine, endpoint: str, body: bytes) -> EngineAnswer:
     answer, listener = await stream(engine, endpoint, body)
     assert listener.pieces == []
     return answer
@@ -103,7 +103,7 @@ async def assert_idle_within(engine: Engine, limit_s: float) -> float:
 class OnlineChatConformance(ChatConformance):
     """Holds for an engine whose model writes text."""
 
-    async def test_a_whole_call_is_answered_as_an_item(self, engine: Engine) -> None:
+    async def test_call_without_stream_is_answered_like_an_item(self, engine: Engine) -> None:
         body = chat_body(temperature=0, seed=1)
         (item,) = await run(engine, CHAT, [body])
         answer = await engine.serve(CHAT, body, None)
@@ -115,17 +115,15 @@ class OnlineChatConformance(ChatConformance):
         assert content_of(answer)["choices"] == content_of(item)["choices"]
         assert await counts_of(engine) == IDLE
 
-    async def test_a_whole_call_cannot_stream(self, engine: Engine) -> None:
+    async def test_call_without_listener_cannot_stream(self, engine: Engine) -> None:
         assert_error_envelope(await engine.serve(CHAT, chat_body(stream=True), None), 400)
 
-    async def test_a_listener_gets_nothing_of_a_body_that_does_not_stream(
-        self, engine: Engine
-    ) -> None:
+    async def test_body_without_stream_emits_nothing(self, engine: Engine) -> None:
         answer = await refused_stream(engine, CHAT, chat_body())
         assert answer.status_code == 200
         assert content_of(answer)["object"] == "chat.completion"
 
-    async def test_a_chat_streams(self, engine: Engine) -> None:
+    async def test_chat_streams(self, engine: Engine) -> None:
         answer, listener = await stream(engine, CHAT, chat_body(stream=True))
         assert (answer.status_code, answer.body) == (200, b"")
         assert answer.input_tokens > 0
@@ -139,14 +137,16 @@ class OnlineChatConformance(ChatConformance):
         assert listener.finishes().keys() == {0}
 
     @pytest.mark.parametrize("asked", [1, "true"])
-    async def test_a_stream_may_be_asked_for_otherwise(self, engine: Engine, asked: object) -> None:
+    async def test_stream_may_be_requested_in_other_forms(
+        self, engine: Engine, asked: object
+    ) -> None:
         answer, listener = await stream(engine, CHAT, chat_body(stream=asked))
         assert (answer.status_code, answer.body) == (200, b"")
         assert listener.finishes().keys() == {0}
         (item,) = await run(engine, CHAT, [chat_body(stream=asked)])
         assert_error_envelope(item, 400)
 
-    async def test_usage_comes_last_where_it_is_asked_for(self, engine: Engine) -> None:
+    async def test_requested_usage_comes_last(self, engine: Engine) -> None:
         body = chat_body(stream=True, stream_options={"include_usage": True})
         answer, listener = await stream(engine, CHAT, body)
         *chunks, last = listener.chunks
@@ -156,23 +156,21 @@ class OnlineChatConformance(ChatConformance):
         assert all(chunk["choices"] and not chunk.get("usage") for chunk in chunks)
 
     @pytest.mark.parametrize("options", [None, {"include_usage": False}])
-    async def test_usage_is_counted_where_nobody_asked(
-        self, engine: Engine, options: object
-    ) -> None:
+    async def test_unrequested_usage_is_counted(self, engine: Engine, options: object) -> None:
         body = chat_body(stream=True, stream_options=options, temperature=0)
         answer, listener = await stream(engine, CHAT, body)
         whole = await engine.serve(CHAT, chat_body(temperature=0), None)
         assert answer.output_tokens == whole.output_tokens
         assert b'"usage":{' not in b"".join(listener.pieces)
 
-    async def test_a_completion_streams(self, engine: Engine) -> None:
+    async def test_completion_streams(self, engine: Engine) -> None:
         answer, listener = await stream(engine, COMPLETIONS, completion_body(stream=True))
         assert (answer.status_code, answer.body) == (200, b"")
         assert {chunk["object"] for chunk in listener.chunks} == {"text_completion"}
         assert listener.finishes().keys() == {0}
         assert answer.output_tokens > 0
 
-    async def test_a_stream_says_what_the_whole_answer_says(self, engine: Engine) -> None:
+    async def test_stream_equals_the_answer_without_stream(self, engine: Engine) -> None:
         _, listener = await stream(engine, CHAT, chat_body(stream=True, temperature=0))
         whole = content_of(await engine.serve(CHAT, chat_body(temperature=0), None))
         assert len(listener.text()) > 0
@@ -188,7 +186,7 @@ class OnlineChatConformance(ChatConformance):
         assert 3 <= whole.output_tokens <= 24
         assert 3 <= answer.output_tokens <= 24
 
-    async def test_a_text_ends_before_its_stop(self, engine: Engine) -> None:
+    async def test_text_ends_before_the_stop_sequence(self, engine: Engine) -> None:
         asks: dict[str, Any] = {"temperature": 0, "max_tokens": 16}
         whole = content_of(await engine.serve(CHAT, chat_body(**asks), None))
         text = whole["choices"][0]["message"]["content"]
@@ -211,21 +209,21 @@ class OnlineChatConformance(ChatConformance):
         ],
         ids=lambda body: body[:24].decode(),
     )
-    async def test_a_refused_stream_has_no_piece(self, engine: Engine, body: bytes) -> None:
+    async def test_refused_stream_emits_nothing(self, engine: Engine, body: bytes) -> None:
         assert_error_envelope(await refused_stream(engine, CHAT, body), 400)
 
-    async def test_an_unknown_endpoint_has_no_streams(self, engine: Engine) -> None:
+    async def test_unknown_endpoint_does_not_stream(self, engine: Engine) -> None:
         answer = await refused_stream(engine, "/v1/nothing", b'{"stream":true}')
         assert_error_envelope(answer, 404)
 
-    async def test_a_cancelled_stream_frees_its_place(
+    async def test_cancelled_stream_releases_its_slot(
         self, engine: Engine, record_property: Record
     ) -> None:
-        listener, meter = Listener(), Meter()
+        listener, meter = Listener(), UsageMeter()
         body = chat_body(stream=True, max_tokens=2000, ignore_eos=True)
         call = asyncio.create_task(engine.serve(CHAT, body, listener, meter))
         await asyncio.wait_for(listener.third.wait(), 30)
-        spent = meter.counted(Answer(0, b""))
+        spent = meter.with_usage(EngineAnswer(0, b""))
         assert 1 <= spent.output_tokens <= 2000
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -235,16 +233,16 @@ class OnlineChatConformance(ChatConformance):
         await run(engine, CHAT, [chat_body()] * engine.concurrency)
         assert len(listener.pieces) == count
 
-    async def test_a_call_says_that_it_begins_before_all_else(self, engine: Engine) -> None:
+    async def test_meter_is_notified_of_the_start_first(self, engine: Engine) -> None:
         for stream in (False, True):
             listener, said_before = Listener(), list[int]()
-            meter = Meter(lambda heard=listener, at=said_before: at.append(len(heard.pieces)))  # type: ignore[misc]
+            meter = UsageMeter(lambda heard=listener, at=said_before: at.append(len(heard.pieces)))  # type: ignore[misc]
             answer = await engine.serve(CHAT, chat_body(stream=stream), listener, meter)
             assert answer.status_code == 200
             assert said_before
             assert said_before[0] == 0
 
-    async def test_cancelled_calls_free_all_places(
+    async def test_cancelled_calls_release_all_slots(
         self, engine: Engine, record_property: Record
     ) -> None:
         body = chat_body(max_tokens=2000, ignore_eos=True)
@@ -262,7 +260,7 @@ class OnlineChatConformance(ChatConformance):
         assert engine.headroom > 0
         began, reported = asyncio.Event(), []
 
-        def finished(index: int, _: Answer) -> None:
+        def finished(index: int, _: EngineAnswer) -> None:
             reported.append(index)
             began.set()
 
@@ -278,7 +276,7 @@ class OnlineChatConformance(ChatConformance):
         await asyncio.wait([bulk])
         await assert_idle_within(engine, FREES_S_MAX)
 
-    async def test_a_stream_that_breaks_ends_with_an_error(
+    async def test_interrupted_stream_ends_with_an_error(
         self, breaking: tuple[Engine, bytes]
     ) -> None:
         engine, body = breaking
@@ -294,7 +292,7 @@ class OnlineChatConformance(ChatConformance):
 class OnlineEmbeddingsConformance(EmbeddingsConformance):
     """Holds for an engine whose model makes vectors."""
 
-    async def test_a_whole_call_is_answered_as_an_item(self, engine: Engine) -> None:
+    async def test_call_without_stream_is_answered_like_an_item(self, engine: Engine) -> None:
         body = embeddings_body(["a red apple", "a pear"], encoding_format="base64")
         (item,) = await run(engine, EMBEDDINGS, [body])
         answer = await engine.serve(EMBEDDINGS, body, None)
@@ -306,7 +304,7 @@ class OnlineEmbeddingsConformance(EmbeddingsConformance):
             assert vector == pytest.approx(other, abs=5e-3)
         assert await counts_of(engine) == IDLE
 
-    async def test_vectors_do_not_stream(self, engine: Engine) -> None:
+    async def test_embeddings_do_not_stream(self, engine: Engine) -> None:
         body = embeddings_body("a", stream=True, stream_options={"include_usage": True})
         online = await refused_stream(engine, EMBEDDINGS, body)
         (item,) = await run(engine, EMBEDDINGS, [body])
@@ -349,7 +347,9 @@ class ScoresConformance:
 
     @pytest.mark.parametrize("endpoint", ["/v1/score", "/v1/rerank"])
     @pytest.mark.parametrize("body", [b"{", b"{}", b'{"model":"model-under-test","query":1}'])
-    async def test_a_bad_body_is_refused(self, engine: Engine, endpoint: str, body: bytes) -> None:
+    async def test_invalid_body_is_refused(
+        self, engine: Engine, endpoint: str, body: bytes
+    ) -> None:
         assert_error_envelope(await engine.serve(endpoint, body, None), 400)
 
 

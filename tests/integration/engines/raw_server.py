@@ -99,7 +99,7 @@ async def raw_server(handle: Handle, tls: ssl.SSLContext | None = None) -> Async
 
 
 def answering(post: Callable[[Peer], Awaitable[bool]]) -> Handle:
-    """Answer probes; give each POST to `post`, which tells whether the connection goes on."""
+    """Answer probes; pass each POST to `post`, which returns whether to keep the connection."""
 
     async def handle(peer: Peer) -> None:
         while (request := await peer.request()) is not None:

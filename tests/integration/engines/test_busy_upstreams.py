@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from core.errors import PoolBusyError, PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.engine_slots import SlotCounts
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, run
@@ -65,7 +65,7 @@ def bodies(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("status", [402, 429, 503, 529])
-async def test_every_item_runs_once_on_an_upstream_with_a_quarter_of_the_places(
+async def test_every_item_runs_once_on_a_smaller_upstream(
     status: int,
 ) -> None:
     upstream = Narrow(8, status)
@@ -74,11 +74,11 @@ async def test_every_item_runs_once_on_an_upstream_with_a_quarter_of_the_places(
     assert {answer.status_code for part in answers for answer in part} == {200}
     assert set(upstream.begun.values()) == {2}  # once in each of the two calls
     assert upstream.begun == upstream.ended
-    # 24 at first, and one or two in each round of 8 that looks for more room.
+    # 24 at first, and one or two in each growth round of 8.
     assert 24 <= upstream.refused < 150
 
 
-async def test_a_stated_wait_is_kept() -> None:
+async def test_retry_after_is_honoured() -> None:
     upstream = Narrow(1, retry_after="1")
     asked_s: list[float] = []
 
@@ -94,7 +94,7 @@ async def test_a_stated_wait_is_kept() -> None:
     assert asked_s[1] - asked_s[0] >= 0.99
 
 
-async def test_an_upstream_that_goes_on_refusing_is_away_and_what_was_answered_counts() -> None:
+async def test_upstream_that_keeps_refusing_is_unavailable_and_answers_count() -> None:
     left = 3
 
     async def respond(_: web.Request, __: bytes) -> web.StreamResponse | None:
@@ -110,10 +110,10 @@ async def test_an_upstream_that_goes_on_refusing_is_away_and_what_was_answered_c
     assert len(answered) == 3
 
 
-async def test_one_item_that_is_always_refused_ends_no_other(
+async def test_one_item_that_is_always_refused_affects_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpu_consumers.engines.openai_http.congestion.REFUSED_S_MAX", 0.3)
+    monkeypatch.setattr("gpu_consumers.engines.openai_http.congestion_window.REFUSED_S_MAX", 0.3)
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         await asyncio.sleep(LATENCY_S)
@@ -128,7 +128,7 @@ async def test_one_item_that_is_always_refused_ends_no_other(
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_an_online_call_waits_for_its_place(streams: bool) -> None:
+async def test_refused_online_call_is_retried(streams: bool) -> None:
     upstream = Narrow(1)
     pieces: list[bytes] = []
     async with engine_before(upstream, concurrency=4) as engine:
@@ -142,11 +142,11 @@ async def test_an_online_call_waits_for_its_place(streams: bool) -> None:
     assert set(upstream.begun.values()) == {1}
 
 
-async def test_a_call_that_is_cancelled_in_its_pause_leaves_nothing_behind() -> None:
+async def test_call_cancelled_in_its_pause_leaks_nothing() -> None:
     upstream = Narrow(1, retry_after="60")
     async with engine_before(upstream, concurrency=4) as engine:
         (first,) = await run(engine, CHAT, [chat_body()])
-        assert isinstance(first, Answer)
+        assert isinstance(first, EngineAnswer)
         call = asyncio.create_task(run(engine, CHAT, bodies(4)))
         for _ in range(3):
             await asyncio.wait_for(upstream.refusals.acquire(), 5)

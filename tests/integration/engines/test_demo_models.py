@@ -1,4 +1,4 @@
-"""Goal: a demo or a test finds its model complete, made once, and the same everywhere."""
+"""Goal: demo models are complete, made once, and reproducible."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from gpu_consumers.engines.model_kind import runner_of_folder
 
 
-def test_the_tiny_llama_is_made_once_and_always_the_same(tmp_path: Path) -> None:
+def test_tiny_llama_is_made_once_and_reproducibly(tmp_path: Path) -> None:
     first = ensure_tiny_llama(tmp_path / "models" / "a")
     second = ensure_tiny_llama(tmp_path / "models" / "b")
     content = {path.name: path.read_bytes() for path in first.iterdir()}

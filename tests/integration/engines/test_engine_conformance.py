@@ -9,18 +9,22 @@ from aiohttp import web
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.engines.engine_slots import Slots
+from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
-from gpu_consumers.engines.simulated.drill_engine import DrillEngine
-from gpu_consumers.engines.simulated.simulated_engine import Break, Fault, SimulatedEngine
+from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
+from gpu_consumers.engines.simulated.simulated_engine import (
+    InjectFault,
+    SimulatedEngine,
+    StreamFailure,
+)
 from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 from tests.integration.engines.conformance import (
     MODEL,
     EmbeddingsConformance,
     chat_body,
 )
-from tests.integration.engines.conformance_cuts import CutsConformance
+from tests.integration.engines.conformance_aborts import CutsConformance
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
     OnlineChatConformance,
@@ -44,22 +48,24 @@ class _Everything(
     """An engine that simulates has no one model."""
 
 
-def simulated(fault: Fault | None = None, *, token_ms: float = 0.0) -> SimulatedEngine:
+def simulated(fault: InjectFault | None = None, *, token_ms: float = 0.0) -> SimulatedEngine:
     return SimulatedEngine(
         MODEL,
         latency_ms=5,
         token_ms=token_ms,
-        slots=Slots(8, 3),
+        slots=EngineSlots(8, 3),
         clock=SystemClock(),
-        fault=fault,
+        inject_fault=fault,
     )
 
 
-def hanging() -> DrillEngine:
+def hanging() -> FaultInjectionEngine:
     """Return what a simulated engine with faults is: one that runs each item by itself."""
-    inner = SimulatedEngine(MODEL, latency_ms=0, slots=Slots(8), clock=SystemClock())
+    inner = SimulatedEngine(MODEL, latency_ms=0, slots=EngineSlots(8), clock=SystemClock())
     faults = [SimulatedFault(contains=LONG_WORD, fault="hang")]
-    return DrillEngine(inner, faults, Slots(8, 3), latency_ms=0, item_timeout_s=HASTY_S)
+    return FaultInjectionEngine(
+        inner, faults, EngineSlots(8, 3), latency_ms=0, item_timeout_s=HASTY_S
+    )
 
 
 async def hang(_: web.Request, body: bytes) -> None:
@@ -67,9 +73,9 @@ async def hang(_: web.Request, body: bytes) -> None:
         await asyncio.sleep(3600)
 
 
-def cut_short(_: bytes) -> Break:
+def cut_short(_: bytes) -> StreamFailure:
     answer = error_answer(502, "A drill.", type_="server_error", code="stream_interrupted")
-    return Break(3, answer)
+    return StreamFailure(3, answer)
 
 
 class TestSimulated(_Everything):
@@ -103,7 +109,7 @@ class TestSimulatedWithTokenTime(OnlineChatConformance, CutsConformance):
 class TestSimulatedWithoutLatency(EmbeddingsConformance):
     @pytest.fixture
     def engine(self) -> Engine:
-        return SimulatedEngine(MODEL, latency_ms=0, slots=Slots(8, 3), clock=SystemClock())
+        return SimulatedEngine(MODEL, latency_ms=0, slots=EngineSlots(8, 3), clock=SystemClock())
 
 
 class TestOpenAIHttp(_Everything):

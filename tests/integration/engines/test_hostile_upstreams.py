@@ -1,4 +1,4 @@
-"""Goal: whatever bytes an upstream sends or withholds, each item ends once; the engine goes on."""
+"""Goal: whatever an upstream sends or withholds, each item ends once and the engine continues."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.openai_http import http_client
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import (
@@ -45,12 +45,12 @@ async def engine_for(
             await engine.stop()
 
 
-async def ask(engine: OpenAIHttpEngine, body: bytes | None = None) -> Answer:
+async def ask(engine: OpenAIHttpEngine, body: bytes | None = None) -> EngineAnswer:
     (answer,) = await asyncio.wait_for(run(engine, CHAT, [body or chat_body()]), 20)
     return answer
 
 
-def code_of(answer: Answer) -> str:
+def code_of(answer: EngineAnswer) -> str:
     assert_error_envelope(answer, answer.status_code)
     return str(content_of(answer)["error"]["code"])
 
@@ -63,7 +63,7 @@ def code_of(answer: Answer) -> str:
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\nA: b\r\n\r\n" + ANSWER,
     ],
 )
-async def test_an_answer_may_come_byte_by_byte(content: bytes) -> None:
+async def test_response_may_arrive_byte_by_byte(content: bytes) -> None:
     async def post(peer: Peer) -> bool:
         for at in range(len(content)):
             await peer.send(content[at : at + 1])
@@ -72,11 +72,11 @@ async def test_an_answer_may_come_byte_by_byte(content: bytes) -> None:
 
     async with engine_for(answering(post)) as (engine, server):
         for _ in range(3):
-            assert await ask(engine) == Answer(200, b"{}")
+            assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 1
 
 
-async def test_an_answer_without_length_ends_with_the_connection() -> None:
+async def test_response_without_length_ends_with_the_connection() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(HEAD + b"\r\n{")
         await peer.send(b'"a":1}')
@@ -84,7 +84,7 @@ async def test_an_answer_without_length_ends_with_the_connection() -> None:
 
     async with engine_for(answering(post)) as (engine, server):
         for _ in range(3):
-            assert await ask(engine) == Answer(200, b'{"a":1}')
+            assert await ask(engine) == EngineAnswer(200, b'{"a":1}')
         assert len(server.peers) == 3
 
 
@@ -109,7 +109,7 @@ async def test_an_answer_without_length_ends_with_the_connection() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else value[-24:].hex(),
 )
-async def test_a_useless_answer_fails_its_item_alone(content: bytes, code: str) -> None:
+async def test_unusable_response_fails_only_its_item(content: bytes, code: str) -> None:
     useless = True
 
     async def post(peer: Peer) -> bool:
@@ -120,11 +120,11 @@ async def test_a_useless_answer_fails_its_item_alone(content: bytes, code: str) 
         answer = await ask(engine)
         assert (answer.status_code, code_of(answer)) == (502, code)
         useless = False
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
 
 
 @pytest.mark.parametrize("content", [b"", HEAD, HEAD + b"Content-Length: 3\r\n\r\n{}"])
-async def test_a_lost_connection_is_tried_once_on_a_fresh_one(content: bytes) -> None:
+async def test_lost_connection_is_retried_once_on_a_new_one(content: bytes) -> None:
     left = 1
 
     async def post(peer: Peer) -> bool:
@@ -134,12 +134,12 @@ async def test_a_lost_connection_is_tried_once_on_a_fresh_one(content: bytes) ->
         return left < 0
 
     async with engine_for(answering(post)) as (engine, server):
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 2
 
 
-async def test_a_server_that_closes_after_every_answer_loses_nothing() -> None:
-    """The retry must not take another kept connection: that one is as likely to be gone."""
+async def test_server_that_closes_after_every_response_loses_nothing() -> None:
+    """The retry must not use another kept-alive connection, which may be closed as well."""
 
     async def post(peer: Peer) -> bool:
         await peer.send(ANSWER)
@@ -151,7 +151,7 @@ async def test_a_server_that_closes_after_every_answer_loses_nothing() -> None:
             assert {answer.status_code for answer in answers} == {200}
 
 
-async def test_a_status_of_the_pool_is_heard_before_its_content() -> None:
+async def test_pool_failure_status_is_read_before_its_content() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(b"HTTP/1.1 503 Busy\r\nContent-Length: 1000000\r\n\r\n{")
         await peer.gone()
@@ -163,7 +163,7 @@ async def test_a_status_of_the_pool_is_heard_before_its_content() -> None:
     assert raised.value.facts["status_code"] == 503
 
 
-async def test_a_second_try_does_not_prolong_an_item() -> None:
+async def test_retry_does_not_extend_the_item_timeout() -> None:
     tries = 0
 
     async def post(peer: Peer) -> bool:
@@ -172,7 +172,7 @@ async def test_a_second_try_does_not_prolong_an_item() -> None:
         if tries == 1:
             await asyncio.sleep(1.0)
             return False
-        await asyncio.sleep(1.5)  # in time for an item that had begun anew
+        await asyncio.sleep(1.5)  # in time if the timeout had restarted
         await peer.send(ANSWER)
         return False
 
@@ -181,7 +181,7 @@ async def test_a_second_try_does_not_prolong_an_item() -> None:
     assert tries == 2
 
 
-async def test_a_drip_does_not_prolong_an_item() -> None:
+async def test_slow_response_does_not_extend_the_item_timeout() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(HEAD + b"Content-Length: 4000\r\n\r\n")
         for _ in range(4000):
@@ -196,7 +196,7 @@ async def test_a_drip_does_not_prolong_an_item() -> None:
         await asyncio.wait_for(server.peers[-1].gone(), 5)
 
 
-async def test_a_cancelled_call_closes_its_connection_and_frees_its_place() -> None:
+async def test_cancelled_call_closes_its_connection_and_releases_its_slot() -> None:
     begun = asyncio.Event()
 
     async def post(peer: Peer) -> bool:
@@ -217,12 +217,12 @@ async def test_a_cancelled_call_closes_its_connection_and_frees_its_place() -> N
         with pytest.raises(asyncio.CancelledError):
             await call
         await asyncio.wait_for(closed.wait(), 5)
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 2
 
 
 @pytest.mark.parametrize("late", [b"x", b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"evil":1}'])
-async def test_bytes_that_nobody_asked_for_answer_no_item(late: bytes) -> None:
+async def test_unrequested_bytes_answer_no_item(late: bytes) -> None:
     idle = asyncio.Event()
 
     async def handle(peer: Peer) -> None:
@@ -239,11 +239,11 @@ async def test_bytes_that_nobody_asked_for_answer_no_item(late: bytes) -> None:
     async with engine_for(handle) as (engine, server):
         idle.set()
         await asyncio.wait_for(closed.wait(), 5)
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 2
 
 
-async def test_connections_that_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "_IDLE_S_MAX", 0.2)
     gone = asyncio.Queue[None]()
 
@@ -257,11 +257,11 @@ async def test_connections_that_idle_are_closed(monkeypatch: pytest.MonkeyPatch)
         assert len(server.peers) == 8
         for _ in range(8):
             await asyncio.wait_for(gone.get(), 5)
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
 
 
-async def test_a_large_body_waits_outside_the_transport() -> None:
-    """An answer before the whole body ends the call, and the connection with it."""
+async def test_large_body_is_sent_in_parts() -> None:
+    """A response before the end of the body ends the call and its connection."""
 
     async def handle(peer: Peer) -> None:
         while (head := await peer.head()).startswith(b"GET"):
@@ -277,7 +277,7 @@ async def test_a_large_body_waits_outside_the_transport() -> None:
         transport = await asyncio.wait_for(_full_transport(engine), 10)
         assert transport.get_write_buffer_size() < 1_000_000
         filled.set()
-        assert await call == Answer(413, b'{"error":{}}')
+        assert await call == EngineAnswer(413, b'{"error":{}}')
         assert transport.is_closing()
         refused.set()
 
@@ -286,12 +286,12 @@ async def _full_transport(engine: OpenAIHttpEngine) -> asyncio.Transport:
     assert engine._client is not None
     while True:
         for connection in engine._client._opened:
-            if connection._paused and connection._transport is not None:
+            if connection._is_paused and connection._transport is not None:
                 return connection._transport
         await asyncio.sleep(0.01)
 
 
-async def test_stop_leaves_no_connection() -> None:
+async def test_stop_closes_every_connection() -> None:
     gone = asyncio.Queue[None]()
 
     async def handle(peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""Goal: an upstream's verdict on an item is the item's; everything else about it is the pool's."""
+"""Goal: an upstream's response to an item is the item's; everything else is the pool's failure."""
 
 import asyncio
 import socket
@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_answers import may_pass
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import is_transient
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import (
     CHAT,
@@ -44,7 +44,7 @@ def _unheard(_: bytes) -> None:
     pytest.fail("emitted")
 
 
-async def test_the_body_goes_out_unchanged_with_the_key() -> None:
+async def test_body_is_sent_unchanged_with_the_key() -> None:
     upstream = Upstream("m")
     body = b'{ "messages" :[{"role":"user","content":"\xc3\xa9"}],  "seed": 1e2}'
     async with engine_for(upstream, upstream_api_key="secret") as engine:
@@ -56,7 +56,7 @@ async def test_the_body_goes_out_unchanged_with_the_key() -> None:
     assert request.headers["Content-Type"] == "application/json"
 
 
-async def test_a_base_url_may_end_in_v1() -> None:
+async def test_base_url_may_end_in_v1() -> None:
     async with serve(Upstream("m")) as url:
         engine = OpenAIHttpEngine(http_settings(url + "/v1/"))
         await engine.start()
@@ -65,36 +65,36 @@ async def test_a_base_url_may_end_in_v1() -> None:
     assert answer.status_code == 200
 
 
-async def test_the_limit_holds_across_calls() -> None:
+async def test_concurrency_limit_holds_across_calls() -> None:
     upstream = Upstream("m", latency_s=0.01)
     async with engine_for(upstream, concurrency=5) as engine:
         await asyncio.gather(*(run(engine, CHAT, [chat_body()] * 7) for _ in range(4)))
     assert upstream.running_max == 5
 
 
-async def test_one_place_is_enough_for_many_calls() -> None:
+async def test_one_slot_is_enough_for_many_calls() -> None:
     async with engine_for(Upstream("m"), concurrency=1) as engine:
         for _ in range(20):
             await asyncio.wait_for(run(engine, CHAT, [chat_body()] * 2), 5)
 
 
 @pytest.mark.parametrize("status", [401, 402, 429, 503, 529])
-async def test_an_upstream_that_cannot_serve_is_the_pools_failure(status: int) -> None:
+async def test_upstream_that_cannot_serve_is_a_pool_failure(status: int) -> None:
     async with engine_for(Upstream("m", respond=always(status))) as engine:
         with pytest.raises(PoolUnavailableError) as raised:
             await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
     assert raised.value.facts["status_code"] == status
 
 
-async def test_an_error_under_a_good_status_is_a_failure() -> None:
+async def test_error_with_status_200_is_a_failure() -> None:
     body = b'{"error":{"code":400,"message":"no"}}'
     async with engine_for(Upstream("m", respond=always(200, body))) as engine:
         (answer,) = await run(engine, CHAT, [chat_body()])
-        assert answer == Answer(400, body)
+        assert answer == EngineAnswer(400, body)
         assert await engine.serve(CHAT, chat_body(), None) == answer
 
 
-async def test_a_pools_failure_under_a_good_status_is_the_pools() -> None:
+async def test_pool_failure_with_status_200_is_a_pool_failure() -> None:
     body = b'{"error":{"code":429,"message":"later"}}'
     async with engine_for(Upstream("m", respond=always(200, body))) as engine:
         with pytest.raises(PoolUnavailableError) as raised:
@@ -103,7 +103,7 @@ async def test_a_pools_failure_under_a_good_status_is_the_pools() -> None:
 
 
 @pytest.mark.parametrize("status", [502, 504])
-async def test_a_gateway_before_nothing_charges_nobody_however_long(status: int) -> None:
+async def test_gateway_without_server_charges_no_item(status: int) -> None:
     upstream = Upstream("m", respond=always(status))
     async with engine_for(upstream, upstream_failures_max=2, upstream_away_s_max=0) as engine:
         upstream.all_away = True
@@ -116,7 +116,7 @@ async def test_a_gateway_before_nothing_charges_nobody_however_long(status: int)
 
 
 @pytest.mark.parametrize("status", [502, 504])
-async def test_an_item_that_a_gateway_gives_up_fails_and_no_other(status: int) -> None:
+async def test_gateway_timeout_of_one_item_fails_only_that_item(status: int) -> None:
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         return web.Response(status=status, body=b"<html>") if b"long" in body else None
 
@@ -126,14 +126,14 @@ async def test_an_item_that_a_gateway_gives_up_fails_and_no_other(status: int) -
             answers = await run(engine, CHAT, bodies)
             assert [a.status_code for a in answers] == [200, status, *[200] * 10]
             assert_error_envelope(answers[1], status)
-            assert may_pass(answers[1])
+            assert is_transient(answers[1])
         online = await engine.serve(CHAT, chat_body("long"), None)
         assert_error_envelope(online, status)
         answer = await engine.serve(CHAT, chat_body("long", stream=True), _unheard)
         assert_error_envelope(answer, status)
 
 
-async def test_a_gateway_that_gives_up_every_item_is_away_after_some() -> None:
+async def test_gateway_that_fails_every_item_becomes_unavailable() -> None:
     """As where the list of models comes from a cache: the charges are bounded as those of 500s."""
     upstream = Upstream("m", respond=always(504))
     async with engine_for(upstream, concurrency=1, upstream_failures_max=3) as engine:
@@ -143,7 +143,7 @@ async def test_a_gateway_that_gives_up_every_item_is_away_after_some() -> None:
                 await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
 
 
-async def test_failures_in_a_row_are_the_pools_until_something_goes_well() -> None:
+async def test_consecutive_failures_are_the_pools_until_a_success() -> None:
     answers = [500] * 6
 
     async def respond(_: web.Request, __: bytes) -> web.StreamResponse | None:
@@ -157,14 +157,14 @@ async def test_failures_in_a_row_are_the_pools_until_something_goes_well() -> No
                 await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
         assert (
             await engine.serve(CHAT, chat_body(), None)
-        ).status_code == 500  # its caller is told
+        ).status_code == 500  # its caller gets the failure
         assert (await run(engine, CHAT, [chat_body()]))[0].status_code == 200
         answers += [500, 500]
         assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [500, 500]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_items_fail_for_themselves_while_online_calls_are_answered(is_stream: bool) -> None:
+async def test_items_are_charged_while_online_calls_succeed(is_stream: bool) -> None:
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         return web.json_response({"error": {}}, status=500) if b"bad" in body else None
 
@@ -176,7 +176,7 @@ async def test_items_fail_for_themselves_while_online_calls_are_answered(is_stre
             assert [a.status_code for a in await run(engine, CHAT, [b'"bad"'])] == [500]
 
 
-async def test_an_item_that_is_refused_unasked_says_nothing_about_the_upstream() -> None:
+async def test_item_refused_locally_does_not_close_the_breaker() -> None:
     upstream = Upstream("m", respond=always(500, b"{}"))
     async with engine_for(upstream, concurrency=1, upstream_failures_max=2) as engine:
         assert (await run(engine, CHAT, [chat_body()]))[0].status_code == 500
@@ -185,7 +185,7 @@ async def test_an_item_that_is_refused_unasked_says_nothing_about_the_upstream()
             await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
 
 
-async def test_a_refused_connection_is_the_pools_failure() -> None:
+async def test_refused_connection_is_a_pool_failure() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         engine = OpenAIHttpEngine(
@@ -198,13 +198,13 @@ async def test_a_refused_connection_is_the_pools_failure() -> None:
         await engine.stop()
 
 
-async def test_a_pool_failure_ends_the_call_and_keeps_what_was_answered() -> None:
-    reported: dict[int, Answer] = {}
+async def test_pool_failure_ends_the_call_and_keeps_answers() -> None:
+    reported: dict[int, EngineAnswer] = {}
     upstream: Upstream
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         if b"revoked" in body:
-            while not reported:  # noqa: ASYNC110 - until the first answer has come back
+            while not reported:  # noqa: ASYNC110 - until the first answer is reported
                 await asyncio.sleep(0.001)
             return web.Response(status=401)
         if b"slow" in body:
@@ -223,15 +223,15 @@ async def test_a_pool_failure_ends_the_call_and_keeps_what_was_answered() -> Non
         assert {answer.status_code for answer in answers} == {200}
 
 
-async def test_a_verdict_with_json_is_passed_on() -> None:
+async def test_json_refusal_is_passed_on() -> None:
     body = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
     async with engine_for(Upstream("m", respond=always(422, body))) as engine:
         (answer,) = await run(engine, CHAT, [chat_body()])
-    assert answer == Answer(422, body)
+    assert answer == EngineAnswer(422, body)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_verdict_without_an_envelope_gets_one(is_stream: bool) -> None:
+async def test_json_refusal_without_envelope_gets_one(is_stream: bool) -> None:
     body = b'{"detail":"Unprocessable"}'
     async with engine_for(Upstream("m", respond=always(422, body))) as engine:
         emit = _unheard if is_stream else None
@@ -241,7 +241,7 @@ async def test_a_verdict_without_an_envelope_gets_one(is_stream: bool) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 500, 507])
-async def test_a_verdict_without_json_gets_an_envelope(status: int) -> None:
+async def test_refusal_without_json_gets_an_envelope(status: int) -> None:
     async with engine_for(Upstream("m", respond=always(status, b"<html>"))) as engine:
         (answer,) = await run(engine, CHAT, [chat_body()])
     assert_error_envelope(answer, status)
@@ -259,14 +259,14 @@ async def test_a_verdict_without_json_gets_an_envelope(status: int) -> None:
         (always(200, b'{"a":"' + b"x" * 5000 + b'"}'), "answer_too_large"),
     ],
 )
-async def test_a_useless_answer_fails_the_item(respond: Respond, code: str) -> None:
+async def test_unusable_answer_fails_the_item(respond: Respond, code: str) -> None:
     async with engine_for(Upstream("m", respond=respond), answer_bytes_max=4096) as engine:
         (answer,) = await run(engine, CHAT, [chat_body()])
     assert_error_envelope(answer, 502)
     assert content_of(answer)["error"]["code"] == code
 
 
-async def test_a_pretty_printed_answer_becomes_one_line() -> None:
+async def test_pretty_printed_answer_becomes_one_line() -> None:
     pretty = b'{\r\n "usage": {\n  "prompt_tokens": 3, "completion_tokens": -4},\n "a": "\\n"\n}\n'
     async with engine_for(Upstream("m", respond=always(200, pretty))) as engine:
         (answer,) = await run(engine, CHAT, [chat_body()])
@@ -275,7 +275,7 @@ async def test_a_pretty_printed_answer_becomes_one_line() -> None:
 
 
 @pytest.mark.parametrize(("losses", "status"), [(1, 200), (2, 502)])
-async def test_a_lost_connection_is_tried_once_more(losses: int, status: int) -> None:
+async def test_lost_connection_is_retried_once(losses: int, status: int) -> None:
     left = losses
 
     async def respond(request: web.Request, _: bytes) -> web.StreamResponse | None:
@@ -292,7 +292,7 @@ async def test_a_lost_connection_is_tried_once_more(losses: int, status: int) ->
     assert answer.status_code == status
 
 
-async def test_an_item_that_hangs_fails_alone() -> None:
+async def test_hanging_item_fails_alone() -> None:
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         if b"hang" in body:
             await asyncio.sleep(3600)
@@ -304,7 +304,7 @@ async def test_an_item_that_hangs_fails_alone() -> None:
     assert content_of(answers[1])["error"]["code"] == "item_timeout"
 
 
-async def test_a_large_body_arrives_whole() -> None:
+async def test_large_body_arrives_complete() -> None:
     upstream = Upstream("m")
     body = chat_body("x" * 3_000_000)
     async with engine_for(upstream) as engine:

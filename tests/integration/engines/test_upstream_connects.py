@@ -1,4 +1,4 @@
-"""Goal: an upstream that cannot be reached or trusted is the pool's failure and says why."""
+"""Goal: an upstream that cannot be reached or trusted is a pool failure with its cause."""
 
 import asyncio
 import datetime
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from core.errors import PoolUnavailableError, SettingsError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.openai_http.origin import Origin
 from tests.integration.engines.conformance import CHAT, chat_body, content_of, run
@@ -67,7 +67,7 @@ async def cause_of(engine: OpenAIHttpEngine) -> object:
     return raised.value.facts["cause"]
 
 
-async def test_an_untrusted_certificate_is_the_pools_failure(tls: ssl.SSLContext) -> None:
+async def test_untrusted_certificate_is_a_pool_failure(tls: ssl.SSLContext) -> None:
     async with raw_server(answering(answer_all), tls) as server:
         engine = OpenAIHttpEngine(http_settings(server.url, start_timeout_s=0.2))
         with pytest.raises(PoolUnavailableError):
@@ -75,7 +75,7 @@ async def test_an_untrusted_certificate_is_the_pools_failure(tls: ssl.SSLContext
         assert await cause_of(engine) == "SSLCertVerificationError"
 
 
-async def test_a_trusted_certificate_must_name_the_host(
+async def test_certificate_must_name_the_host(
     tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
@@ -87,7 +87,7 @@ async def test_a_trusted_certificate_must_name_the_host(
         )
 
 
-async def test_a_trusted_certificate_carries_small_and_large_items(
+async def test_tls_carries_small_and_large_items(
     tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
@@ -97,12 +97,12 @@ async def test_a_trusted_certificate_carries_small_and_large_items(
         await engine.start()
         answers = await run(engine, CHAT, [chat_body(), large] * 10)
         await engine.stop()
-        assert answers == [Answer(200, b"{}")] * 20
+        assert answers == [EngineAnswer(200, b"{}")] * 20
         assert len(server.peers) <= 4
 
 
 @pytest.mark.parametrize("sends", [b"", b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"])
-async def test_a_server_without_tls_is_the_pools_failure(sends: bytes) -> None:
+async def test_server_without_tls_is_a_pool_failure(sends: bytes) -> None:
     async def handle(peer: Peer) -> None:
         await peer.send(sends)
 
@@ -112,14 +112,14 @@ async def test_a_server_without_tls_is_the_pools_failure(sends: bytes) -> None:
         assert cause in {"SSLError", "SSLEOFError", "ConnectionResetError"}
 
 
-async def test_a_silent_handshake_ends_with_the_connect_timeout() -> None:
+async def test_silent_handshake_ends_with_the_connect_timeout() -> None:
     async with raw_server(Peer.gone) as server:
         url = server.url.replace("http:", "https:")
         settings = http_settings(url, connect_timeout_s=0.3)
         assert await cause_of(OpenAIHttpEngine(settings)) == "TimeoutError"
 
 
-async def test_an_item_may_take_less_time_than_a_connect() -> None:
+async def test_item_timeout_may_be_shorter_than_the_connect_timeout() -> None:
     async with raw_server(Peer.gone) as server:
         url = server.url.replace("http:", "https:")
         engine = OpenAIHttpEngine(http_settings(url, item_timeout_s=0.3))
@@ -128,23 +128,23 @@ async def test_an_item_may_take_less_time_than_a_connect() -> None:
     assert content_of(answer)["error"]["code"] == "item_timeout"
 
 
-async def test_an_unknown_host_is_the_pools_failure() -> None:
+async def test_unknown_host_is_a_pool_failure() -> None:
     engine = OpenAIHttpEngine(http_settings("http://nowhere.invalid"))
     assert await cause_of(engine) == "gaierror"
 
 
-async def test_another_address_of_the_host_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_addresses_of_the_host_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def addresses(_: Origin) -> list[str]:
         return ["127.0.0.3", "127.0.0.1"]  # the server listens on the second alone
 
     monkeypatch.setattr(Origin, "addresses", addresses)
     async with raw_server(answering(answer_all)) as server:
         engine = OpenAIHttpEngine(http_settings(server.url))
-        assert await run(engine, CHAT, [chat_body()] * 8) == [Answer(200, b"{}")] * 8
+        assert await run(engine, CHAT, [chat_body()] * 8) == [EngineAnswer(200, b"{}")] * 8
         await engine.stop()
 
 
-async def test_a_cancelled_connect_leaves_nothing() -> None:
+async def test_cancelled_connect_leaks_nothing() -> None:
     connected = asyncio.Event()
 
     async def handle(peer: Peer) -> None:
@@ -168,7 +168,7 @@ async def test_a_cancelled_connect_leaves_nothing() -> None:
     ("url", "key"),
     [("http://h:port", "k"), ("http://me:secret@h", "k"), ("http://h", "sec\r\nret")],
 )
-def test_settings_that_make_no_request_are_refused_before_one(url: str, key: str) -> None:
+def test_unusable_settings_are_rejected_before_a_request(url: str, key: str) -> None:
     with pytest.raises(SettingsError) as raised:
         OpenAIHttpEngine(http_settings(url, upstream_api_key=key))
     assert "sec" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Goal: whatever an upstream does to a stream, its call ends once and leaves nothing behind."""
+"""Goal: whatever an upstream does to a stream, its call ends once and leaks nothing."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, content_of
 from tests.integration.engines.conformance_online import Listener, stream
@@ -39,11 +39,11 @@ async def engine_for(
             await engine.stop()
 
 
-def code_of(answer: Answer) -> object:
+def code_of(answer: EngineAnswer) -> object:
     return content_of(answer)["error"]["code"]
 
 
-async def test_streams_share_a_connection_that_is_kept() -> None:
+async def test_streams_reuse_a_kept_alive_connection() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(CHUNKED + events(TOKEN, USAGE, b"[DONE]"))
         await asyncio.sleep(0.001)  # as servers do: the end comes in a packet of its own
@@ -59,7 +59,7 @@ async def test_streams_share_a_connection_that_is_kept() -> None:
         assert len(server.peers) == 1
 
 
-async def test_a_stream_that_said_its_last_is_not_waited_for() -> None:
+async def test_stream_ends_with_its_last_event() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(CHUNKED + events(TOKEN, b"[DONE]"))
         await peer.gone()
@@ -85,9 +85,7 @@ async def test_a_stream_that_said_its_last_is_not_waited_for() -> None:
     ],
     ids=["lost", "cut", "closed", "garbled", "huge", "not-json", "error"],
 )
-async def test_a_stream_that_breaks_is_told_apart_from_one_that_ends(
-    wire: bytes, code: str
-) -> None:
+async def test_interrupted_stream_differs_from_a_complete_one(wire: bytes, code: str) -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(wire)
         return False
@@ -101,7 +99,7 @@ async def test_a_stream_that_breaks_is_told_apart_from_one_that_ends(
 
 
 @pytest.mark.parametrize(("n", "input_tokens"), [(1, 10), (2, 5)])
-async def test_a_broken_stream_counts_each_prompt_once(n: int, input_tokens: int) -> None:
+async def test_interrupted_stream_counts_each_prompt_once(n: int, input_tokens: int) -> None:
     said = b'{"choices":[{"index":%d}],"usage":{"prompt_tokens":5,"completion_tokens":1}}'
 
     async def post(peer: Peer) -> bool:
@@ -113,7 +111,7 @@ async def test_a_broken_stream_counts_each_prompt_once(n: int, input_tokens: int
         assert (answer.input_tokens, answer.output_tokens) == (input_tokens, 2)
 
 
-async def test_an_upstream_that_does_not_stream_fails_a_stream() -> None:
+async def test_response_without_events_fails_a_stream() -> None:
     """Its caller would see a stream that ended well and said nothing."""
     whole = b'{"choices":[{"index":0}],"usage":{"prompt_tokens":2,"completion_tokens":1}}'
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -130,7 +128,7 @@ async def test_an_upstream_that_does_not_stream_fails_a_stream() -> None:
         assert (await engine.serve(CHAT, chat_body(), None)).status_code == 200
 
 
-async def test_a_stream_that_is_asked_for_in_escapes_is_one() -> None:
+async def test_stream_requested_with_escapes_is_recognised() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(CHUNKED + events(TOKEN, USAGE, b"[DONE]") + b"0\r\n\r\n")
         return True
@@ -144,7 +142,7 @@ async def test_a_stream_that_is_asked_for_in_escapes_is_one() -> None:
         assert (refused.status_code, code_of(refused)) == (400, "stream_unsupported")
 
 
-async def test_a_stream_lost_before_its_first_event_is_asked_again() -> None:
+async def test_stream_lost_before_its_first_event_is_retried() -> None:
     asked = 0
 
     async def post(peer: Peer) -> bool:
@@ -159,7 +157,7 @@ async def test_a_stream_lost_before_its_first_event_is_asked_again() -> None:
         assert (answer.status_code, listener.pieces) == (200, [TOKEN])
 
 
-async def test_a_stream_takes_no_longer_than_an_item() -> None:
+async def test_stream_is_bounded_by_the_item_timeout() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(CHUNKED)
         for _ in range(1000):
@@ -173,7 +171,7 @@ async def test_a_stream_takes_no_longer_than_an_item() -> None:
         assert answer.output_tokens == len(listener.pieces) > 1
 
 
-async def test_an_upstream_that_cannot_stream_now_is_the_pools_failure() -> None:
+async def test_busy_upstream_of_a_stream_is_a_pool_failure() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
         return True
@@ -183,7 +181,7 @@ async def test_an_upstream_that_cannot_stream_now_is_the_pools_failure() -> None
             await stream(engine, CHAT, BODY)
 
 
-async def test_a_cancelled_stream_is_cancelled_upstream() -> None:
+async def test_cancelled_stream_closes_its_connection() -> None:
     gone = asyncio.Event()
 
     async def post(peer: Peer) -> bool:

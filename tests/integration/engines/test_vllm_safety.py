@@ -18,12 +18,12 @@ import argparse, base64, io, json, logging, multiprocessing, os, socket, sys
 from core.logs import configure_logs
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
-from gpu_consumers.engines.vllm.child_processes import import_this_first
+from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
 
 configure_logs("gpu-consumer")
 settings = EngineSettings.from_env(os.environ)
 os.environ.update(vllm_environment(settings))
-import_this_first()
+use_as_child_main_module()
 domains = "files.test,example.com"
 opened = settings.model_copy(update={"vllm_allowed_media_domains": domains})
 
@@ -93,7 +93,7 @@ json.dump([taken(settings), taken(opened), envs.VLLM_MEDIA_URL_ALLOW_REDIRECTS],
 
 
 @pytest.mark.timeout(150)
-def test_nothing_is_fetched_but_from_named_hosts_and_no_text_is_logged(tmp_path: Path) -> None:
+def test_media_only_from_allowed_hosts_and_no_text_is_logged(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures":["LlamaForCausalLM"]}')
     settings = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path)}
     ours = {f"MILLRACE_ENGINE_{name}": value for name, value in settings.items()}

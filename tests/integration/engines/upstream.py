@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from core.clock import SystemClock
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.engine_slots import Slots
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 
@@ -35,13 +35,19 @@ class Upstream:
         self.running_max = 0
         self._latency_s = latency_s
         self._respond = respond
-        self._engine = SimulatedEngine(model, latency_ms=0, slots=Slots(256), clock=SystemClock())
+        self._engine = SimulatedEngine(
+            model, latency_ms=0, slots=EngineSlots(256), clock=SystemClock()
+        )
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         if request.method == "GET":
-            if self.all_away and self._respond and (away := await self._respond(request, body)):
-                return away
+            if (
+                self.all_away
+                and self._respond
+                and (unavailable := await self._respond(request, body))
+            ):
+                return unavailable
             return web.json_response({"object": "list", "data": []})
         self.received.append((request, body))
         self.running += 1
@@ -57,7 +63,7 @@ class Upstream:
         events = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         emitted: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-        async def serve() -> Answer:
+        async def serve() -> EngineAnswer:
             try:
                 return await self._engine.serve(request.path, body, emitted.put_nowait)
             finally:

@@ -1,13 +1,13 @@
-"""What tests of a replica share."""
+"""Fixtures of tests of a replica."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.gpu_consumers.bench import POOL, Bench
 from tests.integration.gpu_consumers.caller import Caller
-from topics.clients.admin import LogAdmin
+from tests.integration.gpu_consumers.threaded_replica import POOL, ThreadedReplica
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import (
     ATTEMPTS,
     CALLERS,
@@ -43,23 +43,24 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(
         bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix, commit_interval_s=0.05
     )
-    LogAdmin(settings).create(_TOPICS)
+    TopicAdmin(settings).create(_TOPICS)
     return settings
 
 
 @pytest.fixture
-def bench(kafka: KafkaSettings, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(kafka, tmp_path)
-    yield bench
-    bench.close()
+def replica(kafka: KafkaSettings, tmp_path: Path) -> Iterator[ThreadedReplica]:
+    """A replica of class bulk."""
+    replica = ThreadedReplica(kafka, tmp_path)
+    yield replica
+    replica.close()
 
 
 @pytest.fixture
-def online(kafka: KafkaSettings, tmp_path: Path) -> Iterator[Bench]:
+def online(kafka: KafkaSettings, tmp_path: Path) -> Iterator[ThreadedReplica]:
     """A replica of both classes."""
-    bench = Bench(kafka, tmp_path, "both")
-    yield bench
-    bench.close()
+    replica = ThreadedReplica(kafka, tmp_path, "both")
+    yield replica
+    replica.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Goal: an outage of an upstream fails no item of a job, however the upstream goes away.
+"""Goal: an outage of an upstream fails no item of a job, however the upstream fails.
 
-Replica, judge and retries are the real ones, on a real log and database. Ten minutes and all limits
-beside them are divided by sixty; a loop plays the batcher.
+The replica, the writer and the retries are real, with a real broker and database. Ten minutes, and
+the limits that belong to them, are divided by sixty. A loop replaces the batcher.
 """
 
 import asyncio
@@ -17,29 +17,29 @@ from aiohttp import web
 
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.settings import ReplicaSettings
-from gpu_consumers.wiring import build
+from gpu_consumers.wiring import build_replica
 from jobs.expansion.job_loads import open_jobs
-from jobs.recovery.retry_policy import BudgetRules, RetryRules
+from jobs.recovery.retry_policy import RetryBudgetRules, RetryRules
 from jobs.store.days import job_day
 from jobs.tables.retries import item_attempts
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from tests.integration.engines.upstream import Upstream, http_settings, serve
-from tests.integration.gpu_consumers.bench import POOL, Bench
-from tests.integration.jobs.retries import Looks
+from tests.integration.gpu_consumers.threaded_replica import POOL, ThreadedReplica
+from tests.integration.jobs.retries import RetryProcess
 from tests.integration.jobs.rows import job_row
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
+    assert_totals_agree,
     counters,
-    engine_of,
+    new_engine,
 )
 from topics.records.catalogue import CAPACITY, REQUESTS_BULK, RESULTS
-from topics.records.chunks import chunks_of
+from topics.records.chunks import split_into_chunks
 from topics.records.codec import decode
 from topics.records.records import Batch, Capacity, Chunk, Item, JobRef, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 SCALE = 60.0
 COUNT = 1500
@@ -49,41 +49,41 @@ MODES = ("overloaded", "broken", "cut", "throttled", "broken", "gone", "stuck")
 STATUSES = {"overloaded": 503, "throttled": 429, "gone": 502, "stuck": 504}
 MODE_S = OUTAGE_S / len(MODES)
 ASKED_MIN = 3
-"""Requests that each mode meets, however slow the machine."""
+"""Requests that each mode must fail, however slow the machine is."""
 
 BODY = b'{"model":"m","input":"a"}'
 
 
-class Site(Bench):
-    """A replica before an upstream that goes away in every way there is, one after the other."""
+class OutageReplica(ThreadedReplica):
+    """A replica whose upstream fails in each mode, one after the other."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path) -> None:
         super().__init__(kafka, folder)
         self.began_s: float | None = None
         self.met: set[str] = set()
-        self._place, self._place_s, self._asked = 0, 0.0, 0
+        self._mode_index, self._mode_since_s, self._asked = 0, 0.0, 0
         self.upstream = Upstream("m", respond=self._respond, all_away=True)
 
     @property
     def mode(self) -> str | None:
-        """How the upstream fails now; None while it works."""
-        if self.began_s is None or self._place == len(MODES):
+        """The mode in which the upstream fails now; None while it works."""
+        if self.began_s is None or self._mode_index == len(MODES):
             return None
-        return MODES[self._place]
+        return MODES[self._mode_index]
 
-    def _met(self) -> str | None:
-        """Go on to the next mode after its time, if this one was met, and meet the present one."""
+    def _next_mode(self) -> str | None:
+        """Count a request; switch to the next mode after its time and enough requests."""
         now_s = time.monotonic()
-        self._place_s = self._place_s or now_s
-        if self._asked >= ASKED_MIN and now_s - self._place_s >= MODE_S:
-            self._place, self._place_s, self._asked = self._place + 1, now_s, 0
+        self._mode_since_s = self._mode_since_s or now_s
+        if self._asked >= ASKED_MIN and now_s - self._mode_since_s >= MODE_S:
+            self._mode_index, self._mode_since_s, self._asked = self._mode_index + 1, now_s, 0
         self._asked += 1
         if (mode := self.mode) is not None:
             self.met.add(mode)
         return mode
 
     async def _respond(self, request: web.Request, _: bytes) -> web.StreamResponse | None:
-        mode = None if self.mode is None else self._met()
+        mode = None if self.mode is None else self._next_mode()
         if mode is None:
             return None
         if mode == "broken":
@@ -104,7 +104,7 @@ class Site(Bench):
             unavailable_backoff_s_max=10 / SCALE,
         )
         async with serve(self.upstream) as url:
-            # Not divided: on a slow machine the outage lasts, and it must not be believed.
+            # Not divided: on a slow machine the outage lasts longer than its modes.
             settings = http_settings(
                 url,
                 concurrency=16,
@@ -113,7 +113,7 @@ class Site(Bench):
             )
             engine = OpenAIHttpEngine(settings)
             await engine.start()
-            self._replica, closing = build(replica, self.kafka, engine, self.objects)
+            self._replica, closing = build_replica(replica, self.kafka, engine, self.objects)
             self._started.set()
             try:
                 with closing:
@@ -125,25 +125,25 @@ class Site(Bench):
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
-    engine = engine_of(database_url)
+    engine = new_engine(database_url)
     yield engine
     engine.dispose()
 
 
 @pytest.fixture
-def site(kafka: KafkaSettings, tmp_path: Path) -> Iterator[Site]:
-    site = Site(kafka, tmp_path)
-    yield site
-    site.close()
+def replica(kafka: KafkaSettings, tmp_path: Path) -> Iterator[OutageReplica]:
+    replica = OutageReplica(kafka, tmp_path)
+    yield replica
+    replica.close()
 
 
 def line(index: int) -> bytes:
     return b'{"custom_id":"c%d","method":"POST","url":"/v1/embeddings","body":%b}\n' % (index, BODY)
 
 
-def add_job_and_file(engine: sa.Engine, site: Site) -> tuple[JobRef, list[Item]]:
+def add_job_and_file(engine: sa.Engine, replica: OutageReplica) -> tuple[JobRef, list[Item]]:
     lines = [line(index) for index in range(COUNT)]
-    with site.objects.begin("in") as upload:
+    with replica.objects.begin_upload("in") as upload:
         upload.write(b"".join(lines))
         upload.complete()
     cursor = {"item_index": COUNT, "byte_offset": 1, "line_number": COUNT}
@@ -159,20 +159,20 @@ def add_job_and_file(engine: sa.Engine, site: Site) -> tuple[JobRef, list[Item]]
 
 
 class Loop:
-    """Plays the batcher; judge and retries are real."""
+    """Replaces the batcher; the writer and the retries are real."""
 
-    def __init__(self, engine: sa.Engine, site: Site) -> None:
-        self._site = site
+    def __init__(self, engine: sa.Engine, replica: OutageReplica) -> None:
+        self._replica = replica
         tails = (REQUESTS_BULK, RESULTS, CAPACITY)
-        self.tails = [TopicTail(site.kafka, topic, client_id="test") for topic in tails]
+        self.tails = [TopicTailReader(replica.kafka, topic, client_id="test") for topic in tails]
         self._writer = ItemWriter(engine, DayPartitions(engine), retries=RULES)
-        rules = BudgetRules(items_per_s_min=10 * SCALE)
-        self._retries = Looks(engine, site.objects, site.producer, rules)
+        rules = RetryBudgetRules(items_per_s_min=10 * SCALE)
+        self._retries = RetryProcess(engine, replica.objects, replica.producer, rules)
         self._waiting: list[Chunk] = []
         self._available = True
         self.sent = 0
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         requests, results, capacity = self.tails
         for record in capacity.poll(0.0):
             if record.value:
@@ -188,36 +188,36 @@ class Loop:
             outcomes = decode(Outcomes, record.value, record.headers)
             jobs.setdefault(outcomes.job.job_id, []).extend(outcomes.items)
         self._writer.write(jobs)
-        self._retries.look(POOL)
+        self._retries.run(POOL)
 
     def send(self, chunk: Chunk) -> None:
         self.sent += 1
-        self._site.send(Batch(uuid4(), "b", [chunk]), self.sent % 8)
+        self._replica.send(Batch(uuid4(), "b", [chunk]), self.sent % 8)
 
 
 @pytest.mark.timeout(300)
-def test_ten_minutes_without_an_upstream_fail_nothing(engine: sa.Engine, site: Site) -> None:
-    ref, items = add_job_and_file(engine, site)
-    site.start()
-    loop = Loop(engine, site)
-    chunks = [Chunk(ref, chunk) for chunk in chunks_of(items)]
+def test_an_outage_of_ten_minutes_fails_no_item(engine: sa.Engine, replica: OutageReplica) -> None:
+    ref, items = add_job_and_file(engine, replica)
+    replica.start()
+    loop = Loop(engine, replica)
+    chunks = [Chunk(ref, chunk) for chunk in split_into_chunks(items)]
     loop.send(chunks.pop())
     deadline = time.monotonic() + 240
     while counters(engine, ref.job_id)["succeeded"] < COUNT:
-        loop.turn()
-        if chunks and site.began_s is None and counters(engine, ref.job_id)["succeeded"]:
-            site.began_s = time.monotonic()
-        if chunks and site.began_s is not None:
+        loop.run_once()
+        if chunks and replica.began_s is None and counters(engine, ref.job_id)["succeeded"]:
+            replica.began_s = time.monotonic()
+        if chunks and replica.began_s is not None:
             loop.send(chunks.pop())
         assert time.monotonic() < deadline, counters(engine, ref.job_id)
     for tail in loop.tails:
         tail.close()
 
-    assert site.met == set(MODES)
-    assert site.mode is None
+    assert replica.met == set(MODES)
+    assert replica.mode is None
     assert counters(engine, ref.job_id)["failed"] == 0
     with engine.connect() as connection:
         charged = connection.scalar(sa.select(sa.func.count()).select_from(item_attempts))
     assert charged is not None
-    assert charged <= 3 * 20  # a row below the breaker's bound, each time it may have closed
-    assert_books_balance(engine, ref.job_id)
+    assert charged <= 3 * 20  # up to the breaker's limit, each time that it may have closed
+    assert_totals_agree(engine, ref.job_id)

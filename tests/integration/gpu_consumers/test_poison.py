@@ -1,4 +1,4 @@
-"""Goal: an item that ends, stops or fills its process fails alone, whatever lies beside it."""
+"""Goal: an item that crashes, hangs or fills its process fails alone."""
 
 from pathlib import Path
 
@@ -7,12 +7,11 @@ import pytest
 
 from cli.stack.processes.supervisor import Supervisor
 from core.outcomes import Outcome
-from tests.integration.gpu_consumers.bench import Bench, batch, items, job
-from tests.integration.gpu_consumers.replicas import await_that, faults, replica_child
-from topics.records.catalogue import ATTEMPTS
+from tests.integration.gpu_consumers.replica_processes import faults, replica_child
+from tests.integration.gpu_consumers.threaded_replica import ThreadedReplica, batch, items, job
+from tests.support.until import until
 from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
 
 GOOD = b'{"messages":[{"role":"user","content":"hello"}]}'
 FAULTS = faults(("CRASH", "crash"), ("FREEZE", "freeze"), ("OOM", "oom"), ("HANG", "hang"))
@@ -28,13 +27,13 @@ def code_of(outcome: ItemOutcome) -> str:
 
 
 def replica_log(folder: Path) -> str:
-    """What each life of the replica said: why one ended is there, or it was killed."""
+    """Return the log of all processes of the replica, with the reasons of their exits."""
     return (folder / "replica.log").read_text(errors="replace")
 
 
 @pytest.mark.timeout(200)
-def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
-    bench: Bench, kafka: KafkaSettings, tmp_path: Path
+def test_each_poison_item_fails_alone_after_three_restarts_at_most(
+    replica: ThreadedReplica, kafka: KafkaSettings, tmp_path: Path
 ) -> None:
     poison = {
         7: ("CRASH", "item_crashes_engine"),
@@ -46,7 +45,7 @@ def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
     for index, (text, _) in poison.items():
         lines[index] = msgspec.structs.replace(lines[index], body=body(text))
     for first in range(0, 200, 50):
-        bench.send(batch(Chunk(job(), lines[first : first + 50])), first // 50)
+        replica.send(batch(Chunk(job(), lines[first : first + 50])), first // 50)
     env = {
         "MILLRACE_ENGINE_SIMULATED_FAULTS": FAULTS,
         "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "2",
@@ -57,35 +56,23 @@ def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
     supervisor.start([replica_child(kafka, tmp_path, "replica", env)])
 
     def is_done() -> bool:
-        supervisor.step()
-        return bench.has_lag(0)
+        supervisor.run_once()
+        return replica.has_lag(0)
 
     try:
-        await_that(is_done, 170, "every batch")
-        restarts = supervisor.restarts()["replica"]
+        until(is_done, timeout_s=170)
+        restarts = supervisor.restart_counts()["replica"]
     finally:
         supervisor.stop()
 
-    ends: dict[int, ItemOutcome] = {}
-    for outcome in bench.outcomes(200):
-        ends.setdefault(outcome.index, outcome)
-    failed = {index: end for index, end in ends.items() if end.outcome is Outcome.FAILED}
-    assert sorted(ends) == list(range(200))
-    assert {index: code_of(end) for index, end in failed.items()} == {
+    outcomes: dict[int, ItemOutcome] = {}
+    for outcome in replica.outcomes(200):
+        outcomes.setdefault(outcome.index, outcome)
+    failed = {
+        index: outcome for index, outcome in outcomes.items() if outcome.outcome is Outcome.FAILED
+    }
+    assert sorted(outcomes) == list(range(200))
+    assert {index: code_of(outcome) for index, outcome in failed.items()} == {
         index: code for index, (_, code) in poison.items()
     }
     assert restarts <= 3 * len(poison), replica_log(tmp_path)
-
-
-@pytest.mark.timeout(300)
-def test_first_deliveries_write_no_attempt(
-    bench: Bench, kafka: KafkaSettings, tmp_path: Path
-) -> None:
-    bench.start()
-    for partition in range(8):
-        bench.send(batch(Chunk(job(), items(10 * partition, 10))), partition)
-    assert len(bench.outcomes(80)) == 80
-    bench.await_lag(0)
-    tail = TopicTail(kafka, ATTEMPTS, client_id="test-attempts")
-    assert tail.read_to_end(10) == []
-    tail.close()

@@ -1,4 +1,4 @@
-"""What tests of jobs share: a migrated database, topics of their own, objects, input files."""
+"""Fixtures of job tests: a migrated database, own topics, an object store and input files."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from core.clock import SystemClock
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.jobs.rows import add_job, add_tenant
-from topics.clients.admin import LogAdmin
+from tests.integration.jobs.rows import add_running_job, add_tenant
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
@@ -35,21 +35,21 @@ def engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
 @pytest.fixture
 def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create(SHARED_TOPICS)
+    TopicAdmin(settings).create(SHARED_TOPICS)
     return settings
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def objects(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture
-def store_lines(objects: LocalObjects) -> Callable[[str, int], None]:
-    """Store an input file of so many valid lines under a key."""
+def store_lines(objects: LocalObjectStore) -> Callable[[str, int], None]:
+    """Store an input file with a number of valid lines under a key."""
 
     def store(key: str, count: int) -> None:
-        with objects.begin(key) as upload:
+        with objects.begin_upload(key) as upload:
             for index in range(count):
                 upload.write(input_line(index) + b"\n")
             upload.complete()
@@ -69,20 +69,13 @@ def input_line(index: int) -> bytes:
 
 @pytest.fixture
 def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> Callable[..., UUID]:
-    """Add a job of 300 items that are all on the log."""
+    """Add a job of 300 items that were all emitted."""
     store_lines("in", 300)
 
     def add(*, tenant_id: UUID | None = None, **columns: Any) -> UUID:
-        given: dict[str, Any] = {
-            "input_key": "in",
-            "state": "in_progress",
-            "model": "small",
-            "model_version": "1",
-            "pool": "pool-small",
-            "total_count": 300,
-            "cursor": {"item_index": 300, "byte_offset": 1, "line_number": 300},
-        }
+        cursor = {"item_index": 300, "byte_offset": 1, "line_number": 300}
         with engine.begin() as connection:
-            return add_job(connection, tenant_id or add_tenant(connection), **(given | columns))
+            tenant = tenant_id or add_tenant(connection)
+            return add_running_job(connection, tenant, 300, cursor=cursor, **columns)
 
     return add

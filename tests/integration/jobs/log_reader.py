@@ -1,37 +1,35 @@
-"""Reading back what a test put on the log."""
+"""Reads records back from the log."""
 
-import time
 import uuid
-from collections.abc import Callable
 
-from topics.clients.producer import LogProducer
+from tests.support.until import until
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import REQUESTS_BULK, Topic
 from topics.records.codec import decode
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
-WAIT_S_MAX = 30.0
 MARK = ("mark", b"end")
 
 
-def records_of(kafka: KafkaSettings, topic: Topic) -> list[Received]:
-    """Return every record of `topic` up to now: up to a mark on the end of each partition."""
+def records_of(kafka: KafkaSettings, topic: Topic) -> list[ReceivedRecord]:
+    """Return every record of `topic` so far, up to a mark at the end of each partition."""
     mark = uuid.uuid4().bytes
-    producer = LogProducer(kafka, client_id="test-marks", linger_ms=0)
+    producer = RecordProducer(kafka, client_id="test-marks", linger_ms=0)
     for partition in range(topic.partition_count):
         producer.send(topic.name, mark, partition=partition, headers=[MARK])
     producer.close()
-    tail = TopicTail(kafka, topic, client_id="test-reader")
-    records: list[Received] = []
+    tail = TopicTailReader(kafka, topic, client_id="test-reader")
+    records: list[ReceivedRecord] = []
 
     def read() -> bool:
         records.extend(tail.poll(0.1))
         return sum(record.value == mark for record in records) == topic.partition_count
 
     try:
-        wait_until(read)
+        until(read, timeout_s=30)
     finally:
         tail.close()
     return [record for record in records if MARK not in record.headers]
@@ -54,11 +52,3 @@ def indexes(kafka: KafkaSettings) -> list[int]:
         for chunk in chunks
         for item in chunk.items
     )
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll `condition` until it holds, or fail."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)

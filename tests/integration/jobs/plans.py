@@ -1,4 +1,4 @@
-"""What tests of hot queries share: the plan of a query, and how much it reads."""
+"""Query plans for tests of frequent queries, and the number of rows that they read."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 
 def plan(connection: sa.Connection, query: sa.SelectBase) -> tuple[str, int]:
-    """Return the plan and the rows that its leaves read in all."""
+    """Return the plan and the total of rows that its leaves read."""
     text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
     explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {text}"
     found = connection.exec_driver_sql(explain.replace("%", "%%")).scalar_one()

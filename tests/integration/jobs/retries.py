@@ -1,4 +1,4 @@
-"""What tests of retries share: the thread with its clock, and rows that wait."""
+"""A retry process with a manual clock, and rows of waiting retries."""
 
 import random
 from collections.abc import Callable
@@ -7,48 +7,46 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.recovery.retry_emission import Retrying
-from jobs.recovery.retry_policy import BudgetRules
-from jobs.store.days import job_day
+from jobs.recovery.retry_emission import RetryEmitter
+from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.tables.retries import item_retries
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.conftest import input_line
-from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
-from tests.integration.jobs.rows import job_row
-from topics.clients.producer import LogProducer
+from tests.support.clock import ManualClock
+from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, Item
 from topics.settings import KafkaSettings
 
 OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
-RICH = BudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
+RICH = RetryBudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
 
 
-class Looks:
-    """One retry thread whose clock and pools the test sets."""
+class RetryProcess:
+    """A retry emitter whose clock and pools a test sets."""
 
     def __init__(
         self,
         engine: sa.Engine,
-        objects: LocalObjects,
-        producer: LogProducer,
-        rules: BudgetRules = RICH,
+        objects: LocalObjectStore,
+        producer: RecordProducer,
+        rules: RetryBudgetRules = RICH,
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        self.clock = HeldClock()
-        self._retrying = Retrying(engine, objects, producer, rules, self.clock, fraction)
+        self.clock = ManualClock()
+        self._emitter = RetryEmitter(engine, objects, producer, rules, self.clock, fraction)
 
-    def look(self, *pools: str) -> None:
+    def run(self, *pools: str) -> None:
         capacities = PoolCapacities(self.clock)
         for pool in pools or ("pool-small",):
             capacity = Capacity(pool, 1, pool, "bulk", [0], {}, 100.0, 1)
-            said = Received(
+            record = ReceivedRecord(
                 "capacity", 0, 0, pool.encode(), kind_headers(Capacity), encode(capacity), 0
             )
-            capacities.hear([said])
-        self._retrying.step(capacities)
+            capacities.update([record])
+        self._emitter.run_once(capacities)
 
 
 def wait_for_retry(
@@ -77,22 +75,3 @@ def waiting(engine: sa.Engine) -> list[tuple[int, int]]:
 def emitted(kafka: KafkaSettings) -> list[Item]:
     chunks = [c for found in chunks_by_partition(kafka).values() for c in found]
     return sorted((i for c in chunks for i in c.items), key=lambda item: item.index)
-
-
-def add_row(engine: sa.Engine, job_id: UUID, index: int) -> None:
-    with engine.begin() as connection:
-        day = job_day(job_row(connection, job_id).created_at)
-        connection.execute(
-            sa.text(
-                f"CREATE TABLE IF NOT EXISTS items_{day} PARTITION OF items "
-                f"FOR VALUES FROM ({day}) TO ({day + 1})"
-            )
-        )
-        connection.execute(
-            sa.text(
-                "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt, "
-                "input_tokens, output_tokens, cached_tokens, reasoning_tokens) "
-                "VALUES (:job, :day, :index, 1, 200, 1, 0, 0, 0, 0)"
-            ),
-            {"job": job_id, "day": day, "index": index},
-        )

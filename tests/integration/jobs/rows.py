@@ -1,4 +1,4 @@
-"""Rows that tests of jobs begin with: what the API would have written."""
+"""Inserts the rows that the API would have written."""
 
 from datetime import datetime
 from typing import Any
@@ -7,6 +7,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import new_uuid
+from jobs.store.days import job_day
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors
@@ -36,7 +37,7 @@ def add_job(connection: sa.Connection, tenant_id: UUID, **columns: Any) -> UUID:
             sha256="",
         )
     )
-    given = {
+    defaults = {
         "id": job_id,
         "tenant_id": tenant_id,
         "endpoint": "/v1/embeddings",
@@ -46,10 +47,43 @@ def add_job(connection: sa.Connection, tenant_id: UUID, **columns: Any) -> UUID:
         "completion_window": "24h",
         "expires_at": sa.text("now() + interval '1 day'"),
     }
-    connection.execute(jobs.insert().values(**(given | columns)))
+    connection.execute(jobs.insert().values(**(defaults | columns)))
     connection.execute(job_cursors.insert().values(job_id=job_id, **cursor))
     connection.execute(job_counters.insert().values(job_id=job_id, **counters))
     return job_id
+
+
+def add_running_job(connection: sa.Connection, tenant_id: UUID, count: int, **columns: Any) -> UUID:
+    """Add a job of `count` items in progress, of the model `small`."""
+    running: dict[str, Any] = {
+        "input_key": "in",
+        "state": "in_progress",
+        "model": "small",
+        "model_version": "1",
+        "pool": "pool-small",
+        "total_count": count,
+    }
+    return add_job(connection, tenant_id, **(running | columns))
+
+
+def add_item_row(connection: sa.Connection, job_id: UUID, *indexes: int) -> None:
+    """Add rows of succeeded items, with their partition."""
+    day = job_day(job_row(connection, job_id).created_at)
+    connection.execute(
+        sa.text(
+            f"CREATE TABLE IF NOT EXISTS items_{day} PARTITION OF items "
+            f"FOR VALUES FROM ({day}) TO ({day + 1})"
+        )
+    )
+    for index in indexes:
+        connection.execute(
+            sa.text(
+                "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt, "
+                "input_tokens, output_tokens, cached_tokens, reasoning_tokens) "
+                "VALUES (:job, :day, :index, 1, 200, 1, 0, 0, 0, 0)"
+            ),
+            {"job": job_id, "day": day, "index": index},
+        )
 
 
 def job_row(connection: sa.Connection, job_id: UUID) -> sa.Row[Any]:
@@ -62,5 +96,5 @@ def database_now(connection: sa.Connection) -> datetime:
 
 
 def without_guards(connection: sa.Connection) -> None:
-    """Let the rest of this transaction write a past that Postgres would refuse."""
+    """Disable triggers for the rest of the transaction, so that it may change the past."""
     connection.execute(sa.text("SET LOCAL session_replication_role = replica"))

@@ -1,88 +1,86 @@
-"""Goal: a file that is appended to a small job does not wait for those of large ones."""
+"""Goal: appends to small jobs do not wait for appends to large jobs."""
 
 import threading
-import time
 
 import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.leasing.lease_heartbeat import HeldLeases
-from jobs.periodic import PRODUCERS, Means, start_beside
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.periodic import PRODUCERS, PeriodicDeps, start_periodic_tasks
 from jobs.settings import IntakeSettings
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from jobs.tables.appended_files import job_inputs
 from jobs.validation.append_validator import SMALL
 from jobs.validation.validator import SMALL_BYTES_MAX
-from storage.objects.local_objects import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.test_appending import Site, line
-from topics.clients.producer import LogProducer
+from tests.support.until import until
+from topics.clients.producer import RecordProducer
 
 WAIT_S_MAX = 20.0
 
 
 @pytest.fixture
-def site(engine: sa.Engine, objects: LocalObjects) -> Site:
+def site(engine: sa.Engine, objects: LocalObjectStore) -> Site:
     return Site(engine, objects)
 
 
-def test_small_work_does_not_wait_for_a_job_whose_files_are_large_as_a_whole(site: Site) -> None:
+def test_small_appends_do_not_wait_for_jobs_with_large_files(site: Site) -> None:
     large, grown = Site(site.engine, site.objects), Site(site.engine, site.objects)
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
     grown.append(line("b-0"))
-    grown.validator.step()
-    with site.engine.begin() as connection:  # as if that file had been larger
+    grown.validator.run_once()
+    with site.engine.begin() as connection:  # as if the file were larger
         connection.execute(sa.update(job_inputs).values(size_bytes=SMALL_BYTES_MAX))
     for tenants in (site, large, grown):
         tenants.append(line("c-0"))
 
-    site.judge(SMALL).step()
+    site.validator_of(SMALL).run_once()
     assert (site.states(), large.states()) == (["accepted"], ["validating"])
     assert grown.states() == ["accepted", "validating"]
     site.append(line("d-0"))
-    site.judge(~SMALL).step()
+    site.validator_of(~SMALL).run_once()
     assert (site.states(), large.states()) == (["accepted", "validating"], ["accepted"])
     assert grown.states() == ["accepted", "accepted"]
 
 
-def test_an_intake_process_judges_small_work_beside_large(
-    site: Site, producer: LogProducer, monkeypatch: pytest.MonkeyPatch
+def test_small_appends_are_validated_while_a_large_one_runs(
+    site: Site, producer: RecordProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = Site(site.engine, site.objects)
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
     large.append(line("b-0"))
-    began, may_go_on, clock = threading.Event(), threading.Event(), SystemClock()
+    started, may_continue, clock = threading.Event(), threading.Event(), SystemClock()
     read = site.objects.read
 
-    def held(key: str) -> Blocks:
+    def blocking(key: str) -> ObjectBlocks:
         if key == "large":
-            began.set()
-            assert may_go_on.wait(WAIT_S_MAX)
+            started.set()
+            assert may_continue.wait(WAIT_S_MAX)
         return read(key)
 
-    monkeypatch.setattr(site.objects, "read", held)
-    means = Means(
+    monkeypatch.setattr(site.objects, "read", blocking)
+    deps = PeriodicDeps(
         settings=IntakeSettings(),
         engine=site.engine,
         objects=site.objects,
         holder="a",
-        leases=HeldLeases(site.engine, role="intake", holder="a", ttl_s=60),
+        leases=ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60),
         capacities=PoolCapacities(clock),
         clock=clock,
         stop=site.stop,
     )
-    threads = Background(site.stop, away_s_max=1, clock=clock)
-    start_beside(threads, means, [producer] * PRODUCERS)
+    threads = SupervisedThreads(site.stop, away_s_max=1, clock=clock)
+    start_periodic_tasks(threads, deps, [producer] * PRODUCERS)
     try:
-        assert began.wait(WAIT_S_MAX)
+        assert started.wait(WAIT_S_MAX)
         site.append(line("b-0"))
-        until_s = time.monotonic() + WAIT_S_MAX
-        while site.states() == ["validating"] and time.monotonic() < until_s:
-            time.sleep(0.02)
+        until(lambda: site.states() != ["validating"])
         assert (site.states(), large.states()) == (["accepted"], ["validating"])
     finally:
-        may_go_on.set()
+        may_continue.set()
         site.stop.set()
         threads.join(WAIT_S_MAX)

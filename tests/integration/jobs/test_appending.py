@@ -1,4 +1,4 @@
-"""Goal: appended files count once they were found valid, in order, and a job waits for its seal."""
+"""Goal: appended files count once they are validated, in order, and a job waits for its seal."""
 
 import json
 import threading
@@ -13,30 +13,29 @@ from sqlalchemy.exc import OperationalError
 from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs import metrics
-from jobs.errors import FieldRefusedError, FileMissingError, JobSealedError
-from jobs.expansion.expander import Expander
-from jobs.expansion.job_loads import OPEN, job_loads
-from jobs.expansion.leased_jobs import HeldJobs
+from jobs.errors import InvalidFieldError, JobSealedError, UploadedFileNotFoundError
+from jobs.expansion.job_loads import OPEN
 from jobs.input.input_files import appended_files
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
-from jobs.recovery.emitting_again import EmittingAgain
+from jobs.recovery.re_emit import ReEmitter
 from jobs.settings import IntakeSettings
 from jobs.store.appending import APPENDED_MAX, append_file, seal_job
-from jobs.store.batches import cancel_job, find_job, find_whole_job
+from jobs.store.batches import cancel_job, find_job, find_job_with_errors
 from jobs.store.files import NewFile, insert_file
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors, job_leases
 from jobs.validation.append_validator import ROLE, AppendValidator
-from jobs.validation.append_verdicts import APPEND_DUE
+from jobs.validation.verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
+from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_running_job, add_tenant, job_row
 from tests.integration.results.outcomes import outcome
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
 
@@ -51,39 +50,30 @@ def line(custom_id: str, *, model: str = "small", url: str = "/v1/embeddings") -
 
 
 class Site:
-    """A tenant with a job that is not sealed, and who validates what is appended."""
+    """A tenant with an unsealed job, and a validator of appended files."""
 
-    def __init__(self, engine: sa.Engine, objects: LocalObjects) -> None:
+    def __init__(self, engine: sa.Engine, objects: LocalObjectStore) -> None:
         self.engine, self.objects = engine, objects
         self.stop = threading.Event()
-        self.leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=60)
-        self.validator = self.judge(sa.true())
+        self.leases = ActiveLeases(engine, role=ROLE, holder="a", ttl_s=60)
+        self.validator = self.validator_of(sa.true())
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)
         self.job_id = self.job("a", 5)
 
-    def judge(self, size: sa.ColumnElement[bool]) -> AppendValidator:
+    def validator_of(self, size: sa.ColumnElement[bool]) -> AppendValidator:
         queue = LeaseQueue(self.engine, self.leases, sa.and_(APPEND_DUE, size), SystemClock())
         settings = IntakeSettings(job_items_max=50)
         return AppendValidator(self.engine, self.objects, self.leases, settings, queue, self.stop)
 
     def job(self, name: str, count: int, **columns: Any) -> UUID:
         self.store(name, [line(f"{name}-{n}") for n in range(count)])
-        given: dict[str, Any] = {
-            "input_key": name,
-            "state": "in_progress",
-            "model": "small",
-            "model_version": "1",
-            "pool": "pool-small",
-            "total_count": count,
-            "sealed": False,
-            "total_final": False,
-        }
+        unsealed = {"input_key": name, "sealed": False, "total_final": False}
         with self.engine.begin() as connection:
-            return add_job(connection, self.tenant_id, **(given | columns))
+            return add_running_job(connection, self.tenant_id, count, **(unsealed | columns))
 
     def store(self, key: str, lines: list[bytes]) -> int:
-        with self.objects.begin(key) as upload:
+        with self.objects.begin_upload(key) as upload:
             upload.write(b"\n".join(lines))  # the last line has no newline
             return upload.complete().size_bytes
 
@@ -113,62 +103,39 @@ class Site:
         with self.engine.begin() as connection:
             return operation(connection, self.tenant_id, self.job_id, *given)
 
-    def shown(self) -> sa.Row[Any]:
+    def row(self) -> sa.Row[Any]:
         row: sa.Row[Any] = self.control(find_job)
         return row
 
     def states(self) -> list[str]:
-        return [file["state"] for file in self.shown().appended or ()]
+        return [file["state"] for file in self.row().appended or ()]
 
     def errors(self) -> list[tuple[str, int | None]]:
-        (*_, last) = self.control(find_whole_job).appended
+        (*_, last) = self.control(find_job_with_errors).appended
         return [(error["code"], error["line"]) for error in last["errors"]]
 
 
 @pytest.fixture
-def site(engine: sa.Engine, objects: LocalObjects) -> Site:
+def site(engine: sa.Engine, objects: LocalObjectStore) -> Site:
     return Site(engine, objects)
 
 
-class Intake:
-    """One intake process, as far as expansion goes."""
-
-    def __init__(self, site: Site, producer: LogProducer) -> None:
-        clock = SystemClock()
-        leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
-        self.engine = site.engine
-        self.held = HeldJobs(site.engine, leases, clock)
-        self.expander = Expander(site.engine, site.objects, producer, self.held, clock)
-
-    def emit_all(self, *, at_once: int = 100) -> None:
-        """Do rounds until nothing remains."""
-        while True:
-            with self.engine.begin() as connection:
-                loads = job_loads(connection)
-            self.held.hold([load.job_id for load in loads if load.remaining], 10)
-            self.held.refresh(loads)
-            left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
-            if not left:
-                return
-            self.expander.round(left)
-
-
 @pytest.fixture
-def intake(site: Site, producer: LogProducer) -> Iterator[Intake]:
-    intake = Intake(site, producer)
+def intake(site: Site, producer: RecordProducer) -> Iterator[ExpansionProcess]:
+    intake = ExpansionProcess(site.engine, site.objects, producer)
     yield intake
-    intake.held.close()
+    intake.jobs.close()
 
 
 def test_items_of_appended_files_follow_in_order(
-    site: Site, kafka: KafkaSettings, intake: Intake
+    site: Site, kafka: KafkaSettings, intake: ExpansionProcess
 ) -> None:
     intake.emit_all()
     site.append(*(line(f"b-{n}") for n in range(7)))
     site.append(line("c-0"))
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["accepted", "accepted"]
-    assert site.shown().total_count == 13
+    assert site.row().total_count == 13
     intake.emit_all(at_once=3)
     found = sorted(
         (item.index, item.custom_id, chunk.job.input_key == "a", item.offset)
@@ -182,30 +149,30 @@ def test_items_of_appended_files_follow_in_order(
     assert [offset == 0 for *_, offset in found] == [index in {0, 5, 12} for index in range(13)]
 
 
-def test_lost_items_of_any_file_come_again(
-    site: Site, kafka: KafkaSettings, producer: LogProducer
+def test_lost_items_of_every_file_are_re_emitted(
+    site: Site, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     site.append(*(line(f"b-{n}") for n in range(4)))
-    site.validator.step()
+    site.validator.run_once()
     with site.engine.begin() as connection:
         connection.execute(sa.update(job_cursors).values(item_index=9))
     done = [0, 5, 6]
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in done]})
-    leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
-    again = EmittingAgain(site.engine, site.objects, producer, leases)
-    assert again.emit(site.job_id, sa.and_(OPEN, jobs.c.id == site.job_id)) == 6
+    leases = ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60)
+    emitter = ReEmitter(site.engine, site.objects, producer, leases)
+    assert emitter.re_emit_job(site.job_id, sa.and_(OPEN, jobs.c.id == site.job_id)) == 6
     assert indexes(kafka) == [1, 2, 3, 4, 7, 8]
 
 
-def test_an_id_of_an_earlier_file_is_refused_with_its_line(site: Site) -> None:
+def test_an_id_of_an_earlier_file_is_a_duplicate(site: Site) -> None:
     site.append(line("b-0"), line("b-1"))
     site.append(line("c-0"), line("a-3"), line("c-1"), line("b-1"), line("c-0"))
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["accepted", "refused"]
     assert site.errors() == [("duplicate_custom_id", n) for n in (2, 4, 5)]
-    assert site.shown().total_count == 7
-    assert site.shown().state == "in_progress"
+    assert site.row().total_count == 7
+    assert site.row().state == "in_progress"
 
 
 @pytest.mark.parametrize(
@@ -218,28 +185,26 @@ def test_an_id_of_an_earlier_file_is_refused_with_its_line(site: Site) -> None:
         ([line(f"b-{n}") for n in range(46)], "too_many_tasks"),
     ],
 )
-def test_a_file_that_is_not_valid_changes_nothing_else(
-    site: Site, lines: list[bytes], code: str
-) -> None:
+def test_an_invalid_file_does_not_change_its_job(site: Site, lines: list[bytes], code: str) -> None:
     site.append(*lines)
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["refused"]
     assert [found for found, _ in site.errors()] == [code]
-    assert (site.shown().total_count, site.shown().state) == (5, "in_progress")
+    assert (site.row().total_count, site.row().state) == (5, "in_progress")
 
 
-def test_a_file_whose_content_is_gone_is_refused(site: Site) -> None:
+def test_a_file_without_content_is_refused(site: Site) -> None:
     site.append(line("b-0"))
     with site.engine.begin() as connection:
         key = connection.scalar(sa.select(job_inputs.c.object_key))
     assert key is not None
     site.objects.delete(key)
-    site.validator.step()
+    site.validator.run_once()
     assert site.errors() == [("file_not_found", None)]
 
 
 @pytest.mark.parametrize("raw", [b"[" * 5000 + b"]" * 5000, b"{"])
-def test_a_job_whose_earlier_lines_cannot_be_read_is_put_aside_alone(
+def test_a_job_with_unreadable_earlier_lines_is_set_aside_alone(
     site: Site, caplog: pytest.LogCaptureFixture, raw: bytes
 ) -> None:
     site.append(line("b-0"))
@@ -248,84 +213,82 @@ def test_a_job_whose_earlier_lines_cannot_be_read_is_put_aside_alone(
     other.append(line("b-0"))
     site.store("a", [b'{"secret": %s, "custom_id": "a"}' % raw])
     before = metrics.JOB_FAILURES._value.get()
-    site.validator.step()
+    site.validator.run_once()
     assert (site.states(), other.states()) == (["validating"], ["accepted"])
     assert metrics.JOB_FAILURES._value.get() == before + 1
     assert site.leases.count == 0
     assert "secret" not in caplog.text
 
 
-def test_a_failure_that_nobody_expects_stops_no_role(
+def test_an_unexpected_failure_does_not_stop_the_role(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.append_validator.validate", broken)
-    site.validator.step()
+    monkeypatch.setattr("jobs.validation.leased_validation.validate_file", broken)
+    site.validator.run_once()
     assert (site.states(), site.leases.count) == (["validating"], 0)
     monkeypatch.undo()
-    with site.engine.begin() as connection:  # its lease runs out
+    with site.engine.begin() as connection:  # its lease expires
         connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["accepted"]
 
 
-def test_a_judge_that_loses_its_database_says_so(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: object, **__: object) -> None:
+def test_a_database_outage_is_raised(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(*_: object, **__: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.append_validator.validate", away)
+    monkeypatch.setattr("jobs.validation.leased_validation.validate_file", unavailable)
     with pytest.raises(OperationalError):
-        site.validator.step()
+        site.validator.run_once()
     assert site.leases.count == 0
 
 
-def test_a_job_completes_only_behind_its_seal(site: Site) -> None:
+def test_a_job_completes_only_after_its_seal(site: Site) -> None:
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
-    assert site.shown().state == "in_progress"
+    assert site.row().state == "in_progress"
     site.append(line("b-0"))
     site.control(seal_job)
-    assert (site.shown().sealed, site.shown().total_final) == (True, False)
-    site.validator.step()
-    assert (site.shown().total_count, site.shown().total_final) == (6, True)
-    assert site.shown().state == "in_progress"
+    assert (site.row().sealed, site.row().total_final) == (True, False)
+    site.validator.run_once()
+    assert (site.row().total_count, site.row().total_final) == (6, True)
+    assert site.row().state == "in_progress"
     writer.write({site.job_id: [outcome(5)]})
-    assert site.shown().state == "finalizing"
+    assert site.row().state == "finalizing"
 
 
-def test_a_seal_behind_the_last_row_settles(site: Site) -> None:
+def test_a_seal_after_the_last_row_settles_the_job(site: Site) -> None:
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
     site.control(seal_job)
     site.control(find_job)
-    assert site.shown().state == "finalizing"
+    assert site.row().state == "finalizing"
 
 
-def test_a_refusal_behind_seal_and_last_row_settles(site: Site) -> None:
+def test_a_refusal_after_seal_and_last_row_settles_the_job(site: Site) -> None:
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
     site.append(b"no")
     site.control(seal_job)
-    assert site.shown().state == "in_progress"
-    site.validator.step()
-    assert (site.shown().state, site.states()) == ("finalizing", ["refused"])
+    assert site.row().state == "in_progress"
+    site.validator.run_once()
+    assert (site.row().state, site.states()) == ("finalizing", ["refused"])
 
 
-def test_a_cancel_drops_what_was_not_judged(site: Site) -> None:
+def test_a_cancel_drops_files_without_a_verdict(site: Site) -> None:
     site.append(line("b-0"))
     site.control(cancel_job)
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["dropped"]
-    assert (site.shown().total_count, site.shown().total_final) == (5, True)
+    assert (site.row().total_count, site.row().total_final) == (5, True)
 
 
-def test_a_sealed_job_takes_no_more(site: Site) -> None:
+def test_a_sealed_job_accepts_no_files(site: Site) -> None:
     site.control(seal_job)
     with pytest.raises(JobSealedError):
         site.append(line("b-0"))
@@ -334,22 +297,22 @@ def test_a_sealed_job_takes_no_more(site: Site) -> None:
         site.append(line("b-0"))
 
 
-def test_what_cannot_be_appended(site: Site) -> None:
-    with pytest.raises(FileMissingError):
+def test_invalid_appends_are_rejected(site: Site) -> None:
+    with pytest.raises(UploadedFileNotFoundError):
         site.control(append_file, new_uuid())
-    with pytest.raises(FieldRefusedError):
+    with pytest.raises(InvalidFieldError):
         site.control(append_file, site.file([], purpose="evals"))
     file_id = site.file([line("b-0")])
     for _ in range(APPENDED_MAX):
         site.control(append_file, file_id)
-    with pytest.raises(FieldRefusedError):
+    with pytest.raises(InvalidFieldError):
         site.control(append_file, file_id)
 
 
-def test_a_stop_leaves_the_file_to_others(site: Site) -> None:
+def test_a_stopped_validator_leaves_files_to_other_processes(site: Site) -> None:
     site.append(line("b-0"))
     site.stop.set()
-    site.validator.step()
+    site.validator.run_once()
     assert site.states() == ["validating"]
 
 

@@ -1,4 +1,4 @@
-"""Goal: of identical items the first one alone reaches the log, through crashes and appends."""
+"""Goal: only the first of identical items is emitted, through crashes and appends."""
 
 import json
 from collections.abc import Iterator
@@ -10,31 +10,28 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from core.clock import SystemClock
 from core.errors import LeaseLostError
-from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import OPEN, job_loads
-from jobs.expansion.leased_jobs import HeldJobs
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing import leases
-from jobs.leasing.lease_heartbeat import HeldLeases
 from jobs.leasing.leases import Lease
 from jobs.recovery.copy_sweep import CopySweep
-from jobs.recovery.emitting_again import EmittingAgain
-from jobs.store.copies import keep_copies
+from jobs.recovery.re_emit import ReEmitter
+from jobs.store.copies import store_copies
 from jobs.tables.copies import item_copies
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters, job_cursors
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
+from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import indexes
-from tests.integration.jobs.rows import add_job, add_tenant, without_guards
+from tests.integration.jobs.rows import add_running_job, add_tenant, without_guards
 from tests.integration.jobs.test_appending import Site
 from tests.integration.results.outcomes import outcome
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode
 from topics.records.records import CopiesDue
@@ -51,32 +48,23 @@ def line(number: int, text: object) -> bytes:
     return json.dumps(request).encode()
 
 
-class Intake:
-    """A job whose items are texts, and a process of intake."""
+class Intake(ExpansionProcess):
+    """An intake process and jobs whose items are texts."""
 
-    def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
-        self.engine, self.objects, self.producer = engine, objects, producer
-        self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
-        clock = SystemClock()
-        self.held = HeldJobs(engine, self.leases, clock)
-        self.expander = Expander(engine, objects, producer, self.held, clock)
+    def __init__(
+        self, engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+    ) -> None:
+        super().__init__(engine, objects, producer)
+        self.objects, self.producer = objects, producer
 
     def job(self, texts: list[Any], **columns: Any) -> UUID:
-        with self.objects.begin("in") as upload:
+        with self.objects.begin_upload("in") as upload:
             for number, text in enumerate(texts):
                 upload.write(line(number, text) + b"\n")
             upload.complete()
-        given = {
-            "input_key": "in",
-            "state": "in_progress",
-            "model": "small",
-            "model_version": "1",
-            "pool": "pool-small",
-            "total_count": len(texts),
-            "deduplicate": True,
-        }
         with self.engine.begin() as connection:
-            return add_job(connection, add_tenant(connection), **(given | columns))
+            tenant_id = add_tenant(connection)
+            return add_running_job(connection, tenant_id, len(texts), deduplicate=True, **columns)
 
     def lines(self, key: str) -> Iterator[Line]:
         with self.objects.read(key) as blocks:
@@ -89,31 +77,21 @@ class Intake:
             )
         return lease
 
-    def keep(self, job_id: UUID) -> int:
+    def store(self, job_id: UUID) -> int:
         lease = self.lease(job_id)
-        count = keep_copies(self.engine, lease, [InputFile("in", 0)], self.lines)
+        count = store_copies(self.engine, lease, [InputFile("in", 0)], self.lines)
         with self.engine.begin() as connection:
             leases.release(connection, lease)
         return count
 
-    def emit(self, *, at_once: int) -> None:
-        """Do rounds until nothing remains, each as if intake had died after the one before."""
-        while True:
-            with self.engine.begin() as connection:
-                loads = job_loads(connection)
-            left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
-            if not left:
-                return
-            self.held.close()
-            self.held.hold(list(left), 10)
-            self.expander.round(left)
-
 
 @pytest.fixture
-def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
+def intake(
+    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+) -> Iterator[Intake]:
     intake = Intake(engine, objects, producer)
     yield intake
-    intake.held.close()
+    intake.jobs.close()
 
 
 def copies(engine: sa.Engine) -> dict[int, int]:
@@ -127,9 +105,9 @@ def test_only_originals_are_emitted_and_copies_are_not_outstanding(
 ) -> None:
     texts = ["a", "b", "a", "a", "c", "b", "d", "d", "d", "a"]
     job_id = intake.job(texts)
-    assert intake.keep(job_id) == 6
+    assert intake.store(job_id) == 6
     assert copies(intake.engine) == {2: 0, 3: 0, 5: 1, 7: 6, 8: 6, 9: 0}
-    intake.emit(at_once=3)
+    intake.emit_all(at_once=3)
 
     assert indexes(kafka) == [0, 1, 4, 6]
     with intake.engine.begin() as connection:
@@ -139,22 +117,22 @@ def test_only_originals_are_emitted_and_copies_are_not_outstanding(
     assert (cursor.item_index, cursor.copy_count) == (10, 6)
 
 
-def test_a_database_that_hiccups_has_no_item_skipped(
+def test_a_database_outage_skips_no_item(
     intake: Intake, kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = intake.job(["a", "b", "a", "c", "c", "d"])
-    intake.keep(job_id)
-    intake.held.hold([job_id], 10)
+    intake.store(job_id)
+    intake.jobs.acquire([job_id], 10)
 
-    def away(*_: object) -> set[int]:
+    def unavailable(*_: object) -> set[int]:
         raise OperationalError("the database is away", {}, Exception())
 
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.expander.copies_between", away)
+        broken.setattr("jobs.expansion.expander.find_copy_indexes", unavailable)
         with pytest.raises(OperationalError):
-            intake.expander.round({job_id: 4})
-    assert intake.expander.round({job_id: 4}) == 3
-    assert intake.expander.round({job_id: 4}) == 1
+            intake.expander.run_once({job_id: 4})
+    assert intake.expander.run_once({job_id: 4}) == 3
+    assert intake.expander.run_once({job_id: 4}) == 1
 
     assert indexes(kafka) == [0, 1, 3, 5]
     with intake.engine.begin() as connection:
@@ -162,9 +140,9 @@ def test_a_database_that_hiccups_has_no_item_skipped(
     assert (cursor.item_index, cursor.copy_count) == (6, 2)
 
 
-def test_results_of_copies_free_no_window(intake: Intake) -> None:
+def test_results_of_copies_do_not_free_the_window(intake: Intake) -> None:
     job_id = intake.job(["a", "b", "c", "a", "a", "a"])
-    intake.keep(job_id)
+    intake.store(job_id)
     with intake.engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_cursors SET item_index = 3"))
         connection.execute(sa.text("UPDATE job_counters SET succeeded = 4, copied = 3"))
@@ -172,27 +150,27 @@ def test_results_of_copies_free_no_window(intake: Intake) -> None:
     assert load.outstanding == 2
 
 
-def test_a_lost_original_comes_again_and_a_copy_never(intake: Intake, kafka: KafkaSettings) -> None:
+def test_only_lost_originals_are_re_emitted(intake: Intake, kafka: KafkaSettings) -> None:
     job_id = intake.job(["a", "b", "a", "b", "c"])
-    intake.keep(job_id)
+    intake.store(job_id)
     with intake.engine.begin() as connection:
         connection.execute(sa.update(job_cursors).values(item_index=5, copy_count=2))
     ItemWriter(intake.engine, DayPartitions(intake.engine)).write({job_id: [outcome(0)]})
-    again = EmittingAgain(intake.engine, intake.objects, intake.producer, intake.leases)
+    emitter = ReEmitter(intake.engine, intake.objects, intake.producer, intake.leases)
 
-    assert again.emit(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 2
+    assert emitter.re_emit_job(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 2
     assert indexes(kafka) == [1, 4]
 
 
-def test_a_second_reading_finds_the_same_and_a_late_one_writes_nothing(intake: Intake) -> None:
+def test_storing_copies_is_repeatable_and_fenced(intake: Intake) -> None:
     job_id = intake.job([n % 7 for n in range(12_000)])
     late = intake.lease(job_id)
-    assert keep_copies(intake.engine, late, [InputFile("in", 0)], intake.lines) == 11_993
+    assert store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines) == 11_993
     with intake.engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
-    assert intake.keep(job_id) == 11_993
+    assert intake.store(job_id) == 11_993
     with pytest.raises(LeaseLostError):
-        keep_copies(intake.engine, late, [InputFile("in", 0)], intake.lines)
+        store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines)
 
     found = copies(intake.engine)
     assert found == {n: n % 7 for n in range(7, 12_000)}
@@ -200,7 +178,7 @@ def test_a_second_reading_finds_the_same_and_a_late_one_writes_nothing(intake: I
 
 
 def test_appended_items_are_copies_of_earlier_ones(
-    engine: sa.Engine, objects: LocalObjects
+    engine: sa.Engine, objects: LocalObjectStore
 ) -> None:
     site = Site(engine, objects)
     with engine.begin() as connection:
@@ -208,7 +186,7 @@ def test_appended_items_are_copies_of_earlier_ones(
     site.append(*[line(n, f"a-{n % 4}") for n in range(4)], b"{}")
     site.append(*[line(n, f"a-{n % 4}") for n in range(6)])
     site.append(line(7, "a-9"), line(8, "a-9"), line(9, "a-0"))
-    site.validator.step()
+    site.validator.run_once()
 
     assert site.states() == ["refused", "accepted", "accepted"]
     assert copies(engine) == {5: 0, 6: 1, 7: 2, 8: 3, 9: 0, 10: 1, 12: 11, 13: 0}
@@ -216,15 +194,15 @@ def test_appended_items_are_copies_of_earlier_ones(
         rows = connection.execute(
             sa.select(outbox).where(outbox.c.topic == RESULTS.name).order_by(outbox.c.id)
         ).all()
-    assert [said(row) for row in rows] == [
+    assert [copies_due(row) for row in rows] == [
         CopiesDue(site.job_id, 5, 11),
         CopiesDue(site.job_id, 11, 14),
     ]
 
 
-def test_copies_that_nobody_gave_a_result_are_found_again(intake: Intake) -> None:
+def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
     job_id = intake.job(["a", "b", "a", "b"])
-    intake.keep(job_id)
+    intake.store(job_id)
     sweep = CopySweep(intake.engine, stall_limit_s=60)
 
     def due_after(seconds: int, **counters: int) -> list[CopiesDue]:
@@ -234,19 +212,19 @@ def test_copies_that_nobody_gave_a_result_are_found_again(intake: Intake) -> Non
             moment = sa.text(f"now() - interval '{seconds} s'")
             connection.execute(sa.update(job_counters).values(updated_at=moment, **counters))
             connection.execute(sa.update(jobs).values(created_at=moment))
-        sweep.step()
+        sweep.run_once()
         with intake.engine.begin() as connection:
             rows = connection.execute(sa.select(outbox)).all()
-        return [said(row) for row in rows]
+        return [copies_due(row) for row in rows]
 
     with intake.engine.begin() as connection:
         connection.execute(sa.update(job_cursors).values(item_index=4, copy_count=2))
-    assert due_after(90, succeeded=1) == []  # an original is on its way
+    assert due_after(90, succeeded=1) == []  # an original is outstanding
     assert due_after(90, succeeded=2, copied=1) == []
     assert due_after(30, succeeded=3, copied=1) == []
     assert due_after(90, succeeded=3, copied=1) == [CopiesDue(job_id, 0, 4)]
-    assert due_after(90, succeeded=3, copied=1) == []  # said a moment ago
+    assert due_after(90, succeeded=3, copied=1) == []  # published a moment ago
 
 
-def said(row: sa.Row[Any]) -> CopiesDue:
+def copies_due(row: sa.Row[Any]) -> CopiesDue:
     return decode(CopiesDue, row.value, [(name, text.encode()) for name, text in row.headers])

@@ -1,4 +1,4 @@
-"""Goal: every item reaches the log, in order, through crashes and lost leases; none is skipped."""
+"""Goal: every item reaches the log in order, through crashes and lost leases."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,31 +8,23 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from core.clock import SystemClock
 from core.errors import LeaseLostError
-from jobs.expansion.cursors import Cursor, advance
-from jobs.expansion.expander import Expander
+from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.job_loads import (
-    EXPANSION_DUE,
     OpenJob,
     job_loads,
-    loads_query,
     open_jobs,
-    requests_query,
 )
-from jobs.expansion.leased_jobs import HeldJobs
 from jobs.expansion.windows import JobLoad, allowances
-from jobs.leasing import leases
-from jobs.leasing.lease_heartbeat import HeldLeases
 from jobs.leasing.leases import Lease
-from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
 from storage.objects.errors import ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
+from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.clients.producer import LogProducer
+from tests.integration.jobs.rows import add_running_job, add_tenant, job_row
+from topics.clients.producer import RecordProducer
 from topics.records.partitioner import shuffle_shard
 from topics.settings import KafkaSettings
 
@@ -42,16 +34,8 @@ StoreLines = Callable[[str, int], None]
 def running_job(
     engine: sa.Engine, count: int, *, tenant_id: UUID | None = None, **columns: object
 ) -> UUID:
-    given = {
-        "input_key": "in",
-        "state": "in_progress",
-        "model": "small",
-        "model_version": "1",
-        "pool": "pool-small",
-        "total_count": count,
-    }
     with engine.begin() as connection:
-        return add_job(connection, tenant_id or add_tenant(connection), **(given | columns))
+        return add_running_job(connection, tenant_id or add_tenant(connection), count, **columns)
 
 
 def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
@@ -61,59 +45,33 @@ def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
     return index
 
 
-class Process:
-    """One intake process, as far as expansion goes."""
-
-    def __init__(
-        self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer, holder: str = "a"
-    ) -> None:
-        self.leases = HeldLeases(engine, role="intake", holder=holder, ttl_s=60)
-        clock = SystemClock()
-        self.held = HeldJobs(engine, self.leases, clock)
-        self.expander = Expander(engine, objects, producer, self.held, clock)
-        self.engine = engine
-
-    def claim(self) -> None:
-        """Hold what nobody holds."""
-        with self.engine.begin() as connection:
-            loads = job_loads(connection)
-        free = [load.job_id for load in loads if not load.is_held]
-        self.held.hold([*self.held.ids, *free], 10)
-
-    def die(self) -> None:
-        """Its leases run out; nothing is given back."""
-        self.held.close()
-        with self.engine.begin() as connection:
-            connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
-
-
 @pytest.fixture
 def start(
-    engine: sa.Engine, objects: LocalObjects, producer: LogProducer
-) -> Iterator[Callable[[str], Process]]:
-    started: list[Process] = []
+    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+) -> Iterator[Callable[[str], ExpansionProcess]]:
+    started: list[ExpansionProcess] = []
 
-    def start_one(holder: str) -> Process:
-        started.append(Process(engine, objects, producer, holder))
+    def start_one(holder: str) -> ExpansionProcess:
+        started.append(ExpansionProcess(engine, objects, producer, holder))
         return started[-1]
 
     yield start_one
     for process in started:
-        process.held.close()
+        process.jobs.close()
 
 
-def test_a_thousand_items_are_on_the_log_in_order_of_index(
+def test_items_reach_the_log_in_index_order(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 1000)
     job_id = running_job(engine, 1000, traceparent="00-ab-cd-01")
     process = start("a")
     process.claim()
     for allowed in (30, 270, 700):
-        assert process.expander.round({job_id: allowed}) == allowed
+        assert process.expander.run_once({job_id: allowed}) == allowed
     assert cursor_of(engine, job_id) == 1000
     found = chunks_by_partition(kafka)
     with engine.begin() as connection:
@@ -127,35 +85,35 @@ def test_a_thousand_items_are_on_the_log_in_order_of_index(
             assert chunk.job.deadline_s == job.expires_at.timestamp()
             assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
     assert indexes(kafka) == list(range(1000))
-    process.held.tidy({job_id})
-    assert len(process.held.ids) == 0
+    process.jobs.release_finished({job_id})
+    assert len(process.jobs.ids) == 0
     assert process.leases.lease_of(job_id) is None
 
 
-def test_the_next_holder_goes_on_at_the_cursor(
+def test_the_next_holder_continues_at_the_cursor(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 500)
     job_id = running_job(engine, 500)
     first, second = start("a"), start("b")
     first.claim()
-    first.expander.round({job_id: 200})
+    first.expander.run_once({job_id: 200})
     second.claim()
-    assert len(second.held.ids) == 0
+    assert len(second.jobs.ids) == 0
     first.die()
     second.claim()
-    second.expander.round({job_id: 300})
+    second.expander.run_once({job_id: 300})
     assert indexes(kafka) == list(range(500))
 
 
-def test_a_crash_before_the_cursor_moved_emits_again(
+def test_a_crash_before_the_cursor_moves_emits_again(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store_lines("in", 100)
@@ -167,38 +125,43 @@ def test_a_crash_before_the_cursor_moved_emits_again(
         raise ConnectionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("jobs.expansion.expander.advance", crash)
+        patch.setattr("jobs.expansion.expander.advance_cursor", crash)
         with pytest.raises(ConnectionError):
-            process.expander.round({job_id: 60})
+            process.expander.run_once({job_id: 60})
     assert cursor_of(engine, job_id) == 0
-    process.expander.round({job_id: 60})
+    process.expander.run_once({job_id: 60})
     assert indexes(kafka) == sorted([*range(60), *range(60)])
 
 
-def test_a_zombie_moves_no_cursor(
+def test_a_lost_lease_cannot_move_the_cursor(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 100)
     job_id = running_job(engine, 100)
-    zombie, heir = start("a"), start("b")
+    zombie, successor = start("a"), start("b")
     zombie.claim()
     zombie.die()
-    heir.claim()
-    heir.expander.round({job_id: 40})
-    zombie.expander.round({job_id: 100})
+    successor.claim()
+    successor.expander.run_once({job_id: 40})
+    zombie.expander.run_once({job_id: 100})
     assert cursor_of(engine, job_id) == 40
-    assert len(zombie.held.ids) == 0
+    assert len(zombie.jobs.ids) == 0
     with engine.begin() as connection, pytest.raises(LeaseLostError):
-        advance(connection, Lease(job_id, "intake", "a", 1), Cursor(0, 0, 40), Cursor(9, 9, 90))
-    heir.expander.round({job_id: 60})
+        advance_cursor(
+            connection,
+            Lease(job_id, "intake", "a", 1),
+            ExpansionCursor(0, 0, 40),
+            ExpansionCursor(9, 9, 90),
+        )
+    successor.expander.run_once({job_id: 60})
     assert cursor_of(engine, job_id) == 100
 
 
-def test_a_heartbeat_tells_a_lost_lease(
-    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], Process]
+def test_a_heartbeat_drops_a_lost_lease(
+    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], ExpansionProcess]
 ) -> None:
     job_id = running_job(engine, 100)
     process = start("a")
@@ -208,34 +171,34 @@ def test_a_heartbeat_tells_a_lost_lease(
     process.die()
     process.leases.extend_all()
     assert process.leases.lease_of(job_id) is None
-    process.held.tidy({job_id})
-    assert len(process.held.ids) == 0
+    process.jobs.release_finished({job_id})
+    assert len(process.jobs.ids) == 0
 
 
-def test_a_job_that_cannot_be_read_is_put_aside_alone(
+def test_only_an_unreadable_job_is_suspended(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 100)
     good = running_job(engine, 100)
     bad = running_job(engine, 100, input_key="gone")
     process = start("a")
     process.claim()
-    assert process.expander.round({bad: 100, good: 100}) == 100
+    assert process.expander.run_once({bad: 100, good: 100}) == 100
     assert (cursor_of(engine, good), cursor_of(engine, bad)) == (100, 0)
     assert process.leases.lease_of(bad) is None
-    process.claim()  # not before its lease has run out
+    process.claim()  # not before its lease has expired
     assert process.leases.lease_of(bad) is None
 
 
-def test_an_object_that_the_store_refuses_keeps_no_other_job_up(
+def test_an_object_refused_by_the_store_delays_no_other_job(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
+    objects: LocalObjectStore,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store_lines("in", 100)
@@ -243,52 +206,51 @@ def test_an_object_that_the_store_refuses_keeps_no_other_job_up(
     bad = running_job(engine, 100, input_key="archived")
     process, read = start("a"), objects.read
 
-    def refusing(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def refusing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         if key == "archived":
             raise ObjectStoreRefusedError(key=key, s3_code="InvalidObjectState")
         return read(key, offset=offset, length=length)
 
     monkeypatch.setattr(objects, "read", refusing)
     process.claim()
-    assert process.expander.round({bad: 100, good: 100}) == 100
-    assert process.held.ids == {good}
+    assert process.expander.run_once({bad: 100, good: 100}) == 100
+    assert process.jobs.ids == {good}
     assert process.leases.lease_of(bad) is None
 
 
-def test_a_job_that_was_put_aside_has_no_part_in_the_window(
+def test_a_suspended_job_has_no_share_of_the_window(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     def loads() -> dict[UUID, JobLoad]:
-        with engine.begin() as connection:
-            return {load.job_id: load for load in job_loads(connection)}
+        return {load.job_id: load for load in process.loads()}
 
     store_lines("in", 100)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
     bad = running_job(engine, 100, tenant_id=tenant_id, input_key="gone")
     good = running_job(engine, 100, tenant_id=tenant_id)
-    process, rival = start("a"), start("b")
+    process, other = start("a"), start("b")
     process.claim()
-    process.expander.round({bad: 10, good: 10})
+    process.expander.run_once({bad: 10, good: 10})
     after = loads()
 
-    assert (after[bad].is_held, after[bad].is_aside) == (False, True)
-    assert (after[good].is_held, after[good].is_aside) == (True, False)
-    assert allowances([*after.values()], {after[bad].pair: 50}) == {good: 40}
-    rival.held.hold([bad], 10)
-    assert rival.held.ids == frozenset()  # not before its lease has run out
+    assert (after[bad].is_leased, after[bad].is_suspended) == (False, True)
+    assert (after[good].is_leased, after[good].is_suspended) == (True, False)
+    assert allowances([*after.values()], {after[bad].tenant_model: 50}) == {good: 40}
+    other.jobs.acquire([bad], 10)
+    assert other.jobs.ids == frozenset()  # not before its lease has expired
     process.die()
-    assert not loads()[bad].is_aside
-    rival.held.hold([bad], 10)
-    assert rival.held.ids == {bad}
-    assert loads()[bad].is_held
+    assert not loads()[bad].is_suspended
+    other.jobs.acquire([bad], 10)
+    assert other.jobs.ids == {bad}
+    assert loads()[bad].is_leased
 
 
-def test_a_closed_job_is_let_go(
-    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], Process]
+def test_a_closed_job_is_released(
+    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], ExpansionProcess]
 ) -> None:
     job_id = running_job(engine, 100)
     process = start("a")
@@ -297,51 +259,35 @@ def test_a_closed_job_is_let_go(
         connection.execute(sa.text("UPDATE jobs SET close_reason = 'expired'"))
     with engine.begin() as connection:
         assert job_loads(connection) == []
-    process.held.tidy(set())
-    assert len(process.held.ids) == 0
+    process.jobs.release_finished(set())
+    assert len(process.jobs.ids) == 0
     process.claim()
     assert process.leases.lease_of(job_id) is None
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        loads_query(),
-        requests_query(["pool"], 9),
-        leases.claimable("intake", 9, sa.and_(EXPANSION_DUE, jobs.c.id.in_([UUID(int=1)]))),
-    ],
-)
-def test_polling_reads_indexes(engine: sa.Engine, query: sa.Select[tuple[object]]) -> None:
-    compiled = query.compile(engine, compile_kwargs={"literal_binds": True})
-    with engine.begin() as connection:
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {compiled}")))
-    assert "Seq Scan" not in plan
-
-
-def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
-    engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
+def test_leases_expire_if_their_jobs_cannot_be_loaded(
+    engine: sa.Engine, start: Callable[[str], ExpansionProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     running_job(engine, 10)
     process = start("a")
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.leased_jobs.open_jobs", away)
+        broken.setattr("jobs.expansion.leased_jobs.open_jobs", unavailable)
         with pytest.raises(OperationalError):
             process.claim()
     assert process.leases.count == 0
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
     process.claim()
-    assert len(process.held.ids) == 1
+    assert len(process.jobs.ids) == 1
 
 
-def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
-    engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
+def test_claimed_jobs_are_kept_if_releasing_a_paused_one_fails(
+    engine: sa.Engine, start: Callable[[str], ExpansionProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     first, *others = (running_job(engine, 10) for _ in range(3))
@@ -351,35 +297,35 @@ def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
         return {job_id: job for job_id, job in open_jobs(*arguments).items() if job_id != first}
 
     monkeypatch.setattr("jobs.expansion.leased_jobs.open_jobs", all_but_the_first)
-    monkeypatch.setattr("jobs.leasing.leases.release", away)
+    monkeypatch.setattr("jobs.leasing.leases.release", unavailable)
     with pytest.raises(OperationalError):
-        process.held.hold([first, *others], 10)
-    assert process.held.ids == set(others)
+        process.jobs.acquire([first, *others], 10)
+    assert process.jobs.ids == set(others)
     assert process.leases.count == len(others)
     monkeypatch.undo()
 
 
-def test_a_slot_goes_to_whoever_is_wanted_more(
+def test_a_slot_goes_to_the_better_ranked_job(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
 ) -> None:
     store_lines("in", 100)
     first, second, third = (running_job(engine, 100) for _ in range(3))
-    process, rival = start("a"), start("b")
-    process.held.hold([first, second], 2)
-    process.expander.round({first: 50})
-    rival.held.hold([third], 2)
-    process.held.hold([third, first, second], 2)
-    assert process.held.ids == {first, second}  # the other process was faster: none leaves
-    rival.held.tidy(())
-    process.held.hold([third, second], 2)
-    assert process.held.ids == {second, third}
-    rival.claim()
-    assert rival.held.ids == {first}
-    rival.expander.round({first: 100})
-    process.expander.round({second: 100, third: 100})
+    process, other = start("a"), start("b")
+    process.jobs.acquire([first, second], 2)
+    process.expander.run_once({first: 50})
+    other.jobs.acquire([third], 2)
+    process.jobs.acquire([third, first, second], 2)
+    assert process.jobs.ids == {first, second}  # the other process was faster: none is released
+    other.jobs.release_finished(())
+    process.jobs.acquire([third, second], 2)
+    assert process.jobs.ids == {second, third}
+    other.claim()
+    assert other.jobs.ids == {first}
+    other.expander.run_once({first: 100})
+    process.expander.run_once({second: 100, third: 100})
     assert indexes(kafka) == sorted([*range(100)] * 3)
 
 
@@ -387,7 +333,7 @@ def test_no_job_fills_every_round(
     engine: sa.Engine,
     kafka: KafkaSettings,
     store_lines: StoreLines,
-    start: Callable[[str], Process],
+    start: Callable[[str], ExpansionProcess],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("jobs.expansion.expander.ROUND_ITEMS_MAX", 100)
@@ -396,5 +342,5 @@ def test_no_job_fills_every_round(
     process = start("a")
     process.claim()
     for _ in range(6):
-        process.expander.round(dict.fromkeys(job_ids, 500))
+        process.expander.run_once(dict.fromkeys(job_ids, 500))
     assert [cursor_of(engine, job_id) for job_id in job_ids] == [200, 200, 200]

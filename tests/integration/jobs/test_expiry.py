@@ -1,17 +1,17 @@
-"""Goal: a job whose window is over is closed once, with its decision and its news."""
+"""Goal: an expired job is closed once, with its close record and control record."""
 
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.states import CloseReason
-from jobs.recovery.expiry import ExpirySweep, close_again, close_expired, expiry_due
+from jobs.recovery.expiry import ExpirySweep, close_expired, republish_closes
 from jobs.store.days import job_day
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.records.codec import decode
-from topics.records.records import Close, JobControl
+from topics.records.records import JobClose, JobControl
 
 PAST = sa.text("now() - interval '1 s'")
 
@@ -20,7 +20,7 @@ def running_job(connection: sa.Connection, tenant_id: UUID, **columns: object) -
     return add_job(connection, tenant_id, state="in_progress", total_count=5, **columns)
 
 
-def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> None:
+def test_the_sweep_closes_only_due_jobs(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         due = running_job(connection, tenant_id, expires_at=PAST)
@@ -32,8 +32,8 @@ def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> Non
         ]
         before = [job_row(connection, job_id) for job_id in others]
     sweep = ExpirySweep(engine, stall_limit_s=3600)
-    sweep.step()
-    sweep.step()
+    sweep.run_once()
+    sweep.run_once()
     with engine.begin() as connection:
         job = job_row(connection, due)
         rows = connection.execute(sa.select(outbox).order_by(outbox.c.id)).all()
@@ -42,13 +42,13 @@ def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> Non
     close, control = rows
     assert (close.topic, control.topic) == ("results", "control")
     headers = [[(n, v.encode()) for n, v in row.headers] for row in rows]
-    assert decode(Close, close.value, headers[0]) == Close(
+    assert decode(JobClose, close.value, headers[0]) == JobClose(
         due, job_day(job.created_at), CloseReason.EXPIRED
     )
     assert decode(JobControl, control.value, headers[1]).closed is CloseReason.EXPIRED
 
 
-def test_a_close_that_the_log_lost_is_said_again(engine: sa.Engine) -> None:
+def test_a_lost_close_is_republished(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         job_id = running_job(
             connection,
@@ -60,28 +60,20 @@ def test_a_close_that_the_log_lost_is_said_again(engine: sa.Engine) -> None:
         connection.execute(
             sa.update(job_counters).where(job_counters.c.job_id == job_id).values(updated_at=PAST)
         )
-        assert close_again(connection, 3600) == 0
-        assert close_again(connection, 0.5) == 1
+        assert republish_closes(connection, 3600) == 0
+        assert republish_closes(connection, 0.5) == 1
     with engine.begin() as connection:
         topics = connection.scalars(sa.select(outbox.c.topic).order_by(outbox.c.id)).all()
         assert topics == ["results", "control"]
-        assert close_again(connection, 0.5) == 0  # not again before the limit has passed
+        assert republish_closes(connection, 0.5) == 0  # not again before the limit has passed
 
 
-def test_a_sweep_skips_what_another_transaction_holds(engine: sa.Engine) -> None:
+def test_a_sweep_skips_locked_jobs(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         job_id = running_job(connection, add_tenant(connection), expires_at=PAST)
-    with engine.begin() as holder, engine.begin() as rival:
+    with engine.begin() as holder, engine.begin() as other:
         assert close_expired(holder) == 1
-        assert close_expired(rival) == 0
+        assert close_expired(other) == 0
     with engine.begin() as connection:
         assert job_row(connection, job_id).close_reason == "expired"
         assert close_expired(connection) == 0
-
-
-def test_the_sweep_reads_an_index(engine: sa.Engine) -> None:
-    query = expiry_due(100).compile(engine, compile_kwargs={"literal_binds": True})
-    with engine.begin() as connection:
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
-    assert "Seq Scan" not in plan

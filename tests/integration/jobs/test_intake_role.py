@@ -1,4 +1,4 @@
-"""Goal: the whole role takes jobs from `validating` to the log, and dies and lives without loss."""
+"""Goal: the intake role moves jobs from `validating` to the log, through crashes without loss."""
 
 import contextlib
 import os
@@ -18,11 +18,12 @@ from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_cursors
 from registry.models import add_model
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.conftest import input_line
-from tests.integration.jobs.log_reader import indexes, records_of, wait_until
+from tests.integration.jobs.log_reader import indexes, records_of
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.clients.producer import LogProducer
+from tests.support.until import until
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, EVENTS, RESULTS
 from topics.records.codec import encode, kind_headers
 from topics.records.records import Capacity
@@ -46,14 +47,14 @@ def env(database_url: str, kafka: KafkaSettings, tmp_path: Path) -> dict[str, st
 
 @contextlib.contextmanager
 def running(env: dict[str, str]) -> Iterator[None]:
-    """The role in a thread; what ends it is raised here."""
+    """Run the role in a thread; fail if it raises."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
     def body() -> None:
         try:
             run(env, stop)
-        except Exception as failure:  # noqa: BLE001  told to the test
+        except Exception as failure:  # noqa: BLE001  asserted below
             failures.append(failure)
 
     role = threading.Thread(target=body)
@@ -67,8 +68,8 @@ def running(env: dict[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def pool_that_can_do(rate: float, producer: LogProducer) -> Iterator[None]:
-    """A replica that repeats its capacity."""
+def pool_that_can_do(rate: float, producer: RecordProducer) -> Iterator[None]:
+    """Run a replica that publishes its capacity repeatedly."""
     stop = threading.Event()
     capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, rate, 8)
 
@@ -122,26 +123,26 @@ def test_jobs_are_validated_and_expanded_within_the_window(
     kafka: KafkaSettings,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
-    producer: LogProducer,
+    producer: RecordProducer,
 ) -> None:
     store_lines("in", 1000)
     with running(env), pool_that_can_do(1e6, producer):
         (job_id,) = add_jobs(engine, 1)
-        wait_until(lambda: emitted(engine) == WINDOW)
+        until(lambda: emitted(engine) == WINDOW)
         with engine.begin() as connection:
             job = job_row(connection, job_id)
             connection.execute(sa.text("UPDATE job_counters SET succeeded = 300"))
         assert (job.state, job.total_count) == ("in_progress", 1000)
-        wait_until(lambda: emitted(engine) == WINDOW + 300)
+        until(lambda: emitted(engine) == WINDOW + 300)
         with engine.begin() as connection:
             connection.execute(sa.text("UPDATE job_counters SET succeeded = 800"))
-        wait_until(lambda: emitted(engine) == 1000)
+        until(lambda: emitted(engine) == 1000)
     assert indexes(kafka) == list(range(1000))
     assert len(records_of(kafka, EVENTS)) == 1
     assert records_of(kafka, CAPACITY)
 
 
-def test_a_pool_of_which_nothing_is_known_gets_one_chunk(
+def test_an_unknown_pool_gets_one_chunk(
     engine: sa.Engine,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
@@ -149,7 +150,7 @@ def test_a_pool_of_which_nothing_is_known_gets_one_chunk(
     store_lines("in", 1000)
     with running(env):
         add_jobs(engine, 3)
-        wait_until(lambda: emitted(engine) == 100)
+        until(lambda: emitted(engine) == 100)
         with engine.begin() as connection:
             connection.execute(
                 sa.text(
@@ -158,15 +159,15 @@ def test_a_pool_of_which_nothing_is_known_gets_one_chunk(
                     "WHERE item_index > 0)"
                 )
             )
-        wait_until(lambda: emitted(engine) == 200)
-    with engine.begin() as connection:  # a clean end gives everything back
+        until(lambda: emitted(engine) == 200)
+    with engine.begin() as connection:  # a clean stop releases every lease
         held = connection.scalar(
             sa.text("SELECT count(*) FROM job_leases WHERE expires_at > now()")
         )
     assert held == 0
 
 
-def test_a_tenant_is_served_although_another_would_fill_every_slot(
+def test_a_tenant_is_served_although_another_fills_every_slot(
     engine: sa.Engine,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
@@ -174,26 +175,26 @@ def test_a_tenant_is_served_although_another_would_fill_every_slot(
     store_lines("in", 1000)
     with running(env | {"MILLRACE_INTAKE_JOBS_HELD_MAX": "2"}):
         add_jobs(engine, 5)
-        wait_until(lambda: emitted(engine) == 100)  # and then waits: nothing of it comes back
+        until(lambda: emitted(engine) == 100)  # and then waits for results
         with engine.begin() as connection:
             late = add_job(connection, add_tenant(connection), input_key="in")
             connection.execute(sa.text("SELECT pg_notify('millrace_jobs', '')"))
-        wait_until(lambda: emitted(engine) == 200)
+        until(lambda: emitted(engine) == 200)
         with engine.begin() as connection:
             cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == late)
             assert connection.scalar(cursor) == 100
 
 
-def test_invalid_files_fail_and_small_jobs_do_not_wait_for_a_large_one(
+def test_small_invalid_files_fail_while_a_large_one_is_validated(
     engine: sa.Engine,
     env: dict[str, str],
-    objects: LocalObjects,
+    objects: LocalObjectStore,
 ) -> None:
-    with objects.begin("large") as upload:
+    with objects.begin_upload("large") as upload:
         for _ in range(100):
-            upload.write(b"\n" * 1_000_000)  # each of them is a blank line to look at
+            upload.write(b"\n" * 1_000_000)  # each is a blank line to read
         upload.complete()
-    with objects.begin("in") as upload:
+    with objects.begin_upload("in") as upload:
         upload.write(input_line(0) + b"\njunk")
         upload.complete()
     with engine.begin() as connection:
@@ -201,7 +202,7 @@ def test_invalid_files_fail_and_small_jobs_do_not_wait_for_a_large_one(
         add_job(connection, tenant_id, input_key="large", input_bytes=100_000_000)
     with running(env):
         job_ids = add_jobs(engine, 20)
-        wait_until(lambda: states(engine).count("failed") == 20)
+        until(lambda: states(engine).count("failed") == 20)
         assert states(engine)[0] == "validating"
         with engine.begin() as connection:
             found = [job_row(connection, job_id) for job_id in job_ids]
@@ -219,25 +220,25 @@ def test_an_expired_job_is_closed_on_the_log(
     store_lines("in", 10)
     with running(env):
         (job_id,) = add_jobs(engine, 1, expires_at=sa.text("now() + interval '2 s'"))
-        wait_until(lambda: states(engine) == ["in_progress"])
-        wait_until(lambda: _close_reason(engine, job_id) == "expired")
-        wait_until(lambda: _outbox_is_empty(engine))
+        until(lambda: states(engine) == ["in_progress"])
+        until(lambda: _close_reason(engine, job_id) == "expired")
+        until(lambda: _outbox_is_empty(engine))
     (record,) = records_of(kafka, RESULTS)
     assert record.key == job_id.bytes
 
 
-def test_a_killed_process_loses_nothing(
+def test_killed_processes_lose_no_item(
     engine: sa.Engine,
     kafka: KafkaSettings,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
 ) -> None:
-    """Killed at a moment of its own choosing, several times; the last one finishes."""
+    """Kill the process several times; the last one completes."""
     store_lines("in", 100)
     add_jobs(engine, 12)
 
     def settle_everything() -> None:
-        """Stand in for the results writer, so that windows open again."""
+        """Act as the results writer, so that windows are free again."""
         with engine.begin() as connection:
             connection.execute(
                 sa.text(
@@ -256,7 +257,7 @@ def test_a_killed_process_loses_nothing(
                 settle_everything()
                 return emitted(engine) >= goal
 
-            wait_until(reached)
+            until(reached, timeout_s=30)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(10)

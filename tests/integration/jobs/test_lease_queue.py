@@ -1,19 +1,19 @@
-"""Goal: however much one tenant has waiting, another's first job is among the next to be served."""
+"""Goal: the first job of every tenant is among the next, however many jobs another tenant has."""
 
-from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from jobs.leasing.lease_heartbeat import HeldLeases
-from jobs.leasing.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, turns
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, fair_order_query
 from jobs.leasing.leases import Lease, claimable
 from jobs.tables.jobs import jobs
 from jobs.validation.verdicts import VALIDATION_DUE
 from results.finaliser.finalisation import READY
 from tests.integration.jobs.plans import plan
 from tests.integration.jobs.rows import add_job, add_tenant
+from tests.support.clock import ManualClock
 
 CROWD = 20_000
 
@@ -40,26 +40,15 @@ FILL = sa.text(
 )
 
 
-@dataclass
-class StillClock:
-    now_s: float = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-
 def fill(engine: sa.Engine, name: str, count: int, state: str = "validating") -> UUID:
-    """Add a tenant with so many jobs."""
+    """Add a tenant with `count` jobs."""
     with engine.begin() as connection:
         tenant_id: UUID = connection.scalar(FILL, {"name": name, "count": count, "state": state})
     return tenant_id
 
 
-def queue_of(engine: sa.Engine, clock: StillClock, holder: str = "a") -> LeaseQueue:
-    leases = HeldLeases(engine, role="intake", holder=holder, ttl_s=60)
+def queue_of(engine: sa.Engine, clock: ManualClock, holder: str = "a") -> LeaseQueue:
+    leases = ActiveLeases(engine, role="intake", holder=holder, ttl_s=60)
     return LeaseQueue(engine, leases, VALIDATION_DUE, clock)
 
 
@@ -70,28 +59,28 @@ def tenants_of(engine: sa.Engine, claimed: list[Lease]) -> list[UUID]:
     return [owner[lease.job_id] for lease in claimed]
 
 
-def test_tenants_take_turns_whatever_they_have_waiting(engine: sa.Engine) -> None:
+def test_tenants_are_served_round_robin(engine: sa.Engine) -> None:
     crowds = {fill(engine, name, 500) for name in ("one", "two")}
     late = fill(engine, "late", 3)
-    queue = queue_of(engine, StillClock())
+    queue = queue_of(engine, ManualClock())
     served = tenants_of(engine, [lease for _ in range(9) for lease in queue.claim(1)])
     assert all(set(served[n : n + 3]) == {late, *crowds} for n in (0, 3, 6))
-    assert set(tenants_of(engine, queue.claim(4))) == crowds  # the late one has no more
+    assert set(tenants_of(engine, queue.claim(4))) == crowds  # the late tenant has no more jobs
 
 
 def test_the_jobs_of_one_tenant_are_served_oldest_first(engine: sa.Engine) -> None:
     fill(engine, "one", 70)
     with engine.begin() as connection:
         by_age = list(connection.scalars(sa.select(jobs.c.id).order_by(jobs.c.created_at)))
-    queue = queue_of(engine, StillClock())
+    queue = queue_of(engine, ManualClock())
     claimed = [lease.job_id for _ in range(70) for lease in queue.claim(1)]
     assert claimed == by_age
     assert queue.claim(1) == []
 
 
-def test_a_new_tenant_is_seen_while_others_wait(engine: sa.Engine) -> None:
+def test_a_new_tenant_enters_the_next_plan(engine: sa.Engine) -> None:
     fill(engine, "one", 500)
-    clock = StillClock()
+    clock = ManualClock()
     queue = queue_of(engine, clock)
     queue.claim(2)
     late = fill(engine, "late", 1)
@@ -99,29 +88,29 @@ def test_a_new_tenant_is_seen_while_others_wait(engine: sa.Engine) -> None:
     assert late in tenants_of(engine, queue.claim(2))
 
 
-def test_more_tenants_than_a_look_brings_are_all_served(engine: sa.Engine) -> None:
+def test_more_tenants_than_fit_a_plan_are_all_served(engine: sa.Engine) -> None:
     everyone = [fill(engine, f"tenant {n}", 3) for n in range(100)]
-    queue = queue_of(engine, StillClock())
+    queue = queue_of(engine, ManualClock())
     served = tenants_of(engine, [lease for _ in range(50) for lease in queue.claim(2)])
     assert sorted(served) == sorted(everyone)
 
 
-def test_a_tenant_that_is_not_to_be_served_keeps_its_place(engine: sa.Engine) -> None:
+def test_an_excluded_tenant_keeps_its_place(engine: sa.Engine) -> None:
     one, two = fill(engine, "one", 5), fill(engine, "two", 2)
-    queue = queue_of(engine, StillClock())
-    assert tenants_of(engine, queue.claim(9, but_of={one})) == [two, two]
-    assert (queue.served, queue.passed_over) == (two, True)
-    assert queue.claim(1, but_of={one}) == []
-    assert queue.passed_over
-    assert tenants_of(engine, queue.claim(9, but_of={two})) == [one] * 5
-    assert (queue.served, queue.passed_over) == (one, False)
+    queue = queue_of(engine, ManualClock())
+    assert tenants_of(engine, queue.claim(9, excluding_tenants={one})) == [two, two]
+    assert (queue.served, queue.has_skipped) == (two, True)
+    assert queue.claim(1, excluding_tenants={one}) == []
+    assert queue.has_skipped
+    assert tenants_of(engine, queue.claim(9, excluding_tenants={two})) == [one] * 5
+    assert (queue.served, queue.has_skipped) == (one, False)
     assert queue.claim(1) == []
-    assert not queue.passed_over
+    assert not queue.has_skipped
 
 
-def test_rivals_share_what_waits_and_a_locked_job_holds_up_nobody(engine: sa.Engine) -> None:
+def test_processes_share_the_jobs_and_skip_a_locked_one(engine: sa.Engine) -> None:
     fill(engine, "one", 100)
-    clock = StillClock()
+    clock = ManualClock()
     queues = [queue_of(engine, clock, name) for name in "ab"]
     with engine.begin() as connection:
         oldest = sa.select(jobs.c.id).order_by(jobs.c.created_at).limit(1)
@@ -132,13 +121,13 @@ def test_rivals_share_what_waits_and_a_locked_job_holds_up_nobody(engine: sa.Eng
     assert [lease.job_id for lease in queues[0].claim(2)] == [locked]
 
 
-def test_what_was_claimed_before_a_failure_is_left_to_others(
+def test_leases_claimed_before_a_failure_expire(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rival had the second job, so a second claim follows, which fails."""
+    """Another process has the second job, so a second claim follows, which fails."""
     fill(engine, "one", 3)
-    leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
-    queue = LeaseQueue(engine, leases, VALIDATION_DUE, StillClock())
+    leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
+    queue = LeaseQueue(engine, leases, VALIDATION_DUE, ManualClock())
     claim, claims = leases.claim, 0
 
     def failing(where: sa.ColumnElement[bool], limit: int) -> list[Lease]:
@@ -155,7 +144,7 @@ def test_what_was_claimed_before_a_failure_is_left_to_others(
 
 
 @pytest.mark.parametrize("where", [VALIDATION_DUE, READY])
-def test_a_look_reads_only_unfinished_jobs(
+def test_a_plan_reads_only_unfinished_jobs(
     engine: sa.Engine, where: sa.ColumnElement[bool]
 ) -> None:
     fill(engine, "past", CROWD, "completed")
@@ -164,7 +153,7 @@ def test_a_look_reads_only_unfinished_jobs(
         add_job(connection, add_tenant(connection))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("VACUUM ANALYZE jobs"))
-    query = turns("intake", where, after=UUID(int=1)).compile(
+    query = fair_order_query("intake", where, after=UUID(int=1)).compile(
         engine, compile_kwargs={"literal_binds": True}
     )
     with engine.begin() as connection:
@@ -183,23 +172,23 @@ OPEN_REQUESTS = sa.text(
 )
 
 
-def test_a_look_at_what_awaits_validation_reads_no_single_requests(engine: sa.Engine) -> None:
+def test_a_validation_plan_reads_no_single_requests(engine: sa.Engine) -> None:
     fill(engine, "one", 50)
     with engine.begin() as connection:
         connection.execute(OPEN_REQUESTS, {"count": 5000})
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("VACUUM ANALYZE jobs"))
     with engine.begin() as connection:
-        _, rows = plan(connection, turns("intake", VALIDATION_DUE, after=UUID(int=1)))
+        _, rows = plan(connection, fair_order_query("intake", VALIDATION_DUE, after=UUID(int=1)))
     assert rows <= 100
 
 
-def test_a_claim_reads_the_jobs_that_it_wants_alone(engine: sa.Engine) -> None:
+def test_a_claim_reads_only_its_jobs(engine: sa.Engine) -> None:
     fill(engine, "one", 2000)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("VACUUM ANALYZE jobs"))
     with engine.begin() as connection:
-        wanted = list(connection.scalars(sa.select(jobs.c.id).limit(3)))
-        where = sa.and_(VALIDATION_DUE, jobs.c.id.in_(wanted))
+        job_ids = list(connection.scalars(sa.select(jobs.c.id).limit(3)))
+        where = sa.and_(VALIDATION_DUE, jobs.c.id.in_(job_ids))
         _, rows = plan(connection, claimable("intake", 3, where))
     assert rows <= 10

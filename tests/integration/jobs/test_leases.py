@@ -1,4 +1,4 @@
-"""Goal: one holder a job and role, and no write of a holder that lost its lease."""
+"""Goal: one holder per job and role, and no write by a holder that lost its lease."""
 
 import threading
 from uuid import UUID
@@ -35,7 +35,7 @@ def some_jobs(engine: sa.Engine, count: int) -> list[UUID]:
         ]
 
 
-def test_the_oldest_jobs_are_claimed_once_a_role(engine: sa.Engine) -> None:
+def test_the_oldest_jobs_are_claimed_once_per_role(engine: sa.Engine) -> None:
     job_ids = some_jobs(engine, 3)
     assert claim(engine, "a", limit=2) == [
         Lease(job_id, "intake", "a", 1) for job_id in job_ids[:2]
@@ -45,13 +45,13 @@ def test_the_oldest_jobs_are_claimed_once_a_role(engine: sa.Engine) -> None:
     assert len(claim(engine, "b", role="finaliser")) == 3
 
 
-def test_a_heartbeat_does_not_wait_for_a_lease_that_a_transaction_has_locked(
+def test_a_heartbeat_skips_a_locked_lease(
     engine: sa.Engine,
 ) -> None:
     some_jobs(engine, 3)
     held = claim(engine, "a", ttl_s=30)
     with engine.begin() as busy, engine.begin() as heartbeat:
-        leases.require(busy, held[1])
+        leases.lock_lease(busy, held[1])
         heartbeat.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
         assert leases.extend(heartbeat, held, 600) == {lease.job_id for lease in held}
     left_s = sa.extract("epoch", job_leases.c.expires_at - sa.func.now())
@@ -61,7 +61,7 @@ def test_a_heartbeat_does_not_wait_for_a_lease_that_a_transaction_has_locked(
     assert extended == {held[0].job_id, held[2].job_id}
 
 
-def test_an_abandoned_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: sa.Engine) -> None:
+def test_an_expired_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: sa.Engine) -> None:
     some_jobs(engine, 1)
     (old,) = claim(engine, "a", ttl_s=-1)
     (new,) = claim(engine, "b")
@@ -69,17 +69,17 @@ def test_an_abandoned_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: 
     with engine.begin() as connection:
         assert leases.extend(connection, [old], 60) == set()
         assert leases.extend(connection, [new], 60) == {new.job_id}
-        leases.release(connection, old)  # not its own any more
-        leases.require(connection, new)
+        leases.release(connection, old)  # no longer its own
+        leases.lock_lease(connection, new)
         refused = WRITES_REFUSED.labels("intake")
         before = refused._value.get()
         with pytest.raises(LeaseLostError):
-            leases.require(connection, old)
+            leases.lock_lease(connection, old)
         assert refused._value.get() == before + 1
     assert claim(engine, "c") == []
 
 
-def test_a_released_job_can_be_claimed_at_once(engine: sa.Engine) -> None:
+def test_a_released_job_can_be_claimed_immediately(engine: sa.Engine) -> None:
     some_jobs(engine, 1)
     (lease,) = claim(engine, "a")
     with engine.begin() as connection:
@@ -89,56 +89,46 @@ def test_a_released_job_can_be_claimed_at_once(engine: sa.Engine) -> None:
     assert claim(engine, "b")[0].epoch == 2
 
 
-def test_rivals_share_the_jobs_and_never_one_job(engine: sa.Engine) -> None:
+def test_concurrent_claims_never_share_a_job(engine: sa.Engine) -> None:
     job_ids = some_jobs(engine, 40)
     taken: list[Lease] = []
 
-    def rival(holder: str) -> None:
+    def claim_all(holder: str) -> None:
         idle = 0
         while idle < 3:
             got = claim(engine, holder, limit=3)
             taken.extend(got)
             idle = 0 if got else idle + 1
 
-    rivals = [threading.Thread(target=rival, args=(str(n),)) for n in range(6)]
-    for thread in rivals:
+    threads = [threading.Thread(target=claim_all, args=(str(n),)) for n in range(6)]
+    for thread in threads:
         thread.start()
-    for thread in rivals:
+    for thread in threads:
         thread.join()
     assert sorted(lease.job_id for lease in taken) == sorted(job_ids)
     assert {lease.epoch for lease in taken} == {1}
 
 
-def test_a_faster_rival_keeps_what_it_took(engine: sa.Engine) -> None:
-    """The slower one chose the job before the faster one committed."""
+def test_a_faster_claim_keeps_its_lease(engine: sa.Engine) -> None:
+    """The slower claim selects the job before the faster one commits."""
     some_jobs(engine, 1)
     with engine.begin() as slow:
         slow.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        slow.execute(sa.select(jobs.c.id))  # takes the snapshot: no lease is seen from here
+        slow.execute(sa.select(jobs.c.id))  # takes the snapshot without any lease
         (fast,) = claim(engine, "fast")
-        with pytest.raises(sa.exc.OperationalError):  # serialisation failure: nothing is taken
+        with pytest.raises(sa.exc.OperationalError):  # serialisation failure
             leases.claim(slow, role="intake", holder="slow", ttl_s=60, limit=1, where=EVERY)
     with engine.begin() as connection:
-        leases.require(connection, fast)
+        leases.lock_lease(connection, fast)
 
 
-def test_required_leases_hold_off_the_next_holder(engine: sa.Engine) -> None:
+def test_a_locked_lease_blocks_the_next_holder(engine: sa.Engine) -> None:
     some_jobs(engine, 1)
     (lease,) = claim(engine, "a", ttl_s=-1)
     with engine.begin() as connection:
-        leases.require(connection, lease)
-        with engine.begin() as rival:
-            rival.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
+        leases.lock_lease(connection, lease)
+        with engine.begin() as other:
+            other.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
             with pytest.raises(sa.exc.OperationalError):
-                leases.claim(rival, role="intake", holder="b", ttl_s=60, limit=1, where=EVERY)
+                leases.claim(other, role="intake", holder="b", ttl_s=60, limit=1, where=EVERY)
         connection.execute(sa.update(job_leases).values(holder="a"))  # still ours
-
-
-def test_claiming_reads_indexes(engine: sa.Engine) -> None:
-    with engine.begin() as connection:
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        query = leases.claimable("intake", 10, EVERY).compile(
-            engine, compile_kwargs={"literal_binds": True}
-        )
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
-    assert "Seq Scan" not in plan

@@ -1,4 +1,4 @@
-"""Goal: what clients ask often costs the same however much is stored."""
+"""Goal: frequent queries of clients read few rows, however many are stored."""
 
 import re
 from collections.abc import Iterator
@@ -10,11 +10,10 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs.store import batches
 from jobs.store import files as file_rows
-from jobs.store.batches import job_query
+from jobs.store.batches import job_query, limit_query
 from jobs.store.file_removal import removal_query
 from jobs.store.files import stored_query
-from jobs.store.keyset_pages import Cursor, page_query
-from jobs.store.open_batches import last_query
+from jobs.store.keyset_pages import PageCursor, page_query
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.jobs.plans import plan
@@ -66,10 +65,10 @@ SELECT md5('h' || n)::uuid, md5('t99')::uuid, 'completed', '/v1/embeddings', md5
 FROM generate_series(1, 400) n;
 INSERT INTO job_counters (job_id) SELECT id FROM jobs WHERE tenant_id = md5('t99')::uuid;
 """
-"""One tenant has had 400 files and 400 batches, and has one of each."""
+"""One tenant with 399 deleted files and batches, and one of each that is visible."""
 
 READS_ALL_APPENDED = re.compile(r"'Seq Scan'[^{]*'job_inputs'")
-"""Files that were appended stay `accepted` when their jobs have ended."""
+"""Appended files stay `accepted` after their jobs end."""
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def tenant(connection: sa.Connection) -> UUID:
 
 
 @pytest.mark.timeout(300)
-def test_plans(connection: sa.Connection) -> None:
+def test_list_queries_use_their_indexes(connection: sa.Connection) -> None:
     owner = tenant(connection)
     after = connection.execute(
         sa.select(jobs.c.id, jobs.c.created_at).where(jobs.c.tenant_id == owner).limit(1)
@@ -97,14 +96,16 @@ def test_plans(connection: sa.Connection) -> None:
     behind = sa.tuple_(jobs.c.created_at, jobs.c.id) < sa.tuple_(
         sa.literal(after.created_at, jobs.c.created_at.type), sa.literal(after.id, jobs.c.id.type)
     )
-    first = page_query(batches.listed_query(), jobs, owner, Cursor(limit=20))
+    first = page_query(batches.listed_query(), jobs, owner, PageCursor(limit=20))
     for query in (first, first.where(behind)):
         text, rows = plan(connection, query)
         assert "ix_jobs_listed" in text
         assert rows <= 90  # jobs, counters and appended files
 
-    other = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()  # it has files
-    first = page_query(file_rows.listed_query(), files, other, Cursor(limit=20))
+    other = connection.execute(
+        sa.text("SELECT md5('t2')::uuid")
+    ).scalar_one()  # it has visible files
+    first = page_query(file_rows.listed_query(), files, other, PageCursor(limit=20))
     text, rows = plan(connection, first)
     assert "ix_files_listed" in text
     assert rows <= 60
@@ -118,7 +119,7 @@ def test_plans(connection: sa.Connection) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ascending", [True, False])
-def test_lists_pass_no_tombstones(connection: sa.Connection, ascending: bool) -> None:
+def test_list_queries_skip_tombstones(connection: sa.Connection, ascending: bool) -> None:
     connection.execute(sa.text(TOMBSTONES))
     connection.execute(sa.text("ANALYZE"))
     owner = connection.execute(sa.text("SELECT md5('t99')::uuid")).scalar_one()
@@ -127,32 +128,32 @@ def test_lists_pass_no_tombstones(connection: sa.Connection, ascending: bool) ->
         (file_rows.listed_query(), files, 10_000),
         (file_rows.listed_query(purpose="evals"), files, 1),
     ):
-        cursor = Cursor(limit=limit, ascending=ascending)
+        cursor = PageCursor(limit=limit, ascending=ascending)
         text, rows = plan(connection, page_query(query, table, owner, cursor))
         assert rows <= 10, text
 
 
 @pytest.mark.timeout(300)
-def test_garbage_and_quota_look_at_what_they_need(connection: sa.Connection) -> None:
+def test_removal_and_quota_queries_read_few_rows(connection: sa.Connection) -> None:
     text, rows = plan(connection, removal_query(100))
     assert "ix_files_unremoved" in text
     assert rows <= 100
     assert not READS_ALL_APPENDED.search(text)
 
-    # A tenant has 400 files here, every second one long gone: the others are summed.
+    # Each tenant has 400 files, every second one removed.
     owner = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()
-    for whose in (tenant(connection), owner):
-        text, rows = plan(connection, stored_query(whose))
+    for tenant_id in (tenant(connection), owner):
+        text, rows = plan(connection, stored_query(tenant_id))
         assert not READS_ALL_APPENDED.search(text)
         assert rows <= 500
 
 
 @pytest.mark.timeout(300)
-def test_a_new_batch_looks_at_the_open_ones_of_its_tenant_alone(
+def test_the_open_batch_limit_reads_only_its_tenant(
     connection: sa.Connection,
 ) -> None:
     connection.execute(sa.text(OPEN_BATCHES))
     connection.execute(sa.text("ANALYZE jobs"))
-    text, rows = plan(connection, last_query(tenant(connection), open_max=1000))
+    text, rows = plan(connection, limit_query(tenant(connection), open_max=1000))
     assert "ix_jobs_open_batches" in text
     assert rows <= OPEN_OF_EACH + 80

@@ -1,4 +1,4 @@
-"""Goal: a slow store takes the time of its own job alone, and nothing is sent again and again."""
+"""Goal: a slow store delays only its own job, and no item is sent repeatedly."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -7,61 +7,66 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.tables.retries import item_retries
-from storage.objects.local_objects import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.retries import (
-    Looks,
+    RetryProcess,
     wait_for_retry,
     waiting,
 )
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
-CUT_OTHERS = sa.text(
+END_IDLE_TRANSACTIONS = sa.text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE datname = current_database() AND state = 'idle in transaction'"
 )
 
 
 @pytest.fixture
-def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
-    return Looks(engine, objects, producer)
+def retries(engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer) -> RetryProcess:
+    return RetryProcess(engine, objects, producer)
 
 
 @pytest.fixture
-def slow_store(objects: LocalObjects, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reading takes 15 s."""
+def slow_store(
+    objects: LocalObjectStore, retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read takes 15 s."""
     read = objects.read
 
-    def slow(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
-        looks.clock.now_s += 15
+    def slow(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
+        retries.clock.now_s += 15
         return read(key, offset=offset, length=length)
 
     monkeypatch.setattr(objects, "read", slow)
 
 
 @pytest.mark.usefixtures("slow_store")
-def test_a_slow_store_ends_a_round_and_what_was_sent_counts(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+def test_a_slow_store_ends_a_round_after_the_sent_items(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    retries: RetryProcess,
+    add_open_job: Callable[..., UUID],
 ) -> None:
     for index in range(1, 5):
         wait_for_retry(engine, add_open_job(), index)
-    looks.look()
+    retries.run()
     first = indexes(kafka)
     assert len(first) == 2
     assert sorted([*first, *(index for index, _ in waiting(engine))]) == [1, 2, 3, 4]
-    looks.look()
+    retries.run()
     assert indexes(kafka) == [1, 2, 3, 4]
     assert waiting(engine) == []
 
 
 @pytest.mark.usefixtures("slow_store")
 @pytest.mark.parametrize("offsets_are_known", [True, False])
-def test_lines_far_apart_end_a_round_as_jobs_do(
+def test_distant_lines_end_a_round_like_jobs(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    looks: Looks,
+    retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
     offsets_are_known: bool,
@@ -72,53 +77,56 @@ def test_lines_far_apart_end_a_round_as_jobs_do(
         with engine.begin() as connection:
             of_some = sa.update(item_retries).where(item_retries.c.item_index > 20)
             connection.execute(of_some.values(line_offset=None))
-    looks.look()
+    retries.run()
     assert indexes(kafka) == [10, 20]
     assert waiting(engine) == [(30, 2), (40, 2)]
-    looks.look()
+    retries.run()
     assert indexes(kafka) == [10, 20, 30, 40]
     assert waiting(engine) == []
 
 
-def test_a_reading_that_outlasts_the_transaction_is_not_taken_for_a_lost_database(
+def test_a_read_longer_than_the_transaction_is_not_a_database_outage(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
-    looks: Looks,
+    objects: LocalObjectStore,
+    retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wait_for_retry(engine, add_open_job(), 5)
     read = objects.read
 
-    def frozen(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
-        looks.clock.now_s += 61
+    def frozen(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
+        retries.clock.now_s += 61
         with engine.begin() as connection:
-            connection.execute(CUT_OTHERS)
+            connection.execute(END_IDLE_TRANSACTIONS)
         return read(key, offset=offset, length=length)
 
     with monkeypatch.context() as patched:
         patched.setattr(objects, "read", frozen)
-        looks.look()
+        retries.run()
     assert indexes(kafka) == []
     assert waiting(engine) == [(5, 2)]
-    looks.look()
-    assert indexes(kafka) == []  # the job is aside for a while
-    looks.clock.now_s += 11
-    looks.look()
+    retries.run()
+    assert indexes(kafka) == []  # the job backs off
+    retries.clock.now_s += 11
+    retries.run()
     assert indexes(kafka) == [5]
     assert waiting(engine) == []
 
 
 @pytest.mark.usefixtures("slow_store")
 def test_no_job_takes_the_time_of_every_round(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    retries: RetryProcess,
+    add_open_job: Callable[..., UUID],
 ) -> None:
     low, high = sorted([add_open_job(), add_open_job()])
-    wait_for_retry(engine, low, *range(1, 251))  # three readings
+    wait_for_retry(engine, low, *range(1, 251))  # three reads
     wait_for_retry(engine, high, 299)
-    looks.look()
+    retries.run()
     assert indexes(kafka) == list(range(1, 201))
-    wait_for_retry(engine, low, *range(1, 201), attempt=3)  # three again
-    looks.look()
+    wait_for_retry(engine, low, *range(1, 201), attempt=3)  # three more reads
+    retries.run()
     assert 299 in indexes(kafka)

@@ -1,7 +1,6 @@
-"""Goal: validation ends in one transaction that respects a cancel, an expiry and a rival."""
+"""Goal: a verdict is one transaction that respects a cancel, an expiry and another holder."""
 
 import threading
-import time
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -16,16 +15,19 @@ from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_leases
-from jobs.validation.file_validation import Verdict
+from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.support.until import until
 
 SMALL = ModelVersion(
     "small", "1", "pool-small", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)
 )
-VALID = Verdict(7, SMALL)
-INVALID = Verdict(2, None, (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 2),), 150)
+VALID = ValidationResult(7, SMALL)
+INVALID = ValidationResult(
+    2, None, (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 2),), 150
+)
 
 
 def leased_job(engine: sa.Engine, **columns: object) -> Lease:
@@ -37,9 +39,9 @@ def leased_job(engine: sa.Engine, **columns: object) -> Lease:
     return lease
 
 
-def record(engine: sa.Engine, lease: Lease, verdict: Verdict) -> sa.Row[tuple[object, ...]]:
+def record(engine: sa.Engine, lease: Lease, result: ValidationResult) -> sa.Row[tuple[object, ...]]:
     with engine.begin() as connection:
-        record_verdict(connection, lease, verdict)
+        record_verdict(connection, lease, result)
     with engine.begin() as connection:
         return job_row(connection, lease.job_id)
 
@@ -76,7 +78,9 @@ def test_an_invalid_job_fails_with_its_errors(engine: sa.Engine) -> None:
     assert outbox_topics(engine) == ["events"]
 
 
-def test_a_valid_job_cancelled_meanwhile_is_closed_with_its_count(engine: sa.Engine) -> None:
+def test_a_valid_job_cancelled_during_validation_is_closed_with_its_count(
+    engine: sa.Engine,
+) -> None:
     lease = leased_job(engine)
     cancel(engine, lease.job_id)
     job = record(engine, lease, VALID)
@@ -84,7 +88,7 @@ def test_a_valid_job_cancelled_meanwhile_is_closed_with_its_count(engine: sa.Eng
     assert outbox_topics(engine) == ["results", "control"]
 
 
-def test_an_invalid_job_cancelled_meanwhile_is_cancelled(engine: sa.Engine) -> None:
+def test_an_invalid_job_cancelled_during_validation_is_cancelled(engine: sa.Engine) -> None:
     lease = leased_job(engine)
     cancel(engine, lease.job_id)
     job = record(engine, lease, INVALID)
@@ -99,7 +103,7 @@ def test_a_job_that_expired_during_validation_is_closed(engine: sa.Engine) -> No
     assert outbox_topics(engine) == ["results", "control", "events"]
 
 
-def test_a_second_verdict_changes_nothing(engine: sa.Engine) -> None:
+def test_a_second_verdict_has_no_effect(engine: sa.Engine) -> None:
     lease = leased_job(engine)
     first = record(engine, lease, VALID)
     with engine.begin() as connection:
@@ -108,7 +112,7 @@ def test_a_second_verdict_changes_nothing(engine: sa.Engine) -> None:
         assert job_row(connection, lease.job_id) == first
 
 
-def test_a_zombie_cannot_write_its_verdict(engine: sa.Engine) -> None:
+def test_a_lost_lease_cannot_record_a_verdict(engine: sa.Engine) -> None:
     lease = leased_job(engine)
     with engine.begin() as connection:
         leases.release(connection, lease)
@@ -119,18 +123,16 @@ def test_a_zombie_cannot_write_its_verdict(engine: sa.Engine) -> None:
         assert job_row(connection, lease.job_id).state == JobState.VALIDATING.value
 
 
-def test_a_verdict_waits_for_its_job_before_it_locks_its_lease(engine: sa.Engine) -> None:
-    """A rival that claims holds the job and wants the lease: the other order would deadlock."""
+def test_a_verdict_locks_its_job_before_its_lease(engine: sa.Engine) -> None:
+    """A claim locks the job and then the lease: the other order would deadlock."""
     lease = leased_job(engine)
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    with engine.begin() as rival:
-        rival.execute(sa.select(jobs.c.id).with_for_update(key_share=True))
+    with engine.begin() as other:
+        other.execute(sa.select(jobs.c.id).with_for_update(key_share=True))
         thread = threading.Thread(target=record, args=(engine, lease, VALID))
         thread.start()
-        deadline = time.monotonic() + 20
-        while not rival.scalar(waiting):
-            assert time.monotonic() < deadline
-        rival.execute(sa.select(job_leases.c.epoch).with_for_update(nowait=True))
+        until(lambda: other.scalar(waiting))
+        other.execute(sa.select(job_leases.c.epoch).with_for_update(nowait=True))
     thread.join(20)
     with engine.begin() as connection:
         assert job_row(connection, lease.job_id).state == JobState.IN_PROGRESS.value

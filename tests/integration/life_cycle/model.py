@@ -1,4 +1,4 @@
-"""The life of a job as the documentation tells it, in memory: what the real one is held against."""
+"""A model of the documented life cycle of a job, in memory, to compare real jobs with."""
 
 from dataclasses import dataclass, field
 
@@ -6,14 +6,14 @@ from core.outcomes import Outcome
 from core.states import STOPPED_EARLY, TERMINAL_STATES, CloseReason, JobState
 
 TOKENS = 8
-"""Of an item that succeeds."""
+"""Tokens of an item that succeeds."""
 
 OPEN = {JobState.VALIDATING, JobState.IN_PROGRESS}
 
 
 @dataclass
 class Appended:
-    """A file that was appended."""
+    """An appended file."""
 
     count: int
     state: str = "validating"
@@ -21,7 +21,7 @@ class Appended:
 
 @dataclass
 class JobModel:
-    """A job and everything that may happen to it."""
+    """A job and the operations on it."""
 
     count: int  # items of its first file
     sealed: bool
@@ -32,10 +32,10 @@ class JobModel:
     final: bool = False
     settled: bool = False
     paused: bool = False
-    is_past: bool = False  # its window is over by the database's time
+    is_past: bool = False  # its completion window has ended by the database's clock
     reason: CloseReason | None = None
-    closed: bool = False  # the judge has read its close
-    closes: int = 0  # on the log, not judged
+    closed: bool = False  # the results writer has read its close
+    closes: int = 0  # on the log, not read yet
     rows: dict[int, Outcome] = field(default_factory=dict)
     appended: list[Appended] = field(default_factory=list)
 
@@ -54,15 +54,15 @@ class JobModel:
 
     @property
     def awaits_verdict(self) -> bool:
-        """Whether its first file was not judged yet."""
+        """Whether its first file has no verdict."""
         return self.total is None and self.state in {JobState.VALIDATING, JobState.CANCELLING}
 
     def counted(self, outcome: Outcome) -> int:
-        """Rows of an outcome."""
+        """Return the number of rows with an outcome."""
         return list(self.rows.values()).count(outcome)
 
-    def judge_first(self, *, is_valid: bool) -> None:
-        """Its first file has its verdict."""
+    def validate_first(self, *, is_valid: bool) -> None:
+        """Record the verdict on the first file."""
         if not is_valid:
             if self.state is JobState.CANCELLING:
                 self.state, self.total = JobState.CANCELLED, 0
@@ -78,8 +78,8 @@ class JobModel:
         elif self.is_past:
             self._close(CloseReason.EXPIRED)
 
-    def judge_appended(self, *, is_valid: bool) -> None:
-        """The oldest pending file has its verdict."""
+    def validate_appended_file(self, *, is_valid: bool) -> None:
+        """Record the verdict on the oldest pending file."""
         assert self.total is not None
         file = self.pending[0]
         file.state = "accepted" if is_valid else "refused"
@@ -89,19 +89,19 @@ class JobModel:
         self._settle()
 
     def write(self, indexes: list[int], outcome: Outcome) -> None:
-        """Outcomes are judged."""
+        """Write rows for outcomes."""
         if self.closed or not self.total:
             return
         new = {index for index in indexes if index < self.total} - self.rows.keys()
         if not new:
-            return  # a job that a close made whole waits for the judge to read that close
+            return  # a close that completed the job settles it once the writer reads it
         self.rows |= dict.fromkeys(new, outcome)
         self._settle()
         if self.state is JobState.IN_PROGRESS and self.reason is None:
             self._stop_over_budget()
 
-    def judge_close(self) -> None:
-        """The judge reads a close."""
+    def read_close(self) -> None:
+        """Let the results writer read a close."""
         assert self.total is not None
         assert self.reason is not None
         self.closes -= 1
@@ -112,7 +112,7 @@ class JobModel:
         self._settle()
 
     def cancel(self) -> bool:
-        """Its owner cancels; False when it has ended."""
+        """Cancel; return False if the job has ended."""
         if self.state in TERMINAL_STATES:
             return False
         if self.state is not JobState.CANCELLING and self.reason is None:
@@ -120,19 +120,19 @@ class JobModel:
         return True
 
     def sweep(self) -> None:
-        """Expiry is looked for."""
+        """Run the expiry sweep."""
         is_due = self.state is JobState.IN_PROGRESS and not self.settled and self.reason is None
         if is_due and self.is_past:
             self._close(CloseReason.EXPIRED)
 
     def seal(self) -> None:
-        """Its owner seals it while it is open."""
+        """Seal the open job."""
         if not self.sealed:
             self.sealed, self.final = True, not self.pending
             self._settle()
 
     def finalise(self) -> None:
-        """Its files are written."""
+        """Write the result files."""
         if self.state is JobState.CANCELLING:
             self.state = JobState.CANCELLED
         elif self.reason is CloseReason.EXPIRED:
@@ -153,9 +153,9 @@ class JobModel:
             file.state = "dropped"
 
     def _settle(self) -> None:
-        is_whole = self.final and self.total == len(self.rows)
+        is_complete = self.final and self.total == len(self.rows)
         if (
-            is_whole
+            is_complete
             and not self.settled
             and self.state
             in {

@@ -1,9 +1,9 @@
-"""Goal: whatever happens to a job, in any order, it moves along the published states alone.
+"""Goal: in any order of operations, a job moves only along the published states.
 
-A model of the documentation and a real job in Postgres are told the same things; after each one
-they agree, what is set once stays, and in the end the job ends whole. `LIFE_CYCLE_EXAMPLES` says
-how many lives of 50 steps are tried, and `LIFE_CYCLE_SHARDS` in how many tests; promise P6 asks for
-2,000: `make life-cycle`.
+A model of the documentation and a real job in Postgres run the same operations and agree after each
+one; values set once stay, and in the end every item has its row. `LIFE_CYCLE_EXAMPLES` is the
+number of examples of 50 steps, split over `LIFE_CYCLE_SHARDS` tests; promise P6 needs 2,000
+(`make life-cycle`).
 """
 
 import os
@@ -32,12 +32,12 @@ from jobs.errors import JobEndedError, JobNotOpenError, JobSealedError
 from jobs.store.appending import append_file, seal_job
 from jobs.store.batches import cancel_job
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
-from jobs.store.job_budgets import Budget
-from storage.objects.local_objects import LocalObjects
+from jobs.store.job_budgets import JobBudget
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel
-from tests.integration.life_cycle.world import World
-from tests.integration.results.outcomes import assert_books_balance, engine_of
+from tests.integration.life_cycle.real_job import RealJob
+from tests.integration.results.outcomes import assert_totals_agree, new_engine
 
 EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "50"))
 SHARDS = int(os.environ.get("LIFE_CYCLE_SHARDS", "1"))
@@ -53,11 +53,11 @@ counts = st.integers(1, 4)
 
 
 class LifeCycle(RuleBasedStateMachine):
-    """One job's life."""
+    """The operations on one job."""
 
-    def __init__(self, world: Callable[[], World]) -> None:
+    def __init__(self, real: Callable[[], RealJob]) -> None:
         super().__init__()
-        self.world = world()
+        self.real = real()
         self.last: sa.Row[Any] | None = None
         self.model = JobModel(0, True, None, None)
 
@@ -70,15 +70,15 @@ class LifeCycle(RuleBasedStateMachine):
     def create(
         self, count: int, sealed: bool, max_failed: int | None, max_tokens: int | None
     ) -> None:
-        budget = Budget(max_failed_items=max_failed, max_total_tokens=max_tokens)
-        self.world.create(count, sealed=sealed, budget=budget)
+        budget = JobBudget(max_failed_items=max_failed, max_total_tokens=max_tokens)
+        self.real.create(count, sealed=sealed, budget=budget)
         self.model = JobModel(count, sealed, max_failed, max_tokens)
 
     @precondition(lambda self: self.model.awaits_verdict)
     @rule(is_valid=st.sampled_from([True, True, True, False]))
     def validate(self, is_valid: bool) -> None:
-        self.world.judge_first(self.model.count, is_valid=is_valid)
-        self.model.judge_first(is_valid=is_valid)
+        self.real.validate_first(self.model.count, is_valid=is_valid)
+        self.model.validate_first(is_valid=is_valid)
 
     @precondition(
         lambda self: (
@@ -89,30 +89,30 @@ class LifeCycle(RuleBasedStateMachine):
     )
     @rule(is_valid=st.booleans())
     def validate_appended(self, is_valid: bool) -> None:
-        self.world.judge_appended(self.model.pending[0].count, is_valid=is_valid)
-        self.model.judge_appended(is_valid=is_valid)
+        self.real.validate_appended_file(self.model.pending[0].count, is_valid=is_valid)
+        self.model.validate_appended_file(is_valid=is_valid)
 
     @rule(
         indexes=st.lists(st.integers(0, 9), min_size=1, max_size=4),
         kind=st.sampled_from([Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED]),
     )
     def write(self, indexes: list[int], kind: Outcome) -> None:
-        self.world.write(indexes, kind)
+        self.real.write(indexes, kind)
         self.model.write(indexes, kind)
 
     @precondition(lambda self: self.model.closes)
     @rule()
-    def judge_close(self) -> None:
-        self.world.judge_close()
-        self.model.judge_close()
+    def read_close(self) -> None:
+        self.real.read_close()
+        self.model.read_close()
 
     @rule()
     def cancel(self) -> None:
         if self.model.cancel():
-            self.world.control(cancel_job)
+            self.real.control(cancel_job)
         else:
             with pytest.raises(JobEndedError):
-                self.world.control(cancel_job)
+                self.real.control(cancel_job)
 
     @rule()
     def pause(self) -> None:
@@ -126,15 +126,15 @@ class LifeCycle(RuleBasedStateMachine):
 
     @rule(window=st.sampled_from(["1h", "24h", "30d"]), priority=st.integers(0, 9))
     def change(self, window: str, priority: int) -> None:
-        wanted = JobChange(completion_window=window, priority=priority)
-        self.controlled(partial(change_job, wanted=wanted))
+        change = JobChange(completion_window=window, priority=priority)
+        self.controlled(partial(change_job, change=change))
 
     @rule(count=counts)
     def append(self, count: int) -> None:
-        operation = partial(append_file, file_id=self.world.file(count))
+        operation = partial(append_file, file_id=self.real.file(count))
         if self.model.is_open and self.model.sealed:
             with pytest.raises(JobSealedError):
-                self.world.control(operation)
+                self.real.control(operation)
         elif self.controlled(operation):
             self.model.appended.append(Appended(count))
 
@@ -147,24 +147,24 @@ class LifeCycle(RuleBasedStateMachine):
     @rule(is_true=st.sampled_from([True, False, False]))
     def let_expire(self, is_true: bool) -> None:
         if is_true:
-            self.world.let_expire()
+            self.real.let_expire()
             self.model.is_past = True
 
     @rule()
     def sweep(self) -> None:
-        self.world.sweep()
+        self.real.sweep()
         self.model.sweep()
 
     @precondition(lambda self: self.model.settled and self.model.state not in TERMINAL_STATES)
     @rule()
     def finalise(self) -> None:
-        state = self.world.finalise()
+        state = self.real.finalise()
         self.model.finalise()
         assert state is self.model.state
 
     @invariant()
-    def both_agree(self) -> None:
-        row, model = self.world.row(), self.model
+    def check_agreement(self) -> None:
+        row, model = self.real.row(), self.model
         assert row.state == model.state
         assert row.close_reason == model.reason
         assert (row.total_count, row.total_final) == (model.total, model.final)
@@ -176,17 +176,17 @@ class LifeCycle(RuleBasedStateMachine):
         assert [getattr(row, kind.label) for kind in OUTCOMES] == [
             model.counted(kind) for kind in OUTCOMES
         ]
-        assert self.world.files() == [
+        assert self.real.files() == [
             (file.state, file.count if file.state == "accepted" else None)
             for file in model.appended
         ]
-        assert [close.reason for close in self.world.closes()] == [model.reason] * model.closes
-        self.keeps_what_is_set(row)
+        assert [close.reason for close in self.real.closes()] == [model.reason] * model.closes
+        self.check_times_and_state(row)
 
-    def keeps_what_is_set(self, row: sa.Row[Any]) -> None:
-        """States move along the table, moments are set once and in order."""
-        moments = [row.created_at, *(getattr(row, name) for name in ONCE[:3])]
-        known = [moment for moment in moments if moment is not None]
+    def check_times_and_state(self, row: sa.Row[Any]) -> None:
+        """States follow the table; times are set once and in order."""
+        times = [row.created_at, *(getattr(row, name) for name in ONCE[:3])]
+        known = [time for time in times if time is not None]
         assert known == sorted(known)
         if self.last is not None:
             assert can_move(JobState(self.last.state), JobState(row.state))
@@ -198,60 +198,60 @@ class LifeCycle(RuleBasedStateMachine):
         self.last = row
 
     def controlled(self, operation: Callable[..., Any]) -> bool:
-        """Do as an owner; say whether the job was open."""
+        """Run an operation of the owner; return whether the job was open."""
         if self.model.is_open:
-            self.world.control(operation)
+            self.real.control(operation)
             return True
         with pytest.raises(JobNotOpenError):
-            self.world.control(operation)
+            self.real.control(operation)
         return False
 
     def teardown(self) -> None:
-        """Whatever was left open ends, and every item has one line in the files."""
+        """End an open job; every item has one line in the files."""
         self.end()
         assert self.model.state in TERMINAL_STATES
         assert len(self.model.rows) == (self.model.total or 0)
-        assert_books_balance(self.world.engine, self.world.job_id)
-        self.world.leave()
+        assert_totals_agree(self.real.engine, self.real.job_id)
+        self.real.clean_up()
 
     def end(self) -> None:
         model = self.model
         if model.awaits_verdict:
-            self.then(self.validate, is_valid=True)
+            self.run_step(self.validate, is_valid=True)
         while model.pending and model.state is JobState.IN_PROGRESS:
-            self.then(self.validate_appended, is_valid=True)
+            self.run_step(self.validate_appended, is_valid=True)
         if model.is_open:
-            self.then(self.seal)
+            self.run_step(self.seal)
         if model.is_open:
-            self.then(self.let_expire, is_true=True)
-        self.then(self.sweep)
+            self.run_step(self.let_expire, is_true=True)
+        self.run_step(self.sweep)
         while model.closes:
-            self.then(self.judge_close)
+            self.run_step(self.read_close)
         if model.settled and model.state not in TERMINAL_STATES:
-            self.then(self.finalise)
+            self.run_step(self.finalise)
 
-    def then(self, step: Callable[..., None], **given: bool) -> None:
-        """Do one more step and look, as Hypothesis does between its own."""
+    def run_step(self, step: Callable[..., None], **given: bool) -> None:
+        """Run one more step and check, as Hypothesis does between steps."""
         step(**given)
-        self.both_agree()
+        self.check_agreement()
 
 
 @pytest.mark.timeout(300 + 10 * EXAMPLES // SHARDS)
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_a_job_lives_as_the_documentation_says(
+def test_a_job_follows_the_documented_life_cycle(
     database_url: str, tmp_path: Path, shard: int
 ) -> None:
-    engine = engine_of(database_url)
-    store = LocalObjects(tmp_path / "objects", clock=SystemClock())
+    engine = new_engine(database_url)
+    store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
     run_state_machine_as_test(
-        partial(LifeCycle, lambda: World(engine, store, tenant_id)),  # type: ignore[arg-type]
+        partial(LifeCycle, lambda: RealJob(engine, store, tenant_id)),  # type: ignore[arg-type]
         settings=settings(
             max_examples=EXAMPLES // SHARDS + (shard < EXAMPLES % SHARDS),
             stateful_step_count=STEPS,
             deadline=None,
-            # Shards that draw alike would all live the same lives.
+            # Derandomised shards would all run the same examples.
             derandomize=SHARDS == 1 and settings().derandomize,
             suppress_health_check=list(HealthCheck),
         ),

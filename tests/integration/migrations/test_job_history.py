@@ -20,7 +20,7 @@ WAYS: Final = {
     JobState.FAILED: ("failed",),
     JobState.CANCELLED: ("in_progress", "cancelling", "cancelled"),
 }
-"""How a job gets to each state."""
+"""The updates that bring a job to each state."""
 
 MOMENTS: Final = (
     "in_progress_at",
@@ -48,7 +48,7 @@ ENDED: Final[dict[str, Any]] = dict.fromkeys(MOMENTS, sa.text("now() - interval 
     "output_file_id": None,
     "error_file_id": None,
 }
-"""What no update may do to a job that has ended."""
+"""Updates that a terminal job must reject."""
 
 
 def job_in(engine: sa.Engine, state: JobState) -> UUID:
@@ -82,7 +82,7 @@ def assert_refused(engine: sa.Engine, job_id: UUID, **columns: Any) -> None:
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
-def test_a_job_that_has_ended_stays_as_it_ended(engine: sa.Engine, state: JobState) -> None:
+def test_a_terminal_job_cannot_be_changed(engine: sa.Engine, state: JobState) -> None:
     job_id = job_in(engine, state)
     has_files = state is not JobState.FAILED
     for name, value in ENDED.items():
@@ -92,7 +92,7 @@ def test_a_job_that_has_ended_stays_as_it_ended(engine: sa.Engine, state: JobSta
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
-def test_a_deletion_still_takes_what_its_owner_wrote(engine: sa.Engine, state: JobState) -> None:
+def test_a_deletion_may_clear_user_fields(engine: sa.Engine, state: JobState) -> None:
     job_id = job_in(engine, state)
     gone = {"deleted_at": sa.func.now(), "removal_due_at": sa.func.now(), "traceparent": ""}
     update(engine, job_id, metadata=sa.null(), errors=sa.null(), **gone)
@@ -102,7 +102,7 @@ def test_a_deletion_still_takes_what_its_owner_wrote(engine: sa.Engine, state: J
 
 
 @pytest.mark.parametrize("state", sorted(set(WAYS) - TERMINAL_STATES))
-def test_what_is_set_once_stays_while_a_job_runs(engine: sa.Engine, state: JobState) -> None:
+def test_fields_set_once_cannot_be_changed(engine: sa.Engine, state: JobState) -> None:
     job_id = job_in(engine, state)
     set_ = [name for name in ("created_at", *MOMENTS) if getattr(row(engine, job_id), name)]
     for name in set_:
@@ -113,7 +113,7 @@ def test_what_is_set_once_stays_while_a_job_runs(engine: sa.Engine, state: JobSt
 
 
 @pytest.mark.parametrize("state", sorted(set(WAYS) - TERMINAL_STATES))
-def test_a_moment_of_another_state_is_refused(engine: sa.Engine, state: JobState) -> None:
+def test_a_timestamp_of_another_state_is_refused(engine: sa.Engine, state: JobState) -> None:
     job_id = job_in(engine, state)
     for name in ("completed_at", "failed_at", "expired_at", "cancelled_at"):
         assert_refused(engine, job_id, **{name: sa.func.now()})
@@ -130,7 +130,7 @@ def test_a_moment_of_another_state_is_refused(engine: sa.Engine, state: JobState
         (JobState.CANCELLING, "cancelled", "cancelling_at"),
     ],
 )
-def test_a_moment_is_never_before_the_one_that_precedes_it(
+def test_timestamps_are_in_the_order_of_the_states(
     engine: sa.Engine, state: JobState, target: str, before: str
 ) -> None:
     """A transaction that waited for its row has an older now() than the one that it waited for."""

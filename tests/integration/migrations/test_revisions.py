@@ -1,7 +1,7 @@
-"""The revisions against real Postgres: they give the schema that the tables say, and undo."""
+"""Goal: with a real Postgres, the revisions produce the schema of the tables and can be undone."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from uuid import uuid4
@@ -16,10 +16,11 @@ from alembic.migration import MigrationContext
 from migrations import runner
 from migrations.runner import LOCK_TIMEOUT_S, alembic_config, upgrade
 from migrations.schema import SCHEMA
+from tests.support.until import until
 
 
 def differences(connection: sa.Connection) -> list[object]:
-    """What would have to change so that the database is as the tables say."""
+    """Return the changes that would give the database the schema of the tables."""
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     return [
         change
@@ -44,7 +45,7 @@ def test_each_revision_can_be_undone(engine: sa.Engine) -> None:
 
 @contextmanager
 def upgrading(url: str) -> Iterator[None]:
-    """An upgrade beside the block, which must have succeeded soon after it."""
+    """Run an upgrade during the block, which must succeed soon after it."""
     with ThreadPoolExecutor() as threads:
         running = threads.submit(upgrade, url)
         yield
@@ -55,13 +56,6 @@ def go_back(engine: sa.Engine, revision: str) -> None:
     with engine.connect() as connection:
         command.downgrade(alembic_config(connection), revision)
         connection.commit()
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def waits_for_a_lock(engine: sa.Engine, *, longer_than_s: float = 0.0) -> bool:
@@ -83,7 +77,7 @@ def touch_files(connection: sa.Connection) -> None:
     connection.execute(sa.text("UPDATE files SET removed_at = now()"))
 
 
-def test_an_index_holds_up_no_writer(engine: sa.Engine, database_url: str) -> None:
+def test_an_index_build_does_not_block_writers(engine: sa.Engine, database_url: str) -> None:
     """Its build waits for a transaction that is open; those that come later do not wait for it."""
     go_back(engine, "0019")
     with engine.connect() as old:
@@ -98,9 +92,7 @@ def test_an_index_holds_up_no_writer(engine: sa.Engine, database_url: str) -> No
         assert differences(connection) == []
 
 
-def test_the_removal_of_an_index_waits_as_its_build_does(
-    engine: sa.Engine, database_url: str
-) -> None:
+def test_dropping_an_index_does_not_block_writers(engine: sa.Engine, database_url: str) -> None:
     go_back(engine, "0021")
     listed = "CREATE INDEX ix_jobs_listed ON jobs (tenant_id, created_at, id)"
     with engine.begin() as connection:  # no build waits, but for the removal
@@ -114,7 +106,7 @@ def test_the_removal_of_an_index_waits_as_its_build_does(
         assert differences(connection) == []
 
 
-def test_a_build_that_was_cut_begins_again(engine: sa.Engine, database_url: str) -> None:
+def test_an_interrupted_index_build_is_repeated(engine: sa.Engine, database_url: str) -> None:
     """The column is there already, and one of the indexes is not valid."""
     go_back(engine, "0017")
     with engine.begin() as connection:
@@ -133,7 +125,7 @@ def test_a_build_that_was_cut_begins_again(engine: sa.Engine, database_url: str)
         assert columns[name] == ["lane", "next_try_at"]
 
 
-def test_a_lock_that_is_taken_is_asked_for_again(engine: sa.Engine, database_url: str) -> None:
+def test_a_lock_timeout_is_retried(engine: sa.Engine, database_url: str) -> None:
     go_back(engine, "0018")
     with engine.connect() as busy:
         add_tenant(busy)
@@ -147,10 +139,10 @@ def test_a_lock_that_is_taken_is_asked_for_again(engine: sa.Engine, database_url
         assert differences(connection) == []
 
 
-def test_a_late_try_is_the_last(
+def test_no_retry_starts_after_the_time_limit(
     engine: sa.Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_TURN_S_MAX", 0.1)
+    monkeypatch.setattr(runner, "_WAIT_S_MAX", 0.1)
     go_back(engine, "0018")
     with engine.connect() as busy:
         add_tenant(busy)
@@ -160,8 +152,8 @@ def test_a_late_try_is_the_last(
     assert time.monotonic() - begun_s < 20  # thirty tries take 90 s
 
 
-def test_two_upgrades_take_turns(engine: sa.Engine, database_url: str) -> None:
-    """The second one waits longer than for any lock, and holds up no index of the first."""
+def test_concurrent_upgrades_run_one_after_the_other(engine: sa.Engine, database_url: str) -> None:
+    """The second one waits longer than any lock timeout, and blocks no index of the first."""
     go_back(engine, "0009")
     with engine.connect() as old:
         touch_files(old)

@@ -1,4 +1,4 @@
-"""Goal: users who are no superusers run Millrace, too; what they may not do, they are told."""
+"""Goal: database users without superuser rights can run Millrace, with clear errors."""
 
 import uuid
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from migrations.runner import RightMissingError, upgrade
-from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
+from migrations.runner import PrivilegeMissingError, upgrade
+from storage.postgres.tenant_isolation import TENANT_ROLE, restrict_to_tenant
 from tenancy.tenants import create_tenant
 from tests.conftest import execute, with_database
 
@@ -32,13 +32,13 @@ def count_tenants(connection: sa.Connection) -> int:
     return connection.scalar(sa.text("SELECT count(*) FROM tenants")) or 0
 
 
-def test_an_owner_without_rights_on_roles_is_told_and_goes_on(
+def test_an_owner_without_rights_on_roles_can_upgrade(
     postgres_url: str, migrated_template: str, owner_url: str
 ) -> None:
     assert migrated_template  # so the role is there, made by another
     owner = sa.make_url(owner_url).username
     grant = f"GRANT {TENANT_ROLE} TO {owner} WITH INHERIT FALSE, SET TRUE"
-    with pytest.raises(RightMissingError, match=grant):
+    with pytest.raises(PrivilegeMissingError, match=grant):
         upgrade(owner_url)
     execute(postgres_url, grant)
     upgrade(owner_url)
@@ -48,11 +48,11 @@ def test_an_owner_without_rights_on_roles_is_told_and_goes_on(
         ids = [create_tenant(connection, name) for name in ("one", "other")]
     with engine.begin() as connection:
         assert count_tenants(connection) == 2
-        wall_off(connection, ids[0])
+        restrict_to_tenant(connection, ids[0])
         assert count_tenants(connection) == 1
 
 
-def test_a_user_who_owns_nothing_is_not_walled_off(
+def test_a_user_without_ownership_is_not_restricted_to_a_tenant(
     postgres_url: str, database_url: str, owner_url: str
 ) -> None:
     """Processes may run as one who was granted the tables: no tenant is theirs."""

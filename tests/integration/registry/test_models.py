@@ -1,4 +1,4 @@
-"""Goal: a name leads to the version registered last, and a version never changes."""
+"""Goal: the version registered last serves new jobs, and a version never changes."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 
 from registry.models import (
-    ModelDiffersError,
-    ModelRefusedError,
+    InvalidModelError,
     ModelVersion,
+    ModelVersionConflictError,
     add_model,
     find_model,
     list_models,
@@ -44,19 +44,19 @@ def test_the_version_registered_last_serves(connection: sa.Connection) -> None:
     ]
 
 
-def test_registering_again_makes_an_old_version_serve(connection: sa.Connection) -> None:
+def test_registering_an_old_version_again_makes_it_serve(connection: sa.Connection) -> None:
     first = add(connection, "a", "1")
     second = add(connection, "a", "2")
     assert find_model(connection, "a") == second
 
     assert add(connection, "a", "1") == first
     assert find_model(connection, "a") == first
-    with pytest.raises(ModelDiffersError):
+    with pytest.raises(ModelVersionConflictError):
         add(connection, "a", "1", pool="q")
 
 
 @pytest.mark.parametrize("name", ["", "\x00", "x" * 1000, "ü"])
-def test_any_text_may_be_asked_for(connection: sa.Connection, name: str) -> None:
+def test_any_text_is_accepted_as_model_name(connection: sa.Connection, name: str) -> None:
     assert find_model(connection, name) is None
 
 
@@ -70,8 +70,8 @@ def test_any_text_may_be_asked_for(connection: sa.Connection, name: str) -> None
         {"endpoints": ("/v1/nope",)},
     ],
 )
-def test_a_bad_value_is_refused(connection: sa.Connection, given: dict[str, object]) -> None:
-    with pytest.raises(ModelRefusedError):
+def test_invalid_values_are_rejected(connection: sa.Connection, given: dict[str, object]) -> None:
+    with pytest.raises(InvalidModelError):
         add(connection, "a", "1", **given)
-    with pytest.raises(ModelRefusedError):
+    with pytest.raises(InvalidModelError):
         add(connection, "a b\x00", "1")

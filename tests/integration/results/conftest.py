@@ -1,4 +1,4 @@
-"""What tests of this room need: a database of their own, topics of their own on a real log."""
+"""Fixtures: a database and topics for each test."""
 
 from collections.abc import Iterator
 
@@ -7,15 +7,15 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.results.outcomes import engine_of
-from topics.clients.admin import LogAdmin
+from tests.integration.results.outcomes import new_engine
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import DEAD_LETTERS, RESULTS
 from topics.settings import KafkaSettings
 
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
-    engine = engine_of(database_url)
+    engine = new_engine(database_url)
     yield engine
     engine.dispose()
 
@@ -23,7 +23,7 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
 @pytest.fixture
 def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
+    TopicAdmin(settings).create([RESULTS, DEAD_LETTERS])
     return settings
 
 

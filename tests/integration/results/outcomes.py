@@ -1,4 +1,4 @@
-"""Jobs and outcomes that tests of this room begin with."""
+"""Builders of jobs and outcomes, and checks of their rows."""
 
 from typing import Any
 from uuid import UUID
@@ -9,7 +9,7 @@ from core.outcomes import Outcome
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
-from results.writer.sums import IS_BILLED
+from results.writer.counters import IS_BILLED
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
@@ -19,13 +19,13 @@ from topics.records.catalogue import EVENTS
 from topics.records.records import ItemOutcome, JobRef
 
 
-def engine_of(database_url: str) -> sa.Engine:
+def new_engine(database_url: str) -> sa.Engine:
     settings = DatabaseSettings(url=database_url, pool_size=4)  # type: ignore[arg-type]
     return create_engine(settings, application_name="test")
 
 
 def add_running_job(engine: sa.Engine, total_count: int | None, **columns: Any) -> UUID:
-    """A job whose file was validated, as intake leaves it."""
+    """A job after validation."""
     given: dict[str, Any] = {
         "state": "in_progress",
         "total_count": total_count,
@@ -94,7 +94,7 @@ def job(engine: sa.Engine, job_id: UUID) -> sa.RowMapping:
 
 
 def ledger(engine: sa.Engine, job_id: UUID) -> dict[str, int]:
-    """The bill of a job: its ledger rows summed up."""
+    """The sums over the ledger rows of a job."""
     names = ("item_count", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
     sums = [sa.func.coalesce(sa.func.sum(usage_ledger.c[name]), 0).label(name) for name in names]
     statement = sa.select(*sums).where(usage_ledger.c.job_id == job_id)
@@ -108,8 +108,8 @@ def event_count(engine: sa.Engine) -> int:
         return connection.scalar(query) or 0
 
 
-def assert_order_is_whole(engine: sa.Engine, job_id: UUID) -> None:
-    """Every row has its place in the order of results, and the order has no gap."""
+def assert_order_is_complete(engine: sa.Engine, job_id: UUID) -> None:
+    """The order of results contains every row once, without gaps."""
     query = sa.select(job_slices).where(job_slices.c.job_id == job_id)
     with engine.connect() as connection:
         slices = connection.execute(query.order_by(job_slices.c.first_sequence)).all()
@@ -121,11 +121,11 @@ def assert_order_is_whole(engine: sa.Engine, job_id: UUID) -> None:
     assert sorted(order) == [row.item_index for row in item_table(engine, job_id)]
 
 
-def assert_books_balance(engine: sa.Engine, job_id: UUID) -> None:
-    """Counters, ledger and rows say the same: what the audit of a job recomputes."""
+def assert_totals_agree(engine: sa.Engine, job_id: UUID) -> None:
+    """Counters, ledger and rows agree, as an audit checks."""
     rows, counted = item_table(engine, job_id), counters(engine, job_id)
     if job(engine, job_id)["kind"] == "batch":
-        assert_order_is_whole(engine, job_id)
+        assert_order_is_complete(engine, job_id)
     billed = ledger(engine, job_id)
     for kind in Outcome:
         assert counted[kind.label] == sum(row.outcome == kind for row in rows)

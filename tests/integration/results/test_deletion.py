@@ -1,4 +1,4 @@
-"""Goal: a deleted batch shows nowhere, leaves no body anywhere, and stays on the bill."""
+"""Goal: a deleted batch is hidden and its bodies are removed; its ledger entries stay."""
 
 import threading
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
-from jobs.errors import JobMissingError, JobRunningError
+from jobs.errors import JobNotEndedError, JobNotFoundError
 from jobs.leasing.leases import claim
 from jobs.store.batches import cancel_job, find_job, list_jobs
 from jobs.store.files import NewFile, insert_file
-from jobs.store.keyset_pages import Cursor
+from jobs.store.keyset_pages import PageCursor
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.copies import item_copies
 from jobs.tables.files import files
@@ -25,13 +25,17 @@ from jobs.tables.progress import job_counters, job_cursors, job_leases
 from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.finaliser.finalisation import READY, finalise
 from results.retention import batch_removal
-from results.retention.batch_removal import BodyRemoval, due_query, slice_query
+from results.retention.batch_removal import BatchDataRemoval, due_query, slice_query
 from results.retention.deletion import delete_batch
-from results.views.dead_letters import Place, find_dead, list_dead
+from results.views.dead_letter_queries import (
+    DeadLetterPosition,
+    find_dead_letter,
+    list_dead_letters,
+)
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.errors import ObjectStoreUnavailableError
+from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectInfo
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices
@@ -49,8 +53,8 @@ ROWS_MAX = 100_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture
@@ -58,8 +62,8 @@ def key_id() -> UUID:
     return new_uuid()
 
 
-def put(store: LocalObjects, key: str) -> str:
-    with store.begin(key) as upload:
+def put(store: LocalObjectStore, key: str) -> str:
+    with store.begin_upload(key) as upload:
         upload.write(b'{"custom_id":"a"}\n')
         upload.complete()
     return key
@@ -79,8 +83,8 @@ def outcomes() -> list[ItemOutcome]:
     return [outcome(0), failed(1), outcome(2), outcome(3)]
 
 
-def ended(engine: sa.Engine, store: LocalObjects, **columns: Any) -> tuple[UUID, UUID]:
-    """A batch that has ended, with something in every place; its id and its tenant's."""
+def ended(engine: sa.Engine, store: LocalObjectStore, **columns: Any) -> tuple[UUID, UUID]:
+    """A terminal batch with rows in every table; its id and its tenant's."""
     job_id = add_running_job(engine, 4, **columns)
     with engine.begin() as connection:
         tenant_id: UUID = connection.scalar(sa.select(jobs.c.tenant_id).where(jobs.c.id == job_id))  # type: ignore[assignment]
@@ -134,26 +138,26 @@ def count(engine: sa.Engine, table: sa.Table, job_id: UUID) -> int:
         return connection.scalar(query) or 0
 
 
-def stored(store: LocalObjects) -> set[str]:
+def stored(store: LocalObjectStore) -> set[str]:
     return {found.key for found in store.list("")}
 
 
-def test_a_deleted_batch_shows_nowhere_at_once(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
+def test_deleted_batch_is_hidden_at_once(
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     delete(engine, tenant_id, job_id, key_id)
 
     with engine.begin() as connection:
-        assert list_jobs(connection, tenant_id, Cursor(limit=10)).rows == []
-        nothing = list_dead(connection, tenant_id, job_id=None, after=None, limit=10)
+        assert list_jobs(connection, tenant_id, PageCursor(limit=10)).rows == []
+        nothing = list_dead_letters(connection, tenant_id, job_id=None, after=None, limit=10)
         assert nothing.rows == []
         for ask in (find_job, cancel_job):
-            with pytest.raises(JobMissingError):
+            with pytest.raises(JobNotFoundError):
                 ask(connection, tenant_id, job_id)
         with pytest.raises(Exception, match="No such dead letter"):
-            find_dead(connection, tenant_id, Place(job_id, 1))
-        with pytest.raises(JobMissingError):
+            find_dead_letter(connection, tenant_id, DeadLetterPosition(job_id, 1))
+        with pytest.raises(JobNotFoundError):
             delete_batch(connection, tenant_id, job_id, key_id=key_id)
         row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
         assert (row.metadata, row.errors, row.state) == (None, None, "completed")
@@ -163,9 +167,7 @@ def test_a_deleted_batch_shows_nowhere_at_once(
         assert None not in ends
 
 
-def test_its_bodies_go_and_the_bill_stays(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
-) -> None:
+def test_removal_keeps_the_ledger(engine: sa.Engine, store: LocalObjectStore, key_id: UUID) -> None:
     job_id, tenant_id = ended(engine, store)
     kept, _ = ended(engine, store)
     before = stored(store)
@@ -173,7 +175,7 @@ def test_its_bodies_go_and_the_bill_stays(
     assert bill["item_count"] == 4
     delete(engine, tenant_id, job_id, key_id)
 
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
 
     assert {table.name: count(engine, table, job_id) for table in OF_A_JOB} == {
         table.name: 0 for table in OF_A_JOB
@@ -192,32 +194,32 @@ def test_its_bodies_go_and_the_bill_stays(
     assert told[1].counts["objects"] == 5
 
 
-def test_a_record_that_is_read_again_brings_nothing_back(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
+def test_redelivered_record_restores_nothing_of_a_deleted_batch(
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     bill = ledger(engine, job_id)
     delete(engine, tenant_id, job_id, key_id)
     writer = ItemWriter(engine, DayPartitions(engine))
     writer.write({job_id: outcomes()})
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     writer.write({job_id: outcomes()})
     assert count(engine, items, job_id) == 0
     assert ledger(engine, job_id) == bill
 
 
-def test_what_runs_is_not_deleted(engine: sa.Engine, key_id: UUID) -> None:
+def test_running_batch_is_not_deleted(engine: sa.Engine, key_id: UUID) -> None:
     job_id = add_running_job(engine, 4)
     with engine.connect() as connection:
         tenant_id = connection.execute(sa.select(jobs.c.tenant_id)).scalar_one()
-        with pytest.raises(JobRunningError, match="in_progress"):
+        with pytest.raises(JobNotEndedError, match="in_progress"):
             delete_batch(connection, tenant_id, job_id, key_id=key_id)
-        with pytest.raises(JobMissingError):
+        with pytest.raises(JobNotFoundError):
             delete_batch(connection, new_uuid(), job_id, key_id=key_id)
 
 
-def test_a_file_goes_with_the_last_batch_that_names_it(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
+def test_file_is_deleted_with_the_last_batch_that_names_it(
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     other, its_tenant = ended(engine, store)
@@ -228,40 +230,40 @@ def test_a_file_goes_with_the_last_batch_that_names_it(
             sa.update(jobs).where(jobs.c.id == other).values(input_file_id=shared, input_key=key)
         )
     delete(engine, tenant_id, job_id, key_id)
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     assert f"files/{job_id.hex}" in stored(store)
     delete(engine, its_tenant, other, key_id)
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     assert f"files/{job_id.hex}" not in stored(store)
 
 
-def test_a_removal_that_is_cut_goes_on(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+def test_interrupted_removal_continues(
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 1)
     job_id, tenant_id = ended(engine, store)
     delete(engine, tenant_id, job_id, key_id)
-    removal = BodyRemoval(engine, store)
-    assert removal.step(2) == 2
+    removal = BatchDataRemoval(engine, store)
+    assert removal.run_once(2) == 2
     assert count(engine, items, job_id) == 2
     with monkeypatch.context() as broken:
 
-        def away(_: str) -> None:
-            raise ObjectStoreAwayError
+        def unavailable(_: str) -> None:
+            raise ObjectStoreUnavailableError
 
-        broken.setattr(store, "delete", away)
-        removal.step(ROWS_MAX)
+        broken.setattr(store, "delete", unavailable)
+        removal.run_once(ROWS_MAX)
     assert count(engine, items, job_id) == 0
     with engine.begin() as connection:
         put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == job_id)
         assert connection.scalar(put_off)
         connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
-    removal.step(ROWS_MAX)
+    removal.run_once(ROWS_MAX)
     assert stored(store) == set()
 
 
-def test_a_stop_between_objects_does_not_say_that_they_are_gone(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+def test_stop_between_objects_records_no_removal(
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     delete(engine, tenant_id, job_id, key_id)
@@ -274,7 +276,7 @@ def test_a_stop_between_objects_does_not_say_that_they_are_gone(
 
     with monkeypatch.context() as stopping:
         stopping.setattr(store, "list", stopped_list)
-        BodyRemoval(engine, store, stop.is_set).step(ROWS_MAX)
+        BatchDataRemoval(engine, store, stop.is_set).run_once(ROWS_MAX)
 
     assert [key for key in stored(store) if key.startswith("results/")]
     with engine.connect() as connection:
@@ -282,14 +284,14 @@ def test_a_stop_between_objects_does_not_say_that_they_are_gone(
         assert set(connection.scalars(named)) == {None}
         assert connection.scalars(sa.select(deletions.c.what)).all() == ["batch"]
 
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     assert stored(store) == set()
     with engine.connect() as connection:
         assert connection.execute(due_query(1)).one_or_none() is None
 
 
-def test_a_removal_that_fails_keeps_no_other(
-    engine: sa.Engine, database: DatabaseSettings, store: LocalObjects, key_id: UUID
+def test_failed_removal_blocks_no_other(
+    engine: sa.Engine, database: DatabaseSettings, store: LocalObjectStore, key_id: UUID
 ) -> None:
     jobs_of = [ended(engine, store) for _ in range(2)]
     for job_id, tenant_id in jobs_of:
@@ -300,39 +302,39 @@ def test_a_removal_that_fails_keeps_no_other(
     )
     with engine.connect() as holder:
         holder.execute(sa.select(items).where(items.c.job_id == held).with_for_update())
-        BodyRemoval(impatient, store).step(ROWS_MAX)
+        BatchDataRemoval(impatient, store).run_once(ROWS_MAX)
     impatient.dispose()
     assert (count(engine, items, held), count(engine, items, other)) == (4, 0)
     with engine.begin() as connection:
         put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == held)
         assert connection.scalar(put_off)
         connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
-    BodyRemoval(engine, store).step(ROWS_MAX)
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
     assert count(engine, items, held) == 0
 
 
-def test_a_large_batch_lets_small_ones_have_their_turn(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+def test_removal_serves_batches_round_robin(
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 20)
     large, small = ended(engine, store), ended(engine, store)
     fill(engine, large[0], range(4, 400))
     for job_id, tenant_id in (large, small):
         delete(engine, tenant_id, job_id, key_id)
-    removal = BodyRemoval(engine, store)
+    removal = BatchDataRemoval(engine, store)
 
-    assert removal.step(100) >= 100
+    assert removal.run_once(100) >= 100
 
     assert count(engine, items, large[0]) > 200
     assert [key for key in stored(store) if small[0].hex in key] == []
     with engine.connect() as connection:
         assert connection.execute(due_query(2)).one().id == large[0]
-    removal.step(ROWS_MAX)
+    removal.run_once(ROWS_MAX)
     assert count(engine, items, large[0]) == 0
 
 
 def fill(engine: sa.Engine, job_id: UUID, indexes: range) -> int:
-    """Add rows of items that succeeded; return the day of the job."""
+    """Add rows of succeeded items; return the day of the job."""
     with engine.begin() as connection:
         day: int = connection.scalar(sa.text("SELECT now()::date - DATE '1970-01-01'")) or 0
     DayPartitions(engine).ensure([day])
@@ -349,7 +351,7 @@ def fill(engine: sa.Engine, job_id: UUID, indexes: range) -> int:
     return day
 
 
-def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:
+def test_slice_reads_only_the_rows_it_removes(engine: sa.Engine) -> None:
     job_id = add_running_job(engine, 20_000)
     day = fill(engine, job_id, range(20_000))
     with engine.begin() as connection:
@@ -368,8 +370,6 @@ def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:
 
 @pytest.mark.parametrize("table", [usage_ledger, deletions])
 @pytest.mark.parametrize("change", ["DELETE FROM {}", "UPDATE {} SET id = id", "TRUNCATE {}"])
-def test_what_is_append_only_stays_as_it_is(
-    engine: sa.Engine, table: sa.Table, change: str
-) -> None:
+def test_append_only_tables_refuse_changes(engine: sa.Engine, table: sa.Table, change: str) -> None:
     with engine.connect() as connection, pytest.raises(sa.exc.IntegrityError, match="append-only"):
         connection.execute(sa.text(change.format(table.name)))

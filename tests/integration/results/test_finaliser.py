@@ -1,8 +1,8 @@
-"""Goal: settled jobs end, several at once, and one that fails does not stop the others."""
+"""Goal: several settled jobs are finalised at once, and a failing one does not block the others."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,43 +16,46 @@ from core.errors import LeaseLostError, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from core.states import JobState
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.store.files import NewFile, delete_file, insert_file
-from jobs.supervised_threads import Background
+from jobs.supervised_threads import SupervisedThreads
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_leases
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
-from results.finaliser.item_rows import RowMissingError
+from results.finaliser.item_rows import RowNotFoundError
 from results.retention import file_object_removal
 from results.retention.file_object_removal import FileRemoval
 from results.settings import FinaliserSettings
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
-from storage.postgres.engines import DATABASE_AWAY
-from storage.postgres.notifications import Notifications
+from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
+from storage.objects.local_object_store import LocalObjectStore
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.results.outcomes import add_running_job, engine_of, job, outcome
+from tests.integration.results.outcomes import add_running_job, job, new_engine, outcome
+from tests.support.until import until
 
 DEADLINE_S = 30
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
-def finaliser(engine: sa.Engine, store: LocalObjects, holder: str, **settings: Any) -> Finaliser:
+def finaliser(
+    engine: sa.Engine, store: LocalObjectStore, holder: str, **settings: Any
+) -> Finaliser:
     limits = FinaliserSettings(**settings)
     return Finaliser(
         engine=engine,
         store=store,
-        leases=HeldLeases(engine, role=ROLE, holder=holder, ttl_s=limits.lease_s),
+        leases=ActiveLeases(engine, role=ROLE, holder=holder, ttl_s=limits.lease_s),
         settings=limits,
         clock=SystemClock(),
     )
@@ -62,7 +65,7 @@ def finaliser(engine: sa.Engine, store: LocalObjects, holder: str, **settings: A
 def running(role: Finaliser, database_url: str) -> Iterator[None]:
     stop = threading.Event()
     database = DatabaseSettings(url=database_url)  # type: ignore[arg-type]
-    with Notifications(database, CHANNEL) as notifications:
+    with NotificationListener(database, CHANNEL) as notifications:
         thread = threading.Thread(target=role.run, args=(notifications, stop))
         thread.start()
         try:
@@ -73,13 +76,6 @@ def running(role: Finaliser, database_url: str) -> Iterator[None]:
             assert not thread.is_alive()
 
 
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def settle(engine: sa.Engine, **columns: Any) -> UUID:
     job_id = add_running_job(engine, 3, **columns)
     items = [outcome(n) for n in range(3)]
@@ -87,8 +83,8 @@ def settle(engine: sa.Engine, **columns: Any) -> UUID:
     return job_id
 
 
-def put(store: LocalObjects, key: str) -> None:
-    with store.begin(key) as upload:
+def put(store: LocalObjectStore, key: str) -> None:
+    with store.begin_upload(key) as upload:
         upload.write(b"{}")
         upload.complete()
 
@@ -99,10 +95,10 @@ def removed_count(engine: sa.Engine) -> int:
         return connection.scalar(query) or 0
 
 
-def test_two_processes_end_every_job_once(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+def test_two_processes_finalise_every_job_once(
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
-    other_engine = engine_of(database_url)
+    other_engine = new_engine(database_url)
     job_ids = [settle(engine) for _ in range(12)]
 
     with (
@@ -115,8 +111,8 @@ def test_two_processes_end_every_job_once(
     assert len(list(store.list("results/"))) == len(job_ids)
 
 
-def test_a_settled_job_is_heard_of_at_once(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+def test_notification_wakes_the_finaliser(
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     with running(finaliser(engine, store, "one", look_interval_s=5), database_url):
         for _ in range(3):
@@ -125,8 +121,8 @@ def test_a_settled_job_is_heard_of_at_once(
             assert time.monotonic() - settled_at < 4
 
 
-def test_a_job_that_cannot_end_stops_no_other(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+def test_failing_job_blocks_no_other(
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     broken = add_running_job(
         engine, 5, state="cancelling", close_reason="cancelled", settled_at=sa.func.now()
@@ -139,13 +135,13 @@ def test_a_job_that_cannot_end_stops_no_other(
     assert job(engine, broken)["state"] == "cancelling"
 
 
-def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None:
+def test_heartbeats_extend_a_lease_and_report_its_loss(engine: sa.Engine) -> None:
     settle(engine)
-    leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=3)
+    leases = ActiveLeases(engine, role=ROLE, holder="a", ttl_s=3)
     (lease,) = leases.claim(READY, 1)
     stop = threading.Event()
-    background = Background(stop, away_s_max=1, clock=SystemClock())
-    background.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
+    background = SupervisedThreads(stop, away_s_max=1, clock=SystemClock())
+    background.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
     try:
         with engine.connect() as connection:
             query = sa.select(job_leases.c.expires_at)
@@ -157,29 +153,32 @@ def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None
                 return bool(connection.scalar(query) != first)
 
             until(extended)
-        leases.check(lease)
+        leases.raise_if_lost(lease)
 
-        with engine.begin() as connection:  # a rival takes it
+        with engine.begin() as connection:  # another process claims it
             connection.execute(sa.update(job_leases).values(epoch=2, holder="b"))
-        until(lambda: not leases._held)
+        until(lambda: not leases._active)
         with pytest.raises(LeaseLostError):
-            leases.check(lease)
+            leases.raise_if_lost(lease)
     finally:
         stop.set()
         background.join(5)
 
 
-def test_a_database_that_stays_away_ends_the_role(store: LocalObjects) -> None:
+def test_role_ends_when_the_database_stays_unavailable(store: LocalObjectStore) -> None:
     nowhere = "postgresql://127.0.0.1:1/none"
-    role = finaliser(engine_of(nowhere), store, "one", database_wait_s=0.3, look_interval_s=0.1)
+    role = finaliser(new_engine(nowhere), store, "one", database_wait_s=0.3, look_interval_s=0.1)
     database = DatabaseSettings(url=nowhere)  # type: ignore[arg-type]
 
-    with Notifications(database, CHANNEL) as notifications, pytest.raises(DATABASE_AWAY):
+    with (
+        NotificationListener(database, CHANNEL) as notifications,
+        pytest.raises(DATABASE_UNAVAILABLE),
+    ):
         role.run(notifications, threading.Event())
 
 
-def test_oversized_answers_go_with_the_end_of_their_job_alone(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+def test_oversized_answers_are_removed_at_the_end_of_their_job(
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     job_id = add_running_job(engine, 2)
     other = f"{answer_prefix(new_uuid())}a"
@@ -200,8 +199,8 @@ def test_oversized_answers_go_with_the_end_of_their_job_alone(
     assert b'"body":{}}' in b"".join(store.read(key))
 
 
-def test_objects_of_deleted_files_go_once_no_unfinished_job_reads_them(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+def test_objects_of_deleted_files_are_removed_after_the_last_reader(
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     job_id = add_running_job(engine, 3)
     tenant_id = job(engine, job_id)["tenant_id"]
@@ -246,8 +245,8 @@ def test_objects_of_deleted_files_go_once_no_unfinished_job_reads_them(
     assert job(engine, job_id)["state"] == "completed"
 
 
-def test_a_store_that_is_away_is_asked_again(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_removal_is_repeated_when_the_store_is_unavailable(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
     with engine.begin() as connection:
@@ -255,21 +254,21 @@ def test_a_store_that_is_away_is_asked_again(
         (key,) = connection.scalars(sa.select(files.c.object_key))
     put(store, key)
 
-    def away(_: str) -> None:
-        raise ObjectStoreAwayError
+    def unavailable(_: str) -> None:
+        raise ObjectStoreUnavailableError
 
     with monkeypatch.context() as ailing:
-        ailing.setattr(store, "delete", away)
-        FileRemoval(engine, store).step()
+        ailing.setattr(store, "delete", unavailable)
+        FileRemoval(engine, store).run_once()
     assert removed_count(engine) == 0
-    FileRemoval(engine, store).step()
+    FileRemoval(engine, store).run_once()
     assert removed_count(engine) == 1
     assert list(store.list("")) == []
     assert job(engine, job_id)["state"] == "completed"
 
 
-def test_files_that_the_store_refuses_keep_no_others(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_refused_files_block_no_others(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
     for _ in range(5):
@@ -293,17 +292,17 @@ def test_files_that_the_store_refuses_keep_no_others(
     monkeypatch.setattr(store, "delete", refusing)
     role = FileRemoval(engine, store)
     for _ in range(3):
-        role.step()
+        role.run_once()
     assert {found.key for found in store.list("")} == refused
     refused.clear()  # its operator has acted
     for _ in range(3):
-        role.step()
+        role.run_once()
     assert list(store.list("")) == []
     assert removed_count(engine) == 5
 
 
-def test_one_step_removes_all_that_is_due(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_one_run_removes_all_due_files(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
     for _ in range(5):
@@ -311,14 +310,14 @@ def test_one_step_removes_all_that_is_due(
     with engine.begin() as connection:
         connection.execute(sa.update(files).values(expires_at=sa.text("now() - interval '1 d'")))
     stops = iter([True])
-    FileRemoval(engine, store, lambda: next(stops)).step()
+    FileRemoval(engine, store, lambda: next(stops)).run_once()
     assert removed_count(engine) == 2
-    FileRemoval(engine, store).step()
+    FileRemoval(engine, store).run_once()
     assert removed_count(engine) == 5
 
 
-def test_long_jobs_of_one_tenant_leave_a_place_to_others(
-    engine: sa.Engine, database_url: str, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_last_thread_is_reserved_for_other_tenants(
+    engine: sa.Engine, database_url: str, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long, other = [settle(engine) for _ in range(3)], settle(engine)
     tenant_id = job(engine, long[0])["tenant_id"]
@@ -328,13 +327,15 @@ def test_long_jobs_of_one_tenant_leave_a_place_to_others(
     begun: list[UUID] = []
     go_on = threading.Event()
 
-    def held(engine: sa.Engine, store: LocalObjects, lease: Lease, **given: Any) -> JobState:
+    def blocked_finalise(
+        engine: sa.Engine, store: LocalObjectStore, lease: Lease, **given: Any
+    ) -> JobState:
         if lease.job_id in long:
             begun.append(lease.job_id)
             assert go_on.wait(DEADLINE_S)
         return finalise(engine, store, lease, **given)
 
-    monkeypatch.setattr("results.finaliser.finaliser.finalise", held)
+    monkeypatch.setattr("results.finaliser.finaliser.finalise", blocked_finalise)
     role = finaliser(engine, store, "one", jobs_max=2, look_interval_s=0.05)
     with running(role, database_url):
         until(lambda: begun and job(engine, other)["state"] == "completed")
@@ -345,12 +346,16 @@ def test_long_jobs_of_one_tenant_leave_a_place_to_others(
         until(lambda: all(job(engine, job_id)["state"] == "completed" for job_id in long))
 
 
-def test_a_job_that_fails_again_and_again_rests_longer(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_failing_job_is_retried_with_backoff(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(engine)
-    failures: list[MillraceError] = [RowMissingError(), RowMissingError(), ObjectStoreAwayError()]
-    failures += [RowMissingError()]
+    failures: list[MillraceError] = [
+        RowNotFoundError(),
+        RowNotFoundError(),
+        ObjectStoreUnavailableError(),
+    ]
+    failures += [RowNotFoundError()]
 
     def failing(*_: Any, **__: Any) -> JobState:
         raise failures.pop(0)
@@ -361,7 +366,7 @@ def test_a_job_that_fails_again_and_again_rests_longer(
     rests = []
     while failures:
         (lease,) = role.leases.claim(READY, 1)
-        role._end(lease)
+        role._finalise(lease)
         with engine.begin() as connection:
             rests.append(round(float(connection.scalar(left_s) or 0), -2))
             connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))

@@ -1,4 +1,4 @@
-"""Goal: rows come in order and in bounded pages, and no transaction waits for an object store."""
+"""Goal: rows are read in order and bounded pages, without transactions that wait for a store."""
 
 import subprocess
 import sys
@@ -24,24 +24,24 @@ from results.finaliser.item_rows import (
     READ_ITEMS,
     item_rows,
 )
-from storage.objects.local_objects import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, item_table, job, outcome
-from tests.integration.results.test_finalising import always, lines, put, settle, take
+from tests.integration.results.test_finalisation import acquire_lease, always, lines, put, settle
 from topics.records.records import ItemOutcome
 
 IDLE_S = 0.1
 
 
 def settled(engine: sa.Engine, outcomes: list[ItemOutcome]) -> tuple[UUID, int]:
-    """Return a settled job of these items, and its day."""
+    """Add a settled job of these items; return it and its day."""
     job_id = settle(engine, outcomes)
     return job_id, item_table(engine, job_id)[0].job_day
 
 
-def test_rows_are_read_by_the_index_without_a_sort(engine: sa.Engine) -> None:
+def test_rows_are_read_by_index_without_a_sort(engine: sa.Engine) -> None:
     job_id, day = settled(engine, [outcome(n) for n in range(2000)])
     query = READ_ITEMS.replace("%b", "{}").format(day, f"'{job_id}'", 500, 900)
     with engine.connect() as connection:
@@ -54,15 +54,15 @@ def test_rows_are_read_by_the_index_without_a_sort(engine: sa.Engine) -> None:
     assert "Seq Scan" not in plan
 
 
-class SlowObjects(LocalObjects):
-    """Takes longer for an object than Postgres bears with an idle transaction."""
+class SlowObjects(LocalObjectStore):
+    """Reads slower than the idle timeout of transactions."""
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         time.sleep(4 * IDLE_S)
         return super().read(key, offset=offset, length=length)
 
 
-def test_a_slow_store_keeps_no_transaction_open(
+def test_no_transaction_is_open_between_rows(
     database_url: str, engine: sa.Engine, tmp_path: Path
 ) -> None:
     store = SlowObjects(tmp_path / "objects", clock=SystemClock())
@@ -73,13 +73,13 @@ def test_a_slow_store_keeps_no_transaction_open(
         application_name="strict",
     )
 
-    assert finalise(strict, store, take(engine), check=always) is JobState.COMPLETED
+    assert finalise(strict, store, acquire_lease(engine), check=always) is JobState.COMPLETED
 
     strict.dispose()
     assert len(lines(engine, store, job(engine, job_id)["output_file_id"])) == 3
 
 
-def test_a_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
     count = 2 * CHUNK_ROWS + 1
     job_id, day = settled(engine, [outcome(n) for n in range(count)])
@@ -91,7 +91,7 @@ def test_a_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyP
     assert len(looks) == 3
 
 
-def test_only_the_first_page_of_large_rows_is_cut(
+def test_only_the_first_page_of_large_rows_is_cancelled(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuts: list[object] = []
@@ -109,7 +109,7 @@ def test_only_the_first_page_of_large_rows_is_cut(
     assert len(cuts) == 1
 
 
-def test_the_lease_is_looked_at_before_every_object(engine: sa.Engine) -> None:
+def test_lease_is_checked_before_every_object(engine: sa.Engine) -> None:
     stored = [outcome(n, body=b"", body_key="bodies/large") for n in range(3)]
     job_id, day = settled(engine, [*stored, outcome(3)])
     looks: list[int] = []
@@ -119,7 +119,7 @@ def test_the_lease_is_looked_at_before_every_object(engine: sa.Engine) -> None:
     assert len(looks) == 1 + 3
 
 
-def test_the_lease_is_looked_at_before_every_page(engine: sa.Engine) -> None:
+def test_lease_is_checked_before_every_page(engine: sa.Engine) -> None:
     count = 2 * PAGE_ITEMS + 1
     job_id, day = settled(engine, [outcome(n) for n in range(count)])
     looks: list[int] = []
@@ -134,22 +134,22 @@ FINALISE_TWO = """
 import resource, sys
 from core.clock import SystemClock
 from pathlib import Path
-from storage.objects.local_objects import LocalObjects
-from tests.integration.results.outcomes import engine_of
-from tests.integration.results.test_finalising import always, take
+from storage.objects.local_object_store import LocalObjectStore
+from tests.integration.results.outcomes import new_engine
+from tests.integration.results.test_finalisation import always, acquire_lease
 from results.finaliser.finalisation import finalise
-engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
+engine, store = new_engine(sys.argv[1]), LocalObjectStore(Path(sys.argv[2]), clock=SystemClock())
 for _ in range(2):  # the small one first: it loads the code
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 @pytest.mark.timeout(300)
-def test_200_000_items_need_no_more_memory_than_a_page(
+def test_200_000_rows_are_read_in_constant_memory(
     engine: sa.Engine, database_url: str, tmp_path: Path
 ) -> None:
-    """200 MB of bodies; counted in a process of its own."""
+    """200 MB of bodies; memory is measured in a separate process."""
     settle(engine, [outcome(0)])
     large = add_running_job(engine, 200_000)
     fill = """

@@ -1,4 +1,4 @@
-"""Goal: what a batch told of its items goes with it, however much that was."""
+"""Goal: messages about items are removed with their batch, however many there are."""
 
 from pathlib import Path
 from uuid import UUID
@@ -9,21 +9,23 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.ids import new_uuid
 from results.retention import batch_removal
-from results.retention.batch_removal import BodyRemoval, messages_query
+from results.retention.batch_removal import BatchDataRemoval, messages_query
 from results.retention.deletion import delete_batch
-from results.webhooks.events.event_bodies import ITEM_FAILED
+from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import (
     webhook_attempts,
     webhook_deliveries,
     webhook_endpoints,
     webhook_messages,
 )
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.results.test_deletion import ended
 
 
-def tell(engine: sa.Engine, job_id: UUID, tenant_id: UUID, event_type: str, number: int) -> None:
-    """Add messages about a job, each with a delivery that was tried."""
+def add_messages(
+    engine: sa.Engine, job_id: UUID, tenant_id: UUID, event_type: str, number: int
+) -> None:
+    """Add messages about a job, each with a delivery and an attempt."""
     endpoint_id = new_uuid()
     ids = [new_uuid() for _ in range(number)]
     its = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "lane": "e"}
@@ -46,16 +48,16 @@ def tell(engine: sa.Engine, job_id: UUID, tenant_id: UUID, event_type: str, numb
         )
 
 
-def test_messages_that_name_items_go_in_slices_and_hold_no_deletion_up(
+def test_messages_of_a_deleted_batch_are_removed_in_slices(
     engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_MESSAGES", 2)
-    store = LocalObjects(tmp_path / "objects", clock=SystemClock())
+    store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
     job_id, tenant_id = ended(engine, store)
     kept, its_tenant = ended(engine, store)
-    tell(engine, job_id, tenant_id, ITEM_FAILED, 5)
-    tell(engine, job_id, tenant_id, "batch.completed", 1)
-    tell(engine, kept, its_tenant, ITEM_FAILED, 1)
+    add_messages(engine, job_id, tenant_id, ITEM_FAILED, 5)
+    add_messages(engine, job_id, tenant_id, "batch.completed", 1)
+    add_messages(engine, kept, its_tenant, ITEM_FAILED, 1)
     with engine.connect() as delivering:
         its = sa.select(webhook_messages.c.id).where(webhook_messages.c.job_id == job_id)
         delivering.execute(its.with_for_update())
@@ -65,7 +67,7 @@ def test_messages_that_name_items_go_in_slices_and_hold_no_deletion_up(
     with engine.begin() as connection:
         assert connection.execute(messages_query(job_id)).rowcount == 2
 
-    BodyRemoval(engine, store).step(100_000)
+    BatchDataRemoval(engine, store).run_once(100_000)
 
     with engine.connect() as connection:
         query = sa.select(webhook_messages.c.job_id, webhook_messages.c.event_type)

@@ -1,4 +1,4 @@
-"""Goal: what is old goes, what is young or runs stays, and nobody waits for it."""
+"""Goal: expired data is removed without blocking others; young and running data stays."""
 
 from collections.abc import Callable
 from datetime import date, timedelta
@@ -22,10 +22,10 @@ from results.retention.deletion import delete_batch
 from results.retention.expired_data import old_batches_query
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from results.retention.sweep_lease import take
+from results.retention.sweep_lease import acquire_sweep_lease
 from results.writer.day_partitions import DayPartitions, partition_name
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.items import items
 from tenancy.deletions import deletions
 from tests.conftest import execute
@@ -37,19 +37,19 @@ Sweep = Callable[..., None]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture
-def sweep(engine: sa.Engine, store: LocalObjects) -> Sweep:
-    """One turn of a finaliser of its own."""
+def sweep(engine: sa.Engine, store: LocalObjectStore) -> Sweep:
+    """Run the retention sweep of a new process once."""
 
-    def turn(**settings: Any) -> None:
+    def run_sweep(**settings: Any) -> None:
         settings = {"batch_days": 10, "request_days": 10, "tombstone_days": 10} | settings
-        RetentionSweep(engine, store, RetentionSettings(**settings), "me").step()
+        RetentionSweep(engine, store, RetentionSettings(**settings), "me").run_once()
 
-    return turn
+    return run_sweep
 
 
 def long_ago(number: float) -> sa.TextClause:
@@ -57,7 +57,7 @@ def long_ago(number: float) -> sa.TextClause:
 
 
 def ended_job(engine: sa.Engine, *, days_ago: float, created: float | None = None) -> UUID:
-    """A batch of one item that ended so many days ago, and was created then or before."""
+    """A batch of one item that ended so many days ago."""
     job_id = add_running_job(engine, 1, created_at=long_ago(created or days_ago))
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)]})
     end(engine, job_id, days_ago)
@@ -74,8 +74,8 @@ def end(engine: sa.Engine, job_id: UUID, days_ago: float) -> None:
         )
 
 
-def request(engine: sa.Engine, store: LocalObjects, *, days_ago: float) -> tuple[UUID, str]:
-    """A single request that has ended, with an answer too large for its row."""
+def request(engine: sa.Engine, store: LocalObjectStore, *, days_ago: float) -> tuple[UUID, str]:
+    """A terminal single request with an answer too large for its row."""
     job_id = add_running_job(
         engine, 1, created_at=long_ago(days_ago), kind="request", input_file_id=None
     )
@@ -97,7 +97,7 @@ def rows_of(engine: sa.Engine, job_id: UUID) -> int:
         return connection.scalar(query) or 0
 
 
-def test_batches_go_by_their_end_and_leave_their_bill(engine: sa.Engine, sweep: Sweep) -> None:
+def test_batches_expire_by_their_end_and_keep_their_ledger(engine: sa.Engine, sweep: Sweep) -> None:
     old = ended_job(engine, days_ago=11)
     bill = ledger(engine, old)
     young = ended_job(engine, days_ago=1, created=15)
@@ -116,8 +116,8 @@ def test_batches_go_by_their_end_and_leave_their_bill(engine: sa.Engine, sweep: 
     assert [tuple(row) for row in told] == [("batch", None), ("batch_bodies", None)]
 
 
-def test_requests_go_with_all_they_have(
-    engine: sa.Engine, store: LocalObjects, sweep: Sweep
+def test_expired_requests_are_removed_with_all_their_rows(
+    engine: sa.Engine, store: LocalObjectStore, sweep: Sweep
 ) -> None:
     old, _ = request(engine, store, days_ago=11)
     young, kept = request(engine, store, days_ago=9)
@@ -134,7 +134,7 @@ def test_requests_go_with_all_they_have(
     assert ledger(engine, old) == bill
 
 
-def test_files_without_an_end_get_one(engine: sa.Engine, sweep: Sweep) -> None:
+def test_files_without_expiry_are_deleted_by_age(engine: sa.Engine, sweep: Sweep) -> None:
     with engine.begin() as connection:
         job_id = add_running_job(engine, 1)
         tenant_id = connection.scalar(sa.select(jobs.c.tenant_id).where(jobs.c.id == job_id))
@@ -153,7 +153,7 @@ def test_files_without_an_end_get_one(engine: sa.Engine, sweep: Sweep) -> None:
     assert ends[young] is None
 
 
-def test_tombstones_go_and_the_rows_of_their_files(engine: sa.Engine, sweep: Sweep) -> None:
+def test_tombstones_and_file_rows_are_removed(engine: sa.Engine, sweep: Sweep) -> None:
     old, young = ended_job(engine, days_ago=5), ended_job(engine, days_ago=5)
     for job_id in (old, young):
         row = job(engine, job_id)
@@ -186,9 +186,7 @@ def today(engine: sa.Engine) -> int:
         return job_day(connection.execute(sa.select(sa.func.now())).scalar_one())
 
 
-def test_a_day_that_nobody_needs_is_dropped_whole(
-    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unneeded_day_is_dropped(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, needed = ended_job(engine, days_ago=11), ended_job(engine, days_ago=12)
     bill = ledger(engine, gone)
     DayPartitions(engine).ensure([today(engine)])
@@ -196,13 +194,13 @@ def test_a_day_that_nobody_needs_is_dropped_whole(
         tenant_id = job(engine, gone)["tenant_id"]
         delete_batch(connection, tenant_id, gone, key_id=new_uuid())
 
-    # A transaction that has used `items` and rests, as a writer does while it waits for others.
+    # An idle transaction that has used `items`, like a writer that waits for a lock.
     with engine.begin() as writer:
         writer.execute(sa.select(items.c.item_index).limit(1))
         monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET statement_timeout = '300ms'")
         assert drop_unneeded_days(engine) == 0
         monkeypatch.undo()
-        # It waits, and neither writes nor reads wait behind it.
+        # The detach waits, and blocks neither writes nor reads.
         writer.execute(sa.text("SET LOCAL lock_timeout = '5s'"))
         writer.execute(sa.select(items.c.item_index).limit(1))
         with engine.begin() as another:
@@ -217,34 +215,32 @@ def test_a_day_that_nobody_needs_is_dropped_whole(
     assert ledger(engine, gone) == bill
 
 
-def bury(engine: sa.Engine, job_id: UUID) -> None:
+def tombstone(engine: sa.Engine, job_id: UUID) -> None:
     tenant_id = job(engine, job_id)["tenant_id"]
     with engine.begin() as connection:
         delete_batch(connection, tenant_id, job_id, key_id=new_uuid())
 
 
-def test_a_half_detached_day_keeps_no_earlier_one(
+def test_half_detached_day_is_completed_first(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier, later = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
-    bury(engine, later)
+    tombstone(engine, later)
     with engine.begin() as writer:
         writer.execute(sa.select(items.c.item_index).limit(1))
         monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET statement_timeout = '300ms'")
         assert drop_unneeded_days(engine) == 0
         monkeypatch.undo()
-    bury(engine, earlier)
+    tombstone(engine, earlier)
 
     assert drop_unneeded_days(engine) == 2
     assert partitions(engine) == set()
 
 
-def test_a_day_that_somebody_reads_keeps_no_other(
-    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_day_being_read_blocks_no_other(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     read, other = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
     for job_id in (read, other):
-        bury(engine, job_id)
+        tombstone(engine, job_id)
     name = partition_name(today(engine) - 12)
     with engine.begin() as connection:
         connection.execute(sa.text(f"ALTER TABLE items DETACH PARTITION {name}"))
@@ -256,25 +252,23 @@ def test_a_day_that_somebody_reads_keeps_no_other(
 
 
 @pytest.mark.parametrize("how", ["DETACH PARTITION", "DROP TABLE"])
-def test_a_rival_that_was_faster_is_no_failure(
-    engine: sa.Engine, database_url: str, how: str
-) -> None:
+def test_concurrent_drop_is_no_failure(engine: sa.Engine, database_url: str, how: str) -> None:
     gone = ended_job(engine, days_ago=11)
-    bury(engine, gone)
+    tombstone(engine, gone)
     name = partition_name(today(engine) - 11)
     statement = f"DROP TABLE {name}" if how == "DROP TABLE" else f"ALTER TABLE items {how} {name}"
 
-    def be_faster(*arguments: Any) -> None:
+    def drop_first(*arguments: Any) -> None:
         if "DETACH" in arguments[2]:
             execute(database_url, statement)
 
-    sa.event.listen(engine, "before_cursor_execute", be_faster)
+    sa.event.listen(engine, "before_cursor_execute", drop_first)
     assert drop_unneeded_days(engine) == 1
-    sa.event.remove(engine, "before_cursor_execute", be_faster)
+    sa.event.remove(engine, "before_cursor_execute", drop_first)
     assert partitions(engine) == set()
 
 
-def test_names_of_partitions_are_read_back() -> None:
+def test_partition_names_are_parsed() -> None:
     for day in (0, 20_000, 30_000):
         assert day_of(partition_name(day)) == day
     assert day_of("items_20263001") is None
@@ -282,16 +276,16 @@ def test_names_of_partitions_are_read_back() -> None:
     assert date(1970, 1, 1) + timedelta(days=20_000) == date(2024, 10, 4)
 
 
-def test_one_process_has_the_lease(engine: sa.Engine) -> None:
+def test_one_process_holds_the_sweep_lease(engine: sa.Engine) -> None:
     with engine.begin() as connection:
-        assert take(connection, "sweep", "one", ttl_s=60)
-        assert take(connection, "sweep", "one", ttl_s=0)
-        assert take(connection, "sweep", "two", ttl_s=60)
-        assert not take(connection, "sweep", "one", ttl_s=60)
-        assert take(connection, "other", "one", ttl_s=60)
+        assert acquire_sweep_lease(connection, "sweep", "one", ttl_s=60)
+        assert acquire_sweep_lease(connection, "sweep", "one", ttl_s=0)
+        assert acquire_sweep_lease(connection, "sweep", "two", ttl_s=60)
+        assert not acquire_sweep_lease(connection, "sweep", "one", ttl_s=60)
+        assert acquire_sweep_lease(connection, "other", "one", ttl_s=60)
 
 
-def test_old_batches_are_found_by_their_index(engine: sa.Engine) -> None:
+def test_expired_batches_are_found_by_index(engine: sa.Engine) -> None:
     job_id = ended_job(engine, days_ago=11)
     fill = sa.text("""
         INSERT INTO jobs (id, tenant_id, kind, state, endpoint, input_file_id, input_key,

@@ -1,4 +1,4 @@
-"""Single requests from their row to their end, against real Postgres and a folder of objects."""
+"""Goal: single requests reach their terminal state and leave no objects behind."""
 
 import threading
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from core.ids import REQUEST, new_uuid, public_id
 from core.object_names import answer_prefix
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.errors import FieldRefusedError, JobMissingError, RequestEndedError, RequestMissingError
-from jobs.expansion.emission import item_of
+from jobs.errors import InvalidFieldError, JobNotFoundError, RequestEndedError, RequestNotFoundError
+from jobs.expansion.emission import parse_item
 from jobs.expansion.job_loads import open_jobs
 from jobs.input.line_reader import input_lines
 from jobs.recovery.expiry import close_expired
-from jobs.recovery.repair import missing_indexes
+from jobs.recovery.re_emit import missing_indexes
 from jobs.store.batches import find_job, list_jobs
-from jobs.store.idempotency import Answer, Claim, Scope, save
-from jobs.store.keyset_pages import Cursor
+from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
+from jobs.store.keyset_pages import PageCursor
 from jobs.store.single_requests import (
     NewRequest,
     cancel_request,
@@ -33,37 +33,37 @@ from jobs.store.single_requests import (
     request_input_key,
 )
 from jobs.tables.idempotency import idempotency_keys
-from results.finaliser import request_finalisation
+from results.finaliser import request_finaliser
 from results.finaliser.finalisation import READY
-from results.finaliser.request_finalisation import RequestEnding, end_requests
+from results.finaliser.request_finaliser import RequestFinaliser, finalise_requests
 from results.retention import idempotency_key_removal
-from results.retention.idempotency_key_removal import KeyRemoval
+from results.retention.idempotency_key_removal import IdempotencyKeyRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
-from storage.objects.errors import ObjectMissingError, ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
+from results.writer.open_work import run_all
+from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import failed, job, ledger, outcome
-from topics.records.records import Close, ItemOutcome
+from topics.records.records import ItemOutcome, JobClose
 
 ENDPOINT = "/v1/chat/completions"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
-def put(store: LocalObjects, key: str, data: bytes) -> None:
-    with store.begin(key) as upload:
+def put(store: LocalObjectStore, key: str, data: bytes) -> None:
+    with store.begin_upload(key) as upload:
         upload.write(data)
         upload.complete()
 
 
-def begin(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, UUID]:
+def add_request(engine: sa.Engine, store: LocalObjectStore, **fields: Any) -> tuple[UUID, UUID]:
     """Add a request; return its tenant and its job."""
     job_id = new_uuid()
     line = input_line(public_id(REQUEST, job_id), ENDPOINT, b'{\n"model":"small"}')
@@ -85,9 +85,9 @@ def begin(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, 
     return new.tenant_id, job_id
 
 
-def end(engine: sa.Engine, store: LocalObjects, job_id: UUID, item: ItemOutcome) -> None:
+def end(engine: sa.Engine, store: LocalObjectStore, job_id: UUID, item: ItemOutcome) -> None:
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [item]})
-    RequestEnding(engine, store).step()
+    RequestFinaliser(engine, store).run_once()
 
 
 def find(engine: sa.Engine, tenant_id: UUID, job_id: UUID) -> sa.Row[Any]:
@@ -95,14 +95,14 @@ def find(engine: sa.Engine, tenant_id: UUID, job_id: UUID) -> sa.Row[Any]:
         return find_request(connection, tenant_id, job_id)
 
 
-def objects_of(store: LocalObjects) -> set[str]:
+def objects_of(store: LocalObjectStore) -> set[str]:
     return {found.key for found in store.list("")}
 
 
-def test_a_request_ends_with_its_answer_and_without_files(
-    engine: sa.Engine, store: LocalObjects
+def test_request_completes_with_its_answer_and_no_files(
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
-    tenant_id, job_id = begin(engine, store)
+    tenant_id, job_id = add_request(engine, store)
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.outcome, row.total_count) == ("in_progress", None, 1)
     end(engine, store, job_id, outcome(0))
@@ -120,11 +120,11 @@ def test_a_request_ends_with_its_answer_and_without_files(
     assert states == 2  # finalizing, completed
 
 
-def test_of_many_requests_each_process_chooses_its_own(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_processes_choose_different_requests(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_finalisation, "ROUND_MAX", 2)
-    job_ids = [begin(engine, store)[1] for _ in range(7)]
+    monkeypatch.setattr(request_finaliser, "ROUND_MAX", 2)
+    job_ids = [add_request(engine, store)[1] for _ in range(7)]
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)] for job_id in job_ids})
     offered: list[list[UUID]] = []
 
@@ -132,111 +132,113 @@ def test_of_many_requests_each_process_chooses_its_own(
         offered.append([row.id for row in rows])
         if len(offered) == 2:  # a rival has just ended what others would choose, too
             with engine.begin() as connection:
-                end_requests(connection, offered[-1][:2])
+                finalise_requests(connection, offered[-1][:2])
         return list(rows[-count:])
 
-    RequestEnding(engine, store, newest).step()
+    RequestFinaliser(engine, store, newest).run_once()
     assert offered == [job_ids, job_ids[:5]]
     assert {job(engine, job_id)["state"] for job_id in job_ids} == {"completed"}
     assert objects_of(store) <= {request_input_key(job_id) for job_id in job_ids[:2]}
 
 
-def test_a_refused_request_completes_with_the_refusal(
-    engine: sa.Engine, store: LocalObjects
+def test_refused_request_completes_with_the_refusal(
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
-    tenant_id, job_id = begin(engine, store)
+    tenant_id, job_id = add_request(engine, store)
     end(engine, store, job_id, failed(0))
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.status_code) == ("completed", 400)
     assert not is_answered_well(row)
 
 
-def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObjects) -> None:
-    _, job_id = begin(engine, store)
+def test_unreferenced_answers_are_removed(engine: sa.Engine, store: LocalObjectStore) -> None:
+    _, job_id = add_request(engine, store)
     kept, spare = (answer_prefix(job_id) + name for name in ("kept", "spare"))
     put(store, kept, b"{}")
     put(store, spare, b"{}")
     end(engine, store, job_id, outcome(0, body=b"", body_key=kept))
     assert objects_of(store) == {kept, spare}  # a caller may be reading it
-    OrphanSweep(engine, store, age_s=-60.0).step()
+    OrphanSweep(engine, store, age_s=-60.0).run_once()
     assert objects_of(store) == {kept}
 
 
-def test_no_batch_route_knows_a_request(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store)
+def test_requests_are_no_batches(engine: sa.Engine, store: LocalObjectStore) -> None:
+    tenant_id, job_id = add_request(engine, store)
     with engine.connect() as connection:
-        with pytest.raises(JobMissingError):
+        with pytest.raises(JobNotFoundError):
             find_job(connection, tenant_id, job_id)
-        assert list_jobs(connection, tenant_id, Cursor(limit=10)).rows == []
-        with pytest.raises(FieldRefusedError):
-            list_jobs(connection, tenant_id, Cursor(limit=10, after=job_id))
-        with pytest.raises(RequestMissingError):
+        assert list_jobs(connection, tenant_id, PageCursor(limit=10)).rows == []
+        with pytest.raises(InvalidFieldError):
+            list_jobs(connection, tenant_id, PageCursor(limit=10, after=job_id))
+        with pytest.raises(RequestNotFoundError):
             find_request(connection, new_uuid(), job_id)
         assert connection.scalars(sa.select(sa.column("id")).where(READY)).all() == []
 
 
-def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store)
+def test_cancelled_request_ends_cancelled(engine: sa.Engine, store: LocalObjectStore) -> None:
+    tenant_id, job_id = add_request(engine, store)
     with engine.begin() as connection:
         assert cancel_request(connection, tenant_id, job_id).state == "cancelling"
     close(engine, job_id, CloseReason.CANCELLED)
-    RequestEnding(engine, store).step()
+    RequestFinaliser(engine, store).run_once()
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.outcome) == ("cancelled", Outcome.CANCELLED)
     with engine.begin() as connection:
         assert cancel_request(connection, tenant_id, job_id).state == "cancelled"
 
 
-def test_an_ended_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store)
+def test_terminal_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjectStore) -> None:
+    tenant_id, job_id = add_request(engine, store)
     end(engine, store, job_id, outcome(0))
     with engine.begin() as connection, pytest.raises(RequestEndedError):
         cancel_request(connection, tenant_id, job_id)
 
 
-def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjects) -> None:
-    tenant_id, job_id = begin(engine, store, timeout_s=-1.0)
+def test_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjectStore) -> None:
+    tenant_id, job_id = add_request(engine, store, timeout_s=-1.0)
     with engine.begin() as connection:
         assert close_expired(connection) == 1
     close(engine, job_id, CloseReason.EXPIRED)
-    RequestEnding(engine, store).step()
+    RequestFinaliser(engine, store).run_once()
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.outcome) == ("expired", Outcome.EXPIRED)
 
 
-def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObjects) -> None:
-    _, job_id = begin(engine, store)
+def test_lost_request_is_re_emitted(engine: sa.Engine, store: LocalObjectStore) -> None:
+    _, job_id = add_request(engine, store)
     with engine.connect() as connection:
         opened = open_jobs(connection, [job_id])[job_id]
         assert missing_indexes(connection, opened, range(opened.cursor.item_index)) == [0]
     with store.read(opened.ref.input_key) as blocks:
         ((_, offset, line),) = input_lines(blocks, line_bytes_max=1000)
-    item = item_of(0, offset, line, ENDPOINT)
+    item = parse_item(0, offset, line, ENDPOINT)
     assert item.body == b'{ "model":"small"}'
     assert item.custom_id == public_id(REQUEST, job_id)
 
 
-def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> None:
+def test_answers_of_expired_idempotency_keys_are_removed(
+    engine: sa.Engine, store: LocalObjectStore
+) -> None:
     put(store, "idempotency/1", b"data: x")
     with engine.begin() as connection:
-        claim = Claim(
+        claim = IdempotencyClaim(
             tenant_id=add_tenant(connection),
-            scope=Scope.CLIENT,
+            scope=KeyScope.CLIENT,
             key="k",
             route="POST /v1/completions",
             body_sha256=b"",
             keep_s=-1.0,
         )
-        save(connection, claim, Answer(200, b"", body_key="idempotency/1"))
-    KeyRemoval(engine, store).step()
-    with pytest.raises(ObjectMissingError):
+        save_answer(connection, claim, StoredAnswer(200, b"", body_key="idempotency/1"))
+    IdempotencyKeyRemoval(engine, store).run_once()
+    with pytest.raises(ObjectNotFoundError):
         store.size("idempotency/1")
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
 
 
-def test_answers_that_the_store_refuses_keep_no_other_keys(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_refused_answers_block_no_other_keys(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency_key_removal, "ROUND_MAX", 2)
     with engine.begin() as connection:
@@ -244,15 +246,15 @@ def test_answers_that_the_store_refuses_keep_no_other_keys(
         for n, body_key in enumerate(
             ["idempotency/0", None, "idempotency/2", "idempotency/3", None]
         ):
-            claim = Claim(
+            claim = IdempotencyClaim(
                 tenant_id=tenant_id,
-                scope=Scope.CLIENT,
+                scope=KeyScope.CLIENT,
                 key=str(n),
                 route="POST /v1/completions",
                 body_sha256=b"",
                 keep_s=-10.0 + n,
             )
-            save(connection, claim, Answer(200, b"", body_key=body_key))
+            save_answer(connection, claim, StoredAnswer(200, b"", body_key=body_key))
     delete, stays = store.delete, {"idempotency/0", "idempotency/2"}
 
     def failing(key: str) -> None:
@@ -261,22 +263,22 @@ def test_answers_that_the_store_refuses_keep_no_other_keys(
         delete(key)
 
     monkeypatch.setattr(store, "delete", failing)
-    role = KeyRemoval(engine, store)
+    role = IdempotencyKeyRemoval(engine, store)
     for _ in range(3):
-        role.step()
+        role.run_once()
     with engine.connect() as connection:
         left = set(connection.scalars(sa.select(idempotency_keys.c.key)))
     assert left == {"0", "2"}
     stays.clear()
     for _ in range(3):
-        role.step()
+        role.run_once()
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
 
 
-def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalObjects) -> None:
-    _, open_id = begin(engine, store)
-    _, ended_id = begin(engine, store)
+def test_orphans_of_requests_are_found(engine: sa.Engine, store: LocalObjectStore) -> None:
+    _, open_id = add_request(engine, store)
+    _, ended_id = add_request(engine, store)
     answer = answer_prefix(ended_id) + "a"
     put(store, answer, b"{}")
     end(engine, store, ended_id, outcome(0, body=b"", body_key=answer))
@@ -289,11 +291,11 @@ def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalO
         "idempotency/1",
     ):
         put(store, key, b"{}")
-    OrphanSweep(engine, store, age_s=-60.0).step()
+    OrphanSweep(engine, store, age_s=-60.0).run_once()
     assert objects_of(store) == {request_input_key(open_id), answer}
 
 
 def close(engine: sa.Engine, job_id: UUID, reason: CloseReason) -> None:
     day = (job(engine, job_id)["created_at"].timestamp()) // 86_400
-    record = Close(job_id=job_id, day=int(day), reason=reason)
-    assert do_all(JobCloser(engine, DayPartitions(engine)).closing(record), threading.Event())
+    record = JobClose(job_id=job_id, day=int(day), reason=reason)
+    assert run_all(JobCloser(engine, DayPartitions(engine)).close_steps(record), threading.Event())

@@ -1,4 +1,4 @@
-"""Goal: reading a place of a large job touches few rows, whatever the planner believes."""
+"""Goal: reading part of a large job touches few rows, whatever the planner estimates."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from results.views.result_sequence import READ_SEQUENCE, read_sequence, sequence
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.postgres.engines import raw_cursor
-from storage.postgres.tenant_isolation import wall_off
+from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.results.outcomes import add_running_job, failed, job, outcome
 
 TOTAL, SLICE = 20_000, 2000
@@ -22,7 +22,7 @@ TOTAL, SLICE = 20_000, 2000
 
 @pytest.fixture(params=["unknown", "analyzed"])
 def large(engine: sa.Engine, request: pytest.FixtureRequest) -> tuple[UUID, int]:
-    """One of three jobs of a day, each item with its row, in slices in no order."""
+    """One of three complete jobs of a day, with unordered slices."""
     partitions = DayPartitions(engine)
     ids = [add_running_job(engine, TOTAL, state="in_progress") for _ in range(3)]
     for first in reversed(range(0, TOTAL, SLICE)):
@@ -47,11 +47,13 @@ def as_the_api(engine: sa.Engine, job_id: UUID) -> Iterator[sa.Connection]:
     """A transaction for the owner of a job."""
     tenant_id: UUID = job(engine, job_id)["tenant_id"]
     with engine.connect() as connection:
-        wall_off(connection, tenant_id)
+        restrict_to_tenant(connection, tenant_id)
         yield connection
 
 
-def test_a_page_of_the_order_reads_its_rows(engine: sa.Engine, large: tuple[UUID, int]) -> None:
+def test_page_of_the_sequence_reads_only_its_rows(
+    engine: sa.Engine, large: tuple[UUID, int]
+) -> None:
     job_id, day = large
     after = 13_000
     parameters = [after, after, job_id, job_id, after, 200, day, job_id, 256 * 1024, job_id]
@@ -73,7 +75,7 @@ def test_a_page_of_the_order_reads_its_rows(engine: sa.Engine, large: tuple[UUID
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in slices) <= 8
 
 
-def test_bodies_bound_a_page(engine: sa.Engine) -> None:
+def test_bodies_bound_a_page_of_results(engine: sa.Engine) -> None:
     job_id = add_running_job(engine, 100)
     writer = ItemWriter(engine, DayPartitions(engine))
     writer.write({job_id: [outcome(index, body=b"x" * 10_000) for index in range(100)]})
@@ -92,7 +94,7 @@ def test_bodies_bound_a_page(engine: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize("status", [None, *ItemStatus])
-def test_a_window_of_items_is_bounded(
+def test_item_status_reads_a_bounded_window(
     engine: sa.Engine, large: tuple[UUID, int], status: ItemStatus | None
 ) -> None:
     query = ItemQuery(*large, TOTAL, first=4000, limit=3, status=status)

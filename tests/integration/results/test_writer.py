@@ -1,8 +1,7 @@
-"""Goal: on a real log the writer judges everything once, whatever dies or comes twice."""
+"""Goal: on a real log the writer counts every outcome once, despite crashes and redelivery."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from uuid import UUID
@@ -19,27 +18,28 @@ from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.outcome_router import Judge
+from results.writer.outcome_router import OutcomeRouter
 from results.writer.writer import GROUP, ResultsWriter
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 from tests.integration.results.outcomes import (
     add_running_job,
-    assert_books_balance,
-    engine_of,
+    assert_totals_agree,
     item_table,
     job,
     job_ref,
+    new_engine,
     outcome,
 )
-from topics.clients.admin import LogAdmin
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from tests.support.until import until
+from topics.clients.admin import TopicAdmin
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEAD_LETTERS, RESULTS
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.partitioner import job_partition
-from topics.records.records import Close, CopiesDue, DeadLetter, Outcomes
+from topics.records.records import CopiesDue, DeadLetter, JobClose, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 DEADLINE_S = 30
 
@@ -49,9 +49,9 @@ class Running:
 
     def __init__(self, engine: sa.Engine, kafka: KafkaSettings, **settings: float) -> None:
         partitions = DayPartitions(engine)
-        self.producer = LogProducer(kafka, client_id="writer")
+        self.producer = RecordProducer(kafka, client_id="writer")
         self.writer = ResultsWriter(
-            judge=Judge(
+            router=OutcomeRouter(
                 items=ItemWriter(engine, partitions),
                 closes=JobCloser(engine, partitions, slice_items=10),
                 copies=CopyWriter(engine, slice_items=7),
@@ -62,13 +62,13 @@ class Running:
             commit_interval_s=0.05,
             clock=SystemClock(),
         )
-        self.consumer = LogConsumer(
+        self.consumer = GroupConsumer(
             kafka,
             group=GROUP,
             topics=[RESULTS.name],
             client_id="writer",
             on_assign=lambda _: None,
-            on_revoke=self.writer.revoked,
+            on_revoke=self.writer.on_revoke,
         )
         self.stop = threading.Event()
         self.failure: BaseException | None = None
@@ -79,7 +79,7 @@ class Running:
             self.writer.run(self.consumer, self.stop)
         except MillraceError as failure:
             self.failure = failure
-        except DATABASE_AWAY as failure:
+        except DATABASE_UNAVAILABLE as failure:
             self.failure = failure
 
 
@@ -96,14 +96,7 @@ def running(engine: sa.Engine, kafka: KafkaSettings, **settings: float) -> Itera
         role.producer.close()
 
 
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def send(producer: LogProducer, job_id: UUID, record: Outcomes | Close | CopiesDue) -> None:
+def send(producer: RecordProducer, job_id: UUID, record: Outcomes | JobClose | CopiesDue) -> None:
     producer.send(
         RESULTS.name,
         encode(record),
@@ -113,16 +106,16 @@ def send(producer: LogProducer, job_id: UUID, record: Outcomes | Close | CopiesD
     )
 
 
-def send_items(producer: LogProducer, job_id: UUID, indexes: range) -> None:
+def send_items(producer: RecordProducer, job_id: UUID, indexes: range) -> None:
     send(producer, job_id, Outcomes(job_ref(job_id), [outcome(index) for index in indexes]))
 
 
 def lag(kafka: KafkaSettings) -> int:
-    return sum(LogAdmin(kafka).lag(GROUP, RESULTS).values())
+    return sum(TopicAdmin(kafka).lag(GROUP, RESULTS).values())
 
 
-def test_jobs_settle_and_offsets_follow(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+def test_offsets_are_committed_after_jobs_settle(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_ids = [add_running_job(engine, 100) for _ in range(5)]
     for start in range(0, 100, 20):
@@ -136,15 +129,15 @@ def test_jobs_settle_and_offsets_follow(
         until(lambda: lag(kafka) == 0)
 
     for job_id in job_ids:
-        assert_books_balance(engine, job_id)
+        assert_totals_agree(engine, job_id)
 
 
-def test_the_order_of_the_log_decides_about_a_close(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+def test_outcomes_after_a_close_do_not_count(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = add_running_job(engine, 60, state="cancelling", close_reason="cancelled")
     send_items(producer, job_id, range(20))
-    send(producer, job_id, Close(job_id, 0, CloseReason.CANCELLED))
+    send(producer, job_id, JobClose(job_id, 0, CloseReason.CANCELLED))
     send_items(producer, job_id, range(60))
     producer.flush(10)
 
@@ -154,11 +147,11 @@ def test_the_order_of_the_log_decides_about_a_close(
 
     rows = item_table(engine, job_id)
     assert [row.outcome for row in rows] == [1] * 20 + [3] * 40
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
-def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+def test_unreadable_record_goes_to_the_dead_letters(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = add_running_job(engine, 2)
     partition = job_partition(job_id, RESULTS.partition_count)
@@ -173,7 +166,7 @@ def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on
         until(lambda: job(engine, job_id)["settled_at"])
         until(lambda: lag(kafka) == 0)
 
-    tail = TopicTail(kafka, DEAD_LETTERS, client_id="test")
+    tail = TopicTailReader(kafka, DEAD_LETTERS, client_id="test")
     (found,) = tail.read_to_end(10)
     tail.close()
     letter = decode(DeadLetter, found.value, found.headers)
@@ -181,8 +174,8 @@ def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on
     assert (letter.value, letter.key) == (b"\xc1", b"k")
 
 
-def test_a_newer_schema_stops_the_role_before_its_offset(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+def test_newer_schema_stops_the_role_before_its_offset(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     producer.send(
         RESULTS.name, b"", partition=0, headers=[("kind", b"outcomes"), ("schema", b"99")]
@@ -196,40 +189,40 @@ def test_a_newer_schema_stops_the_role_before_its_offset(
     assert lag(kafka) == 1
 
 
-def test_writers_that_come_and_go_change_nothing(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+def test_rebalances_and_kills_change_no_rows(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_ids = [add_running_job(engine, 200) for _ in range(8)]
 
-    def feed() -> None:
+    def send_all() -> None:
         for start in range(0, 200, 5):
             for job_id in job_ids:
                 send_items(producer, job_id, range(start, start + 5))
             producer.flush(10)
 
-    feeding = threading.Thread(target=feed)
-    feeding.start()
+    sending = threading.Thread(target=send_all)
+    sending.start()
     with running(engine, kafka, group_items_max=20):
         for _ in range(3):
             with running(engine, kafka, group_items_max=20) as guest:
                 until(lambda g=guest: g.consumer.assigned)  # type: ignore[misc]
-        feeding.join()
+        sending.join()
         until(lambda: all(job(engine, job_id)["settled_at"] for job_id in job_ids))
 
     for job_id in job_ids:
-        assert_books_balance(engine, job_id)
+        assert_totals_agree(engine, job_id)
 
 
-def test_a_database_that_is_away_is_waited_for(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+def test_writer_waits_for_an_unavailable_database(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
-    """Here: a lock that outlasts the lock timeout stands for it."""
+    """A lock longer than the lock timeout simulates it."""
     job_id = add_running_job(engine, 10)
     send_items(producer, job_id, range(5))
     producer.flush(10)
 
     @sa.event.listens_for(engine, "connect")
-    def hurry(connection: object, _record: object) -> None:
+    def set_lock_timeout(connection: object, _record: object) -> None:
         connection.execute("SET lock_timeout = '100ms'")  # type: ignore[attr-defined]
         connection.commit()  # type: ignore[attr-defined]
 
@@ -245,19 +238,19 @@ def test_a_database_that_is_away_is_waited_for(
             until(lambda: job(engine, job_id)["settled_at"])
             until(lambda: lag(kafka) == 0)
 
-    assert_books_balance(engine, job_id)
+    assert_totals_agree(engine, job_id)
 
 
-def test_a_database_that_stays_away_ends_the_role_without_committing(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+def test_writer_ends_without_commit_when_the_database_stays_unavailable(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = add_running_job(engine, 10)
     send_items(producer, job_id, range(5))
     producer.flush(10)
-    nowhere = engine_of("postgresql://127.0.0.1:1/none")
+    nowhere = new_engine("postgresql://127.0.0.1:1/none")
 
     with running(nowhere, kafka, database_wait_s=0.5) as role:
         role.thread.join(DEADLINE_S)
 
-    assert isinstance(role.failure, DATABASE_AWAY)
+    assert isinstance(role.failure, DATABASE_UNAVAILABLE)
     assert lag(kafka) == 1

@@ -1,4 +1,4 @@
-"""Goal: encrypted rows become files that can be read; what is past its time goes with its key."""
+"""Goal: encrypted rows become readable files, and expired batches are removed with their keys."""
 
 import os
 import time
@@ -16,21 +16,21 @@ from jobs.store.file_removal import mark_removed
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.finaliser.finalisation import finalise
-from results.retention.batch_removal import BodyRemoval
+from results.retention.batch_removal import BatchDataRemoval
 from results.retention.key_destruction import KeyDestruction
 from results.retention.orphan_sweep import OrphanSweep
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from storage.crypto.body_ciphers import Place, Way
+from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.items import items
 from tenancy.tables import tenants
 from tenancy.tenants import set_zero_retention
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import add_running_job, failed, job, ledger, outcome
-from tests.integration.results.test_finalising import always, lines, put, settle, take
+from tests.integration.results.test_finalisation import acquire_lease, always, lines, put, settle
 from tests.integration.results.test_retention import ended_job, long_ago
 from topics.records.records import ItemOutcome
 
@@ -39,35 +39,37 @@ NAMES = ("a", "b", "c", "d")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture
-def input_key(store: LocalObjects) -> str:
+def input_key(store: LocalObjectStore) -> str:
     key = f"files/{new_uuid().hex}"
     put(store, key, b"".join(b'{"custom_id":"%b"}\n' % name.encode() for name in NAMES))
     return key
 
 
-def hidden(store: LocalObjects, job_id: UUID, given: ItemOutcome, **fields: Any) -> dict[str, Any]:
-    """What a replica would have left in the row of an item."""
-    cipher = DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
-    body = cipher.encrypt(given.body, Place(job_id, Way.OUT, given.index))
+def encrypted_row(
+    store: LocalObjectStore, job_id: UUID, given: ItemOutcome, **fields: Any
+) -> dict[str, Any]:
+    """The encrypted body of an item, as a replica writes it."""
+    cipher = DataKeys(store, SystemClock()).load_or_create(job_key_name(job_id))
+    body = cipher.encrypt(given.body, CipherContext(job_id, BodyDirection.OUT, given.index))
     return {"body": body, "custom_id": None} | fields
 
 
-def settled(engine: sa.Engine, store: LocalObjects, input_key: str) -> UUID:
-    """Two answers of which one is an object, a copy of the first, and an error; all encrypted."""
+def settled(engine: sa.Engine, store: LocalObjectStore, input_key: str) -> UUID:
+    """Two encrypted answers (one in an object), a copy of the first, and an error."""
     given = [outcome(0), outcome(1), outcome(2, body=b'{"answer":0}'), failed(3)]
     job_id = settle(engine, given, zero_retention=True, input_key=input_key, input_bytes=1000)
     large = f"{answer_prefix(job_id)}1"
-    put(store, large, hidden(store, job_id, given[1])["body"])
+    put(store, large, encrypted_row(store, job_id, given[1])["body"])
     values = {
-        0: hidden(store, job_id, given[0]),
+        0: encrypted_row(store, job_id, given[0]),
         1: {"body": None, "body_key": large, "custom_id": None},
-        2: hidden(store, job_id, given[0], copied_from=0),
-        3: hidden(store, job_id, given[3]),
+        2: encrypted_row(store, job_id, given[0], copied_from=0),
+        3: encrypted_row(store, job_id, given[3]),
     }
     for index, fields in values.items():
         change(engine, job_id, index, **fields)
@@ -80,8 +82,8 @@ def change(engine: sa.Engine, job_id: UUID, index: int, **fields: Any) -> None:
         connection.execute(sa.update(items).where(*where).values(**fields))
 
 
-def said(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]:
-    """What the files of a job say, by the ids of its items."""
+def file_lines(engine: sa.Engine, store: LocalObjectStore, job_id: UUID) -> dict[str, Any]:
+    """The lines of a job's files by custom id."""
     row = job(engine, job_id)
     found = [
         line
@@ -95,47 +97,52 @@ def said(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]
     }
 
 
-def test_files_hold_what_the_rows_hide(
-    engine: sa.Engine, store: LocalObjects, input_key: str
+def test_output_files_are_decrypted(
+    engine: sa.Engine, store: LocalObjectStore, input_key: str
 ) -> None:
     job_id = settled(engine, store, input_key)
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
     first = {"answer": 0}
     error = {"error": {"message": "no"}}
-    assert said(engine, store, job_id) == {"a": first, "b": {"answer": 1}, "c": first, "d": error}
+    assert file_lines(engine, store, job_id) == {
+        "a": first,
+        "b": {"answer": 1},
+        "c": first,
+        "d": error,
+    }
     assert list(store.list("answers/")) == []
 
 
-def test_what_cannot_be_read_is_an_error_of_its_line(
-    engine: sa.Engine, store: LocalObjects, input_key: str
+def test_undecryptable_answer_fails_only_its_line(
+    engine: sa.Engine, store: LocalObjectStore, input_key: str
 ) -> None:
     job_id = settled(engine, store, input_key)
     change(engine, job_id, 0, body=b'{"answer":"in clear"}')
     change(engine, job_id, 2, copied_from=None)  # an answer in the place of another
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
     unreadable = "answer_unreadable"
-    found = said(engine, store, job_id)
+    found = file_lines(engine, store, job_id)
     assert (found["a"], found["b"], found["c"]) == (unreadable, {"answer": 1}, unreadable)
 
 
-def test_a_lost_key_ends_the_job_and_no_process(
-    engine: sa.Engine, store: LocalObjects, input_key: str
+def test_lost_key_fails_the_lines_and_not_the_process(
+    engine: sa.Engine, store: LocalObjectStore, input_key: str
 ) -> None:
     job_id = settled(engine, store, input_key)
     store.delete(job_key_name(job_id))
-    finalise(engine, store, take(engine), check=always)
+    finalise(engine, store, acquire_lease(engine), check=always)
     assert job(engine, job_id)["state"] == "completed"
-    assert said(engine, store, job_id) == dict.fromkeys(NAMES, "key_gone")
+    assert file_lines(engine, store, job_id) == dict.fromkeys(NAMES, "key_gone")
 
 
-def sweep(engine: sa.Engine, store: LocalObjects) -> None:
+def sweep(engine: sa.Engine, store: LocalObjectStore) -> None:
     settings = RetentionSettings(zero_retention_hours=HOURS)
-    RetentionSweep(engine, store, settings, "me").step()
+    RetentionSweep(engine, store, settings, "me").run_once()
 
 
-def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID:
-    """Make the tenant of a job one that retains nothing, and the job one of its own."""
-    DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
+def make_zero_retention(engine: sa.Engine, store: LocalObjectStore, job_id: UUID) -> UUID:
+    """Make a job and its tenant zero-retention."""
+    DataKeys(store, SystemClock()).load_or_create(job_key_name(job_id))
     with engine.begin() as connection:
         its = sa.update(jobs).where(jobs.c.id == job_id).values(zero_retention=True)
         tenant_id: UUID = connection.scalar(its.returning(jobs.c.tenant_id))
@@ -144,12 +151,12 @@ def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID
     return tenant_id
 
 
-def test_batches_go_soon_with_their_keys_and_leave_their_bill(
-    engine: sa.Engine, store: LocalObjects
+def test_zero_retention_batches_are_deleted_early(
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     past, recent, others = (ended_job(engine, days_ago=d) for d in (0.2, 0.05, 0.2))
     for job_id in (past, recent):
-        retain_nothing(engine, store, job_id)
+        make_zero_retention(engine, store, job_id)
     bill = ledger(engine, past)
 
     sweep(engine, store)
@@ -160,13 +167,15 @@ def test_batches_go_soon_with_their_keys_and_leave_their_bill(
     assert ledger(engine, past) == bill
 
 
-def test_all_keys_go_before_any_rows(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_keys_are_destroyed_before_rows_are_removed(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BodyRemoval, "step", lambda *_: 0)  # as if others had all of its turn
+    monkeypatch.setattr(
+        BatchDataRemoval, "run_once", lambda *_: 0
+    )  # as if others had all of its turn
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
     for job_id in past:
-        retain_nothing(engine, store, job_id)
+        make_zero_retention(engine, store, job_id)
 
     sweep(engine, store)
 
@@ -174,12 +183,12 @@ def test_all_keys_go_before_any_rows(
     assert list(store.list("keys/")) == []
 
 
-def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_refused_key_blocks_no_other(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
     for job_id in past:
-        retain_nothing(engine, store, job_id)
+        make_zero_retention(engine, store, job_id)
         with engine.begin() as connection:
             due = sa.update(jobs).where(jobs.c.id == job_id).values(removal_due_at=sa.func.now())
             connection.execute(due.values(deleted_at=sa.func.now()))
@@ -195,17 +204,17 @@ def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
 
     monkeypatch.setattr(store, "delete", deleting)
     keys = KeyDestruction(engine, store)
-    keys.step()
+    keys.run_once()
     assert {found.key for found in store.list("keys/")} == {refused}
-    keys.step()
+    keys.run_once()
     assert sorted(asked) == sorted([*map(job_key_name, past), refused])
 
 
-def test_a_batch_of_many_slices_asks_for_its_key_once(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+def test_key_of_a_batch_is_destroyed_once(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = ended_job(engine, days_ago=0.2)
-    retain_nothing(engine, store, job_id)
+    make_zero_retention(engine, store, job_id)
     with engine.begin() as connection:
         due = sa.update(jobs).where(jobs.c.id == job_id).values(removal_due_at=sa.func.now())
         connection.execute(due.values(deleted_at=sa.func.now()))
@@ -217,15 +226,15 @@ def test_a_batch_of_many_slices_asks_for_its_key_once(
         delete(key)
 
     monkeypatch.setattr(store, "delete", deleting)
-    removal = BodyRemoval(engine, store)
+    removal = BatchDataRemoval(engine, store)
     for _ in range(3):
-        removal.step(1)
+        removal.run_once(1)
     assert job(engine, job_id)["removal_due_at"] is None
     assert asked.count(job_key_name(job_id)) == 1
 
 
 def unused_file(engine: sa.Engine, tenant_id: UUID, *, days_ago: float) -> UUID:
-    """An upload that no batch names."""
+    """An uploaded file that no batch names."""
     file_id = new_uuid()
     with engine.begin() as connection:
         connection.execute(
@@ -243,8 +252,8 @@ def unused_file(engine: sa.Engine, tenant_id: UUID, *, days_ago: float) -> UUID:
     return file_id
 
 
-def test_files_from_before_a_tenant_retained_nothing_stay(
-    engine: sa.Engine, store: LocalObjects
+def test_files_older_than_zero_retention_are_kept(
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
@@ -261,9 +270,11 @@ def test_files_from_before_a_tenant_retained_nothing_stay(
         assert connection.scalar(sa.select(files.c.id).where(files.c.id == before)) == before
 
 
-def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObjects) -> None:
+def test_unused_zero_retention_files_are_deleted_early(
+    engine: sa.Engine, store: LocalObjectStore
+) -> None:
     job_id = add_running_job(engine, 1, created_at=long_ago(1))
-    tenant_id = retain_nothing(engine, store, job_id)
+    tenant_id = make_zero_retention(engine, store, job_id)
     unused = unused_file(engine, tenant_id, days_ago=1)
     with engine.begin() as connection:
         connection.execute(sa.update(files).values(created_at=long_ago(1)))
@@ -278,13 +289,13 @@ def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObj
     assert rows == {named: (True, "in.jsonl"), unused: (False, "")}
 
 
-def test_keys_of_nobody_are_left_overs(
-    engine: sa.Engine, store: LocalObjects, tmp_path: Path
+def test_keys_without_a_job_are_orphans(
+    engine: sa.Engine, store: LocalObjectStore, tmp_path: Path
 ) -> None:
     kept = ended_job(engine, days_ago=0)
-    retain_nothing(engine, store, kept)
+    make_zero_retention(engine, store, kept)
     late = ended_job(engine, days_ago=0)
-    retain_nothing(engine, store, late)
+    make_zero_retention(engine, store, late)
     with engine.begin() as connection:
         gone = {"deleted_at": sa.func.now()}
         connection.execute(sa.update(jobs).where(jobs.c.id == late).values(**gone))
@@ -294,7 +305,7 @@ def test_keys_of_nobody_are_left_overs(
         os.utime(path, (old_s, old_s))
     put(store, "keys/calls/api-1-8", bytes(32))
 
-    OrphanSweep(engine, store, 3600).step()
+    OrphanSweep(engine, store, 3600).run_once()
 
     left = {found.key for found in store.list("keys/")}
     assert left == {job_key_name(kept), "keys/calls/api-1-8"}

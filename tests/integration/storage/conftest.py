@@ -1,4 +1,4 @@
-"""Both object stores: a local folder, and S3 spoken to a real server process."""
+"""Fixtures of both object stores: a local folder, and S3 with a real server process."""
 
 import os
 import subprocess
@@ -14,9 +14,9 @@ import boto3.session
 import pytest
 
 from core.clock import SystemClock
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectStore
-from storage.objects.s3_objects import S3Objects
+from storage.objects.s3_object_store import S3ObjectStore
 from storage.objects.settings import S3Settings
 from tests.support.ports import free_port
 
@@ -68,19 +68,19 @@ def s3_settings(s3_endpoint: str) -> S3Settings:
 
 
 @pytest.fixture
-def local_store(tmp_path: Path) -> LocalObjects:
+def local_store(tmp_path: Path) -> LocalObjectStore:
     """A store in an empty folder."""
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture(params=["local", "s3"])
 def store(request: pytest.FixtureRequest) -> ObjectStore:
     """Each kind of store in turn, empty."""
     if request.param == "local":
-        local: LocalObjects = request.getfixturevalue("local_store")
+        local: LocalObjectStore = request.getfixturevalue("local_store")
         return local
     settings: S3Settings = request.getfixturevalue("s3_settings")
-    return S3Objects(settings, clock=SystemClock())
+    return S3ObjectStore(settings, clock=SystemClock())
 
 
 def wait_until_up(endpoint: str, server: "subprocess.Popen[bytes]") -> None:

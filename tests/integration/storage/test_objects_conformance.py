@@ -1,4 +1,4 @@
-"""Goal: a local folder and S3 keep every promise of `ObjectStore`, seen from outside alike."""
+"""Goal: the local store and S3 both keep every guarantee of `ObjectStore`."""
 
 import hashlib
 import threading
@@ -11,7 +11,7 @@ import pytest
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectKeyError,
-    ObjectMissingError,
+    ObjectNotFoundError,
     UploadClosedError,
 )
 from storage.objects.object_store import BLOCK_BYTES, KEY_CHARS_MAX, ObjectStore, StoredObject
@@ -23,7 +23,7 @@ PATTERN = bytes(range(256)) * 4096  # 1 MiB
 
 def put(store: ObjectStore, key: str, data: bytes, *, if_absent: bool = False) -> StoredObject:
     """Write one object in one go."""
-    with store.begin(key) as upload:
+    with store.begin_upload(key) as upload:
         upload.write(data)
         return upload.complete(if_absent=if_absent)
 
@@ -39,7 +39,7 @@ def keys(store: ObjectStore, prefix: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 5 * MIB, 5 * MIB + 1, 12 * MIB])
-def test_bytes_come_back_as_written(store: ObjectStore, size: int) -> None:
+def test_an_object_is_read_as_written(store: ObjectStore, size: int) -> None:
     data = (PATTERN * 12)[:size]
     stored = put(store, "jobs/a/input.jsonl", data)
     assert stored == StoredObject("jobs/a/input.jsonl", size, hashlib.sha256(data).hexdigest())
@@ -49,7 +49,7 @@ def test_bytes_come_back_as_written(store: ObjectStore, size: int) -> None:
 
 def test_writes_of_any_size_add_up(store: ObjectStore) -> None:
     pieces = [b"", b"a", PATTERN * 6, b"b" * 17, b"", PATTERN * 5, b"c"]
-    with store.begin("pieces") as upload:
+    with store.begin_upload("pieces") as upload:
         for piece in pieces:
             upload.write(piece)
         stored = upload.complete()
@@ -72,7 +72,7 @@ def test_writes_of_any_size_add_up(store: ObjectStore) -> None:
         (1000, 0, b""),
     ],
 )
-def test_a_range_is_that_part(
+def test_a_range_returns_its_bytes(
     store: ObjectStore, offset: int, length: int | None, expected: bytes
 ) -> None:
     put(store, "digits", b"0123456789")
@@ -86,7 +86,7 @@ def test_a_range_crosses_parts_and_blocks(store: ObjectStore) -> None:
     assert all(0 < len(block) <= BLOCK_BYTES for block in blocks)
 
 
-def test_a_missing_object_shows_at_once(store: ObjectStore) -> None:
+def test_a_missing_object_raises_at_once(store: ObjectStore) -> None:
     actions: list[Callable[[], object]] = [
         lambda: store.read("nothing"),
         lambda: store.read("nothing", offset=5, length=0),
@@ -94,14 +94,14 @@ def test_a_missing_object_shows_at_once(store: ObjectStore) -> None:
         lambda: store.size("no/such/folder"),
     ]
     for action in actions:
-        with pytest.raises(ObjectMissingError):
+        with pytest.raises(ObjectNotFoundError):
             action()
 
 
-def test_a_folder_is_no_object(store: ObjectStore) -> None:
+def test_a_folder_is_not_an_object(store: ObjectStore) -> None:
     put(store, "folder/object", b"x")
     for action in (store.read, store.size):
-        with pytest.raises(ObjectMissingError):
+        with pytest.raises(ObjectNotFoundError):
             action("folder")
     store.delete("folder")
     assert keys(store) == ["folder/object"]
@@ -114,7 +114,7 @@ def test_a_second_upload_replaces_the_first(store: ObjectStore) -> None:
     assert store.size("same") == 3
 
 
-def test_a_reader_keeps_what_it_opened(store: ObjectStore) -> None:
+def test_a_reader_keeps_the_replaced_object(store: ObjectStore) -> None:
     put(store, "same", b"old")
     blocks = store.read("same")
     put(store, "same", b"new")
@@ -131,12 +131,14 @@ def test_if_absent_refuses_a_second_object(store: ObjectStore, size: int) -> Non
 
 
 @pytest.mark.parametrize(("rival_count", "size"), [(16, 1000), (16, 0), (4, 6 * MIB)])
-def test_of_many_creators_exactly_one_wins(store: ObjectStore, rival_count: int, size: int) -> None:
+def test_exactly_one_of_concurrent_creations_succeeds(
+    store: ObjectStore, rival_count: int, size: int
+) -> None:
     start = threading.Barrier(rival_count, timeout=20)
 
     def create(rival: int) -> bytes | None:
         data = bytes([rival]) * size
-        with store.begin("folder/contested") as upload:
+        with store.begin_upload("folder/contested") as upload:
             upload.write(data)
             start.wait()
             try:
@@ -153,18 +155,18 @@ def test_of_many_creators_exactly_one_wins(store: ObjectStore, rival_count: int,
 
 
 @pytest.mark.parametrize("size", [0, 10, 12 * MIB])
-def test_an_abandoned_upload_leaves_nothing(store: ObjectStore, size: int) -> None:
-    with store.begin("folder/abandoned") as upload:
+def test_an_aborted_upload_leaves_no_object(store: ObjectStore, size: int) -> None:
+    with store.begin_upload("folder/abandoned") as upload:
         upload.write(bytes(size))
     assert keys(store) == []
     assert store.sweep_temporary(0) == 0
-    with pytest.raises(ObjectMissingError):
+    with pytest.raises(ObjectNotFoundError):
         store.size("folder/abandoned")
 
 
-def test_an_unfinished_upload_does_not_show(store: ObjectStore) -> None:
+def test_an_unfinished_upload_is_invisible(store: ObjectStore) -> None:
     put(store, "same", b"old")
-    with store.begin("same") as upload:
+    with store.begin_upload("same") as upload:
         upload.write(PATTERN * 6)
         assert get(store, "same") == b"old"
         assert keys(store) == ["same"]
@@ -172,8 +174,8 @@ def test_an_unfinished_upload_does_not_show(store: ObjectStore) -> None:
     assert store.size("same") == 6 * MIB
 
 
-def test_a_closed_upload_takes_no_more(store: ObjectStore) -> None:
-    upload = store.begin("closed")
+def test_a_closed_upload_refuses_writes(store: ObjectStore) -> None:
+    upload = store.begin_upload("closed")
     upload.complete()
     upload.abort()
     assert store.size("closed") == 0
@@ -183,9 +185,9 @@ def test_a_closed_upload_takes_no_more(store: ObjectStore) -> None:
         upload.complete()
 
 
-def test_a_sweep_takes_what_a_crash_left_and_no_object(store: ObjectStore) -> None:
+def test_a_sweep_removes_unfinished_uploads_but_no_object(store: ObjectStore) -> None:
     put(store, "kept", b"x")
-    crashed = store.begin("crashed")
+    crashed = store.begin_upload("crashed")
     crashed.write(PATTERN * 11)
     assert store.sweep_temporary(CENTURY_S) == 0
     assert store.sweep_temporary(-1) == 1
@@ -204,7 +206,7 @@ def test_delete_is_idempotent(store: ObjectStore) -> None:
     assert get(store, "a/b/c") == b"y"
 
 
-def test_a_list_shows_what_starts_with_the_prefix(store: ObjectStore) -> None:
+def test_a_list_returns_objects_with_the_prefix(store: ObjectStore) -> None:
     names = ["jobs/a/1", "jobs/a/2", "jobs/a-b", "jobs/b/1", "other"]
     for name in names:
         put(store, name, name.encode())
@@ -247,7 +249,12 @@ def test_a_list_goes_past_one_page(store: ObjectStore) -> None:
     ],
 )
 def test_a_bad_key_is_refused_everywhere(store: ObjectStore, key: str) -> None:
-    actions: list[Callable[[str], object]] = [store.begin, store.read, store.size, store.delete]
+    actions: list[Callable[[str], object]] = [
+        store.begin_upload,
+        store.read,
+        store.size,
+        store.delete,
+    ]
     for action in actions:
         with pytest.raises(ObjectKeyError):
             action(key)
@@ -273,7 +280,7 @@ def test_memory_does_not_grow_with_the_object(store: ObjectStore) -> None:
     large = PATTERN * 16
     tracemalloc.start()
     try:
-        with store.begin("large") as upload:
+        with store.begin_upload("large") as upload:
             for _ in range(48):
                 upload.write(PATTERN)
             upload.write(large)

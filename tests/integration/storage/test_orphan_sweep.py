@@ -1,4 +1,4 @@
-"""Goal: what crashes left in either store goes once it is old; what anybody needs never does."""
+"""Goal: old objects that crashes left are removed from both stores, needed objects never."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.store.file_removal import mark_removed
 from jobs.store.files import NewFile, delete_file, insert_file
-from jobs.store.idempotency import Answer, Claim, Scope, save
+from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention.orphan_sweep import OrphanSweep
-from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectInfo, ObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -42,7 +42,7 @@ def tenant_id(engine: sa.Engine) -> UUID:
 
 
 def put(store: ObjectStore, key: str) -> str:
-    with store.begin(key) as upload:
+    with store.begin_upload(key) as upload:
         upload.write(b"{}")
         upload.complete()
     return key
@@ -53,7 +53,7 @@ def keys(store: ObjectStore) -> set[str]:
 
 
 def sweep(engine: sa.Engine, store: ObjectStore, *, days_later: float = 2.0) -> None:
-    OrphanSweep(engine, store, (1 - days_later) * DAY_S).step()
+    OrphanSweep(engine, store, (1 - days_later) * DAY_S).run_once()
 
 
 def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
@@ -72,7 +72,7 @@ def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
     return file.file_id
 
 
-def test_an_object_without_its_row_goes_when_it_is_old(
+def test_an_old_object_without_a_row_is_removed(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore
 ) -> None:
     kept = {put(store, f"files/{n}") for n in range(3)} | {put(store, "results/a/2/output.jsonl")}
@@ -96,7 +96,7 @@ def test_a_host_whose_clock_is_ahead_removes_nothing_that_is_new(
     assert keys(store) == {"files/new"}
 
 
-def test_an_object_that_came_back_goes_again(
+def test_a_recreated_orphan_is_removed_again(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore
 ) -> None:
     """A power cut or a restore brought it back, and its row says that it went."""
@@ -130,15 +130,15 @@ def new_row(kind: str, tenant_id: UUID) -> tuple[str, Callable[[sa.Connection], 
                 )
             )
         elif kind == "idempotency":
-            claim = Claim(
+            claim = IdempotencyClaim(
                 tenant_id=tenant_id,
-                scope=Scope.CLIENT,
+                scope=KeyScope.CLIENT,
                 key=job_id.hex,
                 route="POST /v1/chat/completions",
                 body_sha256=b"",
                 keep_s=7 * DAY_S,
             )
-            save(connection, claim, Answer(200, b"", body_key=f"{kind}/{job_id.hex}"))
+            save_answer(connection, claim, StoredAnswer(200, b"", body_key=f"{kind}/{job_id.hex}"))
         else:
             connection.execute(
                 jobs.insert().values(
@@ -186,7 +186,7 @@ def test_a_deleted_file_that_a_job_reads_is_not_touched(
     assert keys(store) == {key}
 
 
-def test_large_answers_go_with_the_end_of_their_batch_alone(
+def test_large_answers_are_removed_only_after_their_batch_has_ended(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with engine.begin() as connection:
@@ -214,7 +214,7 @@ def test_large_answers_go_with_the_end_of_their_batch_alone(
     assert keys(store) == kept
 
 
-def test_more_objects_than_one_look_up_are_all_judged(
+def test_more_objects_than_one_query_are_all_checked(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.retention.orphan_sweep._LOOKED_UP_AT_ONCE", 4)
@@ -225,24 +225,24 @@ def test_more_objects_than_one_look_up_are_all_judged(
     assert keys(store) == {f"files/{number}" for number in range(0, 20, 2)}
 
 
-def test_a_store_that_is_away_is_asked_again_later(
+def test_an_unavailable_store_is_retried_later(
     engine: sa.Engine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_: str) -> None:
-        raise ObjectStoreAwayError
+    def unavailable(_: str) -> None:
+        raise ObjectStoreUnavailableError
 
     put(store, "files/lost")
     with monkeypatch.context() as broken:
-        broken.setattr(store, "delete", away)
+        broken.setattr(store, "delete", unavailable)
         sweep(engine, store)
     assert keys(store) == {"files/lost"}
     sweep(engine, store)
     assert keys(store) == set()
 
 
-def test_an_upload_under_way_is_left_alone(engine: sa.Engine, store: ObjectStore) -> None:
-    with store.begin("files/slow") as upload:
+def test_an_upload_in_progress_is_kept(engine: sa.Engine, store: ObjectStore) -> None:
+    with store.begin_upload("files/slow") as upload:
         upload.write(b"x" * 11 * 1024 * 1024)  # more than two parts
-        OrphanSweep(engine, store, DAY_S).step()
+        OrphanSweep(engine, store, DAY_S).run_once()
         upload.complete()
     assert keys(store) == {"files/slow"}

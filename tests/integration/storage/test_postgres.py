@@ -1,4 +1,4 @@
-"""Goal: limits, binary parameters and recovery as promised, on a real Postgres."""
+"""Goal: timeouts, binary parameters and reconnection work with a real Postgres."""
 
 import threading
 import time
@@ -11,10 +11,11 @@ import sqlalchemy as sa
 import sqlalchemy.exc
 
 from migrations.runner import upgrade
-from storage.postgres.engines import DATABASE_AWAY, create_engine, raw_cursor
-from storage.postgres.notifications import Notifications
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine, raw_cursor
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute, with_database
+from tests.support.until import until
 
 UNUSED_URL = "postgresql://postgres@127.0.0.1:1/postgres"  # nobody listens on port 1
 
@@ -88,12 +89,12 @@ def test_a_raw_cursor_shares_the_transaction(engine: sa.Engine, table: str) -> N
     assert count_rows(engine, table) == 1
 
 
-def test_a_long_statement_is_cut(postgres_url: str) -> None:
+def test_a_long_statement_is_cancelled(postgres_url: str) -> None:
     settings = settings_for(postgres_url, statement_timeout_s=2)
     engine = create_engine(settings, application_name="test")
-    with pytest.raises(DATABASE_AWAY), engine.begin() as connection:
+    with pytest.raises(DATABASE_UNAVAILABLE), engine.begin() as connection:
         connection.execute(sa.text("SELECT pg_sleep(30)"))
-    with pytest.raises(DATABASE_AWAY), engine.begin() as connection:
+    with pytest.raises(DATABASE_UNAVAILABLE), engine.begin() as connection:
         raw_cursor(connection).execute("SELECT pg_sleep(30)")
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
@@ -101,7 +102,7 @@ def test_a_long_statement_is_cut(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_a_transaction_cut_in_its_idleness_is_away_and_the_next_works(
+def test_an_idle_transaction_is_ended_as_unavailable_and_the_next_works(
     postgres_url: str, engine: sa.Engine, *, raw: bool
 ) -> None:
     name = f"test-{uuid.uuid4().hex}"
@@ -117,44 +118,40 @@ def test_a_transaction_cut_in_its_idleness_is_away_and_the_next_works(
     def work_and_freeze() -> None:
         with frozen.begin() as connection:
             work(connection)
-            deadline = time.monotonic() + 30
-            while sessions(engine, name):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: not sessions(engine, name), timeout_s=30)
             work(connection)
 
-    with pytest.raises(DATABASE_AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         work_and_freeze()
     with frozen.begin() as connection:
         work(connection)
     frozen.dispose()
 
 
-def test_a_commit_after_the_cut_is_away(postgres_url: str, engine: sa.Engine) -> None:
+def test_a_commit_after_a_lost_session_is_unavailable(postgres_url: str, engine: sa.Engine) -> None:
     name = f"test-{uuid.uuid4().hex}"
     settings = settings_for(postgres_url, pool_size=1, idle_transaction_timeout_s=2)
     frozen = create_engine(settings, application_name=name)
     with frozen.connect() as connection:
         connection.execute(sa.text("SELECT 1"))
-        while sessions(engine, name):
-            time.sleep(0.05)
-        with pytest.raises(DATABASE_AWAY):
+        until(lambda: not sessions(engine, name), timeout_s=30)
+        with pytest.raises(DATABASE_UNAVAILABLE):
             connection.commit()
     frozen.dispose()
 
 
-def test_a_wait_for_a_lock_is_cut(postgres_url: str, engine: sa.Engine, table: str) -> None:
+def test_a_wait_for_a_lock_times_out(postgres_url: str, engine: sa.Engine, table: str) -> None:
     impatient = create_engine(
         settings_for(postgres_url, lock_timeout_s=0.1), application_name="test"
     )
     with engine.begin() as holder:
         holder.execute(sa.text(f"LOCK TABLE {table}"))
-        with pytest.raises(DATABASE_AWAY), impatient.begin() as connection:
+        with pytest.raises(DATABASE_UNAVAILABLE), impatient.begin() as connection:
             connection.execute(sa.text(f"SELECT * FROM {table}"))
     impatient.dispose()
 
 
-def test_the_session_says_who_and_how_long(postgres_url: str) -> None:
+def test_a_session_has_its_name_and_timeouts(postgres_url: str) -> None:
     url = sa.make_url(postgres_url).update_query_dict({"options": "-c work_mem=5MB"})
     settings = settings_for(
         url.render_as_string(hide_password=False),
@@ -177,7 +174,7 @@ def test_the_session_says_who_and_how_long(postgres_url: str) -> None:
 def test_the_pool_bounds_the_connections(postgres_url: str) -> None:
     settings = settings_for(postgres_url, pool_size=1, pool_wait_s=0.1)
     engine = create_engine(settings, application_name="test")
-    with engine.connect(), pytest.raises(DATABASE_AWAY):
+    with engine.connect(), pytest.raises(DATABASE_UNAVAILABLE):
         engine.connect()
     engine.dispose()
 
@@ -194,7 +191,7 @@ def test_an_idle_engine_survives_a_lost_backend(postgres_url: str, engine: sa.En
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_a_lost_transaction_says_so_and_the_next_works(
+def test_a_lost_transaction_is_unavailable_and_the_next_works(
     postgres_url: str, engine: sa.Engine, *, raw: bool
 ) -> None:
     name = f"test-{uuid.uuid4().hex}"
@@ -212,16 +209,16 @@ def test_a_lost_transaction_says_so_and_the_next_works(
             assert terminate(engine, name) == 1
             work(connection)
 
-    with pytest.raises(DATABASE_AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         work_and_lose_the_backend()
     with victim.begin() as connection:
         work(connection)
     victim.dispose()
 
 
-def test_a_database_that_is_not_there_is_away() -> None:
+def test_a_missing_database_server_is_unavailable() -> None:
     engine = create_engine(settings_for(UNUSED_URL), application_name="test")
-    with pytest.raises(DATABASE_AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         engine.connect()
 
 
@@ -235,18 +232,18 @@ def read_only_url(postgres_url: str) -> Iterator[str]:
     execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_a_server_that_only_reads_is_away(read_only_url: str) -> None:
+def test_a_read_only_server_is_unavailable(read_only_url: str) -> None:
     engine = create_engine(settings_for(read_only_url), application_name="test")
-    with pytest.raises(DATABASE_AWAY, match="read-only"):
+    with pytest.raises(DATABASE_UNAVAILABLE, match="read-only"):
         engine.connect()
-    with Notifications(settings_for(read_only_url), "any") as waiting:
+    with NotificationListener(settings_for(read_only_url), "any") as waiting:
         assert not waiting.wait(0.2)
-    with pytest.raises(DATABASE_AWAY, match="read-only"):
+    with pytest.raises(DATABASE_UNAVAILABLE, match="read-only"):
         upgrade(read_only_url)
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_a_write_that_is_refused_for_now_is_away(
+def test_a_write_to_a_read_only_server_is_unavailable(
     engine: sa.Engine, table: str, *, raw: bool
 ) -> None:
     insert = f"INSERT INTO {table} VALUES (1, NULL)"
@@ -259,11 +256,11 @@ def test_a_write_that_is_refused_for_now_is_away(
             else:
                 connection.execute(sa.text(insert))
 
-    with pytest.raises(DATABASE_AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         write()
 
 
-def test_a_session_that_only_reads_from_now_on_is_replaced(engine: sa.Engine, table: str) -> None:
+def test_a_session_that_became_read_only_is_replaced(engine: sa.Engine, table: str) -> None:
     with engine.begin() as connection:
         first = connection.scalar(sa.text("SELECT pg_backend_pid()"))
         connection.execute(sa.text("SET default_transaction_read_only = on"))
@@ -273,15 +270,15 @@ def test_a_session_that_only_reads_from_now_on_is_replaced(engine: sa.Engine, ta
 
 
 @pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1/0", "SELECT 'x'::int"])
-def test_a_refused_statement_is_not_away(engine: sa.Engine, statement: str) -> None:
+def test_a_rejected_statement_is_not_unavailable(engine: sa.Engine, statement: str) -> None:
     with engine.connect() as connection:
         with pytest.raises(sqlalchemy.exc.DBAPIError) as refused:
             connection.execute(sa.text(statement))
-        assert not isinstance(refused.value, DATABASE_AWAY)
+        assert not isinstance(refused.value, DATABASE_UNAVAILABLE)
         connection.rollback()
         with pytest.raises(psycopg.Error) as raw:
             raw_cursor(connection).execute(statement.encode())
-        assert not isinstance(raw.value, DATABASE_AWAY)
+        assert not isinstance(raw.value, DATABASE_UNAVAILABLE)
 
 
 @pytest.fixture
@@ -290,8 +287,10 @@ def channel() -> str:
 
 
 @pytest.fixture
-def notifications(postgres_url: str, channel: str) -> Iterator[Notifications]:
-    with Notifications(settings_for(postgres_url), channel, application_name=channel) as waiting:
+def notifications(postgres_url: str, channel: str) -> Iterator[NotificationListener]:
+    with NotificationListener(
+        settings_for(postgres_url), channel, application_name=channel
+    ) as waiting:
         assert waiting.wait(5)  # the first connection
         yield waiting
 
@@ -307,7 +306,7 @@ def in_background(work: Callable[[], object], after_s: float) -> threading.Timer
     return timer
 
 
-def test_silence_times_out(notifications: Notifications) -> None:
+def test_a_wait_without_notification_times_out(notifications: NotificationListener) -> None:
     start = time.monotonic()
     assert not notifications.wait(0.3)
     assert 0.25 < time.monotonic() - start < 2
@@ -315,7 +314,7 @@ def test_silence_times_out(notifications: Notifications) -> None:
 
 
 def test_a_notification_ends_the_wait(
-    notifications: Notifications, engine: sa.Engine, channel: str
+    notifications: NotificationListener, engine: sa.Engine, channel: str
 ) -> None:
     timer = in_background(lambda: notify(engine, channel), 0.1)
     start = time.monotonic()
@@ -326,7 +325,7 @@ def test_a_notification_ends_the_wait(
 
 
 def test_many_notifications_are_one(
-    notifications: Notifications, engine: sa.Engine, channel: str
+    notifications: NotificationListener, engine: sa.Engine, channel: str
 ) -> None:
     burst = sa.text("SELECT pg_notify(:channel, n::text) FROM generate_series(1, 20) n")
     with engine.begin() as connection:
@@ -336,8 +335,8 @@ def test_many_notifications_are_one(
     assert not notifications.wait(0.2)
 
 
-def test_a_lost_listener_comes_back(
-    notifications: Notifications, engine: sa.Engine, channel: str
+def test_a_lost_listener_reconnects(
+    notifications: NotificationListener, engine: sa.Engine, channel: str
 ) -> None:
     assert terminate(engine, channel) == 1
     assert notifications.wait(5)  # connected again: look, for something may have been missed
@@ -346,7 +345,7 @@ def test_a_lost_listener_comes_back(
     assert notifications.wait(5)
 
 
-def test_a_close_ends_the_wait_of_another_thread(notifications: Notifications) -> None:
+def test_a_close_ends_the_wait_of_another_thread(notifications: NotificationListener) -> None:
     timer = in_background(notifications.close, 0.1)
     start = time.monotonic()
     assert not notifications.wait(30)
@@ -357,7 +356,7 @@ def test_a_close_ends_the_wait_of_another_thread(notifications: Notifications) -
 
 
 def test_waiting_for_an_absent_database_times_out() -> None:
-    with Notifications(settings_for(UNUSED_URL), "any") as waiting:
+    with NotificationListener(settings_for(UNUSED_URL), "any") as waiting:
         start = time.monotonic()
         assert not waiting.wait(0.2)
         assert 0.15 < time.monotonic() - start < 3

@@ -1,4 +1,4 @@
-"""Goal: acts are chained with what they did, in one order, and nobody changes them unnoticed."""
+"""Goal: audit events form one chain per tenant, and every change of it is detected."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +12,14 @@ from core.ids import new_uuid
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key, revoke_key
-from tenancy.audit_log import CLI, Act, Action, record_act
-from tenancy.audit_reading import Checked, chains, check_chain, list_acts, read_heads
+from tenancy.audit_log import CLI, Action, AuditEvent, record_audit_event
+from tenancy.audit_reading import (
+    ChainCheck,
+    find_chains,
+    read_chain_heads,
+    read_entries,
+    verify_chain,
+)
 from tenancy.audit_tables import audit_heads, audit_log
 from tenancy.tenants import create_tenant
 
@@ -30,8 +36,8 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def act(number: int = 0, tenant_id: UUID = TENANT) -> Act:
-    return Act(
+def event_of(number: int = 0, tenant_id: UUID = TENANT) -> AuditEvent:
+    return AuditEvent(
         tenant_id=tenant_id,
         actor=CLI,
         action=Action.JOB_CREATED,
@@ -42,33 +48,33 @@ def act(number: int = 0, tenant_id: UUID = TENANT) -> Act:
 
 def add(engine: sa.Engine, number: int = 0) -> None:
     with engine.begin() as connection:
-        record_act(connection, act(number))
+        record_audit_event(connection, event_of(number))
 
 
-def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> Checked:
+def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> ChainCheck:
     with engine.connect() as connection:
-        return check_chain(connection, TENANT, anchors or {})
+        return verify_chain(connection, TENANT, anchors or {})
 
 
-def test_many_at_once_make_one_chain_without_gaps(engine: sa.Engine) -> None:
+def test_concurrent_events_form_one_chain_without_gaps(engine: sa.Engine) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: add(engine, number), range(80)))
 
     found = check(engine)
-    assert (found.misfit, found.head.sequence) == (None, 80)
+    assert (found.mismatch, found.head.sequence) == (None, 80)
     with engine.connect() as connection:
-        rows, more = list_acts(connection, TENANT, after=None, limit=80) or ([], True)
+        rows, more = read_entries(connection, TENANT, after=None, limit=80) or ([], True)
     assert not more
     assert [row.sequence for row in rows] == list(range(80, 0, -1))
-    moments = [row.created_at for row in rows]
-    assert moments == sorted(moments, reverse=True)
+    times = [row.created_at for row in rows]
+    assert times == sorted(times, reverse=True)
     assert {row.subject for row in rows} == {f"batch_{number}" for number in range(80)}
 
 
-def test_an_act_that_was_rolled_back_leaves_no_gap(engine: sa.Engine) -> None:
+def test_a_rolled_back_event_leaves_no_gap(engine: sa.Engine) -> None:
     add(engine)
     with engine.connect() as connection:
-        record_act(connection, act(1))
+        record_audit_event(connection, event_of(1))
         connection.rollback()
     add(engine, 2)
 
@@ -77,10 +83,10 @@ def test_an_act_that_was_rolled_back_leaves_no_gap(engine: sa.Engine) -> None:
 
 def test_tenants_do_not_wait_for_each_other(engine: sa.Engine) -> None:
     with engine.begin() as first, engine.begin() as second:
-        record_act(first, act())
-        record_act(second, act(1, tenant_id=UUID(int=6)))
+        record_audit_event(first, event_of())
+        record_audit_event(second, event_of(1, tenant_id=UUID(int=6)))
     with engine.connect() as connection:
-        assert {TENANT, UUID(int=6)} <= set(chains(connection))
+        assert {TENANT, UUID(int=6)} <= set(find_chains(connection))
 
 
 @pytest.mark.parametrize(
@@ -97,14 +103,14 @@ def test_tenants_do_not_wait_for_each_other(engine: sa.Engine) -> None:
         "UPDATE audit_heads SET sequence = sequence + 2",
     ],
 )
-def test_postgres_refuses_every_change(engine: sa.Engine, statement: str) -> None:
+def test_postgres_rejects_every_change(engine: sa.Engine, statement: str) -> None:
     add(engine)
     with (
         pytest.raises(sa.exc.IntegrityError, match=r"append-only|moves on by one"),
         engine.begin() as connection,
     ):
         connection.execute(sa.text(statement))
-    assert check(engine).misfit is None
+    assert check(engine).mismatch is None
 
 
 TAMPERING = {
@@ -120,9 +126,9 @@ TAMPERING = {
 }
 
 
-@pytest.mark.parametrize(("statement", "named"), TAMPERING.items())
-def test_whoever_has_rights_to_switch_triggers_off_is_found_out(
-    engine: sa.Engine, statement: str, named: tuple[int, str]
+@pytest.mark.parametrize(("statement", "expected"), TAMPERING.items())
+def test_changes_with_disabled_triggers_are_detected(
+    engine: sa.Engine, statement: str, expected: tuple[int, str]
 ) -> None:
     for number in range(6):
         add(engine, number)
@@ -131,27 +137,27 @@ def test_whoever_has_rights_to_switch_triggers_off_is_found_out(
             connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
         connection.execute(sa.text(statement))
 
-    misfit = check(engine).misfit
-    assert misfit is not None
-    assert misfit.sequence == named[0]
-    assert named[1] in misfit.reason
+    mismatch = check(engine).mismatch
+    assert mismatch is not None
+    assert mismatch.sequence == expected[0]
+    assert expected[1] in mismatch.reason
 
 
-def test_rows_and_head_cut_off_together_are_found_by_an_anchor_alone(engine: sa.Engine) -> None:
+def test_only_an_anchor_detects_truncated_entries_and_head(engine: sa.Engine) -> None:
     for number in range(4):
         add(engine, number)
     with engine.begin() as connection:
-        (head,) = read_heads(connection, TENANT)
+        (head,) = read_chain_heads(connection, TENANT)
         for table in ("audit_log", "audit_heads"):
             connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
         connection.execute(sa.delete(audit_log).where(audit_log.c.sequence > 2))
         kept = connection.scalar(sa.select(audit_log.c.hash).where(audit_log.c.sequence == 2))
         connection.execute(sa.update(audit_heads).values(sequence=2, hash=kept))
 
-    assert check(engine).misfit is None
-    misfit = check(engine, {head.sequence: {head.hash}}).misfit
-    assert misfit is not None
-    assert misfit.sequence == 3
+    assert check(engine).mismatch is None
+    mismatch = check(engine, {head.sequence: {head.hash}}).mismatch
+    assert mismatch is not None
+    assert mismatch.sequence == 3
 
 
 def test_tenants_and_keys_are_recorded(engine: sa.Engine) -> None:
@@ -161,7 +167,7 @@ def test_tenants_and_keys_are_recorded(engine: sa.Engine) -> None:
         assert revoke_key(connection, key.key_id)
         assert not revoke_key(connection, key.key_id)
         assert not revoke_key(connection, new_uuid())
-        rows, _ = list_acts(connection, tenant_id, after=None, limit=9) or ([], False)
+        rows, _ = read_entries(connection, tenant_id, after=None, limit=9) or ([], False)
 
     assert [(row.action, row.actor, row.subject) for row in rows] == [
         ("key.revoked", "cli", f"key_{key.key_id.hex}"),

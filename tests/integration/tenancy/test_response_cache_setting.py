@@ -1,4 +1,4 @@
-"""Goal: nobody who retains nothing has a response cache, and every change of one is told."""
+"""Goal: zero retention excludes the response cache, and every change of it is audited."""
 
 from collections.abc import Iterator
 
@@ -10,8 +10,8 @@ from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.audit_log import Action
 from tenancy.audit_tables import audit_log
-from tenancy.cached_answers import response_cache_ttls, set_response_cache
-from tenancy.errors import AnswersNotKeptError
+from tenancy.errors import ZeroRetentionConflictError
+from tenancy.response_cache import read_response_cache_ttls, set_response_cache
 from tenancy.tenants import create_tenant, set_zero_retention
 
 
@@ -24,7 +24,7 @@ def connection(database_url: str) -> Iterator[sa.Connection]:
     engine.dispose()
 
 
-def told(connection: sa.Connection) -> list[object]:
+def recorded_changes(connection: sa.Connection) -> list[object]:
     updated = audit_log.c.action == Action.TENANT_UPDATED.value
     query = sa.select(audit_log.c.details).where(updated).order_by(audit_log.c.sequence)
     return list(connection.scalars(query))
@@ -33,18 +33,24 @@ def told(connection: sa.Connection) -> list[object]:
 def test_a_change_of_the_cache_is_in_the_audit_log(connection: sa.Connection) -> None:
     tenant_id = create_tenant(connection, "acme")
     set_response_cache(connection, tenant_id, 60)
-    assert response_cache_ttls(connection) == {tenant_id: 60}
+    assert read_response_cache_ttls(connection) == {tenant_id: 60}
     set_response_cache(connection, tenant_id, None)
 
-    assert response_cache_ttls(connection) == {}
-    assert told(connection) == [{"response_cache_ttl_s": 60}, {"response_cache_ttl_s": None}]
+    assert read_response_cache_ttls(connection) == {}
+    assert recorded_changes(connection) == [
+        {"response_cache_ttl_s": 60},
+        {"response_cache_ttl_s": None},
+    ]
 
 
-def test_no_answer_is_kept_of_a_tenant_that_retains_nothing(connection: sa.Connection) -> None:
+def test_zero_retention_excludes_the_response_cache(connection: sa.Connection) -> None:
     tenant_id = create_tenant(connection, "acme")
     set_zero_retention(connection, tenant_id, on=True)
-    with pytest.raises(AnswersNotKeptError):
+    with pytest.raises(ZeroRetentionConflictError):
         set_response_cache(connection, tenant_id, 60)
     set_response_cache(connection, tenant_id, None)
 
-    assert told(connection) == [{"zero_retention": True}, {"response_cache_ttl_s": None}]
+    assert recorded_changes(connection) == [
+        {"zero_retention": True},
+        {"response_cache_ttl_s": None},
+    ]

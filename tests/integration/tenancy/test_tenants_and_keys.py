@@ -1,4 +1,4 @@
-"""Goal: a key acts for its tenant until it is revoked, and is stored as a hash alone."""
+"""Goal: a key works for its tenant until it is revoked, and only its hash is stored."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from tenancy.api_keys import Principal, authenticate, create_key, revoke_key
-from tenancy.errors import TenantExistsError, TenantMissingError, TenantRefusedError
+from tenancy.errors import InvalidTenantNameError, TenantExistsError, TenantNotFoundError
 from tenancy.tables import api_keys, tenants
 from tenancy.tenants import create_tenant, find_tenant, set_zero_retention, stored_bytes_max
 
@@ -31,46 +31,46 @@ def test_a_tenant_is_found_by_its_name(connection: sa.Connection) -> None:
     assert stored_bytes_max(connection, other, default=9, lock=False) == 9
     with pytest.raises(TenantExistsError):
         create_tenant(connection, "one")
-    with pytest.raises(TenantMissingError):
+    with pytest.raises(TenantNotFoundError):
         find_tenant(connection, "three")
 
 
-def test_a_tenant_retains_nothing_since_it_was_said_first(database_url: str) -> None:
+def test_zero_retention_keeps_its_first_start(database_url: str) -> None:
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = create_tenant(connection, "one")
         other = create_tenant(connection, "two", zero_retention=True)
 
-    def say(tenant_id: UUID, *, on: bool) -> datetime | None:
+    def set_retention(tenant_id: UUID, *, on: bool) -> datetime | None:
         with engine.begin() as connection:
             set_zero_retention(connection, tenant_id, on=on)
             query = sa.select(tenants.c.zero_retention_since).where(tenants.c.id == tenant_id)
             return connection.scalar(query)
 
-    first = say(tenant_id, on=True)
+    first = set_retention(tenant_id, on=True)
     assert first is not None
-    assert say(tenant_id, on=True) == first
-    assert say(tenant_id, on=False) is None
-    again = say(tenant_id, on=True)
+    assert set_retention(tenant_id, on=True) == first
+    assert set_retention(tenant_id, on=False) is None
+    again = set_retention(tenant_id, on=True)
     assert again is not None
     assert again > first
-    assert say(other, on=True) is None  # of everything it ever had
+    assert set_retention(other, on=True) is None  # without a start time: all its data
 
 
 @pytest.mark.parametrize(
     "name", ["", " ", "\u00a0", "a\x00", "a\nb", "\x1b[31m", "a\u2028b", "\ud800"]
 )
-def test_a_name_that_cannot_be_seen_is_refused(connection: sa.Connection, name: str) -> None:
-    with pytest.raises(TenantRefusedError):
+def test_an_invisible_name_is_rejected(connection: sa.Connection, name: str) -> None:
+    with pytest.raises(InvalidTenantNameError):
         create_tenant(connection, name)
 
 
 @pytest.mark.parametrize("name", ["acme", "Zürich AG", "日本", "a b"])
-def test_a_name_in_any_language_is_taken(connection: sa.Connection, name: str) -> None:
+def test_a_name_in_any_language_is_accepted(connection: sa.Connection, name: str) -> None:
     assert create_tenant(connection, name) == find_tenant(connection, name)
 
 
-def test_a_key_acts_until_it_is_revoked(connection: sa.Connection) -> None:
+def test_a_key_works_until_it_is_revoked(connection: sa.Connection) -> None:
     tenant_id = create_tenant(connection, "one")
     key, other = (create_key(connection, tenant_id, name) for name in ("a", "b"))
 
@@ -83,7 +83,7 @@ def test_a_key_acts_until_it_is_revoked(connection: sa.Connection) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "sk-", "\x00", "ü" * 60, "sk-" + "a" * 51, "x" * 100_000])
-def test_what_is_no_key_is_nobodys(connection: sa.Connection, secret: str) -> None:
+def test_an_invalid_secret_has_no_principal(connection: sa.Connection, secret: str) -> None:
     assert authenticate(connection, secret) is None
 
 

@@ -1,4 +1,4 @@
-"""Goal: the clients of the log keep their word against a real broker."""
+"""Goal: the Kafka clients keep their guarantees with a real broker."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,18 +9,18 @@ import pytest
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
-from topics.clients.admin import LogAdmin
-from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
-from topics.clients.producer import LogProducer
-from topics.errors import LogUnavailableError, StaleMemberError
+from topics.clients.admin import TopicAdmin
+from topics.clients.consumer import GroupConsumer
+from topics.clients.offset_tracker import Partition
+from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.records.catalogue import CONTROL, DAY_MS, RESULTS, Topic
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl
 from topics.settings import KafkaSettings
-from topics.tail_readers.job_controls import JobControls
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.job_controls import JobControlReader
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 
 @pytest.fixture(params=["classic", "consumer"])
@@ -35,14 +35,14 @@ def settings(
 
 
 @pytest.fixture
-def producer(settings: KafkaSettings) -> Iterator[LogProducer]:
-    producer = LogProducer(settings, client_id="test", linger_ms=1)
+def producer(settings: KafkaSettings) -> Iterator[RecordProducer]:
+    producer = RecordProducer(settings, client_id="test", linger_ms=1)
     yield producer
     producer.close()
 
 
-def member(settings: KafkaSettings, topic: Topic, revoked: list[Partition]) -> LogConsumer:
-    return LogConsumer(
+def member(settings: KafkaSettings, topic: Topic, revoked: list[Partition]) -> GroupConsumer:
+    return GroupConsumer(
         settings,
         group="readers",
         topics=[topic.name],
@@ -52,8 +52,10 @@ def member(settings: KafkaSettings, topic: Topic, revoked: list[Partition]) -> L
     )
 
 
-def poll_until(consumer: LogConsumer, enough: Callable[[list[Received]], bool]) -> list[Received]:
-    records: list[Received] = []
+def poll_until(
+    consumer: GroupConsumer, enough: Callable[[list[ReceivedRecord]], bool]
+) -> list[ReceivedRecord]:
+    records: list[ReceivedRecord] = []
     deadline = time.monotonic() + 20
     while not enough(records):
         assert time.monotonic() < deadline
@@ -61,10 +63,10 @@ def poll_until(consumer: LogConsumer, enough: Callable[[list[Received]], bool]) 
     return records
 
 
-def test_records_come_back_with_key_headers_and_place(
-    settings: KafkaSettings, producer: LogProducer
+def test_records_are_read_with_key_headers_and_offset(
+    settings: KafkaSettings, producer: RecordProducer
 ) -> None:
-    assert LogAdmin(settings).create([RESULTS]) == [settings.topic_prefix + "results"]
+    assert TopicAdmin(settings).create([RESULTS]) == [settings.topic_prefix + "results"]
     for n in range(300):
         producer.send("results", b"%d" % n, partition=n % 8, key=b"k", headers=[("kind", b"test")])
     producer.flush(10)
@@ -79,12 +81,12 @@ def test_records_come_back_with_key_headers_and_place(
     }
     consumer.commit({("results", p): 20 for p in range(8)})
     consumer.close()
-    lag = LogAdmin(settings).lag("readers", RESULTS)
+    lag = TopicAdmin(settings).lag("readers", RESULTS)
     assert sum(lag.values()) == 300 - 160
 
 
-def test_the_broker_differs_from_the_catalogue_in_named_ways(settings: KafkaSettings) -> None:
-    admin = LogAdmin(settings)
+def test_drift_names_each_difference(settings: KafkaSettings) -> None:
+    admin = TopicAdmin(settings)
     assert admin.drift([RESULTS]) == [f"{settings.topic_prefix}results: missing"]
     admin.create([RESULTS, CONTROL])
     assert admin.create([RESULTS]) == []
@@ -103,24 +105,24 @@ def test_the_broker_differs_from_the_catalogue_in_named_ways(settings: KafkaSett
     assert [line.split(": ")[1].split(" ")[0] for line in drift] == ["8", "retention.ms"]
 
 
-def test_prompts_and_answers_are_kept_for_as_long_as_is_set(settings: KafkaSettings) -> None:
-    LogAdmin(settings).create([RESULTS, CONTROL])
-    shorter = LogAdmin(settings.model_copy(update={"retention_days": 3}))
+def test_retention_of_prompts_and_answers_is_applied(settings: KafkaSettings) -> None:
+    TopicAdmin(settings).create([RESULTS, CONTROL])
+    shorter = TopicAdmin(settings.model_copy(update={"retention_days": 3}))
     name = f"{settings.topic_prefix}results"
     (told,) = shorter.drift([RESULTS, CONTROL])
     assert told == f"{name}: retention.ms is {37 * DAY_MS}, the catalogue says {3 * DAY_MS}"
 
-    shorter.keep_bodies([RESULTS, CONTROL])
+    shorter.apply_body_retention([RESULTS, CONTROL])
     assert shorter.drift([RESULTS, CONTROL]) == []
-    assert LogAdmin(settings).create([RESULTS, CONTROL]) == []  # as a replica does
+    assert TopicAdmin(settings).create([RESULTS, CONTROL]) == []  # as a replica does
     assert shorter.drift([RESULTS, CONTROL]) == []
 
 
-def test_a_tail_reads_to_the_end_and_then_follows(
-    settings: KafkaSettings, producer: LogProducer
+def test_a_tail_reader_reads_to_the_end_and_then_new_records(
+    settings: KafkaSettings, producer: RecordProducer
 ) -> None:
-    LogAdmin(settings).create([CONTROL])
-    tail = TopicTail(settings, CONTROL, client_id="tail")
+    TopicAdmin(settings).create([CONTROL])
+    tail = TopicTailReader(settings, CONTROL, client_id="tail")
     assert tail.read_to_end(10) == []
     for n in range(5):
         producer.send("control", b"%d" % n, partition=0, key=b"k%d" % n)
@@ -129,25 +131,25 @@ def test_a_tail_reads_to_the_end_and_then_follows(
     producer.send("control", b"5", partition=0, key=b"k")
     producer.flush(10)
     deadline = time.monotonic() + 10
-    found: list[Received] = []
+    found: list[ReceivedRecord] = []
     while not found and time.monotonic() < deadline:
         found = tail.poll(0.5)
     assert [r.value for r in found] == [b"5"]
     tail.close()
 
 
-def test_a_tail_knows_whether_it_has_read_what_was_said_until_now(
-    settings: KafkaSettings, producer: LogProducer
+def test_a_tail_reader_knows_whether_it_has_read_to_an_end(
+    settings: KafkaSettings, producer: RecordProducer
 ) -> None:
-    LogAdmin(settings).create([CONTROL])
+    TopicAdmin(settings).create([CONTROL])
     producer.send("control", b"old", partition=0, key=b"k")
     producer.flush(10)
-    tail = TopicTail(settings, CONTROL, client_id="tail")
-    tail.skip_to_end(10)
-    assert tail.has_read(tail.ends(10))
+    tail = TopicTailReader(settings, CONTROL, client_id="tail")
+    tail.seek_to_end(10)
+    assert tail.has_read(tail.end_offsets(10))
     producer.send("control", b"new", partition=0, key=b"k")
     producer.flush(10)
-    ends = tail.ends(10)
+    ends = tail.end_offsets(10)
     assert not tail.has_read(ends)
     deadline = time.monotonic() + 10
     while not tail.has_read(ends):
@@ -157,9 +159,9 @@ def test_a_tail_knows_whether_it_has_read_what_was_said_until_now(
 
 
 def test_partitions_move_when_a_member_joins_and_only_owners_commit(
-    settings: KafkaSettings, producer: LogProducer
+    settings: KafkaSettings, producer: RecordProducer
 ) -> None:
-    LogAdmin(settings).create([RESULTS])
+    TopicAdmin(settings).create([RESULTS])
     revoked: list[Partition] = []
     first = member(settings, RESULTS, revoked)
     poll_until(first, lambda _: len(first.assigned) == 8)
@@ -179,10 +181,10 @@ def test_partitions_move_when_a_member_joins_and_only_owners_commit(
     assert StaleMemberError().disposition.value == "retry"
 
 
-def test_a_paused_partition_is_read_again_when_it_has_moved_away_and_back(
-    settings: KafkaSettings, producer: LogProducer
+def test_a_paused_partition_is_resumed_by_its_next_assignment(
+    settings: KafkaSettings, producer: RecordProducer
 ) -> None:
-    LogAdmin(settings).create([RESULTS])
+    TopicAdmin(settings).create([RESULTS])
     moved: list[Partition] = []
     first = member(settings, RESULTS, moved)
     poll_until(first, lambda _: len(first.assigned) == 8)
@@ -207,35 +209,35 @@ def test_a_paused_partition_is_read_again_when_it_has_moved_away_and_back(
 
 
 def test_a_member_waits_for_a_topic_that_is_created_late(
-    settings: KafkaSettings, producer: LogProducer
+    settings: KafkaSettings, producer: RecordProducer
 ) -> None:
     consumer = member(settings, RESULTS, [])
     deadline = time.monotonic() + 20
     while not consumer._missing.is_any:
         assert time.monotonic() < deadline
         assert consumer.poll(1, 0.1) == []
-    LogAdmin(settings).create([RESULTS])
+    TopicAdmin(settings).create([RESULTS])
     producer.send("results", b"late", partition=0)
     producer.flush(10)
     assert [r.value for r in poll_until(consumer, bool)] == [b"late"]
     consumer.close()
 
 
-def test_a_member_gives_up_on_a_topic_that_nobody_creates(
+def test_a_member_fails_for_a_topic_that_stays_missing(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("topics.clients.missing_topics.MISSING_S_MAX", 1.0)
+    monkeypatch.setattr("topics.clients.missing_topics.MISSING_TOPIC_S_MAX", 1.0)
     consumer = member(settings, RESULTS, [])
-    with pytest.raises(LogUnavailableError, match="results"):
+    with pytest.raises(KafkaUnavailableError, match="results"):
         poll_until(consumer, lambda _: False)
     consumer.close()
 
 
-def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
-    settings: KafkaSettings, producer: LogProducer
+def test_job_controls_are_read_and_the_failure_of_the_thread_is_raised(
+    settings: KafkaSettings, producer: RecordProducer
 ) -> None:
-    LogAdmin(settings).create([CONTROL])
-    closed = JobControls(settings, client_id="closed", clock=SystemClock())
+    TopicAdmin(settings).create([CONTROL])
+    closed = JobControlReader(settings, client_id="closed", clock=SystemClock())
     closed.start(10)
     assert not closed.is_closed(UUID(int=1))
     job_id = UUID(int=2)
@@ -248,10 +250,10 @@ def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
         deadline = time.monotonic() + 10
         while closed.is_closed(job_id) is not expected:
             assert time.monotonic() < deadline
-    newer = [("kind", b"control"), ("schema", b"99")]
-    producer.send("control", b"", partition=0, key=b"k", headers=newer)
+    newer_control = [("kind", b"control"), ("schema", b"99")]
+    producer.send("control", b"", partition=0, key=b"k", headers=newer_control)
     producer.flush(10)
-    closed._following._thread.join(10)
+    closed._thread._thread.join(10)
     with pytest.raises(SchemaTooNewError):
         closed.is_closed(UUID(int=1))
     closed.stop()

@@ -1,4 +1,4 @@
-"""A database, a tenant, and one process of the role that delivers, sped up a thousand times."""
+"""A database, a tenant, and one process of the role, with waits a thousand times shorter."""
 
 import asyncio
 import os
@@ -17,28 +17,28 @@ from pydantic import SecretStr
 
 from core.clock import SystemClock
 from core.ids import new_uuid
-from results.webhooks.delivery.attempt_results import Settler
-from results.webhooks.delivery.claiming import Delivery, Room, claim
+from results.webhooks.delivery.attempt_recording import AttemptRecorder
+from results.webhooks.delivery.claiming import ClaimLimits, WebhookDelivery, claim_deliveries
 from results.webhooks.delivery.deliverer import Deliverer
-from results.webhooks.delivery.poster import Poster
-from results.webhooks.endpoints.address_rules import reach_of
-from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.delivery.http_sender import HttpSender
+from results.webhooks.endpoints.address_policy import address_policy
+from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.endpoints.endpoints import EndpointChange, create_endpoint
 from results.webhooks.endpoints.name_resolution import Resolver
-from results.webhooks.endpoints.secret_encryption import Sealer
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS, Message, job_message
-from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.events.message_recording import find_subscriptions, record_messages
+from results.webhooks.events.messages import TERMINAL_EVENTS, WebhookMessage, job_message
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_endpoints
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_tenant
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
 WAIT_S_MAX = 40.0
-SEALER = Sealer([b"k" * 32], os.urandom)
+CIPHER = SecretCipher([b"k" * 32], os.urandom)
 
 
 async def literal(host: str, _: int) -> list[str]:
@@ -47,7 +47,7 @@ async def literal(host: str, _: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Site:
-    """A tenant whose endpoints are delivered to."""
+    """A tenant with endpoints."""
 
     engine: sa.Engine
     tenant_id: UUID
@@ -59,12 +59,12 @@ class Site:
                 connection,
                 tenant_id or self.tenant_id,
                 EndpointChange("test", url, TERMINAL_EVENTS),
-                SEALER,
+                CIPHER,
                 endpoints_max=1000,
             )
         return row.id, secret
 
-    def send(self, count: int = 1, event_type: str = "batch.completed") -> list[Message]:
+    def send(self, count: int = 1, event_type: str = "batch.completed") -> list[WebhookMessage]:
         """Record messages for every endpoint of the tenant."""
         with self.engine.begin() as connection:
             now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
@@ -72,7 +72,9 @@ class Site:
                 job_message((new_uuid(), event_type), self.tenant_id, new_uuid(), now_s)
                 for _ in range(count)
             ]
-            record_messages(connection, messages, listeners_of(connection, [self.tenant_id], []))
+            record_messages(
+                connection, messages, find_subscriptions(connection, [self.tenant_id], [])
+            )
         return messages
 
     def deliveries(self, endpoint_id: UUID) -> list[sa.Row[Any]]:
@@ -80,22 +82,22 @@ class Site:
         with self.engine.begin() as connection:
             return list(connection.execute(query).all())
 
-    def claimed(self, slots: int = 9) -> list[Delivery]:
-        """Claim what is due, of any lane."""
+    def claimed(self, slots: int = 9) -> list[WebhookDelivery]:
+        """Claim due deliveries of any queue."""
         return self.claimed_and_more(slots)[0]
 
-    def claimed_and_more(self, slots: int = 9) -> tuple[list[Delivery], bool]:
-        """Claim what is due, of any lane; return also whether more may be."""
-        room = Room(
+    def claimed_and_more(self, slots: int = 9) -> tuple[list[WebhookDelivery], bool]:
+        """Claim due deliveries of any queue; return also whether more may be due."""
+        room = ClaimLimits(
             slots=slots,
             suspect_slots=slots,
-            lane_slots_max=4,
+            queue_slots_max=4,
             tenant_slots_max=slots,
             busy_tenants={},
-            proven_lanes=(),
+            proven_queues=(),
         )
         with self.engine.begin() as connection:
-            return claim(connection, room, holder="test", lease_s=60)
+            return claim_deliveries(connection, room, holder="test", lease_s=60)
 
     def states(self, endpoint_id: UUID) -> list[str]:
         return sorted(row.state for row in self.deliveries(endpoint_id))
@@ -136,12 +138,12 @@ def site(engine: sa.Engine) -> Site:
 @pytest.fixture
 def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create(SHARED_TOPICS)
+    TopicAdmin(settings).create(SHARED_TOPICS)
     return settings
 
 
 def fast_settings(**given: object) -> WebhookSettings:
-    """Hours are seconds, and private addresses are allowed. A try that is answered is never cut."""
+    """Hours are seconds, and private addresses are allowed. The attempt timeout is not scaled."""
     return WebhookSettings.model_validate(
         {
             "allow_private": True,
@@ -159,20 +161,20 @@ def new_deliverer(
     settings: WebhookSettings,
     *,
     resolve: Resolver = literal,
-    look_ups: LookUps | None = None,
+    look_ups: DnsLookups | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Deliverer:
-    poster = Poster(
-        reach=reach_of(settings),
+    poster = HttpSender(
+        policy=address_policy(settings),
         tls=tls or ssl.create_default_context(),
         timeout_s=settings.timeout_s,
     )
     return Deliverer(
         engine=engine,
-        look_ups=look_ups or LookUps(resolve, count_max=64),
-        poster=poster,
-        sealer=SEALER,
-        settler=Settler(settings, random.Random(1).random),
+        dns=look_ups or DnsLookups(resolve, count_max=64),
+        sender=poster,
+        cipher=CIPHER,
+        recorder=AttemptRecorder(settings, random.Random(1).random),
         settings=settings,
         clock=SystemClock(),
         holder=f"test-{new_uuid().hex[:8]}",

@@ -1,4 +1,4 @@
-"""Receivers on real sockets, good and hostile, that remember what they were sent."""
+"""Receivers on real sockets, good and hostile, that record their requests."""
 
 import socket
 import ssl
@@ -15,7 +15,7 @@ REQUEST_S_MAX = 5.0
 
 @dataclass(frozen=True)
 class Request:
-    """One request as it came."""
+    """One received request."""
 
     line: str
     headers: dict[str, str]
@@ -133,20 +133,20 @@ def failing_first(count: int, code: int = 500) -> Answer:
 
 
 def silent(connection: socket.socket, _: int) -> None:
-    """Hold the connection and say nothing."""
+    """Keep the connection open without a response."""
     connection.settimeout(60)
     connection.recv(1)
 
 
 def dripping_head(connection: socket.socket, _: int) -> None:
-    """One byte of the head at a time, for ever."""
+    """Send the head one byte at a time, forever."""
     for byte in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 100_000:
         connection.sendall(bytes([byte]))
         time.sleep(0.02)
 
 
 def dripping_body(connection: socket.socket, _: int) -> None:
-    """A good head, then one byte at a time."""
+    """Send a valid head, then the body one byte at a time."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
     while True:
         connection.sendall(b"x")
@@ -164,7 +164,7 @@ def reset_in_the_answer(connection: socket.socket, _: int) -> None:
 
 
 class Flood:
-    """Sends without end what a reader may be made to swallow; counts what it got rid of."""
+    """Sends an endless response and counts the bytes that were read."""
 
     def __init__(self, head: bytes) -> None:
         self._head = head

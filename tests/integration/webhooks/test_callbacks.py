@@ -1,4 +1,4 @@
-"""Goal: a callback follows its URL and goes with its batch; any number of them costs no list."""
+"""Goal: a callback follows its URL and its batch, and callbacks do not slow down lists."""
 
 from typing import Any
 from uuid import UUID
@@ -7,16 +7,16 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.errors import FieldRefusedError
-from jobs.store.keyset_pages import Cursor
+from jobs.errors import InvalidFieldError
+from jobs.store.keyset_pages import PageCursor
 from jobs.tables.jobs import jobs
 from results.retention.deletion import delete_batch
-from results.webhooks.delivery.delivery_history import Replay, Replayed, replay
+from results.webhooks.delivery.delivery_history import Replay, ReplayResult, replay_deliveries
 from results.webhooks.delivery.message_removal import MessageRemoval
 from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.endpoints import (
     EndpointChange,
-    EndpointMissingError,
+    EndpointNotFoundError,
     change_endpoint,
     create_endpoint,
     find_callback,
@@ -24,42 +24,44 @@ from results.webhooks.endpoints.endpoints import (
     list_endpoints,
 )
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS, job_message
-from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.message_recording import find_subscriptions, record_messages
+from results.webhooks.events.messages import TERMINAL_EVENTS, job_message
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_lanes
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import SEALER, Site
+from tests.integration.webhooks.conftest import CIPHER, Site
 from tests.integration.webhooks.test_claiming import rows_read
 
 OLD, NEW = "https://8.8.8.8/hook", "https://9.9.9.9:8443/hook"
 
 
 def job_with_callback(site: Site) -> tuple[UUID, UUID]:
-    """Add a batch that has ended; return its id and its callback's."""
+    """Add a terminal batch with a callback; return both ids."""
     ended = {"state": "completed", "completed_at": sa.func.now(), "total_count": 1}
     with site.engine.begin() as connection:
         job_id = add_job(connection, site.tenant_id, **ended)
         callback = Callback(OLD, parse_url(OLD, allow_private=False))
-        return job_id, add_callback(connection, site.tenant_id, job_id, callback, SEALER)
+        return job_id, add_callback(connection, site.tenant_id, job_id, callback, CIPHER)
 
 
-def tell(site: Site, job_id: UUID, event_type: str = "batch.completed") -> None:
+def record_end(site: Site, job_id: UUID, event_type: str = "batch.completed") -> None:
     with site.engine.begin() as connection:
         now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
         message = job_message((new_uuid(), event_type), site.tenant_id, job_id, now_s)
-        record_messages(connection, [message], listeners_of(connection, [site.tenant_id], [job_id]))
+        record_messages(
+            connection, [message], find_subscriptions(connection, [site.tenant_id], [job_id])
+        )
 
 
-def test_a_callback_whose_url_is_changed_waits_with_those_of_its_new_host(site: Site) -> None:
+def test_callback_with_a_new_url_moves_to_the_queue_of_its_host(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
     lanes = [f"c:{site.tenant_id.hex}:https://{host}" for host in ("8.8.8.8:443", "9.9.9.9:8443")]
-    tell(site, job_id)
+    record_end(site, job_id)
     with site.engine.begin() as connection:
         connection.execute(
             webhook_lanes.insert(), [{"lane": lane, "failure_count": 9} for lane in lanes]
         )
         change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(url=NEW))
-    tell(site, job_id, "batch.failed")
+    record_end(site, job_id, "batch.failed")
 
     assert site.row(endpoint).lane == lanes[1]
     assert [d.lane for d in site.deliveries(endpoint)] == [lanes[1]] * 2
@@ -67,13 +69,13 @@ def test_a_callback_whose_url_is_changed_waits_with_those_of_its_new_host(site: 
         assert connection.scalars(sa.select(webhook_lanes.c.lane)).all() == lanes[:1]
 
 
-def test_a_replay_of_a_moved_callback_waits_with_those_of_its_new_host(site: Site) -> None:
+def test_replay_of_a_moved_callback_uses_its_new_queue(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
-    tell(site, job_id)
+    record_end(site, job_id)
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state="exhausted"))
         change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(url=NEW))
-        assert replay(connection, site.tenant_id, endpoint, Replay()).count == 1
+        assert replay_deliveries(connection, site.tenant_id, endpoint, Replay()).count == 1
 
     (delivery,) = site.deliveries(endpoint)
     assert (
@@ -81,9 +83,9 @@ def test_a_replay_of_a_moved_callback_waits_with_those_of_its_new_host(site: Sit
     )
 
 
-def test_what_waits_is_dropped_when_a_callback_is_moved_and_disabled_at_once(site: Site) -> None:
+def test_moving_and_disabling_a_callback_drops_its_deliveries(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
-    tell(site, job_id)
+    record_end(site, job_id)
     with site.engine.begin() as connection:
         both = EndpointChange(url=NEW, enabled=False)
         change_endpoint(connection, site.tenant_id, endpoint, both)
@@ -91,7 +93,7 @@ def test_what_waits_is_dropped_when_a_callback_is_moved_and_disabled_at_once(sit
     assert site.states(endpoint) == ["dropped"]
 
 
-def test_an_endpoint_whose_url_is_changed_keeps_its_lane(site: Site) -> None:
+def test_endpoint_with_a_new_url_keeps_its_queue(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
     site.send()
     with site.engine.begin() as connection:
@@ -110,7 +112,7 @@ def delete(site: Site, job_id: UUID, *, hours_ago: int) -> None:
         connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(deleted_at=past))
 
 
-def test_nothing_shows_the_callback_of_a_deleted_batch(site: Site) -> None:
+def test_callback_of_a_deleted_batch_is_hidden(site: Site) -> None:
     job_id, endpoint = job_with_callback(site)
     tenant_id, again = site.tenant_id, EndpointChange(enabled=True)
     with site.engine.begin() as connection:
@@ -118,13 +120,13 @@ def test_nothing_shows_the_callback_of_a_deleted_batch(site: Site) -> None:
     delete(site, job_id, hours_ago=0)
 
     with site.engine.begin() as connection:
-        with pytest.raises(EndpointMissingError):
+        with pytest.raises(EndpointNotFoundError):
             find_callback(connection, tenant_id, job_id)
-        with pytest.raises(EndpointMissingError):
+        with pytest.raises(EndpointNotFoundError):
             find_endpoint(connection, tenant_id, endpoint)
-        with pytest.raises(EndpointMissingError):
+        with pytest.raises(EndpointNotFoundError):
             change_endpoint(connection, tenant_id, endpoint, again)
-    tell(site, job_id)  # the news of its end may come later
+    record_end(site, job_id)  # the terminal event may be read after the deletion
     assert site.states(endpoint) == ["pending"]
 
 
@@ -132,23 +134,23 @@ def test_nothing_shows_the_callback_of_a_deleted_batch(site: Site) -> None:
     ("hours_ago", "state", "is_kept"),
     [(23, "delivered", True), (25, "pending", True), (25, "delivered", False)],
 )
-def test_the_callback_of_a_deleted_batch_goes_once_it_was_called(
+def test_callback_of_a_deleted_batch_is_removed_after_its_delivery(
     site: Site, hours_ago: int, state: str, is_kept: bool
 ) -> None:
     job_id, endpoint = job_with_callback(site)
     _, other = job_with_callback(site)
-    tell(site, job_id)
+    record_end(site, job_id)
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state=state))
     delete(site, job_id, hours_ago=hours_ago)
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
 
     with site.engine.begin() as connection:
         left = set(connection.scalars(sa.select(webhook_endpoints.c.id)))
     assert left == ({endpoint, other} if is_kept else {other})
 
 
-def test_callbacks_cost_no_list_and_no_event(site: Site) -> None:
+def test_lists_and_events_read_no_foreign_callbacks(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
     fill = sa.text(
         "INSERT INTO webhook_endpoints (id, tenant_id, job_id, name, url, event_types, lane) "
@@ -161,25 +163,29 @@ def test_callbacks_cost_no_list_and_no_event(site: Site) -> None:
         connection.execute(sa.text("ANALYZE webhook_endpoints"))
     said: list[tuple[str, Any]] = []
 
-    def hear(_c: object, _cursor: object, statement: str, given: Any, *_: object) -> None:
+    def record_statement(
+        _c: object, _cursor: object, statement: str, given: Any, *_: object
+    ) -> None:
         if statement.startswith("SELECT") and "FROM webhook_endpoints" in statement:
             said.append((statement, given))
 
     new = EndpointChange("test", OLD, TERMINAL_EVENTS)
     with site.engine.begin() as connection:
-        sa.event.listen(connection, "before_cursor_execute", hear)
-        assert [x.endpoint_id for x in listeners_of(connection, [site.tenant_id], [])] == [endpoint]
-        cursor = Cursor(limit=10, after=None)
+        sa.event.listen(connection, "before_cursor_execute", record_statement)
+        assert [x.endpoint_id for x in find_subscriptions(connection, [site.tenant_id], [])] == [
+            endpoint
+        ]
+        cursor = PageCursor(limit=10, after=None)
         assert [r.id for r in list_endpoints(connection, site.tenant_id, cursor).rows] == [endpoint]
-        create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=2)
-        sa.event.remove(connection, "before_cursor_execute", hear)
+        create_endpoint(connection, site.tenant_id, new, CIPHER, endpoints_max=2)
+        sa.event.remove(connection, "before_cursor_execute", record_statement)
         assert len(said) >= 4
         for statement, given in said:
             plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", given)
             assert rows_read(plan.scalar_one()[0]["Plan"]) < 20, statement
 
 
-def test_a_replay_of_many_goes_on_behind_its_last(
+def test_replay_continues_after_its_last_message(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.delivery_history.REPLAYS_MAX", 3)
@@ -188,18 +194,20 @@ def test_a_replay_of_many_goes_on_behind_its_last(
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state="exhausted"))
     with site.engine.begin() as connection:
-        first = replay(connection, site.tenant_id, endpoint, Replay(failed_only=True))
+        first = replay_deliveries(connection, site.tenant_id, endpoint, Replay(failed_only=True))
 
     assert first.count == 3
     assert site.states(endpoint) == ["exhausted"] * 2 + ["pending"] * 3
 
     behind = Replay(failed_only=True, after=first.last_id)
     with site.engine.begin() as connection:
-        assert replay(connection, site.tenant_id, endpoint, behind) == Replayed(2, None)
+        assert replay_deliveries(connection, site.tenant_id, endpoint, behind) == ReplayResult(
+            2, None
+        )
     assert site.states(endpoint) == ["pending"] * 5
 
 
-def test_a_replay_goes_on_behind_what_was_sent_there_alone(site: Site) -> None:
+def test_replay_continues_only_after_a_message_of_the_endpoint(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
-    with site.engine.begin() as connection, pytest.raises(FieldRefusedError):
-        replay(connection, site.tenant_id, endpoint, Replay(after=new_uuid()))
+    with site.engine.begin() as connection, pytest.raises(InvalidFieldError):
+        replay_deliveries(connection, site.tenant_id, endpoint, Replay(after=new_uuid()))

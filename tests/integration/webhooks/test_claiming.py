@@ -1,4 +1,4 @@
-"""Goal: a claim costs what is due, and no lane waits for ever behind others."""
+"""Goal: a claim costs as much as what is due, and no queue starves."""
 
 from typing import Any
 from uuid import UUID
@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from results.webhooks.delivery import claiming
-from results.webhooks.delivery.claiming import DUE, FALL_DUE
+from results.webhooks.delivery.claiming import DUE, MARK_DUE
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import Site
@@ -17,7 +17,7 @@ LANES = 3000
 
 
 def add_waiting(site: Site, endpoint: UUID, *, due_in_s: int) -> None:
-    """Failed deliveries of as many lanes, a second after each other."""
+    """Failed deliveries, one per queue, due at intervals of a second."""
     fill = """
         WITH messages AS (
             INSERT INTO webhook_messages (id, tenant_id, event_type, body)
@@ -40,20 +40,20 @@ def add_waiting(site: Site, endpoint: UUID, *, due_in_s: int) -> None:
 
 
 def rows_read(node: dict[str, Any]) -> int:
-    """Rows that the leaves of a plan read."""
+    """The number of rows that the leaves of a plan read."""
     if "Plans" in node:
         return sum(rows_read(below) for below in node["Plans"])
     read = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
     return int(read * node["Actual Loops"])
 
 
-def test_a_claim_reads_what_is_due_beside_any_number_of_lanes_that_wait(site: Site) -> None:
+def test_claim_reads_only_due_queues(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     add_waiting(site, endpoint, due_in_s=3600)
     site.send(2)
     with site.engine.connect() as connection:
         for statement, given in (
-            (FALL_DUE, {"limit": 1000}),
+            (MARK_DUE, {"limit": 1000}),
             (DUE, {"lane_max": 4}),
         ):
             explain = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.text}")
@@ -65,8 +65,8 @@ def test_a_claim_reads_what_is_due_beside_any_number_of_lanes_that_wait(site: Si
     assert not is_more
 
 
-def test_all_that_waited_comes_in_its_turn(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "_FALLEN_DUE_MAX", 1200)
+def test_claims_return_every_due_delivery(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "_MARKED_MAX", 1200)
     endpoint, _ = site.endpoint(URL)
     add_waiting(site, endpoint, due_in_s=-3600)
     turns = [site.claimed_and_more(LANES) for _ in range(3)]
@@ -79,7 +79,7 @@ def test_all_that_waited_comes_in_its_turn(site: Site, monkeypatch: pytest.Monke
     assert {d.lane for d in turns[0][0]} == {f"c:{n}" for n in range(1, 1201)}
 
 
-def test_items_of_a_batch_that_was_deleted_are_named_to_nobody(site: Site) -> None:
+def test_item_failures_of_a_deleted_batch_are_dropped(site: Site) -> None:
     site.endpoint(URL)
     heard = sa.update(webhook_endpoints).values(event_types=["item.failed", "batch.completed"])
     with site.engine.begin() as connection:
@@ -101,7 +101,7 @@ def test_items_of_a_batch_that_was_deleted_are_named_to_nobody(site: Site) -> No
         assert connection.scalars(query).all() == [named.message_id]
 
 
-def test_a_claim_waits_for_no_row(site: Site) -> None:
+def test_claim_waits_for_no_row_lock(site: Site) -> None:
     endpoints = [site.endpoint(URL)[0] for _ in range(2)]
     site.send()
     held = sa.select(webhook_deliveries).where(webhook_deliveries.c.endpoint_id == endpoints[0])

@@ -1,4 +1,4 @@
-"""Goal: what a job commits becomes messages, each once, whatever repeats or dies on the way."""
+"""Goal: job events become messages, each once, despite redelivery and crashes."""
 
 from collections.abc import Iterator
 
@@ -15,15 +15,22 @@ from results.retention.deletion import delete_batch
 from results.webhooks.delivery.message_removal import MessageRemoval
 from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.events.event_reader import EventReader
+from results.webhooks.events.event_reader import JobEventReader
 from results.webhooks.tables import webhook_deliveries, webhook_messages, webhook_watches
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import add_job, add_tenant
-from tests.integration.webhooks.conftest import SEALER, Site
-from tests.integration.webhooks.telling import URL, event_of, hearing, record, running_job, told
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from tests.integration.webhooks.conftest import CIPHER, Site
+from tests.integration.webhooks.job_events import (
+    URL,
+    add_endpoint,
+    event_of,
+    message_bodies,
+    record,
+    running_job,
+)
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEAD_LETTERS, EVENTS
 from topics.records.codec import decode
 from topics.records.partitioner import job_partition
@@ -32,8 +39,8 @@ from topics.settings import KafkaSettings
 
 
 @pytest.fixture
-def consumer(kafka: KafkaSettings) -> Iterator[LogConsumer]:
-    consumer = LogConsumer(
+def consumer(kafka: KafkaSettings) -> Iterator[GroupConsumer]:
+    consumer = GroupConsumer(
         kafka,
         group="webhooks",
         topics=[EVENTS.name],
@@ -49,11 +56,11 @@ def dead_letters(kafka: KafkaSettings) -> list[DeadLetter]:
     return [decode(DeadLetter, r.value, r.headers) for r in records_of(kafka, DEAD_LETTERS)]
 
 
-def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
-    site: Site, kafka: KafkaSettings, producer: LogProducer, consumer: LogConsumer
+def test_job_event_becomes_a_delivery(
+    site: Site, kafka: KafkaSettings, producer: RecordProducer, consumer: GroupConsumer
 ) -> None:
-    endpoint = hearing(site, "batch.completed")
-    hearing(site, "batch.failed")
+    endpoint = add_endpoint(site, "batch.completed")
+    add_endpoint(site, "batch.failed")
     job = running_job(site)
     with site.engine.begin() as connection:
         now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
@@ -63,48 +70,48 @@ def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
     producer.send(EVENTS.name, b"no event", partition=partition, headers=[("kind", b"event")])
     producer.flush(30)
     relay = OutboxRelay(site.engine, producer, SystemClock())
-    relay.step()
+    relay.run_once()
     producer.flush(30)
     woken: list[int] = []
-    reader = EventReader(site.engine, consumer, producer, lambda: woken.append(1))
+    reader = JobEventReader(site.engine, consumer, producer, lambda: woken.append(1))
     while len(site.deliveries(endpoint)) < 2:
-        reader.step()
+        reader.run_once()
 
     assert woken
-    assert [m["type"] for m in told(site)] == ["batch.completed"] * 2
-    assert {m["data"]["id"] for m in told(site)} == {f"batch_{job.hex}"}
-    assert all(m["data"].keys() == {"id"} for m in told(site))
+    assert [m["type"] for m in message_bodies(site)] == ["batch.completed"] * 2
+    assert {m["data"]["id"] for m in message_bodies(site)} == {f"batch_{job.hex}"}
+    assert all(m["data"].keys() == {"id"} for m in message_bodies(site))
     with site.engine.begin() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(webhook_deliveries)) == 2
-    (letter,) = dead_letters(kafka)  # the unreadable one did not stop those behind it
+    (letter,) = dead_letters(kafka)  # the unreadable record did not block later ones
     assert letter.value == b"no event"
 
 
-def test_a_dead_letter_is_sent_once_though_postgres_is_away(
-    site: Site, kafka: KafkaSettings, producer: LogProducer, consumer: LogConsumer
+def test_dead_letter_is_sent_once_while_postgres_is_unavailable(
+    site: Site, kafka: KafkaSettings, producer: RecordProducer, consumer: GroupConsumer
 ) -> None:
     producer.send(EVENTS.name, b"no event", partition=0, headers=[("kind", b"event")])
     producer.flush(30)
-    away = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
-    reader = EventReader(away, consumer, producer, lambda: None)
+    unavailable = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    reader = JobEventReader(unavailable, consumer, producer, lambda: None)
     tries = 0
     while tries < 3:
         try:
-            reader.step()
-        except DATABASE_AWAY:
+            reader.run_once()
+        except DATABASE_UNAVAILABLE:
             tries += 1
     reader.engine = site.engine
-    reader.step()
+    reader.run_once()
 
     assert len(dead_letters(kafka)) == 1
 
 
-def test_a_repeated_event_adds_nothing(site: Site) -> None:
-    hearing(site)
+def test_repeated_event_adds_nothing(site: Site) -> None:
+    add_endpoint(site)
     event = event_of(site, running_job(site), JobState.COMPLETED)
 
     assert [record(site, event), record(site, event), record(site, event, event)] == [1, 0, 0]
-    assert len(told(site)) == 1
+    assert len(message_bodies(site)) == 1
 
 
 @pytest.mark.parametrize(
@@ -116,10 +123,10 @@ def test_a_repeated_event_adds_nothing(site: Site) -> None:
         (JobState.FINALIZING, []),
     ],
 )
-def test_the_end_of_a_single_request_is_told(
+def test_end_of_a_single_request_is_announced(
     site: Site, state: JobState, expected: list[str]
 ) -> None:
-    hearing(site)
+    add_endpoint(site)
     request = NewRequest(
         job_id=new_uuid(),
         tenant_id=site.tenant_id,
@@ -135,12 +142,12 @@ def test_the_end_of_a_single_request_is_told(
     with site.engine.begin() as connection:
         create_request(connection, request)
     assert record(site, event_of(site, request.job_id, state)) == len(expected)
-    assert [m["type"] for m in told(site)] == expected
-    assert {m["data"]["id"] for m in told(site)} <= {f"job_{request.job_id.hex}"}
+    assert [m["type"] for m in message_bodies(site)] == expected
+    assert {m["data"]["id"] for m in message_bodies(site)} <= {f"job_{request.job_id.hex}"}
 
 
-def test_nobody_hears_of_what_is_not_theirs(site: Site) -> None:
-    hearing(site)
+def test_endpoint_receives_no_events_of_other_tenants(site: Site) -> None:
+    add_endpoint(site)
     with site.engine.begin() as connection:
         stranger = add_tenant(connection)
     foreign = running_job(site, tenant_id=stranger)
@@ -148,18 +155,18 @@ def test_nobody_hears_of_what_is_not_theirs(site: Site) -> None:
     assert record(site, event_of(site, new_uuid(), JobState.COMPLETED)) == 0
 
 
-def test_what_happened_before_an_endpoint_is_not_for_it(site: Site) -> None:
+def test_endpoint_receives_no_earlier_events(site: Site) -> None:
     event = event_of(site, running_job(site), JobState.COMPLETED)
-    hearing(site)
+    add_endpoint(site)
 
     assert record(site, event) == 0
 
 
-def test_a_callback_hears_of_its_job_alone(site: Site) -> None:
+def test_callback_receives_events_of_its_job_only(site: Site) -> None:
     job, other = running_job(site), running_job(site)
     callback = Callback(URL, parse_url(URL, allow_private=False))
     with site.engine.begin() as connection:
-        endpoint = add_callback(connection, site.tenant_id, job, callback, SEALER)
+        endpoint = add_callback(connection, site.tenant_id, job, callback, CIPHER)
 
     assert record(site, event_of(site, job, JobState.EXPIRED)) == 1
     assert record(site, event_of(site, other, JobState.EXPIRED)) == 0
@@ -167,8 +174,8 @@ def test_a_callback_hears_of_its_job_alone(site: Site) -> None:
     assert delivery.lane == f"c:{site.tenant_id.hex}:https://8.8.8.8:443"
 
 
-def test_the_end_of_a_batch_is_told_though_it_was_deleted_since(site: Site) -> None:
-    hearing(site)
+def test_end_of_a_deleted_batch_is_announced(site: Site) -> None:
+    add_endpoint(site)
     with site.engine.begin() as connection:
         ended = {"state": "completed", "completed_at": sa.func.now(), "total_count": 1}
         job = add_job(connection, site.tenant_id, **ended)
@@ -177,13 +184,13 @@ def test_the_end_of_a_batch_is_told_though_it_was_deleted_since(site: Site) -> N
         delete_batch(connection, site.tenant_id, job, key_id=new_uuid())
 
     assert record(site, event) == 1
-    assert [m["type"] for m in told(site)] == ["batch.completed"]
-    with site.engine.begin() as connection:  # what it had is gone, so nothing is to be looked at
+    assert [m["type"] for m in message_bodies(site)] == ["batch.completed"]
+    with site.engine.begin() as connection:  # its rows are removed, so there is nothing to watch
         assert not connection.execute(sa.select(webhook_watches)).all()
 
 
-def test_old_messages_go_with_their_history_and_new_ones_stay(site: Site) -> None:
-    endpoint = hearing(site)
+def test_expired_messages_are_removed_with_their_history(site: Site) -> None:
+    endpoint = add_endpoint(site)
     record(site, event_of(site, running_job(site), JobState.COMPLETED))
     with site.engine.begin() as connection:
         connection.execute(
@@ -192,7 +199,7 @@ def test_old_messages_go_with_their_history_and_new_ones_stay(site: Site) -> Non
             )
         )
     record(site, event_of(site, running_job(site), JobState.COMPLETED))
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
 
-    assert len(told(site)) == 1
+    assert len(message_bodies(site)) == 1
     assert len(site.deliveries(endpoint)) == 1

@@ -1,6 +1,6 @@
-"""Goal: on a user's behalf no connection is opened to an address that is not public.
+"""Goal: no connection is opened to a non-public address for a tenant.
 
-The truth is the interpreter's own audit event of every connect, not what our code says.
+Checked by the interpreter's audit event of every connect.
 """
 
 import ssl
@@ -88,7 +88,7 @@ sys.addaudithook(_audit)
 
 @pytest.fixture
 def connects() -> Iterator[Callable[[], list[str]]]:
-    """Every address of the network that this process connects to meanwhile."""
+    """Every network address that this process connects to in the block."""
     _connects.clear()
     _listening[0] = True
     yield lambda: [str(a[0]) for a in _connects if isinstance(a, tuple)]
@@ -110,7 +110,7 @@ def ended(site: Site, endpoints: list[UUID]) -> bool:
 
 
 def resolving(*answers: list[str]) -> Resolver:
-    """A name server that gives one answer after the other, then the last for ever."""
+    """A name server that returns the answers in order, then the last one again and again."""
     left = list(answers)
 
     async def resolve(_host: str, _port: int) -> list[str]:
@@ -122,7 +122,7 @@ def resolving(*answers: list[str]) -> Resolver:
 async def test_no_form_of_a_private_address_is_contacted(
     site: Site, receiver: Receiver, connects: Callable[[], list[str]]
 ) -> None:
-    """Also when it came into the database by another way than the API."""
+    """Also when the URL was not written by the API."""
     endpoints = [site.endpoint(url.format(port=receiver.port))[0] for url in LITERALS]
     site.send()
     deliverer = new_deliverer(site.engine, strict(), resolve=resolving(["127.0.0.1"]))
@@ -135,7 +135,7 @@ async def test_no_form_of_a_private_address_is_contacted(
         assert {a.error_code for a in site.attempts(endpoint)} == {"address_refused"}
 
 
-async def test_no_name_leads_to_a_private_address(
+async def test_names_of_private_addresses_are_not_contacted(
     site: Site, receiver: Receiver, connects: Callable[[], list[str]]
 ) -> None:
     names = {f"n{number}.example.com": answer for number, answer in enumerate(ANSWERS)}
@@ -152,10 +152,10 @@ async def test_no_name_leads_to_a_private_address(
     assert connects() == []
 
 
-async def test_a_name_that_changes_its_mind_is_asked_once_a_try(
+async def test_dns_rebinding_is_resolved_once_per_attempt(
     site: Site, receiver: Receiver, connects: Callable[[], list[str]]
 ) -> None:
-    """Public at the first look-up, private at every later one: what was checked is contacted."""
+    """Public at the first look-up, private later: the checked address is contacted."""
     asked = []
     answers = resolving([PUBLIC], ["127.0.0.1"])
 
@@ -173,7 +173,7 @@ async def test_a_name_that_changes_its_mind_is_asked_once_a_try(
     assert len(asked) == len(site.attempts(endpoint))
 
 
-async def test_proxies_of_the_environment_are_not_used(
+async def test_environment_proxies_are_not_used(
     site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with receiving(ok) as proxy:
@@ -187,9 +187,7 @@ async def test_proxies_of_the_environment_are_not_used(
     assert proxy.connections == 0
 
 
-async def test_tls_is_for_the_name_while_the_address_is_the_checked_one(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_tls_verifies_the_name_at_the_checked_address(site: Site, tmp_path: Path) -> None:
     server_tls, client_tls = tls_contexts(tmp_path, "hooks.example.com")
     with receiving(ok, server_tls) as receiver:
         port = receiver.port

@@ -1,4 +1,4 @@
-"""Goal: what fails on our side costs a receiver neither a message nor a repeat."""
+"""Goal: failures of this process cost a receiver neither a message nor a duplicate."""
 
 import asyncio
 import errno
@@ -10,14 +10,14 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
-from results.webhooks.delivery import attempt_results
-from results.webhooks.delivery.attempt_results import Attempt, Settler
-from results.webhooks.delivery.claiming import Delivery
+from results.webhooks.delivery import attempt_recording
+from results.webhooks.delivery.attempt_recording import AttemptRecorder, DeliveryAttempt
+from results.webhooks.delivery.claiming import WebhookDelivery
 from results.webhooks.delivery.signatures import secret_text
 from results.webhooks.endpoints.endpoints import rotate_secret
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.webhooks.conftest import (
-    SEALER,
+    CIPHER,
     Site,
     delivering,
     fast_settings,
@@ -30,7 +30,7 @@ WEBHOOKS = OpenAI(api_key="none").webhooks
 
 
 def spoil(site: Site, column: str, endpoint: UUID) -> None:
-    """As if it was sealed under a key that is gone."""
+    """Make the secret undecryptable, as after the loss of a key."""
     with site.engine.begin() as connection:
         connection.execute(
             sa.update(webhook_endpoints)
@@ -39,7 +39,7 @@ def spoil(site: Site, column: str, endpoint: UUID) -> None:
         )
 
 
-async def test_an_unreadable_secret_is_a_failure_that_history_shows(
+async def test_unreadable_secret_is_a_recorded_failure(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     with receiving(ok) as receiver:
@@ -50,7 +50,7 @@ async def test_an_unreadable_secret_is_a_failure_that_history_shows(
             await until(lambda: len(site.attempts(endpoint)) >= 2, "tries")
             with site.engine.begin() as connection:
                 _, secret = rotate_secret(
-                    connection, site.tenant_id, endpoint, SEALER, keep_old=True
+                    connection, site.tenant_id, endpoint, CIPHER, keep_old=True
                 )
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
 
@@ -59,16 +59,16 @@ async def test_an_unreadable_secret_is_a_failure_that_history_shows(
     codes = [attempt.error_code for attempt in site.attempts(endpoint)]
     assert set(codes[:-1]) == {"secret_unreadable"}
     assert codes[-1] is None
-    told = [vars(r) for r in caplog.records if r.message == "webhook_secret_unreadable"]
-    assert {entry["endpoint"] for entry in told} == {endpoint}
-    assert [entry["is_old"] for entry in told] == [False] * (len(codes) - 1) + [True]
+    logged = [vars(r) for r in caplog.records if r.message == "webhook_secret_unreadable"]
+    assert {entry["endpoint"] for entry in logged} == {endpoint}
+    assert [entry["is_old"] for entry in logged] == [False] * (len(codes) - 1) + [True]
 
 
-async def test_an_unreadable_old_secret_does_not_keep_the_new_one_from_signing(site: Site) -> None:
+async def test_unreadable_old_secret_does_not_prevent_signing(site: Site) -> None:
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         with site.engine.begin() as connection:
-            _, secret = rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=True)
+            _, secret = rotate_secret(connection, site.tenant_id, endpoint, CIPHER, keep_old=True)
         spoil(site, "sealed_old_secret", endpoint)
         site.send()
         async with delivering(new_deliverer(site.engine, fast_settings())):
@@ -79,10 +79,10 @@ async def test_an_unreadable_old_secret_does_not_keep_the_new_one_from_signing(s
     assert len(site.attempts(endpoint)) == 1
 
 
-async def test_files_that_we_lack_are_held_against_no_endpoint(
+async def test_missing_open_files_postpone_deliveries(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_results, "_PUT_OFF_S", 0.05)
+    monkeypatch.setattr(attempt_recording, "_POSTPONED_S", 0.05)
     asked = []
 
     async def resolve(_host: str, _port: int) -> list[str]:
@@ -103,34 +103,36 @@ async def test_files_that_we_lack_are_held_against_no_endpoint(
 
 
 @dataclass
-class Blinking:
-    """A database that is away when the end of a try is to be written, or as it has been."""
+class FlakyRecorder:
+    """A database that fails before or after the commit of an attempt."""
 
-    settler: Settler
+    recorder: AttemptRecorder
     left: int
     is_late: bool
 
-    def settle(self, connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> str | None:
+    def record(
+        self, connection: sa.Connection, delivery: WebhookDelivery, attempt: DeliveryAttempt
+    ) -> str | None:
         if self.left == 0:
-            return self.settler.settle(connection, delivery, attempt)
+            return self.recorder.record(connection, delivery, attempt)
         self.left -= 1
         if self.is_late:
-            self.settler.settle(connection, delivery, attempt)
+            self.recorder.record(connection, delivery, attempt)
             connection.commit()
         raise sa.exc.OperationalError("COMMIT", None, Exception("away"))
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before", "after the commit"])
-async def test_a_database_that_blinks_has_nothing_sent_again(
+async def test_recording_is_repeated_without_sending_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    monkeypatch.setattr("results.webhooks.delivery.deliverer._SETTLE_PAUSE_S", 0.05)
-    blinking = Blinking(Settler(fast_settings(), random.random), 3, is_late)
+    monkeypatch.setattr("results.webhooks.delivery.deliverer._RECORD_PAUSE_S", 0.05)
+    recorder = FlakyRecorder(AttemptRecorder(fast_settings(), random.random), 3, is_late)
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
         deliverer = new_deliverer(site.engine, fast_settings())
-        deliverer.settler = blinking  # type: ignore[assignment]
+        deliverer.recorder = recorder  # type: ignore[assignment]
         async with delivering(deliverer):
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
             await asyncio.to_thread(site.send)

@@ -10,16 +10,16 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
-from results.webhooks.delivery.delivery_history import begin_test
-from results.webhooks.delivery.poster import ANSWER_BYTES_MAX
+from results.webhooks.delivery.delivery_history import create_test_delivery
+from results.webhooks.delivery.http_sender import RESPONSE_BYTES_MAX
 from results.webhooks.delivery.retry_schedule import DELAYS_S
 from results.webhooks.delivery.signatures import secret_text
-from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.endpoints.endpoints import EndpointChange, change_endpoint, rotate_secret
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.webhooks.conftest import (
-    SEALER,
+    CIPHER,
     Site,
     delivering,
     fast_settings,
@@ -44,13 +44,13 @@ from tests.integration.webhooks.receivers import (
 WEBHOOKS = OpenAI(api_key="none").webhooks
 
 
-async def test_a_message_is_delivered_and_the_official_client_accepts_it(
+async def test_delivered_message_is_accepted_by_the_official_client(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     with receiving(ok) as receiver:
         endpoint, secret = site.endpoint(receiver.url)
         (message,) = site.send()
-        # With its grace the try goes on to its last word, which comes after the row.
+        # The grace lets the attempt finish its last log line, written after the row.
         async with delivering(new_deliverer(site.engine, fast_settings(stop_grace_s=15))):
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
 
@@ -63,12 +63,12 @@ async def test_a_message_is_delivered_and_the_official_client_accepts_it(
     assert request.headers["content-type"] == "application/json"
     (attempt,) = site.attempts(endpoint)
     assert (attempt.number, attempt.status_code, attempt.error_code) == (1, 200, None)
-    (told,) = (vars(record) for record in caplog.records if record.message == "tried")
-    assert (told["webhook"], told["status"]) == (event.id, 200)
+    (logged,) = (vars(record) for record in caplog.records if record.message == "tried")
+    assert (logged["webhook"], logged["status"]) == (event.id, 200)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_an_event_type_of_ours_is_unwrapped_too(site: Site) -> None:
+async def test_millrace_event_types_are_unwrapped(site: Site) -> None:
     with receiving(ok) as receiver:
         endpoint, secret = site.endpoint(receiver.url)
         with site.engine.begin() as connection:
@@ -88,12 +88,12 @@ async def test_both_secrets_verify_during_a_rotation(site: Site) -> None:
     with receiving(ok) as receiver:
         endpoint, old = site.endpoint(receiver.url)
         with site.engine.begin() as connection:
-            _, new = rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=True)
+            _, new = rotate_secret(connection, site.tenant_id, endpoint, CIPHER, keep_old=True)
         site.send()
         async with delivering(new_deliverer(site.engine, fast_settings())):
             await until(lambda: len(receiver.requests) == 1, "delivery")
             with site.engine.begin() as connection:
-                rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=False)
+                rotate_secret(connection, site.tenant_id, endpoint, CIPHER, keep_old=False)
             site.send()
             await until(lambda: len(receiver.requests) == 2, "another delivery")
 
@@ -106,7 +106,7 @@ async def test_both_secrets_verify_during_a_rotation(site: Site) -> None:
     assert after.headers["webhook-signature"].count("v1,") == 1
 
 
-async def test_a_receiver_that_recovers_gets_every_message_with_one_id(site: Site) -> None:
+async def test_recovered_receiver_gets_every_message_with_one_id(site: Site) -> None:
     with receiving(failing_first(4)) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         (message,) = site.send()
@@ -118,7 +118,7 @@ async def test_a_receiver_that_recovers_gets_every_message_with_one_id(site: Sit
     assert [a.error_code for a in site.attempts(endpoint)] == ["5xx"] * 4 + [None]
 
 
-async def test_the_schedule_ends(site: Site) -> None:
+async def test_delivery_is_exhausted_after_the_schedule(site: Site) -> None:
     with receiving(status(500)) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
@@ -131,7 +131,7 @@ async def test_the_schedule_ends(site: Site) -> None:
         assert gap_s >= 0.85 * delay_s * 0.00001
 
 
-async def test_a_redirect_is_a_failure_and_never_followed(site: Site) -> None:
+async def test_redirect_is_a_failure_and_not_followed(site: Site) -> None:
     with receiving(ok) as target:
         location = f"Location: {target.url}"
         with receiving(status(301, location)) as receiver, receiving(status(307, location)) as two:
@@ -144,7 +144,7 @@ async def test_a_redirect_is_a_failure_and_never_followed(site: Site) -> None:
     assert {a.error_code for e in endpoints for a in site.attempts(e)} == {"3xx"}
 
 
-async def test_410_disables_the_endpoint_and_drops_what_waits(site: Site) -> None:
+async def test_410_disables_the_endpoint_and_drops_its_deliveries(site: Site) -> None:
     with receiving(status(410)) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send(20)
@@ -159,7 +159,7 @@ async def test_410_disables_the_endpoint_and_drops_what_waits(site: Site) -> Non
 
 
 @pytest.mark.parametrize("code", [429, 503])
-async def test_a_receiver_that_names_a_time_is_left_alone_until_then(site: Site, code: int) -> None:
+async def test_retry_after_is_respected(site: Site, code: int) -> None:
     wait_s = 0.8
 
     def answer(connection: Any, number: int) -> None:
@@ -170,7 +170,7 @@ async def test_a_receiver_that_names_a_time_is_left_alone_until_then(site: Site,
         site.send()
         async with delivering(new_deliverer(site.engine, fast_settings())):
             await until(lambda: len(receiver.requests) == 1, "the first try")
-            site.send()  # the whole lane rests
+            site.send()  # the queue is blocked
             await until(lambda: site.states(endpoint) == ["delivered"] * 2, "delivery")
 
     first, *others = receiver.requests
@@ -190,7 +190,7 @@ async def test_a_receiver_that_names_a_time_is_left_alone_until_then(site: Site,
     ],
     ids=["silent", "dripping", "reset", "reset in the answer", "garbage", "endless head", "101"],
 )
-async def test_no_answer_is_a_failure(
+async def test_missing_response_is_a_failure(
     site: Site, request: pytest.FixtureRequest, answer: Answer, code: str
 ) -> None:
     settings = fast_settings(timeout_s=1) if code == "timed_out" else fast_settings()
@@ -201,7 +201,7 @@ async def test_no_answer_is_a_failure(
             await until(lambda: len(site.attempts(endpoint)) >= 2, "tries")
 
     found = {a.error_code for a in site.attempts(endpoint)}
-    # What follows a 101 may come before we have left: then it is read as an answer.
+    # Bytes after a 101 may arrive before the connection is closed and be read as a response.
     assert found <= ({code, "not_http"} if request.node.callspec.id == "101" else {code})
     assert {a.status_code for a in site.attempts(endpoint)} == {None}
 
@@ -209,9 +209,7 @@ async def test_no_answer_is_a_failure(
 @pytest.mark.parametrize(
     "answer", [dripping_body, Flood(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")]
 )
-async def test_a_good_head_is_a_success_and_its_body_is_not_swallowed(
-    site: Site, answer: Answer
-) -> None:
+async def test_response_head_counts_and_its_body_is_bounded(site: Site, answer: Answer) -> None:
     with receiving(answer) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
@@ -220,11 +218,11 @@ async def test_a_good_head_is_a_success_and_its_body_is_not_swallowed(
 
     assert len(receiver.requests) == 1
     if isinstance(answer, Flood):  # what we read, and what buffers between hold
-        assert answer.sent_bytes < ANSWER_BYTES_MAX + 6 * 2**20
+        assert answer.sent_bytes < RESPONSE_BYTES_MAX + 6 * 2**20
 
 
 async def test_slow_receivers_delay_no_other(site: Site) -> None:
-    """Half of the endpoints hang; those that answer are tried before the first of these ends."""
+    """Half of the endpoints hang; the others are called before the first of these times out."""
     with receiving(silent) as slow, receiving(ok) as good:
         for _ in range(20):
             site.endpoint(slow.url)
@@ -240,7 +238,7 @@ async def test_slow_receivers_delay_no_other(site: Site) -> None:
     assert len(good.requests) == 100
 
 
-async def test_names_that_hang_delay_no_other_tenant_and_are_held_against_no_endpoint(
+async def test_hanging_look_ups_delay_no_other_tenant(
     site: Site,
 ) -> None:
     answered = asyncio.Event()
@@ -253,7 +251,7 @@ async def test_names_that_hang_delay_no_other_tenant_and_are_held_against_no_end
     with site.engine.begin() as connection:
         stranger = Site(site.engine, add_tenant(connection))
     hanging = [site.endpoint("http://hanging.example.com/")[0] for _ in range(4)]
-    one_each = LookUps(resolve, count_max=8, wait_s=0.1)
+    one_each = DnsLookups(resolve, count_max=8, wait_s=0.1)
     limits = fast_settings(timeout_s=0.5)
     with receiving(ok) as receiver:
         good, _ = stranger.endpoint(f"http://good.example.com:{receiver.port}/")
@@ -276,7 +274,7 @@ async def test_names_that_hang_delay_no_other_tenant_and_are_held_against_no_end
     assert [a.error_code for e in hanging for a in site.attempts(e)] == ["timed_out"]
 
 
-async def test_two_processes_share_the_work_and_bound_a_lane_together(site: Site) -> None:
+async def test_two_processes_share_the_limit_of_a_queue(site: Site) -> None:
     running, most = [0], [0]
 
     def answer(connection: Any, number: int) -> None:
@@ -301,15 +299,15 @@ async def test_two_processes_share_the_work_and_bound_a_lane_together(site: Site
 DOWN_S = 1.5
 
 
-async def test_the_breaker_spares_a_receiver_that_is_down(site: Site) -> None:
-    """While it is down it is asked once for each break, and each is twice as long as the last."""
+async def test_breaker_limits_attempts_at_a_failing_receiver(site: Site) -> None:
+    """While it is down there is one attempt per break, and each break is twice as long."""
     spared = await requests_while_down(site, breaker_failures=5)
     assert spared <= 4 + 8  # what began at once, and breaks of 50 ms, 100 ms, ...
     assert await requests_while_down(site, breaker_failures=1000) > 2 * spared
 
 
 async def requests_while_down(site: Site, *, breaker_failures: int) -> int:
-    """Send 30 messages to a new endpoint that fails for a while, and wait until all are there."""
+    """Send 30 messages to an endpoint that fails for a while, and wait for all."""
     is_up = threading.Event()
 
     def answer(connection: socket.socket, number: int) -> None:
@@ -330,7 +328,7 @@ async def requests_while_down(site: Site, *, breaker_failures: int) -> int:
     return count
 
 
-async def test_an_endpoint_that_only_fails_is_disabled(site: Site) -> None:
+async def test_failing_endpoint_is_disabled(site: Site) -> None:
     with receiving(status(500)) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send(2)
@@ -342,7 +340,7 @@ async def test_an_endpoint_that_only_fails_is_disabled(site: Site) -> None:
     assert "pending" not in site.states(endpoint)
 
 
-async def test_an_endpoint_that_its_owner_disables_is_called_no_more(site: Site) -> None:
+async def test_disabled_endpoint_is_not_called(site: Site) -> None:
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send(2)
@@ -356,7 +354,7 @@ async def test_an_endpoint_that_its_owner_disables_is_called_no_more(site: Site)
         disabled = sa.update(webhook_endpoints).values(disabled_at=sa.func.now())
         with site.engine.begin() as connection:  # as if their commit was the later one
             connection.execute(disabled)
-            trial = begin_test(connection, site.tenant_id, endpoint, "batch.completed")
+            trial = create_test_delivery(connection, site.tenant_id, endpoint, "batch.completed")
         async with delivering(new_deliverer(site.engine, fast_settings(look_interval_s=5))):
             await until(lambda: "pending" not in site.states(endpoint), "the end")
 
@@ -364,11 +362,11 @@ async def test_an_endpoint_that_its_owner_disables_is_called_no_more(site: Site)
     assert receiver.ids == [f"evt_{trial.hex}"]
 
 
-async def test_what_a_dead_process_claimed_is_tried_again_with_the_same_id(
+async def test_claims_of_a_dead_process_are_repeated_with_the_same_id(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.deliverer._LEASE_MARGIN_S", 0.0)
-    monkeypatch.setattr("results.webhooks.delivery.deliverer.release", lambda *_: None)
+    monkeypatch.setattr("results.webhooks.delivery.deliverer.release_deliveries", lambda *_: None)
     with receiving(silent) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         (message,) = site.send()

@@ -1,18 +1,18 @@
-"""Goal: what is old enough goes, however much it is and whoever removes beside."""
+"""Goal: expired rows are removed, however many there are and with concurrent processes."""
 
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from jobs.store.keyset_pages import Cursor
-from results.webhooks.delivery.delivery_history import begin_test
+from jobs.store.keyset_pages import PageCursor
+from results.webhooks.delivery.delivery_history import create_test_delivery
 from results.webhooks.delivery.disabled_deliveries import drop_waiting
 from results.webhooks.delivery.message_removal import _REMOVE, MessageRemoval
 from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.endpoints import (
     EndpointChange,
-    EndpointMissingError,
+    EndpointNotFoundError,
     change_endpoint,
     create_endpoint,
     delete_endpoint,
@@ -20,17 +20,17 @@ from results.webhooks.endpoints.endpoints import (
     list_endpoints,
 )
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.events.event_bodies import TERMINAL_EVENTS
+from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
-from storage.postgres.tenant_isolation import wall_off
+from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import SEALER, Site
+from tests.integration.webhooks.conftest import CIPHER, Site
 
 URL = "https://8.8.8.8/hook"
 
 
 def old_messages(site: Site, count: int) -> None:
-    """Messages of which the first one is the oldest."""
+    """Add messages, the oldest first."""
     with site.engine.begin() as connection:
         connection.execute(
             sa.text(
@@ -47,9 +47,7 @@ def kept(site: Site) -> int:
         return connection.scalar(sa.select(sa.func.count()).select_from(webhook_messages)) or 0
 
 
-def test_all_that_is_old_goes_in_one_turn_slice_by_slice(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_run_removes_all_expired_rows(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     old_messages(site, 35)
     asked = []
@@ -58,31 +56,29 @@ def test_all_that_is_old_goes_in_one_turn_slice_by_slice(
         asked.append(kept(site))
         return len(asked) >= 3
 
-    MessageRemoval(site.engine, 30, is_over).step()
+    MessageRemoval(site.engine, 30, is_over).run_once()
     assert asked[:3] == [35, 25, 15]  # each slice was committed, and none was begun after the stop
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
     assert kept(site) == 0
 
 
-def test_a_process_passes_over_what_another_one_removes(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_skips_locked_rows(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     old_messages(site, 25)
     oldest = sa.select(webhook_messages).order_by(webhook_messages.c.created_at).limit(10)
     with site.engine.connect() as other:
         other.execute(oldest.with_for_update())
-        MessageRemoval(site.engine, 30).step()
+        MessageRemoval(site.engine, 30).run_once()
         assert kept(site) == 10
 
 
 def delete(site: Site, endpoint_id: UUID) -> None:
     with site.engine.begin() as connection:
-        wall_off(connection, site.tenant_id)  # as the API does
+        restrict_to_tenant(connection, site.tenant_id)  # as the API does
         delete_endpoint(connection, site.tenant_id, endpoint_id)
 
 
-def test_a_deletion_touches_no_delivery_and_hides_all_of_the_endpoint(site: Site) -> None:
+def test_deletion_hides_an_endpoint_without_touching_deliveries(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send(3)
     with site.engine.connect() as delivering:  # as a try that writes how it ended
@@ -94,28 +90,26 @@ def test_a_deletion_touches_no_delivery_and_hides_all_of_the_endpoint(site: Site
     assert len(site.deliveries(endpoint)) == 3
     with site.engine.begin() as connection:
         for look in (find_endpoint, delete_endpoint):
-            with pytest.raises(EndpointMissingError):
+            with pytest.raises(EndpointNotFoundError):
                 look(connection, site.tenant_id, endpoint)
         new = EndpointChange("test", URL, TERMINAL_EVENTS)
-        made, _ = create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=1)
-        page = list_endpoints(connection, site.tenant_id, Cursor(limit=10))
+        made, _ = create_endpoint(connection, site.tenant_id, new, CIPHER, endpoints_max=1)
+        page = list_endpoints(connection, site.tenant_id, PageCursor(limit=10))
     assert [shown.id for shown in page.rows] == [made.id]
 
 
-def test_nothing_is_tried_at_a_deleted_endpoint(site: Site) -> None:
+def test_deleted_endpoint_gets_no_attempt(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send(2)
     with site.engine.begin() as connection:
-        begin_test(connection, site.tenant_id, endpoint, "batch.completed")
+        create_test_delivery(connection, site.tenant_id, endpoint, "batch.completed")
     delete(site, endpoint)
 
     assert site.claimed() == []
     assert site.states(endpoint) == ["dropped"] * 3
 
 
-def test_a_deleted_endpoint_goes_slice_by_slice(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_endpoint_is_removed_in_slices(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     endpoint, _ = site.endpoint(URL)
     other, _ = site.endpoint(URL)
@@ -127,7 +121,7 @@ def test_a_deleted_endpoint_goes_slice_by_slice(
         counts.append(len(site.deliveries(endpoint)))
         return False
 
-    MessageRemoval(site.engine, 30, is_over).step()
+    MessageRemoval(site.engine, 30, is_over).run_once()
 
     assert {25, 15, 5, 0} == set(counts)
     assert len(site.deliveries(other)) == 25
@@ -135,22 +129,22 @@ def test_a_deleted_endpoint_goes_slice_by_slice(
         assert connection.scalars(sa.select(webhook_endpoints.c.id)).all() == [other]
 
 
-def test_who_disables_drops_a_slice_and_the_rest_follows(
+def test_disabling_drops_a_slice_and_claims_drop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 10)
     endpoint, _ = site.endpoint(URL)
     site.send(36)
-    with site.engine.connect() as delivering:  # one is in hand, and nobody waits for it
+    with site.engine.connect() as delivering:  # one row is locked and skipped
         delivering.execute(sa.select(webhook_deliveries).limit(1).with_for_update())
         with site.engine.begin() as connection:
-            wall_off(connection, site.tenant_id)
+            restrict_to_tenant(connection, site.tenant_id)
             off = EndpointChange(enabled=False)
             change_endpoint(connection, site.tenant_id, endpoint, off)
     assert site.states(endpoint).count("dropped") == 10
     assert site.claimed() == []
     assert 20 < site.states(endpoint).count("dropped") < 30
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
     assert site.states(endpoint) == ["dropped"] * 36
 
 
@@ -160,10 +154,8 @@ def dropped(site: Site, endpoint: UUID) -> int:
         return drop_waiting(connection, endpoint)
 
 
-def test_nothing_is_dropped_once_an_endpoint_is_enabled_again_or_is_about_to_be(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever drops may have seen it disabled a moment ago."""
+def test_enabled_endpoint_keeps_its_deliveries(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dropping process may have read the disabled state before."""
     monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 1)
     endpoint, _ = site.endpoint(URL)
     site.send(3)
@@ -179,24 +171,22 @@ ENDED = {"state": "completed", "total_count": 1}
 
 
 @pytest.mark.parametrize(("hours", "is_kept"), [(23, True), (25, False)])
-def test_an_old_callback_stays_for_a_day_after_the_end_of_its_job(
-    site: Site, hours: int, is_kept: bool
-) -> None:
-    """The news of the end may be on the way through the log, so there is no delivery yet."""
+def test_callback_is_kept_for_a_day_after_its_job(site: Site, hours: int, is_kept: bool) -> None:
+    """The terminal event may still be on the log, so there is no delivery yet."""
     with site.engine.begin() as connection:
         ended_at = sa.text(f"now() - interval '{hours} hours'")
         job_id = add_job(connection, site.tenant_id, **ENDED, completed_at=ended_at)
         callback = Callback(URL, parse_url(URL, allow_private=False))
-        add_callback(connection, site.tenant_id, job_id, callback, SEALER)
+        add_callback(connection, site.tenant_id, job_id, callback, CIPHER)
         old = sa.text("now() - interval '31 days'")
         connection.execute(sa.update(webhook_endpoints).values(created_at=old))
-    MessageRemoval(site.engine, 30).step()
+    MessageRemoval(site.engine, 30).run_once()
 
     with site.engine.begin() as connection:
         assert len(connection.execute(sa.select(webhook_endpoints)).all()) == is_kept
 
 
-def test_a_callback_that_was_called_as_it_was_looked_at_stays(site: Site) -> None:
+def test_callback_with_a_new_delivery_is_kept(site: Site) -> None:
     endpoint, _ = site.endpoint(URL)
     site.send()
     with site.engine.begin() as connection:

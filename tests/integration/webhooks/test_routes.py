@@ -1,4 +1,4 @@
-"""Goal: the official client manages endpoints unchanged, and nobody sees another's."""
+"""Goal: the official client manages endpoints unchanged, and tenants are isolated."""
 
 import asyncio
 import base64
@@ -22,10 +22,10 @@ from api.http.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from results.webhooks.delivery.deliverer import Deliverer
-from results.webhooks.events.event_bodies import EVENT_TYPES
+from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key
@@ -70,7 +70,7 @@ def running(database: DatabaseSettings, root: Path, webhooks: WebhookSettings) -
     app = create_app(
         settings,
         create_engine(database, application_name="test-api"),
-        LocalObjects(root, clock=SystemClock()),
+        LocalObjectStore(root, clock=SystemClock()),
         database_threads=4,
         clock=SystemClock(),
         webhooks=webhooks,
@@ -98,7 +98,7 @@ def strict(database: DatabaseSettings, engine: sa.Engine, tmp_path: Path) -> Ite
 
 @pytest.fixture
 def lenient(database: DatabaseSettings, engine: sa.Engine, tmp_path: Path) -> Iterator[Api]:
-    """One that may reach receivers of this machine."""
+    """An API that permits receivers on this machine."""
     with running(database, tmp_path, fast_settings(secret_key=KEY)) as url:
         yield Api(url, engine)
 
@@ -107,7 +107,7 @@ def deliverer(api: Api, **given: object) -> Deliverer:
     return new_deliverer(api.site.engine, fast_settings(**given))
 
 
-def test_the_life_of_an_endpoint_by_the_official_client(strict: Api) -> None:
+def test_endpoint_lifecycle_with_the_official_client(strict: Api) -> None:
     webhooks = strict.client().webhooks
     made = webhooks.create(
         name="mine", url="https://8.8.8.8/hook?x=1", event_types=["batch.completed", "batch.failed"]
@@ -202,7 +202,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ROUTES)
-def test_a_foreign_endpoint_answers_as_a_missing_one(
+def test_foreign_endpoint_is_not_found(
     strict: Api, method: str, path: str, body: dict[str, object] | None
 ) -> None:
     with strict.http() as owner, strict.http(1) as stranger:
@@ -230,7 +230,7 @@ def test_a_foreign_endpoint_answers_as_a_missing_one(
         {"since": 0, "after": f"evt_{0:032x}"},
     ],
 )
-def test_a_wrong_replay_is_refused(strict: Api, body: dict[str, object]) -> None:
+def test_invalid_replay_is_refused(strict: Api, body: dict[str, object]) -> None:
     with strict.http() as client:
         made = ok(client.post("/v1/webhook_endpoints", json=MINE))
         refused(client.post(f"/v1/webhook_endpoints/{made['id']}/replay", json=body), 400)
@@ -249,7 +249,7 @@ def test_without_a_key_there_are_no_webhooks(
         assert refused(client.post("/v1/batches", json=body), 400)["code"] == error["code"]
 
 
-async def test_a_trial_tells_what_the_receiver_said(lenient: Api) -> None:
+async def test_test_delivery_returns_the_response(lenient: Api) -> None:
     client = lenient.client()
 
     def trial(url: str) -> Any:
@@ -300,7 +300,7 @@ async def test_history_and_replay(lenient: Api) -> None:
     refused(client_get(lenient, f"{path}/deliveries?after=evt_{'0' * 32}"), 400)
 
 
-def test_a_change_whose_first_try_was_lost_is_done(strict: Api) -> None:
+def test_repeated_change_is_applied_once(strict: Api) -> None:
     with strict.http() as client:
         path = f"/v1/webhook_endpoints/{ok(client.post('/v1/webhook_endpoints', json=MINE))['id']}"
         for number, tries in enumerate(["0", "0", "1"]):
@@ -310,7 +310,7 @@ def test_a_change_whose_first_try_was_lost_is_done(strict: Api) -> None:
     assert "idempotent-replayed" not in answer.headers
 
 
-def test_a_disabled_endpoint_must_be_enabled_before_a_replay(strict: Api) -> None:
+def test_replay_to_a_disabled_endpoint_is_refused(strict: Api) -> None:
     with strict.http() as client:
         made = ok(client.post("/v1/webhook_endpoints", json=MINE))
         path = f"/v1/webhook_endpoints/{made['id']}"
@@ -321,7 +321,7 @@ def test_a_disabled_endpoint_must_be_enabled_before_a_replay(strict: Api) -> Non
         assert ok(client.post(f"{path}/replay", json={"since": 0}))["replayed"] == 0
 
 
-def test_a_callback_belongs_to_its_job(strict: Api) -> None:
+def test_callback_belongs_to_its_job(strict: Api) -> None:
     with strict.http() as client, strict.http(1) as stranger:
         body = batch_body(file_id(client), callback_url="https://8.8.8.8/done")
         batch = ok(client.post("/v1/batches", json=body))
@@ -349,14 +349,14 @@ def test_a_callback_belongs_to_its_job(strict: Api) -> None:
         {"callback_events": ["batch.completed"]},
     ],
 )
-def test_a_wrong_callback_makes_no_job(strict: Api, fields: dict[str, object]) -> None:
+def test_invalid_callback_creates_no_job(strict: Api, fields: dict[str, object]) -> None:
     with strict.http() as client:
         refused(client.post("/v1/batches", json=batch_body(file_id(client), **fields)), 400)
         assert ok(client.get("/v1/batches"))["data"] == []
 
 
 async def until_done(work: Any, argument: str) -> Any:
-    """Run a blocking call beside the loop that delivers."""
+    """Run a blocking call while deliveries continue."""
 
     return await asyncio.to_thread(work, argument)
 

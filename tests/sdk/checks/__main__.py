@@ -1,4 +1,4 @@
-"""Run checks by name against the site on standard input; one JSON line for each."""
+"""Run checks by name against the site on standard input; print one JSON line for each."""
 
 import asyncio
 import inspect
@@ -17,13 +17,13 @@ CHECK_S_MAX = 40
 
 
 def run(check: Check, site: Site) -> str | None:
-    """Return what went wrong in a check, or None."""
+    """Return the failure of a check, or None."""
     signal.alarm(CHECK_S_MAX)
     try:
-        waiting = check(site)
-        if inspect.iscoroutine(waiting):
-            asyncio.run(waiting)
-    except Exception:  # noqa: BLE001  whatever it is, it is this check's failure
+        result = check(site)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+    except Exception:  # noqa: BLE001  any error is this check's failure
         return traceback.format_exc(limit=-6)
     finally:
         signal.alarm(0)
@@ -41,7 +41,7 @@ def main() -> None:
     for name in sys.argv[1:]:
         failure = run(known[name], site)
         report = {"check": name, "client": openai.__version__, "failure": failure}
-        print(json.dumps(report), flush=True)  # noqa: T201  its output is its report
+        print(json.dumps(report), flush=True)  # noqa: T201  the output is the report
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tests.sdk.checks.site import Site, equal, poll, refused
 _ENDED = {"completed", "failed", "expired", "cancelled"}
 
 
-def lives_from_file_to_file(site: Site) -> None:
+def runs_from_input_to_output_file(site: Site) -> None:
     client = site.client
     job = created_batch(site, 5)
     equal((job.object, job.status, job.endpoint), ("batch", "validating", "/v1/chat/completions"))
@@ -36,7 +36,7 @@ def carries_its_metadata(site: Site) -> None:
     equal(created_batch(site, 1).metadata, None)
 
 
-def with_an_end_of_its_output(site: Site) -> None:
+def has_expiring_output(site: Site) -> None:
     client = site.client
     expiry = {"output_expires_after": {"anchor": "created_at", "seconds": 7200}}
     job = client.batches.create(
@@ -51,7 +51,7 @@ def with_an_end_of_its_output(site: Site) -> None:
     equal((output.expires_at or 0) - output.created_at, 7200)
 
 
-def lists_page_to_their_end(site: Site) -> None:
+def listed_in_pages(site: Site) -> None:
     ids = [created_batch(site, 1).id for _ in range(5)]
     listed = site.client.batches.list(limit=2)
     equal(len(listed.data), 2)
@@ -60,7 +60,7 @@ def lists_page_to_their_end(site: Site) -> None:
     equal([job.id for job in after][:4], ids[3::-1])
 
 
-def cancelled_on_its_way(site: Site) -> None:
+def cancelled_while_running(site: Site) -> None:
     client = site.client
     job = created_batch(site, 3000)
     cancelling = client.batches.cancel(job.id)
@@ -83,7 +83,7 @@ def fails_with_the_line(site: Site) -> None:
     equal([(e.code, e.line) for e in errors or []], [("invalid_json_line", 1)])
 
 
-async def from_a_coroutine(site: Site) -> None:
+async def through_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         job = await client.batches.create(
             input_file_id=batch_input(site, 1),

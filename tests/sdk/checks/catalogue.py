@@ -1,4 +1,4 @@
-"""Which checks there are, and on which engine each runs."""
+"""The checks, and the engines on which they run."""
 
 from collections.abc import Callable, Coroutine
 from types import FunctionType, ModuleType
@@ -47,7 +47,7 @@ VLLM = (chat, generation, embeddings, pooling)
 def checks(modules: tuple[ModuleType, ...], version: str) -> dict[str, Check]:
     """Return the public functions that the modules define, by `module.function`.
 
-    Without those that a release of the client has no methods for: their module says so.
+    Modules whose `CLIENT_MAJOR_MIN` is above the release are left out.
     """
     major = int(version.partition(".")[0])
     return {

@@ -1,17 +1,13 @@
 """Chat and legacy completions, on every engine."""
 
 import openai
-from openai.types.chat import ChatCompletionChunk, ChatCompletionUserMessageParam
+from openai.types.chat import ChatCompletionChunk
 
-from tests.sdk.checks.site import Site, equal, refused
-
-ASKED: list[ChatCompletionUserMessageParam] = [{"role": "user", "content": "Why is the sky blue?"}]
+from tests.sdk.checks.site import MESSAGES, Site, equal, refused
 
 
-def a_whole_answer(site: Site) -> None:
-    answer = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_tokens=8, temperature=0
-    )
+def complete_answer(site: Site) -> None:
+    answer = site.chat(max_tokens=8, temperature=0)
     equal((answer.object, len(answer.choices)), ("chat.completion", 1))
     choice = answer.choices[0]
     equal((choice.index, choice.finish_reason), (0, "length"))
@@ -23,14 +19,12 @@ def a_whole_answer(site: Site) -> None:
     equal(answer.model.endswith(site.chat_model), True)
 
 
-def the_newer_name_of_the_limit(site: Site) -> None:
-    answer = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_completion_tokens=5
-    )
+def max_completion_tokens(site: Site) -> None:
+    answer = site.chat(max_completion_tokens=5)
     equal(answer.usage and answer.usage.completion_tokens, 5)
 
 
-def parts_of_content(site: Site) -> None:
+def content_parts(site: Site) -> None:
     answer = site.client.chat.completions.create(
         model=site.chat_model,
         messages=[
@@ -43,17 +37,13 @@ def parts_of_content(site: Site) -> None:
 
 
 def several_choices(site: Site) -> None:
-    answer = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, n=2, max_tokens=4
-    )
+    answer = site.chat(n=2, max_tokens=4)
     equal([choice.index for choice in answer.choices], [0, 1])
     equal(answer.usage and answer.usage.completion_tokens, 8)
 
 
 def streamed(site: Site) -> None:
-    stream = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_tokens=8, temperature=0, stream=True
-    )
+    stream = site.chat(max_tokens=8, temperature=0, stream=True)
     chunks = list(stream)
     equal({chunk.object for chunk in chunks}, {"chat.completion.chunk"})
     equal(len({chunk.id for chunk in chunks}), 1)
@@ -62,21 +52,13 @@ def streamed(site: Site) -> None:
     reasons = [chunk.choices[0].finish_reason for chunk in chunks]
     equal((set(reasons[:-1]), reasons[-1]), ({None}, "length"))
     equal(bool(_text_of(chunks)), True)
-    answer = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_tokens=1
-    )
+    answer = site.chat(max_tokens=1)
     equal({chunk.system_fingerprint for chunk in chunks}, {answer.system_fingerprint})
     equal((answer.system_fingerprint or "").rpartition("@")[0], site.chat_model)
 
 
 def streamed_with_usage(site: Site) -> None:
-    stream = site.client.chat.completions.create(
-        model=site.chat_model,
-        messages=ASKED,
-        max_tokens=8,
-        stream=True,
-        stream_options={"include_usage": True},
-    )
+    stream = site.chat(max_tokens=8, stream=True, stream_options={"include_usage": True})
     *chunks, last = stream
     equal([chunk.usage for chunk in chunks], [None] * len(chunks))
     equal(["usage" in chunk.model_fields_set for chunk in chunks], [True] * len(chunks))
@@ -87,19 +69,17 @@ def streamed_with_usage(site: Site) -> None:
 
 
 def streamed_in_several_choices(site: Site) -> None:
-    stream = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, n=2, max_tokens=4, stream=True
-    )
+    stream = site.chat(n=2, max_tokens=4, stream=True)
     ended = [choice.index for chunk in stream for choice in chunk.choices if choice.finish_reason]
     equal(sorted(ended), [0, 1])
 
 
-def streamed_in_a_block(site: Site) -> None:
-    """Leaving the block early closes the answer; the connection's next user is not disturbed."""
+def streamed_in_a_with_block(site: Site) -> None:
+    """Leaving the block early closes the response and leaves the connection usable."""
     client = site.client
     for _ in range(3):
         with client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=500, stream=True
+            model=site.chat_model, messages=MESSAGES, max_tokens=500, stream=True
         ) as stream:
             equal(next(stream).choices[0].delta.role, "assistant")
     equal(client.models.retrieve(site.chat_model).id, site.chat_model)
@@ -107,10 +87,12 @@ def streamed_in_a_block(site: Site) -> None:
 
 def streamed_with_the_helper(site: Site) -> None:
     with site.client.chat.completions.stream(
-        model=site.chat_model, messages=ASKED, max_tokens=8
+        model=site.chat_model, messages=MESSAGES, max_tokens=8
     ) as stream:
         kinds = [event.type for event in stream]
-        final = stream.current_completion_snapshot  # the final one refuses an end by length
+        final = (
+            stream.current_completion_snapshot
+        )  # the final completion raises on an end by length
     equal(kinds.count("content.done"), 1)
     equal(final.choices[0].finish_reason, "length")
     equal(bool(final.choices[0].message.content), True)
@@ -118,7 +100,7 @@ def streamed_with_the_helper(site: Site) -> None:
 
 def streamed_raw(site: Site) -> None:
     raw = site.client.chat.completions.with_raw_response.create(
-        model=site.chat_model, messages=ASKED, max_tokens=4, stream=True
+        model=site.chat_model, messages=MESSAGES, max_tokens=4, stream=True
     )
     equal(raw.headers["content-type"].partition(";")[0], "text/event-stream")
     equal(raw.headers["cache-control"], "no-cache")
@@ -128,9 +110,9 @@ def streamed_raw(site: Site) -> None:
 
 
 def streamed_lines(site: Site) -> None:
-    """The wire itself: events of one line of data, then the end."""
+    """The wire format: events with one line of data, then `[DONE]`."""
     with site.client.chat.completions.with_streaming_response.create(
-        model=site.chat_model, messages=ASKED, max_tokens=4, stream=True
+        model=site.chat_model, messages=MESSAGES, max_tokens=4, stream=True
     ) as raw:
         lines = [line for line in raw.iter_lines() if line and not line.startswith(":")]
     equal({line[:6] for line in lines}, {"data: "})
@@ -149,13 +131,13 @@ def refused_by_the_engine(site: Site) -> None:
         equal(sorted(error.body), ["code", "message", "param", "type"])
 
 
-def a_missing_model(site: Site) -> None:
+def unknown_model(site: Site) -> None:
     for stream in (False, True):
         error = refused(
             openai.NotFoundError,
             site.client.chat.completions.create,
             model="nope",
-            messages=ASKED,
+            messages=MESSAGES,
             stream=stream,
         )
         equal(error.code, "model_not_found")
@@ -185,22 +167,22 @@ def legacy_streamed(site: Site) -> None:
     equal(chunks[-2].choices[0].finish_reason, "length")
 
 
-async def from_a_coroutine(site: Site) -> None:
+async def through_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         answer = await client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=4
+            model=site.chat_model, messages=MESSAGES, max_tokens=4
         )
         equal(answer.usage and answer.usage.completion_tokens, 4)
         stream = await client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=4, stream=True
+            model=site.chat_model, messages=MESSAGES, max_tokens=4, stream=True
         )
         equal(bool(_text_of([chunk async for chunk in stream])), True)
 
 
-async def left_early_by_a_coroutine(site: Site) -> None:
+async def abandoned_by_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         async with await client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=500, stream=True
+            model=site.chat_model, messages=MESSAGES, max_tokens=500, stream=True
         ) as stream:
             async for chunk in stream:
                 equal(chunk.choices[0].delta.role, "assistant")

@@ -1,15 +1,14 @@
-"""Calls that outlive their connection."""
+"""Durable calls."""
 
 import uuid
 from typing import Any
 
 import openai
 
-from tests.sdk.checks.chat import ASKED
-from tests.sdk.checks.site import Site, equal, poll, refused
+from tests.sdk.checks.site import MESSAGES, Site, equal, poll, refused
 
 
-def answered_again_under_its_key(site: Site) -> None:
+def replayed_under_its_key(site: Site) -> None:
     first, second = (_raw(site, {"Idempotency-Key": key}) for key in [uuid.uuid4().hex] * 2)
     equal(first.headers["x-millrace-durable"], "true")
     equal(first.headers.get("idempotent-replayed"), None)
@@ -17,44 +16,37 @@ def answered_again_under_its_key(site: Site) -> None:
     equal(second.parse(), first.parse())
 
 
-def another_body_under_its_key(site: Site) -> None:
+def reused_key_with_another_body(site: Site) -> None:
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     _raw(site, headers)
-    error = refused(
-        openai.UnprocessableEntityError,
-        site.client.chat.completions.create,
-        model=site.chat_model,
-        messages=ASKED,
-        max_tokens=5,
-        extra_headers=headers,
-    )
+    error = refused(openai.UnprocessableEntityError, site.chat, max_tokens=5, extra_headers=headers)
     equal((error.status_code, error.code), (422, "idempotency_key_reused"))
 
 
-def its_key_in_flight(site: Site) -> None:
-    asked: dict[str, Any] = {
+def key_in_flight(site: Site) -> None:
+    body: dict[str, Any] = {
         "model": site.chat_model,
-        "messages": ASKED,
+        "messages": MESSAGES,
         "max_tokens": 2000,
         "stream": True,
         "extra_headers": {"Idempotency-Key": uuid.uuid4().hex},
     }
-    with site.client.chat.completions.create(**asked) as stream:
+    with site.client.chat.completions.create(**body) as stream:
         next(stream)
-        error = refused(openai.ConflictError, site.client.chat.completions.create, **asked)
+        error = refused(openai.ConflictError, site.client.chat.completions.create, **body)
     equal((error.status_code, error.code), (409, "idempotency_key_in_flight"))
 
 
-def a_stream_again_under_its_key(site: Site) -> None:
-    asked: dict[str, Any] = {
+def stream_replayed_under_its_key(site: Site) -> None:
+    body: dict[str, Any] = {
         "model": site.chat_model,
-        "messages": ASKED,
+        "messages": MESSAGES,
         "max_tokens": 8,
         "stream": True,
         "extra_headers": {"Idempotency-Key": uuid.uuid4().hex},
     }
-    client = _patient(site)
-    first, second = (list(client.chat.completions.create(**asked)) for _ in range(2))
+    client = _retrying(site)
+    first, second = (list(client.chat.completions.create(**body)) for _ in range(2))
     equal(second, first)
 
 
@@ -76,30 +68,32 @@ def in_the_background(site: Site) -> None:
     _await_answer(site, raw.parse().id)
 
 
-def an_unknown_job(site: Site) -> None:
+def unknown_job(site: Site) -> None:
     error = refused(openai.NotFoundError, site.client.get, path="/jobs/nope", cast_to=object)
     equal(sorted(error.body), ["code", "message", "param", "type"])
 
 
 def _await_answer(site: Site, job_id: str) -> None:
-    def look() -> Any:
+    def read() -> Any:
         return site.client.get(f"/jobs/{job_id}", cast_to=object)
 
-    job = poll(look, lambda found: found["status"] == "completed")
+    job = poll(read, lambda found: found["status"] == "completed")
     equal((job["object"], job["response"]["status_code"]), ("job", 200))
     equal(job["response"]["body"]["object"], "chat.completion")
 
 
-def _patient(site: Site) -> openai.OpenAI:
-    """An answered call is in flight until its answer is kept: for that long, 409 and try again."""
+def _retrying(site: Site) -> openai.OpenAI:
+    """An answered call is in flight until its answer is stored: meanwhile the client retries on
+    409.
+    """
     return site.client.with_options(max_retries=5)
 
 
-def _raw(site: Site, headers: dict[str, str], **ours: bool) -> Any:
-    return _patient(site).chat.completions.with_raw_response.create(
+def _raw(site: Site, headers: dict[str, str], **extra: bool) -> Any:
+    return _retrying(site).chat.completions.with_raw_response.create(
         model=site.chat_model,
-        messages=ASKED,
+        messages=MESSAGES,
         max_tokens=4,
         extra_headers=headers,
-        extra_body=ours,
+        extra_body=extra,
     )

@@ -12,8 +12,8 @@ from tests.sdk.checks.site import Site, equal, refused
 TEXTS = ["A man is eating food.", "Someone eats a meal.", "größe 数"]
 
 
-def as_the_client_asks(site: Site) -> None:
-    """It asks for base64 unless told otherwise, and decodes it."""
+def with_the_default_format(site: Site) -> None:
+    """The client requests base64 by default and decodes it."""
     answer = site.client.embeddings.create(model=site.embedding_model, input=TEXTS)
     equal((answer.object, [item.index for item in answer.data]), ("list", [0, 1, 2]))
     equal({item.object for item in answer.data}, {"embedding"})
@@ -24,16 +24,16 @@ def as_the_client_asks(site: Site) -> None:
     equal(answer.usage.prompt_tokens > 0, True)
 
 
-def alike_in_both_formats(site: Site) -> None:
+def equal_in_both_formats(site: Site) -> None:
     client, model = site.client, site.embedding_model
     packed = client.embeddings.create(model=model, input=TEXTS[0], encoding_format="base64")
     floats = client.embeddings.create(model=model, input=TEXTS[0], encoding_format="float")
-    # A string where base64 was asked for, though the client's type says a list.
+    # A string for base64, although the client's type is a list.
     content = base64.b64decode(cast("str", packed.data[0].embedding))
     decoded = struct.unpack(f"<{len(content) // 4}f", content)
-    wanted = floats.data[0].embedding
-    equal(len(decoded), len(wanted))
-    equal(max(abs(a - b) for a, b in zip(decoded, wanted, strict=True)) < 1e-2, True)
+    expected = floats.data[0].embedding
+    equal(len(decoded), len(expected))
+    equal(max(abs(a - b) for a, b in zip(decoded, expected, strict=True)) < 1e-2, True)
 
 
 def of_tokens(site: Site) -> None:
@@ -50,7 +50,7 @@ def refused_by_the_engine(site: Site) -> None:
     )
 
 
-async def from_a_coroutine(site: Site) -> None:
+async def through_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         answer = await client.embeddings.create(model=site.embedding_model, input=TEXTS[0])
         equal(len(answer.data), 1)

@@ -1,4 +1,4 @@
-"""Failures become the client's own classes, with all that the wire carries."""
+"""Errors become the client's exceptions, with all fields of the wire format."""
 
 import time
 
@@ -7,24 +7,24 @@ import openai
 from tests.sdk.checks.site import Site, equal, refused
 
 
-def a_wrong_key(site: Site) -> None:
+def wrong_key(site: Site) -> None:
     client = site.client.with_options(api_key="sk-wrong")
     error = refused(openai.AuthenticationError, client.models.list)
     equal((error.status_code, error.code), (401, "invalid_api_key"))
 
 
-def a_missing_thing(site: Site) -> None:
+def unknown_batch(site: Site) -> None:
     absent = "batch_" + "0" * 32
     error = refused(openai.NotFoundError, lambda: site.client.batches.retrieve(absent))
     equal((error.status_code, error.code), (404, "batch_not_found"))
 
 
-def an_unknown_route(site: Site) -> None:
+def unknown_route(site: Site) -> None:
     error = refused(openai.NotFoundError, site.client.fine_tuning.jobs.list)
     equal(error.type, "invalid_request_error")
 
 
-def a_bad_request(site: Site) -> None:
+def invalid_body(site: Site) -> None:
     error = refused(
         openai.BadRequestError,
         lambda: site.client.batches.create(
@@ -38,33 +38,33 @@ def a_bad_request(site: Site) -> None:
     equal(sorted(error.body), ["code", "message", "param", "type"])
 
 
-def a_bad_parameter(site: Site) -> None:
+def invalid_parameter(site: Site) -> None:
     error = refused(openai.BadRequestError, lambda: site.client.batches.list(limit=0))
     equal(error.param, "limit")
 
 
-def a_spent_quota(site: Site) -> None:
-    """Refused once: `x-should-retry: false` keeps the client from trying in vain."""
+def exhausted_quota(site: Site) -> None:
+    """Refused once: `x-should-retry: false` keeps the client from retrying."""
     client = site.client.with_options(api_key=site.poor_key, max_retries=2)
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     error = refused(
         openai.RateLimitError, lambda: client.files.create(file=b"x" * 100, purpose="batch")
     )
     equal((error.type, error.code), ("insufficient_quota", "storage_limit_exceeded"))
     equal(error.response.request.headers["x-stainless-retry-count"], "0")
-    equal(time.monotonic() - began_s < 5, True)
+    equal(time.monotonic() - started_s < 5, True)
 
 
-def nobody_there(site: Site) -> None:
+def unreachable_server(site: Site) -> None:
     client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key=site.key, max_retries=0)
     try:
         client.models.list()
     except openai.APIConnectionError:
         return
-    raise AssertionError("connected to nothing")
+    raise AssertionError("connected to an unused port")
 
 
-async def from_a_coroutine(site: Site) -> None:
+async def through_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         try:
             await client.batches.retrieve("batch_" + "0" * 32)

@@ -38,8 +38,8 @@ def from_a_tuple_with_a_type(site: Site) -> None:
     equal(site.client.files.create(file=source, purpose="user_data").filename, source[0])
 
 
-def the_file_before_its_purpose(site: Site) -> None:
-    """As curl's users often write it; the client itself sends the purpose first."""
+def with_the_file_before_its_purpose(site: Site) -> None:
+    """curl users often send this order; the client sends the purpose first."""
     parts = [
         '--cut\r\nContent-Disposition: form-data; name="file"; filename="curl.jsonl"\r\n\r\n{}\r\n',
         '--cut\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--cut--\r\n',
@@ -56,7 +56,7 @@ def the_file_before_its_purpose(site: Site) -> None:
     equal((newest.filename, newest.bytes), ("curl.jsonl", 2))
 
 
-def with_an_end(site: Site) -> None:
+def with_an_expiry(site: Site) -> None:
     file = site.client.files.create(
         file=CONTENT,
         purpose="batch",
@@ -71,7 +71,7 @@ def retrieved_as_created(site: Site) -> None:
     equal(site.client.files.wait_for_processing(created.id).status, "processed")
 
 
-def content_in_every_way(site: Site) -> None:
+def content_through_every_method(site: Site) -> None:
     client = site.client
     file = client.files.create(file=CONTENT, purpose="batch")
     equal(client.files.content(file.id).text, CONTENT.decode())
@@ -83,18 +83,18 @@ def content_in_every_way(site: Site) -> None:
         equal(b"".join(streamed.iter_bytes()), CONTENT)
 
 
-def deleted_for_good(site: Site) -> None:
+def deleted(site: Site) -> None:
     client = site.client
     file = client.files.create(file=CONTENT, purpose="batch")
-    deleted = client.files.delete(file.id)
-    equal((deleted.id, deleted.object, deleted.deleted), (file.id, "file", True))
+    answer = client.files.delete(file.id)
+    equal((answer.id, answer.object, answer.deleted), (file.id, "file", True))
     error = refused(openai.NotFoundError, lambda: client.files.retrieve(file.id))
     equal(error.code, "file_not_found")
     refused(openai.NotFoundError, lambda: client.files.content(file.id))
     refused(openai.NotFoundError, lambda: client.files.delete(file.id))
 
 
-def lists_page_to_their_end(site: Site) -> None:
+def listed_in_pages(site: Site) -> None:
     client = site.client
     ids = [client.files.create(file=b"{}", purpose="evals").id for _ in range(5)]
     listed = client.files.list(limit=2, order="asc", purpose="evals")
@@ -106,7 +106,7 @@ def lists_page_to_their_end(site: Site) -> None:
     equal([file.id for file in after], ids[2:])
 
 
-async def from_a_coroutine(site: Site) -> None:
+async def through_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         file = await client.files.create(file=CONTENT, purpose="batch")
         equal((await client.files.content(file.id)).read(), CONTENT)

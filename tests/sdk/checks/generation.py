@@ -1,4 +1,4 @@
-"""What only a real model can show: sampling, log probabilities, structure, tools."""
+"""Sampling, log probabilities, structured output and tools, which need a real model."""
 
 import json
 from typing import Any, Literal
@@ -6,50 +6,43 @@ from typing import Any, Literal
 import openai
 from pydantic import BaseModel
 
-from tests.sdk.checks.chat import ASKED
-from tests.sdk.checks.site import Site, equal
+from tests.sdk.checks.site import MESSAGES, Site, equal
 
 TOKENS_ENOUGH = 1500
-"""Random weights fill a structure with white space where its grammar lets them."""
+"""Random weights fill a structure with white space where its grammar allows it."""
 
-TO_THE_END = {"ignore_eos": True}
-"""They end an answer at any token, too, which is seldom and wrong where tokens are counted."""
+IGNORE_EOS = {"ignore_eos": True}
+"""Random weights may end an answer at any token, which would change exact token counts."""
 
 
 class Verdict(BaseModel):
-    """A structure that even random weights fill soon: the grammar leaves two words."""
+    """A structure that random weights fill quickly: the grammar allows two words."""
 
     answer: Literal["yes", "no"]
 
 
-class look_up(BaseModel):  # noqa: N801  its name is the tool's
+class look_up(BaseModel):  # noqa: N801  the tool's name
     """Look something up."""
 
     colour: Literal["red", "blue"]
 
 
-def the_same_for_the_same_seed(site: Site) -> None:
+def reproducible_with_a_seed(site: Site) -> None:
     texts = [_sampled(site, seed) for seed in (7, 7, 8)]
     equal(texts[0], texts[1])
     equal(texts[0] == texts[2], False)
 
 
-def streamed_as_it_is_whole(site: Site) -> None:
-    whole = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_tokens=16, temperature=0
-    )
-    stream = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_tokens=16, temperature=0, stream=True
-    )
+def streamed_text_equals_the_complete_one(site: Site) -> None:
+    complete = site.chat(max_tokens=16, temperature=0)
+    stream = site.chat(max_tokens=16, temperature=0, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-    equal(text, whole.choices[0].message.content)
+    equal(text, complete.choices[0].message.content)
 
 
-def cut_at_a_stop(site: Site) -> None:
+def ended_at_a_stop_string(site: Site) -> None:
     def ask(**options: Any) -> Any:
-        answer = site.client.chat.completions.create(
-            model=site.chat_model, messages=ASKED, max_tokens=40, temperature=0, **options
-        )
+        answer = site.chat(max_tokens=40, temperature=0, **options)
         return answer.choices[0]
 
     text = ask().message.content
@@ -60,14 +53,7 @@ def cut_at_a_stop(site: Site) -> None:
 
 
 def with_log_probabilities(site: Site) -> None:
-    answer = site.client.chat.completions.create(
-        model=site.chat_model,
-        messages=ASKED,
-        max_tokens=3,
-        logprobs=True,
-        top_logprobs=2,
-        extra_body=TO_THE_END,
-    )
+    answer = site.chat(max_tokens=3, logprobs=True, top_logprobs=2, extra_body=IGNORE_EOS)
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.content is not None
@@ -75,21 +61,14 @@ def with_log_probabilities(site: Site) -> None:
     equal([len(token.top_logprobs) >= 2 for token in logprobs.content], [True] * 3)
     equal(all(token.logprob <= 0 for token in logprobs.content), True)
     legacy = site.client.completions.create(
-        model=site.chat_model, prompt="Once", max_tokens=3, logprobs=1, extra_body=TO_THE_END
+        model=site.chat_model, prompt="Once", max_tokens=3, logprobs=1, extra_body=IGNORE_EOS
     )
     found = legacy.choices[0].logprobs
     equal(found is not None and len(found.tokens or []), 3)
 
 
 def streamed_with_log_probabilities(site: Site) -> None:
-    stream = site.client.chat.completions.create(
-        model=site.chat_model,
-        messages=ASKED,
-        max_tokens=3,
-        logprobs=True,
-        stream=True,
-        extra_body=TO_THE_END,
-    )
+    stream = site.chat(max_tokens=3, logprobs=True, stream=True, extra_body=IGNORE_EOS)
     found = [
         token
         for chunk in stream
@@ -102,7 +81,7 @@ def streamed_with_log_probabilities(site: Site) -> None:
 
 def parsed_into_a_type(site: Site) -> None:
     parsed = site.client.chat.completions.parse(
-        model=site.chat_model, messages=ASKED, response_format=Verdict, max_tokens=TOKENS_ENOUGH
+        model=site.chat_model, messages=MESSAGES, response_format=Verdict, max_tokens=TOKENS_ENOUGH
     )
     verdict = parsed.choices[0].message.parsed
     equal(isinstance(verdict, Verdict), True)
@@ -110,14 +89,14 @@ def parsed_into_a_type(site: Site) -> None:
 
 def parsed_with_the_older_name(site: Site) -> None:
     parsed = site.client.beta.chat.completions.parse(
-        model=site.chat_model, messages=ASKED, response_format=Verdict, max_tokens=TOKENS_ENOUGH
+        model=site.chat_model, messages=MESSAGES, response_format=Verdict, max_tokens=TOKENS_ENOUGH
     )
     equal(isinstance(parsed.choices[0].message.parsed, Verdict), True)
 
 
 def parsed_from_a_stream(site: Site) -> None:
     with site.client.chat.completions.stream(
-        model=site.chat_model, messages=ASKED, response_format=Verdict, max_tokens=TOKENS_ENOUGH
+        model=site.chat_model, messages=MESSAGES, response_format=Verdict, max_tokens=TOKENS_ENOUGH
     ) as stream:
         for _ in stream:
             pass
@@ -125,18 +104,19 @@ def parsed_from_a_stream(site: Site) -> None:
     equal(isinstance(final.choices[0].message.parsed, Verdict), True)
 
 
-async def parsed_by_a_coroutine(site: Site) -> None:
+async def parsed_by_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         parsed = await client.chat.completions.parse(
-            model=site.chat_model, messages=ASKED, response_format=Verdict, max_tokens=TOKENS_ENOUGH
+            model=site.chat_model,
+            messages=MESSAGES,
+            response_format=Verdict,
+            max_tokens=TOKENS_ENOUGH,
         )
         equal(isinstance(parsed.choices[0].message.parsed, Verdict), True)
 
 
-def the_tool_that_is_asked_for(site: Site) -> None:
-    answer = site.client.chat.completions.create(
-        model=site.chat_model,
-        messages=ASKED,
+def forced_tool_call(site: Site) -> None:
+    answer = site.chat(
         tools=[openai.pydantic_function_tool(look_up)],
         tool_choice={"type": "function", "function": {"name": "look_up"}},
         max_tokens=TOKENS_ENOUGH,
@@ -147,10 +127,10 @@ def the_tool_that_is_asked_for(site: Site) -> None:
     equal(json.loads(call.function.arguments)["colour"] in {"red", "blue"}, True)
 
 
-def a_tool_parsed_into_a_type(site: Site) -> None:
+def tool_call_parsed_into_a_type(site: Site) -> None:
     parsed = site.client.chat.completions.parse(
         model=site.chat_model,
-        messages=ASKED,
+        messages=MESSAGES,
         tools=[openai.pydantic_function_tool(look_up)],
         tool_choice={"type": "function", "function": {"name": "look_up"}},
         max_tokens=TOKENS_ENOUGH,
@@ -159,10 +139,8 @@ def a_tool_parsed_into_a_type(site: Site) -> None:
     equal(isinstance(call.function.parsed_arguments, look_up), True)
 
 
-def a_tool_streamed(site: Site) -> None:
-    stream = site.client.chat.completions.create(
-        model=site.chat_model,
-        messages=ASKED,
+def streamed_tool_call(site: Site) -> None:
+    stream = site.chat(
         tools=[openai.pydantic_function_tool(look_up)],
         tool_choice={"type": "function", "function": {"name": "look_up"}},
         max_tokens=TOKENS_ENOUGH,
@@ -181,19 +159,13 @@ def a_tool_streamed(site: Site) -> None:
     equal(json.loads(arguments)["colour"] in {"red", "blue"}, True)
 
 
-def a_field_of_the_engines_own(site: Site) -> None:
-    """Unknown to the client; the engine obeys it."""
-    answer = site.client.chat.completions.create(
-        model=site.chat_model,
-        messages=ASKED,
-        max_tokens=12,
-        extra_body={"min_tokens": 12, "ignore_eos": True, "top_k": 5},
-    )
+def an_engine_field(site: Site) -> None:
+    """A field that the client does not know and the engine applies."""
+    answer = site.chat(max_tokens=12, extra_body={"min_tokens": 12, "ignore_eos": True, "top_k": 5})
     equal(answer.usage and answer.usage.completion_tokens, 12)
 
 
 def _sampled(site: Site, seed: int) -> str | None:
-    answer = site.client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_tokens=16, temperature=1, seed=seed
-    )
-    return answer.choices[0].message.content
+    answer = site.chat(max_tokens=16, temperature=1, seed=seed)
+    text: str | None = answer.choices[0].message.content
+    return text

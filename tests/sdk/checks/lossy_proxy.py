@@ -1,4 +1,4 @@
-"""A proxy that loses the first answer to each POST: it was carried out, and nobody heard."""
+"""A proxy that loses the first response to each POST, after the server has processed it."""
 
 import threading
 import urllib.error
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-_NOT_PASSED_ON = {"connection", "content-length", "host", "transfer-encoding"}
+_HOP_HEADERS = {"connection", "content-length", "host", "transfer-encoding"}
 
 
 @contextmanager
@@ -35,9 +35,9 @@ class _Handler(BaseHTTPRequestHandler):
     address: str
 
     def do_POST(self) -> None:
-        """Carry a request out; answer it unless it is its client's first try."""
+        """Forward a request; respond unless it is the client's first attempt."""
         content = self.rfile.read(int(self.headers["content-length"]))
-        headers = {k: v for k, v in self.headers.items() if k.lower() not in _NOT_PASSED_ON}
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_HEADERS}
         status, answered, body = _posted(self.address + self.path, content, headers)
         if self.headers["x-stainless-retry-count"] == "0":
             return

@@ -20,7 +20,7 @@ def retrieved_as_listed(site: Site) -> None:
 
 
 def retrieved_with_a_slash(site: Site) -> None:
-    """Releases differ: some send the slash as it is, some percent-encode it."""
+    """Some releases send the slash as it is, others percent-encode it."""
     equal("/" in site.other_model, True)
     equal(site.client.models.retrieve(site.other_model).id, site.other_model)
 
@@ -31,7 +31,7 @@ def missing(site: Site) -> None:
         equal(error.code, "model_not_found")
 
 
-async def from_a_coroutine(site: Site) -> None:
+async def through_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         names = [model.id async for model in client.models.list()]
         equal(site.chat_model in names, True)

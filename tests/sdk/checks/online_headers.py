@@ -1,16 +1,15 @@
-"""What the headers of an online answer say."""
+"""Headers of an online response."""
 
 import re
 
-from tests.sdk.checks.chat import ASKED
-from tests.sdk.checks.site import Site, equal
+from tests.sdk.checks.site import MESSAGES, Site, equal
 
 _PHASES = ("gateway", "queue", "batch", "execution", "postprocess")
 
 
-def of_a_whole_answer(site: Site) -> None:
+def of_a_complete_answer(site: Site) -> None:
     raw = site.client.chat.completions.with_raw_response.create(
-        model=site.chat_model, messages=ASKED, max_tokens=4
+        model=site.chat_model, messages=MESSAGES, max_tokens=4
     )
     equal(raw.headers["content-type"], "application/json")
     equal(raw.headers["x-millrace-durable"], "false")
@@ -21,7 +20,7 @@ def of_a_whole_answer(site: Site) -> None:
     equal(raw.parse()._request_id, raw.headers["x-request-id"])
 
 
-def of_a_limit(site: Site) -> None:
+def of_the_rate_limit(site: Site) -> None:
     raw = site.client.embeddings.with_raw_response.create(
         model=site.embedding_model, input="how much is left"
     )
@@ -31,7 +30,7 @@ def of_a_limit(site: Site) -> None:
         equal(bool(re.fullmatch(r"(\d+m)?\d+m?s", raw.headers[f"x-ratelimit-reset-{what}"])), True)
 
 
-def another_id_each_time(site: Site) -> None:
+def unique_request_ids(site: Site) -> None:
     ids = {
         site.client.embeddings.create(model=site.embedding_model, input="x")._request_id
         for _ in range(3)

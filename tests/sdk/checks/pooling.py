@@ -1,4 +1,4 @@
-"""Routes that vLLM has and the client has no methods for: its raw calls reach them."""
+"""Routes of vLLM without client methods, through the client's raw calls."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The answers behind the objects."""
+"""Raw responses."""
 
 from tests.sdk.checks.site import Site, equal
 
@@ -17,14 +17,14 @@ def with_streaming_response(site: Site) -> None:
         equal(site.chat_model in {model.id for model in raw.parse().data}, True)
 
 
-def with_their_request_id(site: Site) -> None:
+def with_a_request_id(site: Site) -> None:
     one, other = (site.client.models.retrieve(site.chat_model) for _ in range(2))
-    request_id = one._request_id  # the client's documented way to it
+    request_id = one._request_id  # documented by the client
     equal(bool(request_id), True)
     equal(request_id == other._request_id, False)
 
 
-async def from_a_coroutine(site: Site) -> None:
+async def through_the_async_client(site: Site) -> None:
     async with site.async_client as client:
         raw = await client.models.with_raw_response.retrieve(site.other_model)
         equal(raw.parse().id, site.other_model)

@@ -1,4 +1,4 @@
-"""An HTTP server that takes webhooks, as a user of the client runs one."""
+"""An HTTP server that receives webhooks."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class Received:
 
 @contextmanager
 def receiver() -> Iterator[tuple[str, list[Received]]]:
-    """Yield an address and what has come to it so far."""
+    """Yield the address and the list of messages received so far."""
     inbox: list[Received] = []
 
     class Handler(_Handler):
@@ -38,7 +38,7 @@ class _Handler(BaseHTTPRequestHandler):
     received: list[Received]
 
     def do_POST(self) -> None:
-        """Take a message."""
+        """Receive a message."""
         body = self.rfile.read(int(self.headers["content-length"])).decode()
         self.received.append(Received(body, dict(self.headers.items())))
         self.send_response(204)

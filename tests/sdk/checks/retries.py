@@ -1,21 +1,20 @@
-"""The client tries again by itself when it is told to, and when it is told to."""
+"""The client retries by itself when and after the delay that the server requests."""
 
 import time
 
 import openai
 
-from tests.sdk.checks.chat import ASKED
-from tests.sdk.checks.site import RATE_TOKENS, Site, equal, refused
+from tests.sdk.checks.site import MESSAGES, RATE_TOKENS, Site, equal, refused
 
 
 def after_503(site: Site) -> None:
-    """Nobody serves the model: the client waits as long as it is asked to, then gives up."""
+    """No replica serves the model: the client waits for the requested delay, then fails."""
 
     def ask(retry_count: int) -> openai.InternalServerError:
         client = site.client.with_options(max_retries=retry_count)
         error: openai.InternalServerError = refused(
             openai.InternalServerError,
-            lambda: client.chat.completions.create(model=site.idle_model, messages=ASKED),
+            lambda: client.chat.completions.create(model=site.idle_model, messages=MESSAGES),
         )
         return error
 
@@ -24,33 +23,34 @@ def after_503(site: Site) -> None:
     equal(error.type, "service_unavailable_error")
     wait_s = int(error.response.headers["retry-after"])
     equal(1 <= wait_s <= 60, True)
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     error = ask(1)
     equal(error.response.request.headers["x-stainless-retry-count"], "1")
-    equal(time.monotonic() - began_s >= wait_s, True)
+    equal(time.monotonic() - started_s >= wait_s, True)
 
 
 def after_429(site: Site) -> None:
-    """A stream that may grow long holds all that the tenant may ask for in a minute.
+    """A stream with a high token limit reserves the tenant's whole rate of a minute.
 
-    A tenth of it comes back in six seconds: a slow client still finds it gone.
+    A tenth of it is refilled in six seconds, which is longer than a slow client takes to its next
+    call.
     """
     client = site.client.with_options(api_key=site.busy_key)
     with client.chat.completions.create(
-        model=site.chat_model, messages=ASKED, max_tokens=RATE_TOKENS, stream=True
+        model=site.chat_model, messages=MESSAGES, max_tokens=RATE_TOKENS, stream=True
     ) as stream:
         next(stream)
         error = refused(
             openai.RateLimitError,
             client.chat.completions.create,
             model=site.chat_model,
-            messages=ASKED,
+            messages=MESSAGES,
             max_tokens=RATE_TOKENS // 10,
         )
         equal(error.code, "rate_limit_exceeded")
         equal(1 <= int(error.response.headers["retry-after"]) <= 7, True)
-        patient = client.with_options(max_retries=2)
-        raw = patient.chat.completions.with_raw_response.create(
-            model=site.chat_model, messages=ASKED, max_tokens=RATE_TOKENS // 10
+        retrying = client.with_options(max_retries=2)
+        raw = retrying.chat.completions.with_raw_response.create(
+            model=site.chat_model, messages=MESSAGES, max_tokens=RATE_TOKENS // 10
         )
         equal((raw.status_code, raw.retries_taken), (200, 1))

@@ -1,4 +1,4 @@
-"""What a check talks to. It runs under each release of the client: only that and Python is here."""
+"""The site that a check uses. It runs under each release, with only the client and Python."""
 
 import json
 import sys
@@ -8,36 +8,46 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import openai
+from openai.types.chat import ChatCompletionUserMessageParam
 
 T = TypeVar("T")
 
+MESSAGES: list[ChatCompletionUserMessageParam] = [
+    {"role": "user", "content": "Why is the sky blue?"}
+]
+
 RATE_TOKENS = 1_000_000
-"""That a tenant may ask for in a minute."""
+"""A tenant's token rate a minute."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A running stack, as a user knows it."""
+    """A running stack, as a user sees it."""
 
     url: str
     key: str
     poor_key: str
-    """Of a tenant that may keep no file larger than 10 bytes."""
+    """Of a tenant that may store no file larger than 10 bytes."""
     chat_model: str
     embedding_model: str
     other_model: str
-    """Also served; its name holds a slash."""
+    """Served as well; its name has a slash."""
     busy_key: str = ""
-    """Of a tenant that others leave alone, so that it can use up its rate."""
+    """Of a tenant that no other check uses, whose rate a check exhausts."""
     idle_model: str = ""
-    """Known, and served by no replica."""
+    """Registered, but served by no replica."""
     webhook: dict[str, str] = field(default_factory=dict)
     """A signed message: its headers, `body`, and both secrets that signed it."""
 
     @property
     def client(self) -> openai.OpenAI:
-        """A client as a user builds it, except that failures show at once."""
+        """A client as a user creates it, but without retries."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=0)
+
+    def chat(self, **options: Any) -> Any:
+        """Ask the chat model `MESSAGES` through a new client."""
+        create: Any = self.client.chat.completions.create
+        return create(**{"model": self.chat_model, "messages": MESSAGES, **options})
 
     @property
     def async_client(self) -> openai.AsyncOpenAI:
@@ -46,14 +56,14 @@ class Site:
 
     @staticmethod
     def read() -> "Site":
-        """Return the site that the caller wrote to our standard input."""
+        """Return the site from standard input."""
         return Site(**json.load(sys.stdin))
 
 
-def equal(found: object, wanted: object) -> None:
-    """Fail with both sides: plain assertions show neither."""
-    if found != wanted:
-        raise AssertionError(f"found {found!r}, wanted {wanted!r}")
+def equal(found: object, expected: object) -> None:
+    """Fail with both values, which plain assertions do not show here."""
+    if found != expected:
+        raise AssertionError(f"found {found!r}, expected {expected!r}")
 
 
 def refused(
@@ -68,10 +78,10 @@ def refused(
     raise AssertionError(f"not refused: {answer!r}")
 
 
-def poll(look: Callable[[], T], until: Callable[[T], bool], timeout_s: float = 20.0) -> T:
-    """Return what `look` finds, once `until` holds of it."""
+def poll(read: Callable[[], T], until: Callable[[T], bool], timeout_s: float = 20.0) -> T:
+    """Return the result of `read` once `until` is true of it."""
     deadline_s = time.monotonic() + timeout_s
-    while not until(found := look()):
+    while not until(found := read()):
         if time.monotonic() > deadline_s:
             raise AssertionError(f"waited {timeout_s:g} s, last seen {found!r}")
         time.sleep(0.05)

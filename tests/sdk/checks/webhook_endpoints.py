@@ -1,4 +1,4 @@
-"""Webhook endpoints, managed through the client: its releases from 3 on can."""
+"""Webhook endpoints, managed through the client from release 3 on."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.sdk.checks.site import Site, equal, refused
 CLIENT_MAJOR_MIN = 3
 
 
-def from_creation_to_deletion(site: Site) -> None:
+def created_updated_and_deleted(site: Site) -> None:
     webhooks = site.client.webhooks
     with receiver() as (address, _):
         created = webhooks.create(name="mine", url=address, event_types=["batch.completed"])
@@ -53,11 +53,11 @@ def tested(site: Site) -> None:
     equal(event.type, "batch.expired")
 
 
-def types_of_events(site: Site) -> None:
+def event_types(site: Site) -> None:
     equal("batch.completed" in site.client.webhooks.event_types.list().data, True)
 
 
-def a_bad_address(site: Site) -> None:
+def invalid_address(site: Site) -> None:
     error = refused(
         openai.BadRequestError,
         site.client.webhooks.create,

@@ -1,4 +1,4 @@
-"""Webhooks as their receiver sees them, who has the client."""
+"""Webhooks as their receiver verifies them with the client."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ def verified_and_unwrapped(site: Site) -> None:
 def delivered_when_a_batch_ends(site: Site) -> None:
     client = site.client
     with receiver() as (address, received):
-        wanted = {"name": "all", "url": address, "event_types": ["batch.completed"]}
-        endpoint: Any = client.post("/webhook_endpoints", body=wanted, cast_to=object)
+        options = {"name": "all", "url": address, "event_types": ["batch.completed"]}
+        endpoint: Any = client.post("/webhook_endpoints", body=options, cast_to=object)
         job = created_batch(site, 1)
         poll(lambda: len(received), lambda count: count > 0)
         client.delete(f"/webhook_endpoints/{endpoint['id']}", cast_to=object)

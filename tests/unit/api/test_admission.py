@@ -1,24 +1,30 @@
-"""Goal: a call is refused when it would wait in vain, and only then."""
+"""Goal: a call is refused if and only if it could not be served in time or a limit is reached."""
 
 import pytest
 
-from api.online.admit.admission import Bounds, Load, predicted_wait_s, refusal, retry_after
+from api.online.admit.admission import (
+    OpenCallCounts,
+    OpenCallLimits,
+    find_refusal,
+    predicted_wait_s,
+    retry_after_seconds,
+)
 from jobs.expansion.windows import PoolCapacity
 
-BOUNDS = Bounds(calls_max=10, of_tenant_max=5)
+BOUNDS = OpenCallLimits(total_max=10, of_tenant_max=5)
 POOL = PoolCapacity(items_per_s=2.0, concurrency=4)
 
 
 @pytest.mark.parametrize(
     ("load", "status", "code"),
     [
-        (Load(calls=9, of_tenant=4, of_pool=0), None, None),
-        (Load(calls=9, of_tenant=5, of_pool=0), 429, "queue_full"),
-        (Load(calls=10, of_tenant=0, of_pool=0), 503, "queue_full"),
+        (OpenCallCounts(total=9, of_tenant=4, of_pool=0), None, None),
+        (OpenCallCounts(total=9, of_tenant=5, of_pool=0), 429, "queue_full"),
+        (OpenCallCounts(total=10, of_tenant=0, of_pool=0), 503, "queue_full"),
     ],
 )
-def test_the_bounds(load: Load, status: int | None, code: str | None) -> None:
-    refused = refusal(load, BOUNDS, POOL, execution_s=1.0, time_left_s=60)
+def test_limits_on_open_calls(load: OpenCallCounts, status: int | None, code: str | None) -> None:
+    refused = find_refusal(load, BOUNDS, POOL, execution_s=1.0, time_left_s=60)
 
     assert (refused.status if refused else None) == status
     assert (refused.code if refused else None) == code
@@ -35,22 +41,22 @@ def test_the_bounds(load: Load, status: int | None, code: str | None) -> None:
         (1000, PoolCapacity(0.0, 0), 1.0, 0.0),
     ],
 )
-def test_the_predicted_wait(
+def test_predicted_wait(
     open_calls: int, pool: PoolCapacity | None, execution_s: float, wait_s: float
 ) -> None:
     assert predicted_wait_s(open_calls, pool, execution_s) == wait_s
 
 
-def test_a_wait_beyond_the_deadline_is_refused_with_when_to_come_again() -> None:
-    load = Load(calls=0, of_tenant=0, of_pool=104)
-    refused = refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=40)
+def test_a_wait_beyond_the_deadline_is_refused_with_retry_after() -> None:
+    load = OpenCallCounts(total=0, of_tenant=0, of_pool=104)
+    refused = find_refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=40)
 
     assert refused is not None
     assert (refused.status, refused.code) == (503, "queue_full")
     assert refused.headers == {"retry-after": "10"}
-    assert refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=50) is None
+    assert find_refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=50) is None
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, 1), (1.2, 2), (1e9, 60)])
-def test_clients_are_told_what_they_respect(seconds: float, header: int) -> None:
-    assert retry_after(seconds) == header
+def test_retry_after_is_within_limits(seconds: float, header: int) -> None:
+    assert retry_after_seconds(seconds) == header

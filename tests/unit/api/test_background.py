@@ -1,4 +1,4 @@
-"""Goal: a task that dies is told, with its name; one that ends or is cancelled is not."""
+"""Goal: a failed task is reported with its name; completion and cancellation are not."""
 
 import asyncio
 import logging
@@ -7,13 +7,13 @@ from typing import cast
 import pytest
 
 from api.auth.key_cache import KeyCache
-from api.auth.key_refresh import keep_keys_fresh
-from api.online.admit.model_routes import Routes
-from api.runtime.background import TaskDiedError, watched
-from api.runtime.database import Database, DatabaseAwayError
+from api.auth.key_refresh import refresh_keys
+from api.online.admit.model_cache import ModelCache
+from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.ids import new_uuid
+from core.supervised_tasks import TaskDiedError, supervise
 from tenancy.api_keys import Principal
 
 
@@ -29,43 +29,43 @@ class Broken:
 
 async def told_of(task: asyncio.Task[None]) -> list[MillraceError]:
     failures: list[MillraceError] = []
-    watched(task, failures.append)
+    supervise(task, failures.append)
     async with asyncio.timeout(5):
         await asyncio.wait([task])
     await asyncio.sleep(0)
     return failures
 
 
-async def test_revoked_keys_do_not_stay_unseen(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_key_refresh_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     keys = KeyCache(ttl_s=60, clock=SystemClock())
     database = cast(Database, Broken(RuntimeError("secret")))
     keys.remember("a", Principal(new_uuid(), new_uuid()), keys.now_s())
     assert keys.find("a")
-    (failure,) = await told_of(asyncio.create_task(keep_keys_fresh(keys, database, 0.001)))
+    (failure,) = await told_of(asyncio.create_task(refresh_keys(keys, database, 0.001)))
 
     assert isinstance(failure, TaskDiedError)
-    assert str(failure) == "The task keep_keys_fresh died: RuntimeError."
+    assert str(failure) == "The task refresh_keys died: RuntimeError."
     assert [record.levelno for record in caplog.records] == [logging.CRITICAL]
 
 
-async def test_stale_routes_do_not_stay_unseen() -> None:
-    database = Broken(DatabaseAwayError(), RuntimeError("secret"))
-    routes = Routes(cast(Database, database), SystemClock())
-    (failure,) = await told_of(asyncio.create_task(routes.keep_fresh(0.001)))
+async def test_a_failed_model_refresh_is_reported() -> None:
+    database = Broken(DatabaseUnavailableError(), RuntimeError("secret"))
+    routes = ModelCache(cast(Database, database), SystemClock())
+    (failure,) = await told_of(asyncio.create_task(routes.refresh_periodically(0.001)))
 
-    assert str(failure) == "The task Routes.keep_fresh died: RuntimeError."
+    assert str(failure) == "The task ModelCache.refresh_periodically died: RuntimeError."
 
 
-async def test_an_error_of_ours_is_told_as_it_is() -> None:
-    away = DatabaseAwayError()
+async def test_a_millrace_error_is_reported_unchanged() -> None:
+    unavailable = DatabaseUnavailableError()
 
     async def fail() -> None:
-        raise away
+        raise unavailable
 
-    assert await told_of(asyncio.create_task(fail())) == [away]
+    assert await told_of(asyncio.create_task(fail())) == [unavailable]
 
 
-async def test_an_end_and_a_cancelling_are_no_failures() -> None:
+async def test_completion_and_cancellation_are_not_reported() -> None:
     sleeping = asyncio.create_task(asyncio.sleep(30))
     sleeping.cancel()
 

@@ -1,4 +1,4 @@
-"""Goal: a stream that cannot go on is cut and never a crash, and none holds up the event loop."""
+"""Goal: a stream that cannot continue is dropped without a crash and without blocking the loop."""
 
 import asyncio
 import logging
@@ -12,18 +12,18 @@ from fastapi import FastAPI, Response
 from prometheus_client import REGISTRY
 from starlette.types import Message, Scope, Send
 
-from api.auth.key_watch import KeyWatch
-from api.files.downloads import ObjectResponse
-from api.http.answers import ApiError
+from api.auth.key_revalidation import KeyRevalidator
+from api.files.file_downloads import ObjectResponse
 from api.http.bounded_streams import BoundedStream
 from api.http.client_connection import EXTENSION, ClientConnection
-from api.http.errors import install_error_answers
+from api.http.errors import install_error_handlers
 from api.http.middleware import RequestEnvelope
-from api.runtime.database import DatabaseAwayError
+from api.http.responses import ApiError
+from api.runtime.database import DatabaseUnavailableError
 from core.errors import MillraceError
-from jobs.errors import JobMissingError
-from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
-from storage.objects.object_store import Blocks
+from jobs.errors import JobNotFoundError
+from storage.objects.errors import ObjectNotFoundError, ObjectStoreUnavailableError
+from storage.objects.object_store import ObjectBlocks
 
 
 class Watch:
@@ -31,21 +31,28 @@ class Watch:
 
     revoked = False
 
-    async def check(self) -> None:
+    async def check_if_due(self) -> None:
         if self.revoked:
             raise ApiError(401, "Revoked.")
 
 
-def watch() -> KeyWatch:
-    return cast(KeyWatch, Watch())
+def watch() -> KeyRevalidator:
+    return cast(KeyRevalidator, Watch())
 
 
 class Pieces(BoundedStream):
     """What a test yields."""
 
-    def __init__(self, content: AsyncGenerator[bytes, None], key_watch: KeyWatch) -> None:
+    def __init__(
+        self, content: AsyncGenerator[bytes, None], key_revalidator: KeyRevalidator
+    ) -> None:
         super().__init__(
-            content, 200, {}, media_type="text/plain", idle_timeout_s=5, key_watch=key_watch
+            content,
+            200,
+            {},
+            media_type="text/plain",
+            idle_timeout_s=5,
+            key_revalidator=key_revalidator,
         )
         self.closed = asyncio.Event()
 
@@ -84,7 +91,7 @@ class Client:
     async def ask(self, make: Callable[[], Response]) -> None:
         """Ask an application whose one route returns what `make` does."""
         app = FastAPI()
-        install_error_answers(app)
+        install_error_handlers(app)
         app.add_api_route("/", make, methods=["GET"], response_class=Response)
         envelope = RequestEnvelope(app, in_flight_max=1, online_in_flight_max=1)
         await envelope(self.scope, self.receive, self.send)
@@ -95,9 +102,10 @@ def crashes() -> float | None:
 
 
 @pytest.mark.parametrize(
-    "failure", [DatabaseAwayError, ObjectStoreAwayError, ObjectMissingError, JobMissingError]
+    "failure",
+    [DatabaseUnavailableError, ObjectStoreUnavailableError, ObjectNotFoundError, JobNotFoundError],
 )
-async def test_an_outage_in_the_middle_is_a_cut_and_no_crash(
+async def test_an_outage_in_the_middle_drops_the_connection_without_a_crash(
     failure: type[MillraceError], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def pieces() -> AsyncGenerator[bytes, None]:
@@ -117,7 +125,7 @@ async def test_an_outage_in_the_middle_is_a_cut_and_no_crash(
     assert stream.closed.is_set()
 
 
-async def test_a_defect_in_the_middle_is_a_crash() -> None:
+async def test_an_unexpected_error_in_the_middle_is_a_crash() -> None:
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield b"begun"
         raise ValueError
@@ -128,7 +136,7 @@ async def test_a_defect_in_the_middle_is_a_crash() -> None:
     assert crashes() == (before or 0) + 1
 
 
-async def test_a_revoked_key_ends_what_was_begun_with_it() -> None:
+async def test_a_revoked_key_ends_the_stream() -> None:
     key = Watch()
 
     async def pieces() -> AsyncGenerator[bytes, None]:
@@ -137,14 +145,14 @@ async def test_a_revoked_key_ends_what_was_begun_with_it() -> None:
         yield b"too late"
 
     client, before = Client(), crashes()
-    await client.ask(lambda: Pieces(pieces(), cast(KeyWatch, key)))
+    await client.ask(lambda: Pieces(pieces(), cast(KeyRevalidator, key)))
 
     assert client.dropped.is_set()
     assert [message.get("body") for message in client.sent] == [None, b"allowed"]
     assert crashes() == before
 
 
-async def test_a_client_that_leaves_during_a_read_holds_up_nobody() -> None:
+async def test_a_disconnect_during_a_read_does_not_block_the_loop() -> None:
     reading, may_go_on = threading.Event(), threading.Event()
     closed_by: list[str] = []
 
@@ -158,7 +166,9 @@ async def test_a_client_that_leaves_during_a_read_holds_up_nobody() -> None:
         closed_by.append(threading.current_thread().name)
 
     def download() -> Response:
-        return ObjectResponse(Blocks(read, close, 10), 200, {}, idle_timeout_s=5, key_watch=watch())
+        return ObjectResponse(
+            ObjectBlocks(read, close, 10), 200, {}, idle_timeout_s=5, key_revalidator=watch()
+        )
 
     client = Client()
     asking = asyncio.create_task(client.ask(download))
@@ -176,7 +186,7 @@ async def test_a_client_that_leaves_during_a_read_holds_up_nobody() -> None:
 async def test_an_error_before_the_head_is_answered() -> None:
     class Early(Pieces):
         async def stream_response(self, send: Send) -> None:
-            raise DatabaseAwayError
+            raise DatabaseUnavailableError
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield b""

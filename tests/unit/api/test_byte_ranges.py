@@ -1,4 +1,4 @@
-"""Goal: a range never reads outside the object; what is not one range gets the whole."""
+"""Goal: a range never exceeds the object; anything but a single range gets the whole object."""
 
 import pytest
 
@@ -23,13 +23,13 @@ from api.files.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_rang
         ("bytes=" + "9" * 5000 + "-", None),
     ],
 )
-def test_one_range_of_ten_bytes(header: str | None, expected: ByteRange | None) -> None:
+def test_a_single_range(header: str | None, expected: ByteRange | None) -> None:
     assert parse_range(header, 10) == expected
 
 
 @pytest.mark.parametrize(
     ("header", "size"), [("bytes=10-", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=-5", 0)]
 )
-def test_a_range_behind_the_end(header: str, size: int) -> None:
+def test_a_range_after_the_end(header: str, size: int) -> None:
     with pytest.raises(RangeUnsatisfiableError):
         parse_range(header, size)

@@ -1,31 +1,25 @@
-"""Goal: calls of tenants that retain nothing are read by their API process alone, for a while."""
+"""Goal: records of zero-retention calls are readable by their API process only, for two hours."""
 
 from uuid import UUID
 
 import pytest
 
 from api.online.await_reply.open_call import OpenCall
-from api.online.send.call_keys import KEY_S, CallKeys, hidden_item, opened_end, opened_pieces
-from storage.crypto.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
-from storage.objects.errors import ObjectStoreAwayError
+from api.online.send.call_keys import KEY_S, CallKeys, decrypt_end, decrypt_pieces, encrypt_item
+from storage.crypto.body_ciphers import (
+    ANSWER_END_INDEX,
+    BodyCipher,
+    BodyDirection,
+    BodyUnreadableError,
+    CipherContext,
+)
+from storage.objects.errors import ObjectStoreUnavailableError
+from tests.support.clock import ManualClock
 from tests.support.memory_objects import MemoryStore
 from topics.records.records import CallRef, Item, JobRef, Reply, ReplyEnd
 
 ID = UUID(int=7)
 SAID = b'{"said":"secret"}'
-
-
-class Watch:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 5 * KEY_S
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
 
 
 def job(key_name: str) -> JobRef:
@@ -51,22 +45,22 @@ def cipher() -> BodyCipher:
 
 
 def piece(cipher: BodyCipher, number: int) -> bytes:
-    return cipher.encrypt(b"%d" % number, Place(ID, Way.OUT, number))
+    return cipher.encrypt(b"%d" % number, CipherContext(ID, BodyDirection.OUT, number))
 
 
-async def test_an_hour_has_one_key_which_lives_an_hour_longer() -> None:
-    store, watch = MemoryStore(), Watch()
-    keys = CallKeys(store, watch, "api-1")
-    first = await keys.name()
-    assert await keys.name() == first
+async def test_a_key_serves_an_hour_and_is_destroyed_an_hour_later() -> None:
+    store, clock = MemoryStore(), ManualClock(5 * KEY_S)
+    keys = CallKeys(store, clock, "api-1")
+    first = await keys.current_key_name()
+    assert await keys.current_key_name() == first
     assert keys.cipher(job("")) is None
     assert keys.cipher(job(first)) is not None
-    watch.now_s += KEY_S
-    second = await keys.name()
-    await keys.destroy_past()
+    clock.now_s += KEY_S
+    second = await keys.current_key_name()
+    await keys.destroy_expired()
     assert {*store.objects} == {first, second}
-    watch.now_s += KEY_S
-    await keys.destroy_past()
+    clock.now_s += KEY_S
+    await keys.destroy_expired()
     assert {*store.objects} == {second}
     store.is_away = True
     await keys.stop()
@@ -75,49 +69,49 @@ async def test_an_hour_has_one_key_which_lives_an_hour_longer() -> None:
     assert store.objects == {}
 
 
-async def test_without_the_store_there_is_no_call() -> None:
+async def test_without_the_store_no_key_is_created() -> None:
     store = MemoryStore()
     store.is_away = True
-    keys = CallKeys(store, Watch(), "api-1")
-    with pytest.raises(ObjectStoreAwayError):
-        await keys.name()
+    keys = CallKeys(store, ManualClock(5 * KEY_S), "api-1")
+    with pytest.raises(ObjectStoreUnavailableError):
+        await keys.current_key_name()
     store.is_away = False
-    assert keys.cipher(job(await keys.name())) is not None
+    assert keys.cipher(job(await keys.current_key_name())) is not None
 
 
-def test_an_item_is_hidden_unless_it_travels_by_reference(cipher: BodyCipher) -> None:
+def test_an_item_is_encrypted_unless_sent_by_reference(cipher: BodyCipher) -> None:
     item = Item(0, "req", SAID, 1)
-    hidden = hidden_item(job("k"), item, cipher)
+    hidden = encrypt_item(job("k"), item, cipher)
     assert b"secret" not in hidden.body
-    assert cipher.decrypt(hidden.body, Place(ID, Way.IN, 0)) == SAID
-    assert hidden_item(job(""), item, None) is item
+    assert cipher.decrypt(hidden.body, CipherContext(ID, BodyDirection.IN, 0)) == SAID
+    assert encrypt_item(job(""), item, None) is item
 
 
-def test_pieces_come_back_in_their_order_alone(cipher: BodyCipher) -> None:
+def test_pieces_decrypt_only_in_order(cipher: BodyCipher) -> None:
     pieces = [piece(cipher, number) for number in (3, 4)]
-    assert opened_pieces(job("k"), pieces, 3, cipher) == [b"3", b"4"]
+    assert decrypt_pieces(job("k"), pieces, 3, cipher) == [b"3", b"4"]
     for wrong in ([*reversed(pieces)], [b"4"], pieces[1:]):
         with pytest.raises(BodyUnreadableError):
-            opened_pieces(job("k"), wrong, 3, cipher)
+            decrypt_pieces(job("k"), wrong, 3, cipher)
 
 
-def test_an_end_is_opened_and_only_an_error_of_ours_may_be_in_clear(cipher: BodyCipher) -> None:
-    hidden = cipher.encrypt(SAID, Place(ID, Way.OUT, END))
+def test_an_end_is_decrypted_unless_it_is_a_plain_error(cipher: BodyCipher) -> None:
+    hidden = cipher.encrypt(SAID, CipherContext(ID, BodyDirection.OUT, ANSWER_END_INDEX))
     for status_code in (200, 400):
-        assert opened_end(job("k"), ReplyEnd(status_code, hidden), cipher).body == SAID
+        assert decrypt_end(job("k"), ReplyEnd(status_code, hidden), cipher).body == SAID
     for end in (ReplyEnd(200, b""), ReplyEnd(504, b'{"error":{}}')):
-        assert opened_end(job("k"), end, cipher) is end
+        assert decrypt_end(job("k"), end, cipher) is end
     with pytest.raises(BodyUnreadableError):
-        opened_end(job("k"), ReplyEnd(200, SAID), cipher)
+        decrypt_end(job("k"), ReplyEnd(200, SAID), cipher)
 
 
-def test_a_call_hears_in_clear_and_ends_at_what_it_cannot_read(cipher: BodyCipher) -> None:
+def test_a_call_decrypts_replies_and_ends_at_an_unreadable_one(cipher: BodyCipher) -> None:
     call = OpenCall(job("k"), now_s=0.0, cipher=cipher)
     execution = UUID(int=9)
     for number in (0, 1):
-        call.hear(Reply(ID, execution, [piece(cipher, number)]), now_s=1.0)
+        call.receive_reply(Reply(ID, execution, [piece(cipher, number)]), now_s=1.0)
     assert call.pieces == [b"0", b"1"]
-    call.hear(Reply(ID, execution, [piece(cipher, 1)]), now_s=2.0)  # once more
+    call.receive_reply(Reply(ID, execution, [piece(cipher, 1)]), now_s=2.0)  # once more
     assert call.pieces == [b"0", b"1"]
     assert call.failure is not None
     assert call.failure.code == "stream_interrupted"

@@ -1,17 +1,23 @@
-"""Goal: our fields are found and taken out, and not a byte of the others changes."""
+"""Goal: Millrace's fields are parsed and removed, and every other byte of the body is unchanged."""
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.receive.call_parsing import header_timeout_s, parse_call
-from api.online.receive.preferences import check_retention, may_be_accepted, preferred_wait_s
+from api.online.receive.exchange import ReceivedCall
+from api.online.receive.preferences import check_zero_retention, may_be_accepted, preferred_wait_s
+from core.ids import new_uuid
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
+from tenancy.api_keys import Principal
 
 CHAT = "/v1/chat/completions"
 
 
-def test_a_body_without_our_fields_is_passed_on_as_it_is() -> None:
+def test_a_body_without_own_fields_is_unchanged() -> None:
     body = b' { "model" : "m", "n": 1e3, "stream": null, "x": {"timeout_ms": 1} }\n'
     parsed = parse_call(CHAT, body)
 
@@ -24,7 +30,7 @@ def test_a_body_without_our_fields_is_passed_on_as_it_is() -> None:
     )
 
 
-def test_our_fields_are_taken_out() -> None:
+def test_own_fields_are_removed() -> None:
     body = b'{"timeout_ms": 1500.0, "model":"m","s":0.10,"stream":true,"background":true}'
     parsed = parse_call(CHAT, body)
 
@@ -35,7 +41,7 @@ def test_our_fields_are_taken_out() -> None:
 @pytest.mark.parametrize(
     "ours", [b'"timeout_ms":null', b'"background":null', b'"background":false']
 )
-def test_our_fields_are_taken_out_when_they_say_nothing(ours: bytes) -> None:
+def test_own_fields_that_are_null_are_removed(ours: bytes) -> None:
     parsed = parse_call(CHAT, b'{"model":"m",%b}' % ours)
 
     assert parsed.body == b'{"model":"m"}'
@@ -43,7 +49,7 @@ def test_our_fields_are_taken_out_when_they_say_nothing(ours: bytes) -> None:
 
 
 @pytest.mark.parametrize(("stream", "expected"), [(b"1", True), (b'"False"', False)])
-def test_a_stream_is_asked_for_in_every_way_that_vllm_reads(stream: bytes, expected: bool) -> None:
+def test_stream_field_is_read_like_vllm_reads_it(stream: bytes, expected: bool) -> None:
     body = b'{"model":"m","stream":%b}' % stream
     parsed = parse_call(CHAT, body)
 
@@ -53,7 +59,7 @@ def test_a_stream_is_asked_for_in_every_way_that_vllm_reads(stream: bytes, expec
 
 @pytest.mark.parametrize("endpoint", sorted({*ENDPOINTS} - STREAMED_ENDPOINTS))
 @pytest.mark.parametrize("stream", [b"true", b'"x"', b"[7]"])
-def test_where_there_are_no_streams_the_field_is_anybodys(endpoint: str, stream: bytes) -> None:
+def test_stream_field_is_ignored_without_streaming(endpoint: str, stream: bytes) -> None:
     body = b'{"model":"m","stream":%b}' % stream
     parsed = parse_call(endpoint, body)
 
@@ -61,7 +67,7 @@ def test_where_there_are_no_streams_the_field_is_anybodys(endpoint: str, stream:
     assert not parsed.stream
 
 
-def test_fields_of_the_engine_may_be_wrong() -> None:
+def test_engine_fields_are_not_validated() -> None:
     parsed = parse_call(CHAT, b'{"model":"m","max_tokens":"many","n":[],"stream_options":7}')
     assert parsed.token_count > 0
 
@@ -87,7 +93,7 @@ def test_fields_of_the_engine_may_be_wrong() -> None:
         (b'{"model":"m","queue_timeout_ms":[]}', "invalid_type", "queue_timeout_ms"),
     ],
 )
-def test_what_is_refused(body: bytes, code: str, param: str | None) -> None:
+def test_invalid_calls_are_refused(body: bytes, code: str, param: str | None) -> None:
     with pytest.raises(ApiError) as refused:
         parse_call(CHAT, body)
 
@@ -96,7 +102,7 @@ def test_what_is_refused(body: bytes, code: str, param: str | None) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"0", b"-1", b"1.5", b"1e3", b"86400001", b"9" * 5000])
-def test_a_bad_timeout_header(value: bytes) -> None:
+def test_an_invalid_timeout_header(value: bytes) -> None:
     with pytest.raises(ApiError):
         header_timeout_s({b"x-request-timeout-ms": value}, b"x-request-timeout-ms")
 
@@ -118,7 +124,7 @@ def test_a_timeout_header() -> None:
         (b'{"model":"m","stream":true}', {b"prefer": b"wait=5"}, False),
     ],
 )
-def test_only_calls_that_outlast_their_wait_may_be_answered_by_a_job(
+def test_which_calls_may_be_answered_by_a_job(
     body: bytes, headers: dict[bytes, bytes], expected: bool
 ) -> None:
     parsed = parse_call("/v1/chat/completions", body)
@@ -149,7 +155,7 @@ WAIT, KEY = {b"prefer": b"wait=5"}, {b"idempotency-key": b"k"}
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "is_kept"),
+    ("body", "headers", "is_stored"),
     [
         (b'{"model":"m"}', {}, False),
         (b'{"model":"m"}', WAIT, True),
@@ -159,14 +165,17 @@ WAIT, KEY = {b"prefer": b"wait=5"}, {b"idempotency-key": b"k"}
         (b'{"model":"m","stream":true}', WAIT | KEY, True),
     ],
 )
-def test_who_retains_nothing_asks_for_nothing_that_is_kept(
-    body: bytes, headers: dict[bytes, bytes], is_kept: bool
+def test_zero_retention_refuses_calls_whose_response_is_stored(
+    body: bytes, headers: dict[bytes, bytes], is_stored: bool
 ) -> None:
+    exchange: Any = SimpleNamespace(headers=headers)
+    ids = (new_uuid(), new_uuid())
     parsed = parse_call(CHAT, body)
-    check_retention(parsed, headers, zero_retention=False)
-    if not is_kept:
-        check_retention(parsed, headers, zero_retention=True)
+    check_zero_retention(ReceivedCall(exchange, Principal(*ids), parsed))
+    received = ReceivedCall(exchange, Principal(*ids, zero_retention=True), parsed)
+    if not is_stored:
+        check_zero_retention(received)
         return
     with pytest.raises(ApiError) as refused:
-        check_retention(parsed, headers, zero_retention=True)
+        check_zero_retention(received)
     assert (refused.value.status, refused.value.code) == (403, "zero_retention")

@@ -1,4 +1,4 @@
-"""Goal: the time of a call runs from when its body is here, whatever its planning waits for."""
+"""Goal: the timeout of a call counts from the arrival of its body, whatever planning waits for."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -7,45 +7,35 @@ from typing import Any
 
 import pytest
 
-from api.http.answers import ApiError
-from api.online.admit.model_routes import Routes
-from api.online.admit.planning import plan_call
+from api.http.responses import ApiError
+from api.online.admit.call_planning import plan_call
+from api.online.admit.model_cache import ModelCache
 from api.online.await_reply.caller_clock import CallerClock
 from api.online.calls import ParsedCall, PlannedCall
+from api.online.receive.exchange import ReceivedCall
 from api.online.settings import OnlineSettings
 from core.ids import new_uuid
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
+from tests.support.clock import ManualClock
 
 ENDPOINT = "/v1/completions"
 MODEL = ModelVersion("m", "1", "p", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC))
 LOOKUP_S = 2.0
 
 
-class Watch:
-    """A clock that a test moves."""
-
-    now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-
-class Parts:
-    """Postgres and the keys of calls: each hangs, or takes its time."""
+class Dependencies:
+    """Postgres and the data keys of calls; one of them hangs, or Postgres takes LOOKUP_S."""
 
     def __init__(self, hanging: str = "") -> None:
-        self.clock, self._hanging = Watch(), hanging
+        self.clock, self._hanging = ManualClock(100.0), hanging
 
     async def run_across_tenants(self, *_: object) -> ModelVersion:
         await self._wait("lookup")
         self.clock.now_s += LOOKUP_S
         return MODEL
 
-    async def name(self) -> str:
+    async def current_key_name(self) -> str:
         await self._wait("key")
         return "keys/calls/k"
 
@@ -54,13 +44,15 @@ class Parts:
             await asyncio.Event().wait()
 
 
-async def plan(parts: Parts, *, timeout_ms: bytes, zero_retention: bool = False) -> PlannedCall:
+async def plan(
+    parts: Dependencies, *, timeout_ms: bytes, zero_retention: bool = False
+) -> PlannedCall:
     database: Any = parts
     online: Any = SimpleNamespace(
         clock=parts.clock,
         caller_clock=CallerClock(parts.clock),
         settings=OnlineSettings(),
-        routes=Routes(database, parts.clock),
+        models=ModelCache(database, parts.clock),
         call_keys=parts,
         caller_id="api-1",
         reply_partition=0,
@@ -73,23 +65,23 @@ async def plan(parts: Parts, *, timeout_ms: bytes, zero_retention: bool = False)
     )
     parsed = ParsedCall(ENDPOINT, b"{}", "m", False, None, None, False, 1)
     principal = Principal(new_uuid(), new_uuid(), zero_retention=zero_retention)
-    return await asyncio.wait_for(plan_call(online, exchange, principal, parsed), 20)
+    return await asyncio.wait_for(plan_call(online, ReceivedCall(exchange, principal, parsed)), 20)
 
 
-async def test_what_the_lookup_takes_counts() -> None:
-    parts = Parts()
+async def test_the_lookup_time_counts_against_the_timeout() -> None:
+    parts = Dependencies()
     planned = await plan(parts, timeout_ms=b"30000")
     assert planned.left_s(planned.timeout_s, now_s=parts.clock.now_s) == 30.0 - LOOKUP_S
     assert planned.job.deadline_s == 100.0 + 30.0
 
 
 @pytest.mark.parametrize(("hanging", "timeout_ms"), [("lookup", b"50"), ("key", b"2050")])
-async def test_what_hangs_ends_at_the_deadline(hanging: str, timeout_ms: bytes) -> None:
+async def test_a_hanging_dependency_ends_at_the_deadline(hanging: str, timeout_ms: bytes) -> None:
     with pytest.raises(ApiError) as late:
-        await plan(Parts(hanging), timeout_ms=timeout_ms, zero_retention=True)
+        await plan(Dependencies(hanging), timeout_ms=timeout_ms, zero_retention=True)
     assert (late.value.status, late.value.code) == (504, "deadline_exceeded")
 
 
-async def test_the_call_of_a_tenant_that_retains_nothing_has_a_key() -> None:
-    planned = await plan(Parts(), timeout_ms=b"30000", zero_retention=True)
+async def test_a_zero_retention_call_has_a_data_key() -> None:
+    planned = await plan(Dependencies(), timeout_ms=b"30000", zero_retention=True)
     assert planned.job.key_name == "keys/calls/k"

@@ -1,6 +1,6 @@
-"""Goal: a defect of ours is answered in the envelope, tells nothing, and is found in the log.
+"""Goal: a crash is answered with the error envelope, without details, and logged.
 
-So is a request that the end of the process cuts.
+The same holds for a request that a shutdown cancels.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http.errors import install_error_answers
+from api.http.errors import install_error_handlers
 from api.http.middleware import RequestEnvelope
 
 SECRET = "what a client sent"
@@ -20,7 +20,7 @@ SECRET = "what a client sent"
 
 def application() -> ASGIApp:
     app = FastAPI()
-    install_error_answers(app)
+    install_error_handlers(app)
 
     @app.get("/crash")
     async def crash() -> None:
@@ -60,7 +60,7 @@ async def test_a_crash_is_answered_in_the_envelope(caplog: pytest.LogCaptureFixt
     assert SECRET not in str(vars(record)) + answer.text
 
 
-async def test_an_answer_that_breaks_off_ends_its_connection() -> None:
+async def test_a_crash_after_the_head_closes_the_connection() -> None:
     with pytest.raises(ConnectionAbortedError):
         async with client() as asking:
             await asking.get("/break")
@@ -84,7 +84,7 @@ async def cut(*, begins: bool) -> httpx.Response:
         return await running
 
 
-async def test_a_request_that_a_restart_cuts_is_told() -> None:
+async def test_a_request_cancelled_by_a_restart_is_answered() -> None:
     answer = await cut(begins=False)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.headers["content-type"] == "application/json"
@@ -92,6 +92,6 @@ async def test_a_request_that_a_restart_cuts_is_told() -> None:
     assert answer.json()["error"]["code"] == "server_restarting"
 
 
-async def test_an_answer_that_a_restart_cuts_ends_its_connection() -> None:
+async def test_a_response_cancelled_by_a_restart_closes_the_connection() -> None:
     with pytest.raises(asyncio.CancelledError):
         await cut(begins=True)

@@ -1,4 +1,4 @@
-"""Goal: no name of a file can end a header, leave its folder or hide what it is."""
+"""Goal: no file name can end a header, leave its folder or hide its type."""
 
 from urllib.parse import unquote
 
@@ -25,12 +25,12 @@ from api.files.filenames import NAME_CHARS_MAX, content_disposition, safe_filena
         (b"x" * 1000, "x" * NAME_CHARS_MAX),
     ],
 )
-def test_what_is_kept_of_a_name(raw: bytes, shown: str) -> None:
+def test_safe_filenames(raw: bytes, shown: str) -> None:
     assert safe_filename(raw) == shown
 
 
 @given(st.binary(max_size=300))
-def test_any_name_fits_a_header_and_comes_back(raw: bytes) -> None:
+def test_any_name_survives_a_header(raw: bytes) -> None:
     name = safe_filename(raw)
     header = content_disposition(name)
 

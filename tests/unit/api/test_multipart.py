@@ -1,4 +1,4 @@
-"""Goal: a form is read whole and within its limits, whatever a client puts into it."""
+"""Goal: a form is parsed completely and within its limits, whatever a client sends."""
 
 import pytest
 
@@ -55,13 +55,13 @@ def test_a_file_part_needs_no_filename() -> None:
     assert (form.filename, content) == (b"", b"x")
 
 
-def test_bytes_behind_the_end_are_ignored() -> None:
+def test_bytes_after_the_end_are_ignored() -> None:
     _, content = read(body(PURPOSE, FILE) + b"epilogue" * 10)
 
     assert content == b"line\r\n"
 
 
-def test_a_file_may_hold_what_looks_like_a_boundary() -> None:
+def test_a_file_may_contain_boundary_like_bytes() -> None:
     tricky = b"\r\n--front\r\n--frontie\r\n-\r\n--frontierX\r\r\n"
 
     assert read(body(part("file", tricky)))[1] == tricky
@@ -70,8 +70,8 @@ def test_a_file_may_hold_what_looks_like_a_boundary() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (PURPOSE + FILE, "no end"),
-        (b"", "no end"),
+        (PURPOSE + FILE, "incomplete"),
+        (b"", "incomplete"),
         (body(PURPOSE), "no file"),
         (body(FILE, FILE), "two files"),
         (body(PURPOSE, PURPOSE, FILE), "twice"),
@@ -86,7 +86,7 @@ def test_a_file_may_hold_what_looks_like_a_boundary() -> None:
         (b"--" + BOUNDARY + b"\r\nBad Header: y\r\n\r\n" + body(FILE), "malformed"),
     ],
 )
-def test_a_bad_form_is_refused(content: bytes, said: str) -> None:
+def test_an_invalid_form_is_refused(content: bytes, said: str) -> None:
     with pytest.raises(FormRefusedError, match=said):
         read(content)
 

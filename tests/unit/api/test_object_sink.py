@@ -1,4 +1,4 @@
-"""Goal: an upload that is cut short is aborted once no thread works on it, never left behind."""
+"""Goal: an interrupted upload is aborted once no thread writes it, and never left behind."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ class SlowStore:
         self.reached, self.may_go_on = threading.Event(), threading.Event()
         self.aborted = threading.Event()
 
-    def begin(self, _key: str) -> "SlowStore":
+    def begin_upload(self, _key: str) -> "SlowStore":
         self._step("begin")
         return self
 
@@ -46,8 +46,8 @@ class SlowStore:
 
 async def upload(store: SlowStore) -> None:
     async with ObjectSink(cast(ObjectStore, store), "files/a") as sink:
-        sink.take(bytes(BLOCK_BYTES))
-        await sink.relieve()
+        sink.buffer(bytes(BLOCK_BYTES))
+        await sink.flush_full_blocks()
         await sink.complete()
 
 
@@ -60,7 +60,9 @@ async def upload(store: SlowStore) -> None:
         ("complete", ["begin", "write", "write", "complete", "abort"]),
     ],
 )
-async def test_an_abort_waits_for_the_thread(slow: str, steps: list[str], cancels: int) -> None:
+async def test_an_abort_waits_for_the_running_write(
+    slow: str, steps: list[str], cancels: int
+) -> None:
     store = SlowStore(slow)
     task = asyncio.create_task(upload(store))
     assert await asyncio.to_thread(store.reached.wait, 10)
@@ -82,7 +84,7 @@ async def test_a_failed_write_is_raised_and_aborted() -> None:
     assert store.steps == ["begin", "write", "abort"]
 
 
-async def test_a_write_that_fails_after_the_cancel_is_not_told_twice(
+async def test_a_write_that_fails_after_a_cancel_is_not_raised_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = SlowStore("write", is_full=True)

@@ -1,17 +1,13 @@
-"""Goal: the end of a process waits for all that hangs together, and not one after the other."""
+"""Goal: shutdown waits for everything that may hang at the same time, not one after the other."""
 
 import asyncio
-import threading
-import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from api.online.await_reply import tails
-from api.online.await_reply.tails import TailThread
-from api.online.online import Online
-from api.runtime.database import DatabaseAwayError
+from api.online.online_runtime import OnlineRuntime
+from api.runtime.database import DatabaseUnavailableError
 
 
 class Part:
@@ -20,7 +16,7 @@ class Part:
     def __init__(self, steps: list[str]) -> None:
         self._steps = steps
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         self._steps.append("told")
 
     def stop(self) -> None:
@@ -30,35 +26,13 @@ class Part:
         self._steps.append("flushed")
 
 
-def test_all_tails_are_told_before_one_is_waited_for() -> None:
+def test_all_tail_threads_are_asked_to_stop_before_the_first_join() -> None:
     steps: list[str] = []
-    online: Any = Online.__new__(Online)
-    online._producer = online._replies = online._capacity = online._control = Part(steps)
+    online: Any = OnlineRuntime.__new__(OnlineRuntime)
+    online._producer = part = Part(steps)
+    online._reply_tail = online._capacity_tail = online._control_tail = part
     online._close()
     assert steps == [*["told"] * 3, "flushed", *["waited for"] * 3]
-
-
-def test_a_tail_that_hangs_is_waited_for_from_when_it_was_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    polls, ends = threading.Event(), threading.Event()
-
-    def poll(_: float) -> list[object]:
-        polls.set()
-        ends.wait(20)
-        return []
-
-    hanging = SimpleNamespace(skip_to_end=lambda _: None, poll=poll)  # it may not be closed
-    tail = TailThread(cast("Any", hanging), "test", lambda _: None, lambda _: None)
-    monkeypatch.setattr(tails, "_STOP_S", 0.0)
-    tail.start()
-    assert polls.wait(10)
-    tail.tell_to_stop()
-    monkeypatch.setattr(tails, "_STOP_S", 60.0)
-    began_s = time.monotonic()
-    tail.stop()
-    assert time.monotonic() - began_s < 10
-    ends.set()
 
 
 @pytest.mark.parametrize("is_away", [False, True])
@@ -67,16 +41,16 @@ async def test_keys_are_destroyed_while_hits_are_billed(*, is_away: bool) -> Non
 
     async def bill(_: object) -> None:
         if is_away:
-            raise DatabaseAwayError
+            raise DatabaseUnavailableError
         await destroyed.wait()
 
     async def stop() -> None:
         destroyed.set()
 
-    online: Any = Online.__new__(Online)
+    online: Any = OnlineRuntime.__new__(OnlineRuntime)
     online.cache = SimpleNamespace(bill=bill)
     online.call_keys = SimpleNamespace(stop=stop)
     online.services = SimpleNamespace(database=None)
     async with asyncio.timeout(1):  # a bill that came first would take 3 s
-        await online._settle()
+        await online._clean_up()
     assert destroyed.is_set()

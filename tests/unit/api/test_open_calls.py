@@ -1,14 +1,14 @@
-"""Goal: a call has one execution and one end, whatever arrives and in whatever order."""
+"""Goal: a call has one execution and one end, whatever arrives in whatever order."""
 
 from uuid import UUID
 
 import pytest
 from prometheus_client import REGISTRY
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.answer.call_failures import deadline_exceeded, stream_interrupted
 from api.online.await_reply.open_call import OpenCall
-from api.online.await_reply.open_calls import DOUBT_S_MAX, OpenCalls
+from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX, OpenCalls
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 
@@ -44,45 +44,45 @@ def reply(
     return [Reply(call.job.job_id, execution, list(pieces), end)]
 
 
-def test_only_the_first_execution_is_heard() -> None:
+def test_only_the_first_execution_is_used() -> None:
     calls, first, second = new_calls(), new_uuid(), new_uuid()
     call = opened(calls)
-    calls.hear(reply(call, first, b"a"), now_s=1.0)
-    calls.hear(reply(call, second, b"x", end=ReplyEnd(500, b"")), now_s=1.0)
-    calls.hear(reply(call, first, b"b", end=END), now_s=2.0)
+    calls.receive_replies(reply(call, first, b"a"), now_s=1.0)
+    calls.receive_replies(reply(call, second, b"x", end=ReplyEnd(500, b"")), now_s=1.0)
+    calls.receive_replies(reply(call, first, b"b", end=END), now_s=2.0)
 
     assert call.pieces == [b"a", b"b"]
     assert call.end == END
-    assert call.heard_s == 1.0
+    assert call.replied_s == 1.0
 
 
-def test_the_word_that_it_has_begun_binds_a_call_to_no_execution() -> None:
+def test_a_start_report_does_not_bind_a_call_to_an_execution() -> None:
     calls, first, second = new_calls(), new_uuid(), new_uuid()
     patient, begun = opened(calls), opened(calls)
-    calls.hear(reply(begun, first), now_s=1.0)
+    calls.receive_replies(reply(begun, first), now_s=1.0)
     for call in (patient, begun):
-        call.give_up_waiting()
+        call.expire_in_queue()
     assert patient.failure is not None
     assert patient.failure.code == "queue_timeout"
-    assert not begun.is_over
-    assert calls.may_run(begun.job.job_id, now_s=2.0)
-    calls.hear(reply(begun, second, b"a", end=END), now_s=3.0)
-    assert (begun.pieces, begun.end, begun.heard_s) == ([b"a"], END, 3.0)
+    assert not begun.has_ended
+    assert calls.may_rerun(begun.job.job_id, now_s=2.0)
+    calls.receive_replies(reply(begun, second, b"a", end=END), now_s=3.0)
+    assert (begun.pieces, begun.end, begun.replied_s) == ([b"a"], END, 3.0)
 
 
 @pytest.mark.parametrize("first", ["end", "failure", "leave"])
-def test_the_first_end_counts(first: str) -> None:
+def test_the_first_end_is_final(first: str) -> None:
     calls, execution = new_calls(), new_uuid()
     call = opened(calls)
     steps = {
-        "end": lambda: calls.hear(reply(call, execution, end=END), now_s=1.0),
+        "end": lambda: calls.receive_replies(reply(call, execution, end=END), now_s=1.0),
         "failure": lambda: call.fail(deadline_exceeded()),
-        "leave": call.leave,
+        "leave": call.disconnect,
     }
     for name in [first, *steps]:
         steps[name]()
 
-    ends = [call.end is not None, call.failure is not None, call.left]
+    ends = [call.end is not None, call.failure is not None, call.is_disconnected]
     assert ends.count(True) == 1
     assert ends[list(steps).index(first)]
 
@@ -92,94 +92,94 @@ def dropped() -> float:
     return REGISTRY.get_sample_value("millrace_online_replies_dropped_total", labels) or 0.0
 
 
-def test_what_nobody_waits_for_is_dropped_and_counted() -> None:
+def test_replies_without_an_open_call_are_dropped_and_counted() -> None:
     calls = new_calls()
     call = opened(calls)
     calls.remove(call)
     before = dropped()
-    calls.hear(reply(call, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(call, new_uuid(), b"a"), now_s=1.0)
 
     assert dropped() == before + 1
     assert call.pieces == []
-    assert (len(calls), calls.of_tenant[TENANT], calls.of_pool["p"]) == (0, 0, 0)
+    assert (len(calls), calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (0, 0, 0)
 
 
-def test_a_second_delivery_may_run_while_nothing_was_heard() -> None:
+def test_a_second_delivery_may_run_before_any_reply() -> None:
     calls = new_calls()
     call = opened(calls)
-    assert calls.may_run(call.job.job_id, now_s=1.0)
-    assert not calls.may_run(new_uuid(), now_s=1.0)
+    assert calls.may_rerun(call.job.job_id, now_s=1.0)
+    assert not calls.may_rerun(new_uuid(), now_s=1.0)
 
-    calls.hear(reply(call, new_uuid(), b"a"), now_s=1.0)
-    assert not calls.may_run(call.job.job_id, now_s=2.0)
+    calls.receive_replies(reply(call, new_uuid(), b"a"), now_s=1.0)
+    assert not calls.may_rerun(call.job.job_id, now_s=2.0)
 
 
-def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
+def test_a_redelivered_stream_ends_unless_it_continues() -> None:
     calls, execution = new_calls(), new_uuid()
     dead, alive = opened(calls), opened(calls)
     for call in (dead, alive):
-        calls.hear(reply(call, execution, b"a"), now_s=1.0)
-        calls.may_run(call.job.job_id, now_s=2.0)
-    calls.hear(reply(alive, execution, b"b"), now_s=2.5)
-    calls.may_run(dead.job.job_id, now_s=2.9)  # asking again does not help it
-    calls.end_doubted(now_s=2.1 + DOUBT_S_MAX)
+        calls.receive_replies(reply(call, execution, b"a"), now_s=1.0)
+        calls.may_rerun(call.job.job_id, now_s=2.0)
+    calls.receive_replies(reply(alive, execution, b"b"), now_s=2.5)
+    calls.may_rerun(dead.job.job_id, now_s=2.9)  # asking again does not help it
+    calls.fail_silent_executions(now_s=2.1 + RERUN_SILENCE_S_MAX)
 
     assert alive.failure is None
     assert isinstance(dead.failure, ApiError)
     assert dead.failure.code == stream_interrupted().code
 
 
-def test_begun_calls_of_a_pool_without_replicas_end() -> None:
+def test_started_calls_of_a_dead_pool_end() -> None:
     calls = new_calls()
     begun, waiting = opened(calls), opened(calls)
-    calls.hear(reply(begun, new_uuid(), b"a"), now_s=1.0)
-    calls.end_abandoned(lambda pool: pool != begun.job.pool)
-    assert not begun.is_over
+    calls.receive_replies(reply(begun, new_uuid(), b"a"), now_s=1.0)
+    calls.fail_calls_of_dead_pools(lambda pool: pool != begun.job.pool)
+    assert not begun.has_ended
 
-    calls.end_abandoned(lambda pool: pool == begun.job.pool)
+    calls.fail_calls_of_dead_pools(lambda pool: pool == begun.job.pool)
     assert isinstance(begun.failure, ApiError)
     assert begun.failure.code == stream_interrupted().code
     assert waiting.failure is None  # another replica may still run it, once
 
 
-def test_losing_touch_ends_what_others_may_have_dropped() -> None:
+def test_calls_that_others_may_have_dropped_end() -> None:
     calls = new_calls()
     unheard, heard, durable = opened(calls), opened(calls), opened(calls, durable=True)
-    calls.hear(reply(heard, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(heard, new_uuid(), b"a"), now_s=1.0)
     calls.fail_unanswered(sent_before_s=5.0)
 
     codes = [call.failure.code if call.failure else None for call in (unheard, heard, durable)]
     assert codes == ["log_unavailable", "stream_interrupted", None]
 
 
-def test_a_reader_that_blocks_a_write_is_cut_by_bytes_or_by_time() -> None:
+def test_a_slow_reader_is_cut_off_by_bytes_or_time() -> None:
     calls = new_calls()
     by_bytes, by_time, fine = opened(calls), opened(calls), opened(calls)
     by_bytes.sending_since_s = by_time.sending_since_s = 1.0
     for call in (by_bytes, fine):
-        calls.hear(reply(call, new_uuid(), b"x" * 101), now_s=2.0)
-    calls.sweep(now_s=5.0, keep_alive_s=10.0, slow_reader_s=3.0)
+        calls.receive_replies(reply(call, new_uuid(), b"x" * 101), now_s=2.0)
+    calls.check_streams(now_s=5.0, keep_alive_s=10.0, slow_reader_s=3.0)
 
     assert [call.failure is not None for call in (by_bytes, by_time, fine)] == [True, True, False]
 
 
-def test_only_silent_streams_say_that_they_live() -> None:
+def test_only_silent_streams_send_keep_alives() -> None:
     calls = new_calls()
     stream, unary = opened(calls), opened(calls, stream=False)
     due = []
     for now_s in (9.0, 10.0):
-        calls.sweep(now_s=now_s, keep_alive_s=10.0, slow_reader_s=30.0)
+        calls.check_streams(now_s=now_s, keep_alive_s=10.0, slow_reader_s=30.0)
         due.append((stream.keep_alive_due, unary.keep_alive_due))
 
     assert due == [(False, False), (True, False)]
 
 
-def test_a_call_that_is_committed_has_its_place_already() -> None:
+def test_reserved_calls_are_counted() -> None:
     calls = new_calls()
     call = opened(calls)
-    with calls.coming(call.job):
+    with calls.reserve(call.job):
         assert (calls.count, len(calls)) == (2, 1)
-        assert (calls.of_tenant[TENANT], calls.of_pool["p"]) == (2, 2)
-    assert (calls.count, calls.of_tenant[TENANT], calls.of_pool["p"]) == (1, 1, 1)
+        assert (calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (2, 2)
+    assert (calls.count, calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (1, 1, 1)
     calls.remove(call)
-    assert (calls.count, TENANT in calls.of_tenant) == (0, False)
+    assert (calls.count, TENANT in calls.count_by_tenant) == (0, False)

@@ -1,13 +1,13 @@
-"""Goal: what is no key of ours, by its shape, is refused without a look at Postgres."""
+"""Goal: a malformed key is refused without a query to Postgres."""
 
 from typing import Any, cast
 
 import pytest
 
 from api.auth.key_cache import KeyCache
-from api.auth.principals import principal_by
-from api.http.answers import ApiError
-from api.runtime.services import Services
+from api.auth.principals import authenticate_headers
+from api.http.responses import ApiError
+from api.runtime.api_services import Services
 from core.clock import SystemClock
 from core.ids import new_uuid
 from tenancy.api_keys import Principal
@@ -29,13 +29,13 @@ class Keys:
         return self.principal
 
     async def whose(self, secret: str) -> Principal:
-        return await principal_by(f"Bearer {secret}", None, cast(Services, cast(Any, self)))
+        return await authenticate_headers(f"Bearer {secret}", None, cast(Services, cast(Any, self)))
 
 
 @pytest.mark.parametrize(
     "secret", ["x", "sk-none", GOOD[:-1] + "0", GOOD + "0", "sk-" + "a" * 9000]
 )
-async def test_a_typo_costs_no_query(secret: str) -> None:
+async def test_a_malformed_key_costs_no_query(secret: str) -> None:
     keys = Keys()
     with pytest.raises(ApiError) as refused:
         await keys.whose(secret)
@@ -44,7 +44,7 @@ async def test_a_typo_costs_no_query(secret: str) -> None:
     assert keys.looks == 0
 
 
-async def test_a_key_is_looked_up_once() -> None:
+async def test_a_key_is_queried_once() -> None:
     keys = Keys()
     assert [await keys.whose(GOOD) for _ in range(2)] == [keys.principal] * 2
     assert keys.looks == 1

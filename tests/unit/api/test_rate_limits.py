@@ -1,15 +1,15 @@
-"""Goal: a tenant gets its rate, no more, evenly, and is told when to come again."""
+"""Goal: a tenant gets its rate, evenly and no more, and refusals have a retry time."""
 
 import pytest
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.online.admit.rate_limits import Charge, RateLimits, TokenBucket
 from core.ids import new_uuid
 
 
 def test_a_bucket_fills_evenly_up_to_its_size() -> None:
     bucket = TokenBucket(60, now_s=0.0)
-    bucket.take(60, now_s=0.0)
+    bucket.consume(60, now_s=0.0)
 
     assert bucket.level(now_s=0.0) == 0
     assert bucket.wait_s(1, now_s=0.0) == pytest.approx(1.0)
@@ -17,25 +17,25 @@ def test_a_bucket_fills_evenly_up_to_its_size() -> None:
     assert bucket.level(now_s=1000.0) == 60
 
 
-def test_what_was_not_used_comes_back_but_never_above_the_size() -> None:
+def test_refunds_do_not_exceed_the_size() -> None:
     bucket = TokenBucket(100, now_s=0.0)
-    bucket.take(80, now_s=0.0)
-    bucket.take(-50, now_s=0.0)
+    bucket.consume(80, now_s=0.0)
+    bucket.consume(-50, now_s=0.0)
     assert bucket.level(now_s=0.0) == 70
-    bucket.take(-500, now_s=0.0)
+    bucket.consume(-500, now_s=0.0)
     assert bucket.level(now_s=0.0) == 100
 
 
-def test_more_than_a_full_bucket_waits_for_a_full_one_only() -> None:
+def test_a_cost_above_the_size_waits_for_a_full_bucket() -> None:
     bucket = TokenBucket(60, now_s=0.0)
     assert bucket.wait_s(1_000_000, now_s=0.0) == 0
-    bucket.take(1_000_000, now_s=0.0)
+    bucket.consume(1_000_000, now_s=0.0)
     assert bucket.wait_s(1, now_s=0.0) > 60
 
 
-def test_an_estimate_above_the_size_locks_nobody_out_for_longer_than_a_minute() -> None:
+def test_an_estimate_above_the_size_blocks_for_at_most_a_minute() -> None:
     limits = RateLimits(requests_per_minute=60, tokens_per_minute=100)
-    buckets = limits.of(new_uuid(), now_s=0.0)
+    buckets = limits.of_tenant(new_uuid(), now_s=0.0)
     charge = Charge(buckets, buckets.admit(10_000, now_s=0.0))
     assert buckets.tokens.wait_s(1, now_s=0.0) < 1
     charge.settle(0, now_s=0.0)
@@ -46,9 +46,9 @@ def test_an_estimate_above_the_size_locks_nobody_out_for_longer_than_a_minute() 
     assert buckets.tokens.level(now_s=0.0) == -150
 
 
-def test_a_refused_call_costs_nothing_and_names_what_lacks() -> None:
+def test_a_refused_call_is_not_charged_and_names_the_limit() -> None:
     limits = RateLimits(requests_per_minute=60, tokens_per_minute=100)
-    buckets = limits.of(new_uuid(), now_s=0.0)
+    buckets = limits.of_tenant(new_uuid(), now_s=0.0)
     buckets.admit(100, now_s=0.0)
     with pytest.raises(ApiError) as refused:
         buckets.admit(50, now_s=0.0)
@@ -62,18 +62,18 @@ def test_a_refused_call_costs_nothing_and_names_what_lacks() -> None:
     buckets.admit(50, now_s=30.0)
 
 
-def test_tenants_do_not_share() -> None:
+def test_tenants_have_own_buckets() -> None:
     limits = RateLimits(requests_per_minute=1, tokens_per_minute=100)
     one, other = new_uuid(), new_uuid()
-    limits.of(one, now_s=0.0).admit(1, now_s=0.0)
-    limits.of(other, now_s=0.0).admit(1, now_s=0.0)
+    limits.of_tenant(one, now_s=0.0).admit(1, now_s=0.0)
+    limits.of_tenant(other, now_s=0.0).admit(1, now_s=0.0)
     with pytest.raises(ApiError):
-        limits.of(one, now_s=0.0).admit(1, now_s=0.0)
+        limits.of_tenant(one, now_s=0.0).admit(1, now_s=0.0)
 
 
-def test_the_headers_are_written_as_clients_read_them() -> None:
+def test_rate_limit_headers() -> None:
     limits = RateLimits(requests_per_minute=10, tokens_per_minute=60_000)
-    buckets = limits.of(new_uuid(), now_s=0.0)
+    buckets = limits.of_tenant(new_uuid(), now_s=0.0)
     for _ in range(10):
         buckets.admit(12, now_s=0.0)
     headers = dict(buckets.headers(now_s=0.0))

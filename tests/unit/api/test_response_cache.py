@@ -1,4 +1,4 @@
-"""Goal: an answer is given again only where it must be the same, and memory stays bounded."""
+"""Goal: only deterministic responses are reused, within a memory limit."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,30 +9,18 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from api.online.answer.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, question_digest
-from api.online.calls import Finished, ParsedCall, PlannedCall
-from api.runtime.database import Database, DatabaseAwayError
+from api.online.answer.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, request_digest
+from api.online.calls import CompleteResponse, ParsedCall, PlannedCall
+from api.runtime.database import Database, DatabaseUnavailableError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
-from tenancy.cached_answers import BilledHits
+from tenancy.response_cache import BilledCacheHits
+from tests.support.clock import ManualClock
 from topics.records.records import CallRef, JobRef
 
 CHAT = "/v1/chat/completions"
 TENANT, OTHER = UUID(int=1), UUID(int=2)
-ANSWER = Finished(200, b'{"id":"chatcmpl-1"}', [(b"server-timing", b"gateway;dur=1")], 3, 2)
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
+ANSWER = CompleteResponse(200, b'{"id":"chatcmpl-1"}', [(b"server-timing", b"gateway;dur=1")], 3, 2)
 
 
 def call(
@@ -72,14 +60,14 @@ def call(
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def cache(clock: Clock) -> ResponseCache:
+def cache(clock: ManualClock) -> ResponseCache:
     cache = ResponseCache(clock, bytes_max=10_000)
-    cache.allow({TENANT: 10, OTHER: 10})
+    cache.set_ttls({TENANT: 10, OTHER: 10})
     return cache
 
 
@@ -89,15 +77,15 @@ CERTAIN = {"model": "m", "temperature": 0}
 def kept(cache: ResponseCache, asked: PlannedCall) -> bytes:
     key = cache.key_of(asked)
     assert key is not None
-    cache.keep(key, ANSWER)
+    cache.store(key, ANSWER)
     return key
 
 
-def test_the_same_question_has_the_same_answer(cache: ResponseCache) -> None:
+def test_equal_requests_share_a_key(cache: ResponseCache) -> None:
     kept(cache, call(CERTAIN))
     key = cache.key_of(call({"temperature": 0, "model": "m"}))
     assert key is not None
-    assert cache.find(key) == Finished(200, ANSWER.body, [HIT])
+    assert cache.find(key) == CompleteResponse(200, ANSWER.body, [HIT])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +97,7 @@ def test_the_same_question_has_the_same_answer(cache: ResponseCache) -> None:
         call(CERTAIN, endpoint="/v1/completions"),
     ],
 )
-def test_every_difference_counts(cache: ResponseCache, other: PlannedCall) -> None:
+def test_any_difference_makes_another_key(cache: ResponseCache, other: PlannedCall) -> None:
     kept(cache, call(CERTAIN))
     key = cache.key_of(other)
     assert key is not None
@@ -119,18 +107,18 @@ def test_every_difference_counts(cache: ResponseCache, other: PlannedCall) -> No
 @pytest.mark.parametrize(
     "body", [{}, {"temperature": 0.7}, {"temperature": None}, {"temperature": False}]
 )
-def test_what_is_sampled_is_not_kept(cache: ResponseCache, body: dict[str, Any]) -> None:
+def test_sampled_responses_are_not_cached(cache: ResponseCache, body: dict[str, Any]) -> None:
     assert cache.key_of(call({"model": "m"} | body)) is None
     assert cache.key_of(call({"model": "m"} | body, endpoint="/v1/embeddings")) is not None
 
 
-def test_streams_durable_calls_and_other_tenants_are_not_kept(cache: ResponseCache) -> None:
+def test_streams_durable_calls_and_other_tenants_are_not_cached(cache: ResponseCache) -> None:
     assert cache.key_of(call(CERTAIN | {"stream": True})) is None
     assert cache.key_of(call(CERTAIN, durable=True)) is None
     assert cache.key_of(call(CERTAIN, tenant=UUID(int=3))) is None
 
 
-def test_an_answer_lives_as_long_as_its_tenant_allows(cache: ResponseCache, clock: Clock) -> None:
+def test_an_entry_expires_after_its_tenants_ttl(cache: ResponseCache, clock: ManualClock) -> None:
     key = kept(cache, call(CERTAIN))
     clock.now_s = 9.9
     assert cache.find(key)
@@ -138,15 +126,15 @@ def test_an_answer_lives_as_long_as_its_tenant_allows(cache: ResponseCache, cloc
     assert cache.find(key) is None
 
 
-def test_a_tenant_that_changes_its_mind_is_obeyed(cache: ResponseCache) -> None:
+def test_a_changed_ttl_takes_effect(cache: ResponseCache) -> None:
     key = kept(cache, call(CERTAIN))
-    cache.allow({TENANT: 20})
+    cache.set_ttls({TENANT: 20})
     assert cache.key_of(call(CERTAIN)) not in {key, None}
-    cache.allow({})
+    cache.set_ttls({})
     assert cache.key_of(call(CERTAIN)) is None
 
 
-def test_memory_is_bounded_and_the_least_used_goes_first(cache: ResponseCache) -> None:
+def test_the_least_recently_used_entry_is_evicted(cache: ResponseCache) -> None:
     first, second = (kept(cache, call(CERTAIN | {"seed": n})) for n in range(2))
     for n in range(2, 30):
         assert cache.find(first)
@@ -155,11 +143,14 @@ def test_memory_is_bounded_and_the_least_used_goes_first(cache: ResponseCache) -
     assert cache.find(first)
 
 
-def test_failures_and_long_answers_are_not_kept(cache: ResponseCache) -> None:
+def test_failures_and_long_responses_are_not_cached(cache: ResponseCache) -> None:
     key = cache.key_of(call(CERTAIN))
     assert key is not None
-    for answer in (Finished(400, b"{}", []), Finished(200, b"x" * (ENTRY_BYTES_MAX + 1), [])):
-        cache.keep(key, answer)
+    for answer in (
+        CompleteResponse(400, b"{}", []),
+        CompleteResponse(200, b"x" * (ENTRY_BYTES_MAX + 1), []),
+    ):
+        cache.store(key, answer)
         assert cache.find(key) is None
 
 
@@ -170,15 +161,15 @@ class Ledger:
         self.rows: dict[int, int] = {}
         self.is_unheard = False
 
-    async def run_across_tenants(self, _: object, bill: Sequence[BilledHits]) -> None:
+    async def run_across_tenants(self, _: object, bill: Sequence[BilledCacheHits]) -> None:
         for billed in bill:
             self.rows.setdefault(billed.row_id, billed.count)
         if self.is_unheard:
-            raise DatabaseAwayError
+            raise DatabaseUnavailableError
         await asyncio.sleep(0)
 
 
-def test_every_hit_is_billed_once_also_where_a_commit_was_not_heard_of(
+def test_every_hit_is_billed_once_despite_an_unconfirmed_commit(
     cache: ResponseCache,
 ) -> None:
     ledger, key = Ledger(), kept(cache, call(CERTAIN))
@@ -190,7 +181,7 @@ def test_every_hit_is_billed_once_also_where_a_commit_was_not_heard_of(
     for _ in range(3):
         cache.find(key)
     ledger.is_unheard = True
-    with pytest.raises(DatabaseAwayError):
+    with pytest.raises(DatabaseUnavailableError):
         asyncio.run(bill())
     cache.find(key)
     ledger.is_unheard = False
@@ -199,7 +190,7 @@ def test_every_hit_is_billed_once_also_where_a_commit_was_not_heard_of(
     assert sorted(ledger.rows.values()) == [1, 3]
 
 
-async def test_a_round_that_is_cut_off_is_billed_by_the_next(cache: ResponseCache) -> None:
+async def test_a_cancelled_billing_is_completed_by_the_next(cache: ResponseCache) -> None:
     ledger, key = Ledger(), kept(cache, call(CERTAIN))
     database = cast("Database", ledger)
     cache.find(key)
@@ -212,5 +203,5 @@ async def test_a_round_that_is_cut_off_is_billed_by_the_next(cache: ResponseCach
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"\xff"', b"[" * 100_000, b" " * 300_000])
-def test_a_body_that_is_no_question_has_no_key(body: bytes) -> None:
-    assert question_digest(CHAT, body) is None
+def test_an_invalid_body_has_no_key(body: bytes) -> None:
+    assert request_digest(CHAT, body) is None

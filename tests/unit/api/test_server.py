@@ -1,4 +1,4 @@
-"""Goal: a signal that came while the process started ends it as soon as it serves."""
+"""Goal: a signal during the start stops the process as soon as it serves."""
 
 import socket
 import threading

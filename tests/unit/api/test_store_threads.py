@@ -1,4 +1,4 @@
-"""Goal: what waits for a store that hangs is what somebody waits for."""
+"""Goal: only calls that somebody awaits wait for a hanging store."""
 
 import asyncio
 import gc
@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from api.online.send.store_threads import drop_object, in_store_thread
-from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
+from api.online.send.store_threads import delete_object, run_in_store_thread
+from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
 
 
@@ -31,14 +31,14 @@ async def one_thread() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
-async def test_work_that_is_given_up_before_its_turn_holds_nothing(
+async def test_a_cancelled_queued_call_frees_its_memory(
     hanging: threading.Event,
 ) -> None:
     await one_thread()
-    first = asyncio.create_task(in_store_thread(hanging.wait, 20))
+    first = asyncio.create_task(run_in_store_thread(hanging.wait, 20))
     bodies = [Body() for _ in range(20)]
     alive = [weakref.ref(body) for body in bodies]
-    waiting = [asyncio.create_task(in_store_thread(id, body)) for body in bodies]
+    waiting = [asyncio.create_task(run_in_store_thread(id, body)) for body in bodies]
     await asyncio.sleep(0)
     while waiting:
         waiting.pop().cancel()
@@ -50,32 +50,32 @@ async def test_work_that_is_given_up_before_its_turn_holds_nothing(
     assert [body() for body in alive] == [None] * 20
     hanging.set()
     assert await first
-    assert await in_store_thread(lambda: 1) == 1  # the thread lives
+    assert await run_in_store_thread(lambda: 1) == 1  # the thread lives
 
 
-async def test_what_work_raises_is_raised() -> None:
+async def test_errors_of_a_call_are_raised() -> None:
     def refuse() -> None:
-        raise ObjectStoreAwayError
+        raise ObjectStoreUnavailableError
 
-    with pytest.raises(ObjectStoreAwayError):
-        await in_store_thread(refuse)
+    with pytest.raises(ObjectStoreUnavailableError):
+        await run_in_store_thread(refuse)
 
 
-@pytest.mark.parametrize("failure", [ObjectStoreAwayError, ObjectStoreRefusedError])
-async def test_a_deletion_that_fails_is_nobodys_failure(failure: type[Exception]) -> None:
+@pytest.mark.parametrize("failure", [ObjectStoreUnavailableError, ObjectStoreRefusedError])
+async def test_a_failed_deletion_is_ignored(failure: type[Exception]) -> None:
     class Store:
         def delete(self, _: str) -> None:
             raise failure
 
-    await drop_object(cast("ObjectStore", Store()), "key")
+    await delete_object(cast("ObjectStore", Store()), "key")
 
 
-async def test_a_deletion_that_hangs_is_not_waited_for(
+async def test_a_hanging_deletion_is_abandoned(
     hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Store:
         def delete(self, _: str) -> None:
             hanging.wait(20)
 
-    monkeypatch.setattr("api.online.send.store_threads._DROP_S_MAX", 0.01)
-    await asyncio.wait_for(drop_object(cast("ObjectStore", Store()), "key"), 5)
+    monkeypatch.setattr("api.online.send.store_threads._DELETE_S_MAX", 0.01)
+    await asyncio.wait_for(delete_object(cast("ObjectStore", Store()), "key"), 5)

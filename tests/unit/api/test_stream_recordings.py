@@ -1,4 +1,4 @@
-"""Goal: however many keyed streams are open, what is remembered of them has a bound."""
+"""Goal: recordings of streams stay within their memory limit, however many are open."""
 
 import asyncio
 from types import SimpleNamespace
@@ -7,14 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from api.online.admit.byte_room import Lack
-from api.online.admit.recording_room import RecordingRoom
-from api.online.answer.streams import DONE, STREAM_HEADERS
+from api.online.answer.event_stream import DONE, STREAM_HEADERS
 from api.online.durable.durable_streams import RECORD_BYTES_MAX, StreamRecording
-from api.runtime.services import Services
+from api.online.memory_limits import LimitExceeded, MemoryLimit, recording_memory_limit
+from api.runtime.api_services import Services
 from core.ids import new_uuid
 from jobs.store import idempotency
-from jobs.store.idempotency import Answer, Claim, Scope
+from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer
 
 TENANT, OTHER, THIRD = new_uuid(), new_uuid(), new_uuid()
 HEAD = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS]}
@@ -28,8 +27,10 @@ class Keys:
         self.saved: dict[str, bytes] = {}
         self.freed: list[str] = []
 
-    async def run_for(self, _: UUID, work: object, claim: Claim, *given: Answer) -> None:
-        if work is idempotency.let_go:
+    async def run_for_tenant(
+        self, _: UUID, work: object, claim: IdempotencyClaim, *given: StoredAnswer
+    ) -> None:
+        if work is idempotency.release_key:
             self.freed.append(claim.key)
         else:
             if self.hangs_at_saving:
@@ -41,17 +42,17 @@ class Keys:
 class Stream:
     """A keyed stream on its way to a client that takes everything."""
 
-    def __init__(self, keys: Keys, room: RecordingRoom, key: str, tenant_id: UUID = TENANT) -> None:
-        claim = Claim(
+    def __init__(self, keys: Keys, limit: MemoryLimit, key: str, tenant_id: UUID = TENANT) -> None:
+        claim = IdempotencyClaim(
             tenant_id=tenant_id,
-            scope=Scope.CLIENT,
+            scope=KeyScope.CLIENT,
             key=key,
             route="POST /",
             body_sha256=b"",
             keep_s=60,
         )
         services = cast("Services", SimpleNamespace(database=keys, objects=None))
-        self.recording = StreamRecording(services, claim, room)
+        self.recording = StreamRecording(services, claim, limit)
         self.sent = b""
 
     def send(self, *bodies: bytes, more: bool = True) -> None:
@@ -78,88 +79,90 @@ class Stream:
         asyncio.run(self.recording.close())
 
 
-def free_bytes(room: RecordingRoom, tenant_id: UUID = TENANT) -> int:
+def free_bytes(limit: MemoryLimit, tenant_id: UUID = TENANT) -> int:
     """Return how much a tenant could take now."""
     low, high = 0, 1 << 30
     while low < high:
         middle = (low + high + 1) // 2
-        if room.take(tenant_id, middle) is None:
-            room.give_back(tenant_id, middle)
+        if limit.reserve(tenant_id, middle) is None:
+            limit.release(tenant_id, middle)
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def test_a_stream_that_fits_is_saved_without_its_comments_and_gives_its_room_back() -> None:
-    keys, room = Keys(), RecordingRoom(1000)
-    stream = Stream(keys, room, "k").begin()
+def test_a_recording_is_saved_without_comments_and_releases_memory() -> None:
+    keys, limit = Keys(), recording_memory_limit(1000)
+    stream = Stream(keys, limit, "k").begin()
     stream.send(b"data: 1\n\n", b": keep-alive\n\n")
-    assert free_bytes(room) == 500 - len(b"data: 1\n\n")
+    assert free_bytes(limit) == 500 - len(b"data: 1\n\n")
     stream.end()
     assert keys.saved == {"k": b"data: 1\n\n" + DONE}
-    assert (keys.freed, free_bytes(room)) == ([], 500)
+    assert (keys.freed, free_bytes(limit)) == ([], 500)
 
 
-def test_a_stream_without_room_is_sent_all_the_same_and_frees_its_key_at_its_end() -> None:
-    keys, room = Keys(), RecordingRoom(1000)
-    first, second = (Stream(keys, room, key).begin() for key in ("first", "second"))
+def test_a_stream_above_the_limit_is_sent_and_frees_its_key() -> None:
+    keys, limit = Keys(), recording_memory_limit(1000)
+    first, second = (Stream(keys, limit, key).begin() for key in ("first", "second"))
     first.send(b"x" * 300)
     second.send(b"y" * 200)
     second.send(b"y")
-    assert free_bytes(room) == 200  # of the second nothing is held any more
+    assert free_bytes(limit) == 200  # of the second nothing is held any more
     second.send(b"y" * 50)
-    assert (free_bytes(room), keys.freed) == (200, [])
+    assert (free_bytes(limit), keys.freed) == (200, [])
     second.end()
     first.end()
     assert second.sent == b"y" * 251 + DONE
-    assert (list(keys.saved), keys.freed, free_bytes(room)) == (["first"], ["second"], 500)
+    assert (list(keys.saved), keys.freed, free_bytes(limit)) == (["first"], ["second"], 500)
 
 
-def test_a_stream_that_is_too_long_holds_nothing_any_more() -> None:
-    keys, room = Keys(), RecordingRoom(4 * RECORD_BYTES_MAX)
-    stream = Stream(keys, room, "k").begin()
+def test_a_recording_that_is_too_long_releases_memory() -> None:
+    keys, limit = Keys(), recording_memory_limit(4 * RECORD_BYTES_MAX)
+    stream = Stream(keys, limit, "k").begin()
     stream.send(b"x" * RECORD_BYTES_MAX)
-    assert free_bytes(room) == RECORD_BYTES_MAX
+    assert free_bytes(limit) == RECORD_BYTES_MAX
     stream.send(b"x")
-    assert free_bytes(room) == 2 * RECORD_BYTES_MAX
+    assert free_bytes(limit) == 2 * RECORD_BYTES_MAX
     stream.end()
     assert (keys.saved, keys.freed) == ({}, ["k"])
 
 
-def test_a_stream_that_breaks_off_gives_its_room_back() -> None:
-    keys, room = Keys(), RecordingRoom(1000)
-    stream = Stream(keys, room, "k").begin()
+def test_an_interrupted_stream_releases_memory() -> None:
+    keys, limit = Keys(), recording_memory_limit(1000)
+    stream = Stream(keys, limit, "k").begin()
     stream.send(b"x" * 300)
     stream.close()
-    assert (keys.freed, free_bytes(room)) == (["k"], 500)
+    assert (keys.freed, free_bytes(limit)) == (["k"], 500)
 
 
-def test_a_record_that_takes_too_long_to_save_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_is_not_saved_in_time_frees_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("api.online.durable.durable_streams._SAVE_S_MAX", 0.01)
-    keys, room = Keys(), RecordingRoom(1000)
+    keys, limit = Keys(), recording_memory_limit(1000)
     keys.hangs_at_saving = True
-    stream = Stream(keys, room, "k").begin()
+    stream = Stream(keys, limit, "k").begin()
     stream.end()
     assert stream.sent == DONE
-    assert (keys.saved, keys.freed, free_bytes(room)) == ({}, ["k"], 500)
+    assert (keys.saved, keys.freed, free_bytes(limit)) == ({}, ["k"], 500)
 
 
 @pytest.mark.parametrize("head", [{"status": 503}, {"headers": []}])
-def test_what_is_no_stream_is_not_remembered(head: dict[str, Any]) -> None:
-    keys, room = Keys(), RecordingRoom(1000)
-    stream = Stream(keys, room, "k").begin(**head)
+def test_other_responses_are_not_recorded(head: dict[str, Any]) -> None:
+    keys, limit = Keys(), recording_memory_limit(1000)
+    stream = Stream(keys, limit, "k").begin(**head)
     stream.send(b"{}")
-    assert free_bytes(room) == 500
+    assert free_bytes(limit) == 500
     stream.end()
     assert (keys.saved, keys.freed) == ({}, ["k"])
 
 
-def test_a_tenant_has_half_of_the_room_and_all_share_it() -> None:
-    room = RecordingRoom(1000)
-    assert room.take(TENANT, 500) is None
-    assert room.take(TENANT, 1) is Lack.OF_SHARE
-    assert room.take(OTHER, 300) is None
-    assert free_bytes(room, THIRD) == 200
-    room.give_back(TENANT, 500)
-    assert free_bytes(room, THIRD) == 500
+def test_a_tenant_may_record_half_of_the_limit() -> None:
+    limit = recording_memory_limit(1000)
+    assert limit.reserve(TENANT, 500) is None
+    assert limit.reserve(TENANT, 1) is LimitExceeded.TENANT
+    assert limit.reserve(OTHER, 300) is None
+    assert free_bytes(limit, THIRD) == 200
+    limit.release(TENANT, 500)
+    assert free_bytes(limit, THIRD) == 500

@@ -1,15 +1,15 @@
-"""Goal: names that hang hold up their tenant alone, and who waits in vain is told so."""
+"""Goal: hanging look-ups delay only their tenant, and a client that waits in vain gets an error."""
 
 import asyncio
 from uuid import UUID
 
 import pytest
 
-from api.http.answers import ApiError
+from api.http.responses import ApiError
 from api.webhooks import webhook_services
 from api.webhooks.webhook_services import WebhookServices
-from results.webhooks.endpoints.address_rules import Reach
-from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.endpoints.address_policy import AddressPolicy
+from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.settings import WebhookSettings
 
 ME, OTHER = UUID(int=1), UUID(int=2)
@@ -39,24 +39,24 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 
 
 def services(names: Names) -> WebhookServices:
-    look_ups = LookUps(names.resolve, count_max=16, wait_s=WAIT_S)
-    return WebhookServices(WebhookSettings(), Reach(), look_ups, None)
+    look_ups = DnsLookups(names.resolve, count_max=16, wait_s=WAIT_S)
+    return WebhookServices(WebhookSettings(), AddressPolicy(), look_ups, None)
 
 
 async def refused(asked: WebhookServices, tenant_id: UUID, url: str) -> int:
     with pytest.raises(ApiError) as refusal:
-        await asked.checked_url(tenant_id, url, param="url")
+        await asked.validate_url(tenant_id, url, param="url")
     return refusal.value.status
 
 
-async def test_names_that_hang_hold_up_their_tenant_alone(names: Names) -> None:
+async def test_hanging_lookups_delay_only_their_tenant(names: Names) -> None:
     asked = services(names)
     statuses = await asyncio.gather(*(refused(asked, ME, HANGING) for _ in range(40)))
     assert statuses == [503] * 40
     assert names.busy == 2  # given up, and yet no thread is free before the name server answers
     assert await refused(asked, ME, QUICK) == 503
-    assert (await asked.checked_url(OTHER, QUICK, param="url")).host == "quick.example.com"
+    assert (await asked.validate_url(OTHER, QUICK, param="url")).host == "quick.example.com"
 
     names.answers.set()
     await asyncio.sleep(0)
-    assert await asked.checked_url(ME, HANGING, param="url")
+    assert await asked.validate_url(ME, HANGING, param="url")

@@ -1,4 +1,4 @@
-"""Goal: fetches are written and read as aiokafka's own schema does, byte for byte."""
+"""Goal: fetches are encoded and decoded byte for byte like aiokafka's own schema."""
 
 from io import BytesIO
 from typing import Any
@@ -31,21 +31,21 @@ def installed() -> None:
 
 
 @given(asked=topics(ASKED))
-def test_a_request_is_the_same_bytes(asked: list[Any]) -> None:
+def test_request_encodes_to_the_same_bytes(asked: list[Any]) -> None:
     message = FetchRequest_v11(-1, 250, 1, 2**20, 0, 0, -1, asked, [], "a")
     values = [message.__dict__[name] for name in FetchRequest_v11.SCHEMA.names]
     assert message.encode() == ORIGINAL[FetchRequest_v11].encode(values)
 
 
 @given(fetched=topics(FETCHED))
-def test_an_answer_is_the_same_values(fetched: list[Any]) -> None:
+def test_response_decodes_to_the_same_values(fetched: list[Any]) -> None:
     encoded = ORIGINAL[FetchResponse_v11].encode((0, 0, 7, fetched))
     assert FetchResponse_v11.SCHEMA is not ORIGINAL[FetchResponse_v11]
     assert FetchResponse_v11.decode(encoded).topics == fetched
 
 
 @given(fetched=topics(FETCHED), cut=st.integers(1, 40))
-def test_an_answer_that_is_cut_is_refused(fetched: list[Any], cut: int) -> None:
+def test_truncated_response_is_rejected(fetched: list[Any], cut: int) -> None:
     encoded = ORIGINAL[FetchResponse_v11].encode((0, 0, 7, fetched))
     with pytest.raises(ValueError, match=r"underrun|unpack|Error"):
         FetchResponse_v11.decode(BytesIO(encoded[: max(0, len(encoded) - cut)]))

@@ -1,4 +1,4 @@
-"""Goal: a batcher cannot be set up so that Faust's fetch loop could wait for ever."""
+"""Goal: settings that could block Faust's fetch loop are rejected."""
 
 import pytest
 
@@ -8,18 +8,18 @@ from topics.records.catalogue import REQUESTS
 
 
 @pytest.mark.parametrize("job_class", ["bulk", "interactive"])
-def test_the_defaults_obey_the_rule_of_the_buffer(job_class: str) -> None:
+def test_defaults_respect_the_fill_ratio(job_class: str) -> None:
     settings = BatcherSettings.from_env({"MILLRACE_BATCHER_JOB_CLASS": job_class})
     polled = REQUESTS[job_class].partition_count * settings.poll_records
     assert polled <= FILL_RATIO_MAX * settings.buffer_records
 
 
-def test_a_buffer_that_could_fill_is_refused() -> None:
+def test_buffer_that_could_fill_is_rejected() -> None:
     with pytest.raises(SettingsError, match="buffer_records"):
         BatcherSettings.from_env({"MILLRACE_BATCHER_POLL_RECORDS": "100"})
 
 
-def test_only_bulk_waits_for_company() -> None:
+def test_only_bulk_waits_by_default() -> None:
     assert BatcherSettings(job_class="bulk").wait_s_max == 0.02
     assert BatcherSettings(job_class="interactive").wait_s_max == 0.0
     assert BatcherSettings(job_class="interactive", wait_ms_max=5).wait_s_max == 0.005

@@ -1,4 +1,4 @@
-"""Goal: a process that could work and does not is noticed, one that has nothing to do is not."""
+"""Goal: a stalled process is detected, and an idle one is not."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ SEEN = Observation(
     dispatched_count=5,
     acknowledged_count=5,
     committed_offsets=5,
-    held_count=0,
+    buffered_count=0,
     has_credit=True,
     open_count=0,
     is_full=False,
@@ -19,51 +19,49 @@ SEEN = Observation(
 )
 
 
-def stuck_after(seconds: int, **fields: object) -> bool:
-    """Whether a process that shows `fields` for so long is found stuck."""
+def is_stalled_after(seconds: int, **fields: object) -> bool:
+    """Whether a process with `fields` for so long is reported as stalled."""
     watchdog = Watchdog(60.0)
     seen = replace(SEEN, **fields)  # type: ignore[arg-type]
-    return any(watchdog.is_stuck(replace(seen, at_s=float(s))) for s in range(0, seconds + 1, 5))
+    return any(watchdog.is_stalled(replace(seen, at_s=float(s))) for s in range(0, seconds + 1, 5))
 
 
-def test_lag_without_a_record_is_a_standstill_after_the_limit() -> None:
-    assert not stuck_after(60)
-    assert stuck_after(75)
+def test_lag_without_records_is_a_stall_after_the_limit() -> None:
+    assert not is_stalled_after(60)
+    assert is_stalled_after(75)
 
 
-def test_held_items_with_credit_are_a_standstill() -> None:
-    assert stuck_after(75, held_count=3)
+def test_buffered_items_with_credit_are_a_stall() -> None:
+    assert is_stalled_after(75, buffered_count=3)
 
 
-def test_held_items_without_credit_are_none_once_all_is_read() -> None:
-    assert not stuck_after(600, held_count=3, has_credit=False, open_count=10)
+def test_buffered_items_without_credit_are_no_stall_once_all_is_read() -> None:
+    assert not is_stalled_after(600, buffered_count=3, has_credit=False, open_count=10)
 
 
-def test_records_that_are_not_read_are_a_standstill_whatever_waits_for_pools_that_are_away() -> (
-    None
-):
-    assert stuck_after(75, held_count=3, has_credit=False, open_count=9)
+def test_unread_records_are_a_stall_even_with_unavailable_pools() -> None:
+    assert is_stalled_after(75, buffered_count=3, has_credit=False, open_count=9)
 
 
-def test_without_room_nothing_needs_to_be_read() -> None:
-    assert not stuck_after(600, held_count=3, has_credit=False, open_count=9, is_full=True)
+def test_full_queues_are_no_stall() -> None:
+    assert not is_stalled_after(600, buffered_count=3, has_credit=False, open_count=9, is_full=True)
 
 
-def test_an_idle_process_is_none() -> None:
-    assert not stuck_after(600, lag=0)
+def test_idle_process_is_no_stall() -> None:
+    assert not is_stalled_after(600, lag=0)
 
 
-def test_any_movement_begins_anew() -> None:
+def test_any_progress_restarts_the_measure() -> None:
     watchdog = Watchdog(60.0)
     for second in range(0, 600, 5):
         seen = replace(SEEN, at_s=float(second), received_count=5 + second // 50)
-        assert not watchdog.is_stuck(seen)
+        assert not watchdog.is_stalled(seen)
 
 
-def test_acknowledged_records_that_are_never_committed_are_a_standstill() -> None:
+def test_acknowledged_records_that_are_never_committed_are_a_stall() -> None:
     watchdog = Watchdog(60.0)
-    stuck = [
-        watchdog.is_stuck(
+    stalled = [
+        watchdog.is_stalled(
             replace(
                 SEEN,
                 at_s=float(second),
@@ -74,11 +72,11 @@ def test_acknowledged_records_that_are_never_committed_are_a_standstill() -> Non
         )
         for second in range(0, 100, 5)
     ]
-    assert stuck[-1]
-    assert not any(stuck[:12])
+    assert stalled[-1]
+    assert not any(stalled[:12])
 
 
-def test_committed_offsets_that_move_are_none() -> None:
+def test_advancing_commits_are_no_stall() -> None:
     watchdog = Watchdog(60.0)
     for second in range(0, 600, 5):
         seen = replace(
@@ -88,30 +86,32 @@ def test_committed_offsets_that_move_are_none() -> None:
             acknowledged_count=second,
             committed_offsets=second,
         )
-        assert not watchdog.is_stuck(seen)
+        assert not watchdog.is_stalled(seen)
         assert watchdog.commit_age_s(seen) == 0.0
 
 
-def test_a_broker_that_does_not_say_the_lag_hides_no_standstill_of_commits() -> None:
+def test_unknown_lag_hides_no_commit_stall() -> None:
     watchdog = Watchdog(60.0)
-    assert not watchdog.is_stuck(SEEN)
+    assert not watchdog.is_stalled(SEEN)
     late = replace(SEEN, at_s=61.0, acknowledged_count=6)
-    assert not watchdog.is_stuck(replace(late, at_s=30.0, lag=None))
-    assert watchdog.is_stuck(late)
+    assert not watchdog.is_stalled(replace(late, at_s=30.0, lag=None))
+    assert watchdog.is_stalled(late)
 
 
-def test_records_of_a_partition_that_went_away_are_committed_by_its_next_owner() -> None:
-    """They were acknowledged here, our sum of offsets never moves, and nothing lags."""
+def test_acknowledged_records_of_a_revoked_partition_are_no_stall() -> None:
+    """They were acknowledged here, but their offsets are committed elsewhere, and nothing lags."""
     watchdog = Watchdog(60.0)
-    assert not watchdog.is_stuck(SEEN)
+    assert not watchdog.is_stalled(SEEN)
     for second in range(5, 600, 5):
-        assert not watchdog.is_stuck(replace(SEEN, at_s=float(second), acknowledged_count=6, lag=0))
+        assert not watchdog.is_stalled(
+            replace(SEEN, at_s=float(second), acknowledged_count=6, lag=0)
+        )
 
 
-def test_what_was_acknowledged_just_before_a_rebalance_is_not_ours_to_commit() -> None:
-    """Every pool is away: what is held lags, and no acknowledgement makes the sum move again."""
+def test_rebalance_restarts_the_commit_age() -> None:
+    """With every pool unavailable, buffered records lag and nothing more is committed."""
     watchdog = Watchdog(60.0)
-    held = replace(SEEN, held_count=3, has_credit=False, open_count=10)
-    assert not watchdog.is_stuck(held)
+    held = replace(SEEN, buffered_count=3, has_credit=False, open_count=10)
+    assert not watchdog.is_stalled(held)
     after = replace(held, acknowledged_count=6, rebalance_count=2)
-    assert not any(watchdog.is_stuck(replace(after, at_s=float(s))) for s in range(5, 600, 5))
+    assert not any(watchdog.is_stalled(replace(after, at_s=float(s))) for s in range(5, 600, 5))

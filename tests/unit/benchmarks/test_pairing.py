@@ -1,4 +1,4 @@
-"""Goal: what a machine does to all runs cancels out, and no void run becomes a figure."""
+"""Goal: disturbances of the machine cancel out, and no void run becomes a figure."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.intervals import interval, ratios
-from benchmarks.pairing import (
-    VOIDS_MAX,
-    lone_row,
-    paired_row,
-    peer_first,
-    role_rows,
-    run_alone,
-    run_pairs,
-)
+from benchmarks.measurements.sync_overhead import added_rows, run_alternating
 from benchmarks.reporting import table
 from benchmarks.runs import Report, Run, Setup, VoidRunError
-from benchmarks.sync_overhead import added_rows, in_turn
+from benchmarks.statistics.intervals import interval, ratios
+from benchmarks.statistics.pairing import (
+    VOIDS_MAX,
+    is_peer_first,
+    paired_row,
+    role_rows,
+    run_pairs,
+    run_repeatedly,
+    single_row,
+)
 
 
 def setup_of(pairs: int) -> Setup:
@@ -30,8 +30,8 @@ def run_of(seconds: float, cpu_s: float = 1.0) -> Run:
     return Run(items=100, seconds=seconds, cpu_s={"role": cpu_s})
 
 
-class Sides:
-    """Two sides that write down when they ran; `seconds` come from a drifting machine."""
+class TwoSides:
+    """Records the order in which both sides run; each run is slower than the last."""
 
     def __init__(self, voids: Iterator[bool]) -> None:
         self.order = ""
@@ -51,26 +51,26 @@ class Sides:
 
 
 def test_pairs_are_interleaved_and_the_first_is_dropped() -> None:
-    sides = Sides(iter(()))
+    sides = TwoSides(iter(()))
 
     pairs, voids = run_pairs(sides.ours, sides.peer, setup_of(3))
 
     assert sides.order == "ABBAABBA"
     assert (len(pairs), voids) == (3, [])
     assert pairs[0].peer.seconds == pytest.approx(2 * 1.3)  # third of all runs
-    assert [peer_first(pair) for pair in range(4)] == [False, True, False, True]
+    assert [is_peer_first(pair) for pair in range(4)] == [False, True, False, True]
 
 
-def test_rounds_of_a_call_alternate_too() -> None:
+def test_rounds_of_calls_alternate() -> None:
     order: list[str] = []
     parts = [partial(order.append, name) for name in "ABC"]
     for number in range(3):
-        in_turn(number, parts)
+        run_alternating(number, parts)
 
     assert "".join(order) == "ABCCBAABC"
 
 
-def test_three_hops_in_a_row_are_one_sample() -> None:
+def test_three_consecutive_hops_are_one_sample() -> None:
     run = Run(
         items=100,
         seconds=1.0,
@@ -87,8 +87,8 @@ def test_three_hops_in_a_row_are_one_sample() -> None:
     assert [row.ratio and row.ratio.median for row in added] == [5.0] * 2
 
 
-def test_a_void_run_is_told_and_its_pair_repeated() -> None:
-    sides = Sides(iter((False, True)))
+def test_a_void_run_is_reported_and_its_pair_repeated() -> None:
+    sides = TwoSides(iter((False, True)))
 
     pairs, voids = run_pairs(sides.ours, sides.peer, setup_of(2))
 
@@ -98,9 +98,9 @@ def test_a_void_run_is_told_and_its_pair_repeated() -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_too_many_void_runs_end_the_benchmark(alone: bool) -> None:
-    sides = Sides(iter([True] * (VOIDS_MAX + 1)))
+    sides = TwoSides(iter([True] * (VOIDS_MAX + 1)))
     measure: Callable[[], object] = (
-        (lambda: run_alone(sides.ours, setup_of(2)))
+        (lambda: run_repeatedly(sides.ours, setup_of(2)))
         if alone
         else (lambda: run_pairs(sides.ours, sides.peer, setup_of(2)))
     )
@@ -109,8 +109,8 @@ def test_too_many_void_runs_end_the_benchmark(alone: bool) -> None:
         measure()
 
 
-def test_a_drift_of_the_machine_does_not_move_the_ratio() -> None:
-    sides = Sides(iter(()))
+def test_drift_of_the_machine_does_not_change_the_ratio() -> None:
+    sides = TwoSides(iter(()))
 
     pairs, _ = run_pairs(sides.ours, sides.peer, setup_of(8))
     row = paired_row("rate", "items/s", pairs, lambda run: run.rate)
@@ -120,7 +120,7 @@ def test_a_drift_of_the_machine_does_not_move_the_ratio() -> None:
     assert row.ratio.low <= 2.0 <= row.ratio.high
 
 
-def test_roles_are_told_per_item() -> None:
+def test_cpu_of_roles_is_per_item() -> None:
     (row,) = role_rows([run_of(1.0, cpu_s=0.01)], "ours")
 
     assert row.metric == "ours: role"
@@ -140,7 +140,7 @@ def test_the_bounds_narrow_with_more_samples() -> None:
     ("count", "covered", "low"),
     [(2, None, 0), (3, None, 0), (5, None, 0), (6, 0.96875, 0), (7, 0.984375, 0), (15, 0.9648, 3)],
 )
-def test_bounds_say_how_often_they_hold_the_median(
+def test_bounds_have_their_coverage_of_the_median(
     count: int, covered: float | None, low: float
 ) -> None:
     found = interval([float(value) for value in range(count)])
@@ -149,7 +149,7 @@ def test_bounds_say_how_often_they_hold_the_median(
     assert found.coverage == pytest.approx(covered, abs=1e-4)
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_an_interval_covers_the_true_median_at_its_coverage() -> None:
     rng = random.Random(7)
     found = [interval([rng.gauss(1.0, 0.1) for _ in range(15)]) for _ in range(2_000)]
     covered = sum(one.low <= 1.0 <= one.high for one in found) / len(found)
@@ -158,9 +158,9 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert covered == pytest.approx(found[0].coverage, abs=0.02)
 
 
-def test_a_report_calls_few_samples_a_range() -> None:
+def test_a_report_of_few_samples_has_a_range() -> None:
     def printed(count: int) -> str:
-        row = lone_row("rate", "1/s", [run_of(1.0)] * count, lambda run: run.rate)
+        row = single_row("rate", "1/s", [run_of(1.0)] * count, lambda run: run.rate)
         return table([Report(name="any", rows=[row])])
 
     assert "[100, 100] range of 5" in printed(5)
@@ -168,7 +168,7 @@ def test_a_report_calls_few_samples_a_range() -> None:
     assert "[100, 100] 98%" in printed(7)
 
 
-def test_ratios_go_pair_by_pair() -> None:
+def test_ratios_are_computed_for_each_pair() -> None:
     assert ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
     with pytest.raises(ValueError, match="argument"):
         ratios([1.0], [1.0, 2.0])

@@ -1,28 +1,30 @@
-"""Goal: a report says the worst number, how many trials failed, and what that proves."""
+"""Goal: a report has the worst number, the failed trials and their confidence bound."""
 
 from pathlib import Path
 
 import msgspec
 
-from chaos.bounds import failure_rate_bound
-from chaos.drills.bystander import added_s
-from chaos.histories import Recorder, read
-from chaos.measures import OTHERS, Measure, Relation, summarise
-from chaos.reporting import broken_lines, number, table, write_json
+from chaos.clients.history import Recorder, read
+from chaos.reports.confidence_bounds import failure_rate_bound
+from chaos.reports.measures import OTHER_DRILLS, Measure, Relation, summarise
+from chaos.reports.report import number, table, violation_lines, write_json
+from chaos.workloads.neighbor_tenant import p95_increase_s
 
 
 def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:
-    return Measure(promise=promise, what="w", value=value, limit=limit, relation=relation)
+    return Measure(promise, "w", value, limit=limit, relation=relation)
 
 
-def test_trials_of_a_measure_are_summed_up() -> None:
+def test_trials_of_a_measure_are_summarised() -> None:
     (found,) = summarise([measure("P2", value) for value in (0, 0, 3, 0)])
     assert (found.worst, found.trials, found.failures) == (3, 4, 1)
     assert 0.7 < found.bound < 0.8
 
 
-def test_what_one_round_shares_is_told_apart_from_chance() -> None:
-    """Of P7 each cancelled job is a trial: 4 in 2 rounds, of which one failed in all of its own."""
+def test_trials_of_one_round_are_not_independent() -> None:
+    """Each cancelled job is a trial of P7: 4 trials in 2 rounds, one of which failed in both of its
+    own.
+    """
     found = [
         msgspec.structs.replace(measure("P7", value), part="cancel", rerun=seed)
         for seed, value in (("1", 0), ("1", 0), ("2", 3), ("2", 3))
@@ -33,16 +35,16 @@ def test_what_one_round_shares_is_told_apart_from_chance() -> None:
     assert "| 4 of 200 cancelled jobs, 2 rounds | 2 | 90.2 % (97.5 % by round) |" in table(found)
 
 
-def test_trials_of_other_drills_are_not_those_of_a_promise() -> None:
+def test_trials_of_other_drills_are_counted_separately() -> None:
     storms = [msgspec.structs.replace(measure("P2", 0), part="storm", rerun="a")]
-    others = [msgspec.structs.replace(measure("P2", 0), part=OTHERS, rerun=r) for r in "bcd"]
+    others = [msgspec.structs.replace(measure("P2", 0), part=OTHER_DRILLS, rerun=r) for r in "bcd"]
     assert [found.trials for found in summarise(storms + others)] == [1, 3]
     lines = table(storms + others)
     assert "| storm | 0 | ≤ 0 | 1 of 20 storms | 0 | 95.0 % |" in lines
     assert "| other drills | 0 | ≤ 0 | 3 | 0 | 63.2 % |" in lines
 
 
-def test_more_can_be_better() -> None:
+def test_a_lower_limit_reports_the_smallest_value() -> None:
     (found,) = summarise([measure("P10", value, 0.9, ">=") for value in (0.95, 0.8)])
     assert (found.worst, found.failures) == (0.8, 1)
 
@@ -52,24 +54,24 @@ def test_a_reported_number_never_fails() -> None:
     assert found.failures == 0
 
 
-def test_a_missed_goal_counts_and_breaks_no_promise() -> None:
-    missed = measure("A12", 9, 2, "goal")
-    assert not missed.passed
-    assert not missed.breaks_a_promise
-    assert measure("P1", 9, 2).breaks_a_promise
-    (found,) = summarise([missed])
+def test_a_missed_goal_is_a_failure_but_no_violation() -> None:
+    no_target = measure("A12", 9, 2, "goal")
+    assert not no_target.passed
+    assert not no_target.is_violation
+    assert measure("P1", 9, 2).is_violation
+    (found,) = summarise([no_target])
     assert found.failures == 1
-    assert "goal ≤ 2" in table([missed])
+    assert "goal ≤ 2" in table([no_target])
 
 
-def test_what_broke_says_how_to_run_it_again() -> None:
+def test_a_violation_has_the_command_to_repeat_it() -> None:
     broken = msgspec.structs.replace(measure("P1", 9), seed=8, rerun="python -m chaos --seed 8")
-    (line,) = broken_lines([measure("P1", 0), measure("A12", 9, relation="goal"), broken])
+    (line,) = violation_lines([measure("P1", 0), measure("A12", 9, relation="goal"), broken])
     assert line.startswith("BROKEN P1 w: 9")
     assert line.endswith("seed 8, alone: python -m chaos --seed 8")
 
 
-def test_promises_come_in_their_order() -> None:
+def test_promises_are_ordered() -> None:
     names = ["A12", "P10", "P2", "P1"]
     assert [found.promise for found in summarise([measure(n, 0) for n in names])] == [
         "P1",
@@ -85,14 +87,14 @@ def test_a_table_has_a_line_for_each_measure() -> None:
     assert lines[3].startswith("| P2 | w |  | 2 | ≤ 0 | 1 of 20 storms | 1 | 100.0 % |")
 
 
-def test_the_json_holds_every_number(tmp_path: Path) -> None:
+def test_the_json_has_every_number(tmp_path: Path) -> None:
     write_json(tmp_path / "out" / "chaos.json", {"seed": 7}, [measure("P1", 0)])
     found = msgspec.json.decode((tmp_path / "out" / "chaos.json").read_bytes())
     assert found["seed"] == 7
     assert found["summaries"][0]["trials"] == len(found["measures"]) == 1
 
 
-def test_figures_are_short() -> None:
+def test_numbers_are_short() -> None:
     assert [number(value) for value in (0, 12345, 1.234, float("inf"))] == [
         "0",
         "12,345",
@@ -102,19 +104,23 @@ def test_figures_are_short() -> None:
     assert [number(value) for value in (float("-inf"), float("nan"))] == ["never"] * 2
 
 
-def test_a_p95_that_nobody_knows_added_everything() -> None:
-    never, alone, beside = float("inf"), [1.0, 1.2], [1.5, 3.0]
-    assert added_s(alone, beside) == 1.8
-    assert added_s(alone, [1.5, never]) == added_s([never], beside) == added_s([never], [never])
-    assert added_s(alone, [never]) == never
-    assert "| never |" in table([measure("P13", added_s([never], [never]))])
+def test_an_unknown_p95_is_an_infinite_increase() -> None:
+    never, alone, during = float("inf"), [1.0, 1.2], [1.5, 3.0]
+    assert p95_increase_s(alone, during) == 1.8
+    assert (
+        p95_increase_s(alone, [1.5, never])
+        == p95_increase_s([never], during)
+        == p95_increase_s([never], [never])
+    )
+    assert p95_increase_s(alone, [never]) == never
+    assert "| never |" in table([measure("P13", p95_increase_s([never], [never]))])
 
 
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "h.jsonl", now_s=lambda: 5.0)
-    recorder.note("c", "create", "k", "invoke")
-    recorder.note("c", "create", "k", "ok", id="batch_1")
-    assert recorder.so_far() == list(read(recorder.path))
+    recorder.record("c", "create", "k", "invoke")
+    recorder.record("c", "create", "k", "ok", id="batch_1")
+    assert recorder.operations() == list(read(recorder.path))
     recorder.close()
     (_, last) = read(recorder.path)
     assert (last.t, last.phase, last.detail) == (5.0, "ok", {"id": "batch_1"})

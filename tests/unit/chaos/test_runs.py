@@ -1,4 +1,4 @@
-"""Goal: a scene that breaks off ends no run, and loses nothing that was found."""
+"""Goal: an aborted suite ends no run and loses no measure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from chaos import runs
-from chaos.asking import parse
-from chaos.failures import DrillError
-from chaos.installation import Installation, Shape
-from chaos.measures import Measure
-from chaos.runs import Run, run_scene
-from chaos.scenes import Part, Scene
+from chaos.arguments import parse
+from chaos.errors import DrillError
+from chaos.installations.installation import Installation, InstallationSpec
+from chaos.reports.measures import Measure
+from chaos.runs import Run, run_suite
+from chaos.suites import DrillSpec, Suite
 
 
 def run_in(tmp_path: Path) -> Run:
@@ -22,9 +22,11 @@ def run_in(tmp_path: Path) -> Run:
     return Run(parse(arguments), lambda _: None, facts={"seed": 7})
 
 
-def scene(*parts: Part) -> Scene:
-    return Scene(
-        name="s", shape=lambda data, _url, _skew_s: Shape(data=data, options=()), parts=parts
+def suite(*drills: DrillSpec) -> Suite:
+    return Suite(
+        name="s",
+        build_spec=lambda data, _url, _skew_s: InstallationSpec(data=data, options=()),
+        drills=drills,
     )
 
 
@@ -32,21 +34,21 @@ def scene(*parts: Part) -> Scene:
     ("failure", "reason"),
     [(DrillError("no mount"), "no mount"), (ValueError("a port"), "ValueError a port")],
 )
-def test_a_scene_that_breaks_off_was_not_tried_and_ends_no_run(
+def test_an_aborted_suite_is_untested_and_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str
 ) -> None:
-    def installed(_: Shape) -> NoReturn:
+    def run_installation(_: InstallationSpec) -> NoReturn:
         raise failure
 
-    monkeypatch.setattr(runs, "installed", installed)
+    monkeypatch.setattr(runs, "run_installation", run_installation)
     run = run_in(tmp_path)
-    run_scene(run, scene(), ())
-    (told,) = run.untried
-    assert reason in told
-    assert msgspec.json.decode((tmp_path / "chaos.json").read_bytes())["untried"] == [told]
+    run_suite(run, suite(), ())
+    (untested,) = run.untried
+    assert reason in untested
+    assert msgspec.json.decode((tmp_path / "chaos.json").read_bytes())["untried"] == [untested]
 
 
-def test_every_round_is_in_the_report_before_the_next(
+def test_every_round_is_reported_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[dict[str, Any]] = []
@@ -54,23 +56,23 @@ def test_every_round_is_in_the_report_before_the_next(
     def drill(_: object) -> list[Measure]:
         path = tmp_path / "chaos.json"
         written.append(msgspec.json.decode(path.read_bytes()) if path.exists() else {})
-        return [Measure(promise="P1", what="lost", value=len(written))]
+        return [Measure("P1", "lost", len(written))]
 
-    class NoLives:
+    class NoLifecycle:
         def __init__(self, _: object) -> None: ...
 
-        def judge(self, _: object) -> list[Measure]:
+        def check(self, _: object) -> list[Measure]:
             return []
 
     @contextmanager
-    def installed(shape: Shape) -> Iterator[Installation]:
-        yield Installation(shape, *cast("tuple[Any, ...]", (None,) * 4))
+    def run_installation(spec: InstallationSpec) -> Iterator[Installation]:
+        yield Installation(spec, *cast("tuple[Any, ...]", (None,) * 4))
 
-    monkeypatch.setattr(runs, "installed", installed)
+    monkeypatch.setattr(runs, "run_installation", run_installation)
     monkeypatch.setattr(runs, "install_triggers", lambda _: None)
-    monkeypatch.setattr(runs, "Lives", NoLives)
-    part = Part(name="p", drill=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
-    run_scene(run_in(tmp_path), scene(part), (part,))
+    monkeypatch.setattr(runs, "LifecycleChecker", NoLifecycle)
+    spec = DrillSpec(name="p", run=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
+    run_suite(run_in(tmp_path), suite(spec), (spec,))
     assert written[0] == {}
     assert written[1]["seed"] == 7
     assert [one["value"] for one in written[1]["measures"] if one["what"] == "lost"] == [1]

@@ -1,4 +1,4 @@
-"""Goal: a role is stopped while it has a lease to lose, and let go on when it has none."""
+"""Goal: a role is paused while it has a lease to lose, and resumed when it has none."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -6,67 +6,67 @@ from typing import cast
 
 import pytest
 
-from chaos import evidence
 from chaos.drills import zombies
-from chaos.failures import DrillError
-from chaos.installation import Installation
-from chaos.nemeses.cure import Cure, missed
+from chaos.errors import DrillError
+from chaos.faults.healing import Heal, no_target
+from chaos.installations.installation import Installation
+from chaos.observations import database
 
 RUNNING = cast("Installation", SimpleNamespace(engine=None))
 
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens to the role."""
+    """The pauses and resumptions of the role."""
     found: list[str] = []
 
-    def pause(_running: object, target: str) -> Cure:
-        found.append(f"stop {target}")
-        return lambda: found.append("go on")
+    def pause(_installation: object, target: str) -> Heal:
+        found.append(f"pause {target}")
+        return lambda: found.append("resume")
 
     monkeypatch.setattr(zombies, "pause", pause)
-    monkeypatch.setattr(zombies, "_LOOK_S", 0.0)
+    monkeypatch.setattr(zombies, "_CHECK_S", 0.0)
     return found
 
 
 def holds(monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
-    looks: Iterator[int] = iter(counts)
-    monkeypatch.setattr(evidence, "leases_to_lose", lambda *_: next(looks))
+    counted: Iterator[int] = iter(counts)
+    monkeypatch.setattr(database, "losable_lease_count", lambda *_: next(counted))
 
 
-def test_a_role_stays_stopped_only_with_a_lease_to_lose(
+def test_a_role_stays_paused_only_with_a_lease_to_lose(
     monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     holds(monkeypatch, 0, 0, 1)
-    cure = zombies._stop(RUNNING, "a", "finaliser")
-    assert steps == ["stop a/finaliser", "go on"] * 2 + ["stop a/finaliser"]
-    cure()
-    assert steps[-1] == "go on"
+    heal = zombies._pause(RUNNING, "a", "finaliser")
+    assert steps == ["pause a/finaliser", "resume"] * 2 + ["pause a/finaliser"]
+    heal()
+    assert steps[-1] == "resume"
 
 
-def test_a_role_without_leases_is_stopped_at_once(steps: list[str]) -> None:
-    zombies._stop(RUNNING, "a", "batcher")
-    assert steps == ["stop a/batcher"]
+def test_a_role_without_leases_is_paused_at_once(steps: list[str]) -> None:
+    zombies._pause(RUNNING, "a", "batcher")
+    assert steps == ["pause a/batcher"]
 
 
-def test_a_role_that_gets_no_lease_stays_stopped_in_the_end(
+def test_a_role_that_gets_no_lease_stays_paused_at_last(
     monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     monkeypatch.setattr(zombies, "HELD_S_MAX", -1.0)
-    zombies._stop(RUNNING, "a", "intake")
-    assert steps == ["stop a/intake"]
+    zombies._pause(RUNNING, "a", "intake")
+    assert steps == ["pause a/intake"]
 
 
-def test_a_role_goes_on_when_nobody_can_look(
+def test_a_role_is_resumed_when_the_check_fails(
     monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     holds(monkeypatch)
     with pytest.raises(StopIteration):
-        zombies._stop(RUNNING, "a", "intake")
-    assert steps == ["stop a/intake", "go on"]
+        zombies._pause(RUNNING, "a", "intake")
+    assert steps == ["pause a/intake", "resume"]
 
 
-def test_a_role_that_is_not_there_was_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zombies, "pause", lambda *_: missed)
+def test_a_dead_role_cannot_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zombies, "pause", lambda *_: no_target)
     with pytest.raises(DrillError):
-        zombies._stop(RUNNING, "a", "intake")
+        zombies._pause(RUNNING, "a", "intake")

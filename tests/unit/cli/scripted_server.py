@@ -1,17 +1,17 @@
-"""A server whose answers a test writes down, and that remembers what it was asked."""
+"""An HTTP server that sends scripted answers and records the requests."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
+
+from tests.unit.cli.commands import QuietHandler, listening
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer; a body of another kind than bytes is sent as JSON."""
+    """One answer; a body that is not bytes is sent as JSON."""
 
     body: Any
     status: int = 200
@@ -20,28 +20,27 @@ class Answer:
 
 @dataclass
 class Server:
-    """Where it listens, and what it was asked so far."""
+    """The URL of the server and its requests so far."""
 
     url: str = ""
-    seen: list[str] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)  # of each request, lower case
+    seen: list[str] = field(default_factory=list)  # method and path
+    headers: list[dict[str, str]] = field(default_factory=list)  # lower case
     bodies: list[bytes] = field(default_factory=list)
 
 
 @contextmanager
 def serving(*answers: Answer) -> Iterator[Server]:
-    """Serve the answers in turn, the last one again and again."""
+    """Send the answers in turn and repeat the last one."""
     server = Server()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def answer(self) -> None:
             server.bodies.append(self.rfile.read(int(self.headers.get("content-length", 0))))
             answer = answers[min(len(server.seen), len(answers) - 1)]
             server.seen.append(f"{self.command} {self.path}")
             server.headers.append({name.lower(): value for name, value in self.headers.items()})
-            body = (
-                answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-            )
+            is_raw = isinstance(answer.body, bytes)
+            body = answer.body if is_raw else json.dumps(answer.body).encode()
             self.send_response(answer.status)
             if answer.kind:
                 self.send_header("content-type", answer.kind)
@@ -51,13 +50,5 @@ def serving(*answers: Answer) -> Iterator[Server]:
 
         do_GET = do_POST = do_DELETE = answer  # noqa: N815  names of the base class
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        server.url = f"http://127.0.0.1:{listening.server_address[1]}"
-        Thread(target=listening.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            listening.shutdown()
+    with listening(Handler) as server.url:
+        yield server

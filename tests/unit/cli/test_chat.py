@@ -1,4 +1,4 @@
-"""Goal: a conversation remembers whole answers alone, and survives what may pass."""
+"""Goal: a conversation keeps complete answers only and survives transient failures."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -9,9 +9,9 @@ import httpx2
 import openai
 import pytest
 
-from cli.chat.chat import AnswerCutError, Conversation, converse, piped
-from cli.chat.chat_models import NoChatModelError, chat_model
-from cli.exits import ExitCode, verdict_on
+from cli.api_client import NoChatModelError, first_chat_model
+from cli.chat.chat_command import AnswerInterruptedError, Conversation, converse, read_stdin
+from cli.exits import ExitCode, describe_failure
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1:9/v1/chat/completions")
 
@@ -31,7 +31,7 @@ USAGE = SimpleNamespace(usage=SimpleNamespace(completion_tokens=7), choices=[])
 
 
 class Stream:
-    """Pieces of an answer, and the failure that ends them."""
+    """Chunks of an answer, and the failure that interrupts them."""
 
     def __init__(self, pieces: Iterable[Any], failure: BaseException | None = None) -> None:
         self._pieces, self._failure = pieces, failure
@@ -50,30 +50,34 @@ class Stream:
 
 
 class Client:
-    """Answers in turn; a failure among the answers is raised by the call."""
+    """A client with scripted answers; an exception among them is raised by the call."""
 
     def __init__(self, *answers: Stream | Exception) -> None:
         self._answers = list(answers)
-        self.asked: list[list[dict[str, str]]] = []
+        self.requests: list[list[dict[str, str]]] = []
         self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))
 
     def _create(self, *, messages: list[dict[str, str]], **_: object) -> Stream:
-        self.asked.append(messages)
+        self.requests.append(messages)
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-def talk(*answers: Stream | Exception, questions: Iterable[str] = ("one", "two")) -> Client:
+def run_conversation(
+    *answers: Stream | Exception, prompts: Iterable[str] = ("one", "two")
+) -> Client:
     client = Client(*answers)
     conversation = Conversation(client, {"model": "m"}, system="be brief", quiet=False)  # type: ignore[arg-type]
-    converse(conversation, lambda: iter(questions))
+    converse(conversation, lambda: iter(prompts))
     return client
 
 
-def test_answers_come_as_they_are_and_are_remembered(capsys: pytest.CaptureFixture[str]) -> None:
-    client = talk(
+def test_answers_are_streamed_and_added_to_the_conversation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    client = run_conversation(
         Stream([piece("He"), piece(None), piece("y"), END, USAGE]),
         Stream([piece("Bye", "length")]),
     )
@@ -81,7 +85,7 @@ def test_answers_come_as_they_are_and_are_remembered(capsys: pytest.CaptureFixtu
     captured = capsys.readouterr()
     assert captured.out == "Hey\nBye\n"
     assert captured.err.startswith("7 tokens in ")
-    assert [(m["role"], m["content"]) for m in client.asked[1]] == [
+    assert [(m["role"], m["content"]) for m in client.requests[1]] == [
         ("system", "be brief"),
         ("user", "one"),
         ("assistant", "Hey"),
@@ -99,19 +103,19 @@ def test_answers_come_as_they_are_and_are_remembered(capsys: pytest.CaptureFixtu
         Stream([]),
     ],
 )
-def test_a_question_without_a_whole_answer_is_forgotten(
+def test_prompt_without_complete_answer_is_dropped(
     answer: Stream | Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = talk(answer, Stream([piece("Hey"), END]))
+    client = run_conversation(answer, Stream([piece("Hey"), END]))
 
-    assert [m["content"] for m in client.asked[1]] == ["be brief", "two"]
+    assert [m["content"] for m in client.requests[1]] == ["be brief", "two"]
     captured = capsys.readouterr()
     assert captured.out in {"Hey\n", "He\nHey\n"}
     assert "interrupted" in captured.err or "millrace: " in captured.err
     assert not isinstance(answer, Stream) or answer.closed
 
 
-def test_an_answer_that_just_ends_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answer_without_finish_reason_fails(capsys: pytest.CaptureFixture[str]) -> None:
     conversation = Conversation(
         Client(Stream([piece("He"), USAGE])),  # type: ignore[arg-type]
         {"model": "m"},
@@ -119,20 +123,20 @@ def test_an_answer_that_just_ends_is_a_failure(capsys: pytest.CaptureFixture[str
         quiet=False,
     )
 
-    with pytest.raises(AnswerCutError):
-        conversation.ask("one")
+    with pytest.raises(AnswerInterruptedError):
+        conversation.send("one")
 
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("He\n", "")
 
 
 @pytest.mark.parametrize("status", [401, 404])
-def test_what_the_next_question_would_meet_again_ends_the_conversation(status: int) -> None:
+def test_recurring_failure_ends_the_conversation(status: int) -> None:
     with pytest.raises(openai.APIStatusError):
-        talk(refused(status))
+        run_conversation(refused(status))
 
 
-def test_the_first_model_that_chats_is_taken() -> None:
+def test_default_model_is_the_first_that_serves_chat() -> None:
     def model(name: str, *endpoints: str) -> SimpleNamespace:
         return SimpleNamespace(id=name, model_extra={"millrace": {"endpoints": list(endpoints)}})
 
@@ -140,27 +144,27 @@ def test_the_first_model_that_chats_is_taken() -> None:
         return SimpleNamespace(models=SimpleNamespace(list=lambda: iter(models)))
 
     found = client(model("e", "/v1/embeddings"), model("c", "/v1/chat/completions"))
-    assert chat_model(found) == "c"
+    assert first_chat_model(found) == "c"
     with pytest.raises(NoChatModelError):
-        chat_model(client(model("e", "/v1/embeddings"), SimpleNamespace(id="x", model_extra=None)))
+        first_chat_model(
+            client(model("e", "/v1/embeddings"), SimpleNamespace(id="x", model_extra=None))
+        )
 
 
 @pytest.mark.parametrize(
     ("code", "exit_code"),
     [("deadline_exceeded", ExitCode.TIMEOUT), ("stream_interrupted", ExitCode.FAILED)],
 )
-def test_an_error_in_the_middle_of_a_stream_has_an_exit_code(
-    code: str, exit_code: ExitCode
-) -> None:
-    verdict = verdict_on(openai.APIError("It broke.", REQUEST, body={"code": code}))
+def test_stream_error_has_an_exit_code(code: str, exit_code: ExitCode) -> None:
+    failure = describe_failure(openai.APIError("It broke.", REQUEST, body={"code": code}))
 
-    assert verdict is not None
-    assert verdict.exit_code is exit_code
-    assert verdict.message == f"It broke. ({code})"
+    assert failure is not None
+    assert failure.exit_code is exit_code
+    assert failure.message == f"It broke. ({code})"
 
 
-def test_a_pipe_may_hold_bytes_of_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_accepts_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     content = io.BytesIO("+ café\n".encode("latin-1") + "+ für\n".encode())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content, encoding="utf-8"))
 
-    assert piped() == "+ caf\N{REPLACEMENT CHARACTER}\n+ für\n"
+    assert read_stdin() == "+ caf\N{REPLACEMENT CHARACTER}\n+ für\n"

@@ -1,4 +1,4 @@
-"""Goal: a role is ours wherever it starts, and gives way when no caller waits for it."""
+"""Goal: roles run with the right import path, working directory and priority."""
 
 import os
 import subprocess
@@ -8,73 +8,75 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack import run_role
+from cli.stack import run_command
 from cli.stack.processes.child import Child, spawn
 from cli.stack.processes.role_children import CONTROL_PLANE, MODULES, role_child, role_command
 
 
-def test_a_child_that_gives_way_has_a_lower_priority(tmp_path: Path) -> None:
-    waits = (sys.executable, "-c", "import time; time.sleep(60)")
-    process = spawn(Child(name="nice", argv=waits, niceness=7), tmp_path)
+def test_niceness_lowers_the_priority(tmp_path: Path) -> None:
+    sleeps = (sys.executable, "-c", "import time; time.sleep(60)")
+    process = spawn(Child(name="nice", argv=sleeps, niceness=7), tmp_path)
     try:
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
         group = Path(f"/proc/{process.pid}/autogroup")
         if group.exists():
             assert group.read_text().endswith(" nice 7\n")
     finally:
-        process.bury()
+        process.kill_and_reap()
 
 
-def test_only_what_serves_callers_keeps_its_priority() -> None:
+def test_only_bulk_roles_have_a_lower_priority() -> None:
     children = [role_child(name, role, {}) for name, (role, _, _) in CONTROL_PLANE.items()]
-    ahead = {child.name for child in children if child.niceness == 0}
-    assert ahead == {"api", "batcher-interactive"}
+    unchanged = {child.name for child in children if child.niceness == 0}
+    assert unchanged == {"api", "batcher-interactive"}
     assert role_child("gpu-consumer-1", "gpu-consumer", {}).niceness == 0
 
 
-def where_from(command: tuple[str, ...], module: str) -> tuple[str, ...]:
-    """Put in the place of a role what prints where its module would come from."""
+def import_path_command(command: tuple[str, ...], module: str) -> tuple[str, ...]:
+    """Return a command that prints the file from which a role would import its module."""
     top = module.partition(".")[0]
     return (*command[: command.index("-m")], "-c", f"import {top}; print({top}.__file__)")
 
 
 @pytest.mark.parametrize("role", MODULES)
-def test_a_role_is_never_what_the_current_folder_holds(role: str, tmp_path: Path) -> None:
+def test_role_does_not_import_from_the_working_directory(role: str, tmp_path: Path) -> None:
     module = MODULES[role][0]
     (tmp_path / module.partition(".")[0]).with_suffix(".py").touch()
 
-    command = where_from(role_command(role), module)
+    command = import_path_command(role_command(role), module)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert not Path(done.stdout.strip()).is_relative_to(tmp_path)
 
 
-def test_nor_is_what_its_libraries_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[dict[str, str]] = []
-    monkeypatch.setattr(os, "execve", lambda _, __, env: ran.append(env))
-    run_role.run("api")
+def test_subprocesses_of_a_role_do_not_import_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execve", lambda _, __, env: environments.append(env))
+    run_command.run("api")
     child = role_child("api", "api", {})
     (tmp_path / "api.py").touch()
     command = (sys.executable, "-c", "import api; print(api.__file__)")
 
-    for env in (ran[0], {**os.environ, **child.env}):
+    for env in (environments[0], {**os.environ, **child.env}):
         done = subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
         )
         assert not Path(done.stdout.strip()).is_relative_to(tmp_path)
 
 
-def test_a_role_starts_in_the_folder_of_the_stack(
+def test_role_runs_in_the_working_directory_of_the_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a relative path that the stack has read means the same to the role."""
+    """Relative paths in variables then mean the same for the stack and the role."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    tells = (sys.executable, "-c", "import os; print(os.getcwd())")
+    prints_folder = (sys.executable, "-c", "import os; print(os.getcwd())")
 
-    process = spawn(replace(role_child("api", "api", {}), argv=tells), tmp_path)
+    process = spawn(replace(role_child("api", "api", {}), argv=prints_folder), tmp_path)
     assert process._popen.wait(20) == 0
-    process.bury()
+    process.kill_and_reap()
 
     assert (tmp_path / "api.log").read_text() == f"{here}\n"

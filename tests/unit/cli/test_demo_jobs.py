@@ -1,4 +1,4 @@
-"""Goal: the demo's check sees every way in which a result can be missing, doubled or misplaced."""
+"""Goal: the demo's check finds missing, repeated and misplaced results."""
 
 import base64
 from pathlib import Path
@@ -8,44 +8,44 @@ import msgspec
 import numpy as np
 import pytest
 
-from cli.batch.job_progress import JobProgress
+from cli.batch.job_progress import JobStatus
 from cli.demo.demo_jobs import (
-    Files,
+    DemoFiles,
     FinishedJob,
     custom_ids,
-    problems_of,
+    find_problems,
     run_job,
     write_requests,
 )
-from cli.demo.demo_requests import JOBS, QUESTIONS, write_inputs
-from cli.demo.demo_search import nearest, read_embeddings
-from cli.demo.demo_texts import Documented
+from cli.demo.demo_requests import JOBS, QUERIES, write_inputs
+from cli.demo.demo_search import most_similar, read_embeddings
+from cli.demo.demo_texts import DocumentedName
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState
 from tests.unit.cli.batches import batch
 
 
 def finished(
-    folder: Path, asked: list[str], answered: list[str], refused: list[str], **counts: int
+    folder: Path, requested: list[str], answered: list[str], failed: list[str], **counts: int
 ) -> FinishedJob:
-    files = Files.of(folder, "job")
-    write_requests(files.requests, "/v1/embeddings", ((name, {}) for name in asked))
-    for path, names in ((files.results, answered), (files.errors, refused)):
+    files = DemoFiles.of(folder, "job")
+    write_requests(files.requests, "/v1/embeddings", ((name, {}) for name in requested))
+    for path, names in ((files.results, answered), (files.errors, failed)):
         path.write_bytes(b"".join(msgspec.json.encode({"custom_id": n}) + b"\n" for n in names))
-    sums = {"succeeded": len(answered), "failed": len(refused), "cancelled": 0, "expired": 0}
-    progress = JobProgress(JobState.COMPLETED, len(asked), **(sums | counts))
+    sums = {"succeeded": len(answered), "failed": len(failed), "cancelled": 0, "expired": 0}
+    progress = JobStatus(JobState.COMPLETED, len(requested), **(sums | counts))
     return FinishedJob(progress, files, seconds=2.0, tokens=0, first_result_at_s=0.0)
 
 
-def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
+def test_complete_job_has_no_problems(tmp_path: Path) -> None:
     job = finished(tmp_path, ["a", "b", "c"], ["a", "b", "c"], [])
 
-    assert problems_of(job) == []
+    assert find_problems(job) == []
     assert job.items_per_s == 1.5
 
 
 @pytest.mark.parametrize(
-    ("answered", "refused", "problem"),
+    ("answered", "failed", "problem"),
     [
         (["a", "c"], [], "1 requests are missing in both files"),
         (["a", "b", "b", "c"], [], "1 requests were answered more than once"),
@@ -55,28 +55,28 @@ def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
         (["a", "b"], ["c"], "1 did not succeed"),
     ],
 )
-def test_a_broken_promise_is_seen(
-    tmp_path: Path, answered: list[str], refused: list[str], problem: str
+def test_each_violation_is_found(
+    tmp_path: Path, answered: list[str], failed: list[str], problem: str
 ) -> None:
-    assert problem in problems_of(finished(tmp_path, ["a", "b", "c"], answered, refused))
+    assert problem in find_problems(finished(tmp_path, ["a", "b", "c"], answered, failed))
 
 
-def test_counters_that_differ_from_the_files_are_seen(tmp_path: Path) -> None:
+def test_counters_must_match_the_files(tmp_path: Path) -> None:
     job = finished(tmp_path, ["a", "b"], ["a", "b"], [], succeeded=1)
 
-    assert problems_of(job) == ["2 requests became 1 outcomes", "1 succeeded, 2 results"]
+    assert find_problems(job) == ["2 requests became 1 outcomes", "1 succeeded, 2 results"]
 
 
-def test_every_job_of_the_demo_has_its_requests(tmp_path: Path) -> None:
-    documented = [Documented(f"module.name_{n}", "text") for n in range(5)]
+def test_inputs_of_every_job_are_written(tmp_path: Path) -> None:
+    documented = [DocumentedName(f"module.name_{n}", "text") for n in range(5)]
 
     write_inputs(tmp_path, documented, prompt_count=7)
 
-    counts = [len(set(custom_ids(Files.of(tmp_path, job.name).requests))) for job in JOBS]
-    assert counts == [5, len(QUESTIONS), 7]
+    counts = [len(set(custom_ids(DemoFiles.of(tmp_path, job.name).requests))) for job in JOBS]
+    assert counts == [5, len(QUERIES), 7]
 
 
-def test_the_nearest_come_first(tmp_path: Path) -> None:
+def test_most_similar_names_come_first(tmp_path: Path) -> None:
     vectors = {"north": [0.0, 2.0], "east": [3.0, 0.0], "north-east": [1.0, 1.0]}
     lines = (
         {"custom_id": name, "response": {"body": {"data": [{"embedding": as_base64(vector)}]}}}
@@ -85,7 +85,7 @@ def test_the_nearest_come_first(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
 
     names, matrix = read_embeddings(tmp_path / "results.jsonl")
-    found = nearest(names, matrix, np.array([0.0, 1.0], np.float32), 2)
+    found = most_similar(names, matrix, np.array([0.0, 1.0], np.float32), 2)
 
     assert [name for name, _ in found] == ["north", "north-east"]
     assert [cosine for _, cosine in found] == pytest.approx([1.0, 0.5**0.5])
@@ -96,7 +96,7 @@ def as_base64(vector: list[float]) -> str:
 
 
 class UnendingJob:
-    """Stands for the official client and a job that goes on for ever."""
+    """A stand-in for the client, with a job that never ends."""
 
     def __init__(self) -> None:
         self.files = SimpleNamespace(create=lambda **_: SimpleNamespace(id="file-1"))
@@ -108,11 +108,9 @@ class UnendingJob:
         return self
 
 
-def test_a_job_that_does_not_end_is_told_as_what_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_timeout_is_a_stack_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.demo.demo_jobs.JOB_S_MAX", 0.0)
-    files = Files.of(tmp_path, "texts")
+    files = DemoFiles.of(tmp_path, "texts")
     write_requests(files.requests, "/v1/embeddings", [("a", {})])
 
     with pytest.raises(StackTimeoutError, match="The job texts did not end within 0 s"):

@@ -1,4 +1,4 @@
-"""Goal: whatever a demo fails by, the logs of its stack can be read afterwards."""
+"""Goal: a failed demo keeps its logs, and a killed one leaves no folder for long."""
 
 import sys
 import time
@@ -14,60 +14,58 @@ from cli.stack.processes.child import Child
 
 @pytest.fixture(autouse=True)
 def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a process that ends at once stand for the stack."""
+    """Replace the stack by a process that ends at once."""
 
-    def stands_for(_models: Mapping[str, Path], _data: Path) -> Child:
+    def short_process(_models: Mapping[str, Path], _data: Path) -> Child:
         return Child(name="up", argv=(sys.executable, "-c", "print('ready')"))
 
-    monkeypatch.setattr(demo_stack, "_up", stands_for)
+    monkeypatch.setattr(demo_stack, "_up", short_process)
 
 
 @pytest.mark.parametrize("failure", [StackTimeoutError(), RuntimeError("a job failed")])
-def test_a_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
-    kept = tmp_path / "logs"
+def test_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
 
-    with pytest.raises(type(failure)), demo_stack.demo_stack({}, kept):
+    with pytest.raises(type(failure)), demo_stack.demo_stack({}, logs):
         raise failure
 
-    assert (kept / "up.log").is_file()
+    assert (logs / "up.log").is_file()
 
 
-def test_a_demo_that_goes_on_may_keep_them_too(tmp_path: Path) -> None:
+def test_keep_logs_copies_the_logs_without_a_failure(tmp_path: Path) -> None:
     with demo_stack.demo_stack({}, tmp_path / "logs") as stack:
         stack.keep_logs()
 
     assert (tmp_path / "logs" / "up.log").is_file()
 
 
-def test_a_demo_without_a_failure_keeps_none(tmp_path: Path) -> None:
+def test_success_keeps_no_logs(tmp_path: Path) -> None:
     with demo_stack.demo_stack({}, tmp_path / "logs"):
         pass
 
     assert not (tmp_path / "logs").exists()
 
 
-def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    left, kept = tmp_path / "millrace-demo-left", tmp_path / "millrace-demo-data"
+def test_folder_of_a_killed_demo_is_removed(tmp_path: Path) -> None:
+    stale, unlocked = tmp_path / "millrace-demo-stale", tmp_path / "millrace-demo-data"
     other = tmp_path / "else"
-    for folder in (left, kept, other):
+    for folder in (stale, unlocked, other):
         (folder / "data" / "logs").mkdir(parents=True)
-    (left / "demo.lock").touch()
+    (stale / "demo.lock").touch()
 
-    demo_stack.remove_left_overs(tmp_path, time.time())
-    assert left.exists(), "it may be of a demo that begins"
-    demo_stack.remove_left_overs(tmp_path, time.time() + 120)
+    demo_stack.remove_stale_folders(tmp_path, time.time())
+    assert stale.exists(), "a starting demo may not have locked it yet"
+    demo_stack.remove_stale_folders(tmp_path, time.time() + 120)
 
-    assert not left.exists()
-    assert kept.exists(), "a folder that somebody named so is no demo's"
+    assert not stale.exists()
+    assert unlocked.exists(), "a folder without a lock file is not of a demo"
     assert other.exists()
 
 
-def test_the_folder_of_a_demo_that_runs_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_a_running_demo_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with demo_stack.demo_stack({}, tmp_path / "logs"):
         (data,) = tmp_path.glob("millrace-demo-*")
-        demo_stack.remove_left_overs(tmp_path, time.time() + 120)
+        demo_stack.remove_stale_folders(tmp_path, time.time() + 120)
         assert data.exists()
     assert not data.exists()

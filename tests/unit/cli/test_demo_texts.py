@@ -1,14 +1,14 @@
-"""Goal: the demo's texts are public, unique, short, real, and found without running any code."""
+"""Goal: the demo's texts are public, unique and short, and no module is imported for them."""
 
 from pathlib import Path
 
 from cli.demo.demo_texts import (
     TEXT_CHARS_MAX,
-    Documented,
-    collect,
-    documented_in,
+    DocumentedName,
+    collect_docstrings,
     module_name,
-    spread,
+    parse_docstrings,
+    sample_evenly,
     standard_library,
 )
 
@@ -47,36 +47,36 @@ def drawing():
 '''
 
 
-def test_public_names_with_prose_are_found_in_order() -> None:
-    assert list(documented_in(SOURCE, "io")) == [
-        Documented("io.parse", "io.parse: Parse a text."),
-        Documented("io.wait", "io.wait: Wait."),
-        Documented("io.Reader", "io.Reader: Reads."),
-        Documented("io.Reader.read", "io.Reader.read: Read it."),
+def test_public_docstrings_are_found_in_source_order() -> None:
+    assert list(parse_docstrings(SOURCE, "io")) == [
+        DocumentedName("io.parse", "io.parse: Parse a text."),
+        DocumentedName("io.wait", "io.wait: Wait."),
+        DocumentedName("io.Reader", "io.Reader: Reads."),
+        DocumentedName("io.Reader.read", "io.Reader.read: Read it."),
     ]
 
 
-def test_a_source_that_does_not_parse_has_none() -> None:
-    assert list(documented_in(b"def (", "bad")) == []
-    assert list(documented_in(b"\0", "bad")) == []
+def test_invalid_source_has_no_docstrings() -> None:
+    assert list(parse_docstrings(b"def (", "bad")) == []
+    assert list(parse_docstrings(b"\0", "bad")) == []
 
 
-def test_a_module_has_the_name_that_people_import() -> None:
+def test_module_names_are_public() -> None:
     assert module_name(Path("email/message.py")) == "email.message"
     assert module_name(Path("json/__init__.py")) == "json"
     assert module_name(Path("_pydatetime.py")) == "datetime"
 
 
-def test_a_spread_reaches_over_the_whole() -> None:
-    all_of_them = [Documented(f"{n:03}", "") for n in range(100)]
+def test_a_sample_is_even() -> None:
+    all_of_them = [DocumentedName(f"{n:03}", "") for n in range(100)]
 
-    assert [d.name for d in spread(all_of_them, 4)] == ["000", "025", "050", "075"]
-    assert spread(all_of_them, 1000) == all_of_them
-    assert spread([], 10) == []
+    assert [d.name for d in sample_evenly(all_of_them, 4)] == ["000", "025", "050", "075"]
+    assert sample_evenly(all_of_them, 1000) == all_of_them
+    assert sample_evenly([], 10) == []
 
 
-def test_the_standard_library_has_thousands() -> None:
-    found = collect(standard_library(), 4000)
+def test_standard_library_has_thousands_of_docstrings() -> None:
+    found = collect_docstrings(standard_library(), 4000)
     names = [documented.name for documented in found]
 
     assert len(set(names)) == len(names) == 4000

@@ -1,4 +1,4 @@
-"""Goal: every setting of an engine is an option, and a name that is none is told at once."""
+"""Goal: every engine setting is an option; unknown names are refused."""
 
 from pathlib import Path
 
@@ -8,18 +8,18 @@ from cli.stack.engine_options import engine_options
 from core.errors import SettingsError
 
 
-def test_options_are_variables() -> None:
+def test_options_become_variables() -> None:
     assert engine_options(["vllm_tool_call_parser=hermes", "VLLM_DTYPE=float32"]) == {
         "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER": "hermes",
         "MILLRACE_ENGINE_VLLM_DTYPE": "float32",
     }
 
 
-def test_a_value_may_hold_equals_signs() -> None:
+def test_value_may_contain_equals_signs() -> None:
     assert engine_options(["upstream_api_key=a=b"]) == {"MILLRACE_ENGINE_UPSTREAM_API_KEY": "a=b"}
 
 
-def test_a_file_is_found_from_where_the_command_runs(
+def test_path_is_relative_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -28,6 +28,6 @@ def test_a_file_is_found_from_where_the_command_runs(
 
 
 @pytest.mark.parametrize("text", ["tool_parser=hermes", "vllm_dtype", "", "model_name=m", "=x"])
-def test_an_unknown_name_is_told(text: str) -> None:
+def test_unknown_option_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="vllm_tool_call_parser"):
         engine_options([text])

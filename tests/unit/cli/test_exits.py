@@ -9,22 +9,29 @@ from typer.testing import CliRunner
 
 from cli.exits import (
     CommandError,
+    CommandFailure,
     CommandGroup,
     ExitCode,
-    JobNotEndedError,
+    JobStillRunningError,
     KeyMissingError,
     NotFoundError,
-    WaitedTooLongError,
+    WaitTimeoutError,
+    describe_failure,
     exit_codes,
-    verdict_on,
 )
 from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
-from registry.models import ModelDiffersError, ModelRefusedError
-from tenancy.errors import TenantExistsError, TenantMissingError
-from topics.errors import LogUnavailableError
+from registry.models import InvalidModelError, ModelVersionConflictError
+from tenancy.errors import TenantExistsError, TenantNotFoundError
+from topics.errors import KafkaUnavailableError
 
 REQUEST = httpx2.Request("GET", "http://127.0.0.1:9/v1/batches/batch_1")
+
+
+def described(error: Exception) -> CommandFailure:
+    failure = describe_failure(error)
+    assert failure is not None
+    return failure
 
 
 def refused(status: int, body: object, headers: dict[str, str] | None = None) -> openai.APIError:
@@ -48,11 +55,10 @@ def refused(status: int, body: object, headers: dict[str, str] | None = None) ->
         (504, ExitCode.TIMEOUT),
     ],
 )
-def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
-    verdict = verdict_on(refused(status, None))
+def test_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
+    failure = described(refused(status, None))
 
-    assert verdict is not None
-    assert verdict.exit_code is code
+    assert failure.exit_code is code
 
 
 @pytest.mark.parametrize(
@@ -70,97 +76,87 @@ def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
         (409, ["of another server"], ExitCode.CONFLICT),
     ],
 )
-def test_the_code_of_a_refusal_says_more_than_its_status(
+def test_error_code_takes_precedence_over_the_status(
     status: int, code: object, exit_code: ExitCode
 ) -> None:
-    verdict = verdict_on(refused(status, {"message": "No.", "code": code}))
+    failure = described(refused(status, {"message": "No.", "code": code}))
 
-    assert verdict is not None
-    assert verdict.exit_code is exit_code
-
-
-def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
-    failure = refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"})
-
-    verdict = verdict_on(failure)
-
-    assert verdict is not None
-    assert verdict.message == "No such batch. (request req_7)"
-
-
-def test_a_refusal_names_what_it_is_about() -> None:
-    verdict = verdict_on(refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"}))
-
-    assert verdict is not None
-    assert verdict.message == "endpoint: Supported are /v1/x."
-
-
-def test_a_refusal_without_words_tells_its_status() -> None:
-    verdict = verdict_on(refused(502, "<html>"))
-
-    assert verdict is not None
-    assert verdict.message == "HTTP 502"
-
-
-def test_an_unreachable_server_is_named() -> None:
-    verdict = verdict_on(openai.APIConnectionError(request=REQUEST))
-
-    assert verdict is not None
-    assert verdict.exit_code is ExitCode.FAILED
-    assert "http://127.0.0.1:9" in verdict.message
+    assert failure.exit_code is exit_code
 
 
 @pytest.mark.parametrize(
-    ("failure", "code"),
+    ("error", "message"),
+    [
+        (
+            refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"}),
+            "No such batch. (request req_7)",
+        ),
+        (
+            refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"}),
+            "endpoint: Supported are /v1/x.",
+        ),
+        (refused(502, "<html>"), "HTTP 502"),
+        (
+            MillraceError("It failed.", topic="results", partition=3),
+            "It failed. (topic results, partition 3)",
+        ),
+    ],
+    ids=["request id", "parameter", "status", "facts"],
+)
+def test_message_has_the_details_of_the_error(error: Exception, message: str) -> None:
+    assert described(error).message == message
+
+
+def test_unreachable_server_is_named() -> None:
+    failure = described(openai.APIConnectionError(request=REQUEST))
+
+    assert failure.exit_code is ExitCode.FAILED
+    assert "http://127.0.0.1:9" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
     [
         (openai.APITimeoutError(request=REQUEST), ExitCode.TIMEOUT),
         (httpx2.RemoteProtocolError("cut", request=REQUEST), ExitCode.FAILED),
         (CommandError(), ExitCode.FAILED),
         (NotFoundError(), ExitCode.NOT_FOUND),
         (KeyMissingError(), ExitCode.AUTH),
-        (JobNotEndedError(), ExitCode.CONFLICT),
-        (WaitedTooLongError(), ExitCode.TIMEOUT),
+        (JobStillRunningError(), ExitCode.CONFLICT),
+        (WaitTimeoutError(), ExitCode.TIMEOUT),
         (SettingsError("MILLRACE_DATABASE_URL: Field required"), ExitCode.USAGE),
         (TenantExistsError(name="a"), ExitCode.CONFLICT),
-        (TenantMissingError(name="a"), ExitCode.NOT_FOUND),
-        (ModelRefusedError(name="m"), ExitCode.USAGE),
-        (ModelDiffersError(name="m"), ExitCode.CONFLICT),
-        (LogUnavailableError("no broker"), ExitCode.FAILED),
+        (TenantNotFoundError(name="a"), ExitCode.NOT_FOUND),
+        (InvalidModelError(name="m"), ExitCode.USAGE),
+        (ModelVersionConflictError(name="m"), ExitCode.CONFLICT),
+        (KafkaUnavailableError("no broker"), ExitCode.FAILED),
         (sqlalchemy.exc.OperationalError("", None, Exception("refused")), ExitCode.FAILED),
         (sqlalchemy.exc.ProgrammingError("", None, Exception("no table")), ExitCode.FAILED),
         (FileNotFoundError(2, "No such file or directory", "in.jsonl"), ExitCode.FAILED),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode) -> None:
-    verdict = verdict_on(failure)
+def test_expected_failure_has_an_exit_code(error: Exception, code: ExitCode) -> None:
+    failure = described(error)
 
-    assert verdict is not None
-    assert verdict.exit_code is code
-    assert "\n" not in verdict.message
-
-
-def test_the_facts_of_an_error_are_told() -> None:
-    verdict = verdict_on(MillraceError("It failed.", topic="results", partition=3))
-
-    assert verdict is not None
-    assert verdict.message == "It failed. (topic results, partition 3)"
+    assert failure.exit_code is code
+    assert "\n" not in failure.message
 
 
-@pytest.mark.parametrize("failure", [ValueError("defect"), BrokenPipeError(), typer.Exit(6)])
-def test_anything_else_passes(failure: Exception) -> None:
-    with pytest.raises(type(failure)), exit_codes():
-        raise failure
+@pytest.mark.parametrize("error", [ValueError("defect"), BrokenPipeError(), typer.Exit(6)])
+def test_defect_passes(error: Exception) -> None:
+    with pytest.raises(type(error)), exit_codes():
+        raise error
 
 
-def test_an_interrupt_has_its_own_code() -> None:
+def test_interrupt_has_an_exit_code() -> None:
     with pytest.raises(typer.Exit) as caught, exit_codes():
         raise KeyboardInterrupt
 
     assert caught.value.exit_code == ExitCode.INTERRUPTED
 
 
-def test_a_group_tells_a_failure_on_stderr_alone() -> None:
+def test_command_group_writes_failures_to_stderr_only() -> None:
     app = typer.Typer(cls=CommandGroup)
 
     @app.callback()
@@ -178,8 +174,8 @@ def test_a_group_tells_a_failure_on_stderr_alone() -> None:
     assert result.stderr == "millrace: No such job.\n"
 
 
-class Refusal(Exception):  # noqa: N818  a driver's
-    """What a driver raises."""
+class DriverError(Exception):
+    """An error of the database driver."""
 
     def __init__(self, sqlstate: str | None) -> None:
         super().__init__("permission denied for table jobs\nmore")
@@ -187,45 +183,40 @@ class Refusal(Exception):  # noqa: N818  a driver's
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "told"),
+    ("sqlstate", "message"),
     [
         ("42P01", "run `python -P -m migrations`"),
         ("42703", "run `python -P -m migrations`"),
         ("42501", "Postgres refuses: permission denied for table jobs"),
     ],
 )
-def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
-    verdict = verdict_on(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
+def test_refused_statement_has_a_message(sqlstate: str, message: str) -> None:
+    failure = described(sqlalchemy.exc.ProgrammingError("SELECT", None, DriverError(sqlstate)))
 
-    assert verdict is not None
-    assert told in verdict.message
-    assert "more" not in verdict.message
+    assert message in failure.message
+    assert "more" not in failure.message
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "told"),
+    ("sqlstate", "message"),
     [
-        (None, "Postgres does not answer: "),  # nobody listens there
-        ("57P03", "Postgres does not answer: "),  # it starts or stops
-        ("57014", "Postgres took too long: "),  # a statement
-        ("55P03", "Postgres took too long: "),  # a lock
-        ("53100", "Postgres refuses: "),  # its disk is full
+        (None, "Postgres does not answer: "),  # nothing listens there
+        ("57P03", "Postgres does not answer: "),  # starting or stopping
+        ("57014", "Postgres took too long: "),  # statement timeout
+        ("55P03", "Postgres took too long: "),  # lock timeout
+        ("53100", "Postgres refuses: "),  # disk full
     ],
 )
-def test_a_database_that_is_away_is_told_from_one_that_is_slow(
-    sqlstate: str | None, told: str
-) -> None:
-    cause = Refusal(sqlstate)
+def test_unavailable_slow_and_refusing_database_differ(sqlstate: str | None, message: str) -> None:
+    error = sqlalchemy.exc.OperationalError("SELECT", None, DriverError(sqlstate))
+    failure = described(error)
 
-    verdict = verdict_on(sqlalchemy.exc.OperationalError("SELECT", None, cause))
-
-    assert verdict is not None
-    assert verdict.exit_code is ExitCode.FAILED
-    assert verdict.message == f"{told}permission denied for table jobs"
+    assert failure.exit_code is ExitCode.FAILED
+    assert failure.message == f"{message}permission denied for table jobs"
 
 
-def test_a_number_beyond_the_database_is_wrong_usage() -> None:
-    given = ["tenants", "create", "x", "--stored-bytes-max", "99999999999999999999"]
-    done = CliRunner().invoke(millrace, given)
+def test_number_out_of_range_is_wrong_usage() -> None:
+    arguments = ["tenants", "create", "x", "--stored-bytes-max", "99999999999999999999"]
+    done = CliRunner().invoke(millrace, arguments)
 
     assert done.exit_code == ExitCode.USAGE, done.output

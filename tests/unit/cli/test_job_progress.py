@@ -1,7 +1,6 @@
-"""Goal: a wait ends exactly when the job does, and its end has the right exit code."""
+"""Goal: a wait ends with the job or its timeout, and the end has an exit code."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import httpx2
 import openai
@@ -9,138 +8,129 @@ import pytest
 from openai.types import Batch
 
 from cli.batch.job_progress import (
-    AWAY_S_MAX,
-    LOOK_S_MAX,
-    LOOK_S_MIN,
     POLL_S_MAX,
     POLL_S_MIN,
-    JobProgress,
-    exit_code_of,
+    POLL_TIMEOUT_S_MAX,
+    POLL_TIMEOUT_S_MIN,
+    UNAVAILABLE_S_MAX,
+    JobStatus,
+    job_exit_code,
     poll_pause_s,
     progress_of,
-    wait_for_end,
+    wait_until_ended,
 )
-from cli.exits import ExitCode, WaitedTooLongError
+from cli.exits import ExitCode, WaitTimeoutError
 from core.states import TERMINAL_STATES, JobState
+from tests.support.clock import ManualClock
 from tests.unit.cli.batches import batch
 
 OWN = {"succeeded": 4, "failed": 1, "cancelled": 2, "expired": 3, "pending": 0}
 
 
-@dataclass
-class FakeTime:
-    now_s: float = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-def away() -> openai.APIConnectionError:
+def unavailable() -> openai.APIConnectionError:
     return openai.APIConnectionError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
 
-def wait(answers: Iterator[Batch | Exception], time: FakeTime, timeout_s: float | None) -> Batch:
-    def look(_timeout_s: float) -> Batch:
+def wait(
+    answers: Iterator[Batch | Exception], clock: ManualClock, timeout_s: float | None
+) -> Batch:
+    def poll(_timeout_s: float) -> Batch:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return wait_for_end(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.sleep)
+    return wait_until_ended(
+        poll, lambda _: None, timeout_s=timeout_s, clock=clock, sleep=clock.advance
+    )
 
 
-def test_progress_is_read_from_our_own_field() -> None:
+def test_progress_uses_the_millrace_field() -> None:
     progress = progress_of(batch(millrace=OWN))
 
-    assert progress == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 2, 3)
+    assert progress == JobStatus(JobState.IN_PROGRESS, 10, 4, 1, 2, 3)
     assert progress.ended == 10
 
 
-def test_progress_of_another_server_is_read_from_the_request_counts() -> None:
-    assert progress_of(batch()) == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 0, 0)
+def test_progress_falls_back_to_request_counts() -> None:
+    assert progress_of(batch()) == JobStatus(JobState.IN_PROGRESS, 10, 4, 1, 0, 0)
     assert progress_of(batch(request_counts=None)).ended == 0
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
-def test_the_end_of_a_job_has_an_exit_code(state: JobState) -> None:
+def test_terminal_state_has_an_exit_code(state: JobState) -> None:
     ended = progress_of(batch(state, millrace=OWN | {"failed": 0}))
 
     expected = ExitCode.OK if state is JobState.COMPLETED else ExitCode.JOB_FAILED
-    assert exit_code_of(ended) is expected
+    assert job_exit_code(ended) is expected
 
 
-def test_a_completed_job_with_failed_items_has_its_own_exit_code() -> None:
-    assert exit_code_of(progress_of(batch("completed"))) is ExitCode.ITEMS_FAILED
+def test_failed_items_have_an_exit_code() -> None:
+    assert job_exit_code(progress_of(batch("completed"))) is ExitCode.ITEMS_FAILED
 
 
-def test_a_wait_returns_the_job_as_it_ended() -> None:
-    time = FakeTime()
+def test_wait_returns_the_ended_job() -> None:
+    clock = ManualClock()
     answers = iter([batch("validating"), batch(), batch("finalizing"), batch("completed")])
 
-    assert wait(answers, time, None).status == "completed"
-    assert time.now_s == pytest.approx(3 * POLL_S_MIN)
+    assert wait(answers, clock, None).status == "completed"
+    assert clock.now_s == pytest.approx(3 * POLL_S_MIN)
 
 
-def test_a_wait_ends_in_time() -> None:
-    time = FakeTime()
+def test_wait_times_out() -> None:
+    clock = ManualClock()
 
-    with pytest.raises(WaitedTooLongError):
-        wait(iter([batch()] * 1000), time, 30.0)
+    with pytest.raises(WaitTimeoutError):
+        wait(iter([batch()] * 1000), clock, 30.0)
 
-    assert 30.0 - POLL_S_MAX < time.now_s <= 30.0
-
-
-def test_a_wait_outlives_a_restart_of_the_server() -> None:
-    answers: list[Batch | Exception] = [batch(), away(), away(), batch("completed")]
-
-    assert wait(iter(answers), FakeTime(), None).status == "completed"
+    assert 30.0 - POLL_S_MAX < clock.now_s <= 30.0
 
 
-def test_a_wait_ends_when_the_server_stays_away() -> None:
-    time = FakeTime()
+def test_wait_survives_a_server_restart() -> None:
+    answers: list[Batch | Exception] = [batch(), unavailable(), unavailable(), batch("completed")]
+
+    assert wait(iter(answers), ManualClock(), None).status == "completed"
+
+
+def test_wait_fails_when_the_server_stays_unavailable() -> None:
+    clock = ManualClock()
 
     with pytest.raises(openai.APIConnectionError):
-        wait(iter([away()] * 1000), time, None)
+        wait(iter([unavailable()] * 1000), clock, None)
 
-    assert AWAY_S_MAX < time.now_s < AWAY_S_MAX + 2 * POLL_S_MAX
+    assert UNAVAILABLE_S_MAX < clock.now_s < UNAVAILABLE_S_MAX + 2 * POLL_S_MAX
 
 
-def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
-    time = FakeTime()
-    looks_s: list[float] = []
+def test_poll_timeouts_respect_the_wait_timeout() -> None:
+    clock = ManualClock()
+    timeouts_s: list[float] = []
 
-    def look(timeout_s: float) -> Batch:
-        looks_s.append(timeout_s)
-        time.sleep(timeout_s)
+    def poll(timeout_s: float) -> Batch:
+        timeouts_s.append(timeout_s)
+        clock.advance(timeout_s)
         raise openai.APITimeoutError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
-    with pytest.raises(WaitedTooLongError):
-        wait_for_end(look, lambda _: None, timeout_s=25.0, clock=time, sleep=time.sleep)
+    with pytest.raises(WaitTimeoutError):
+        wait_until_ended(poll, lambda _: None, timeout_s=25.0, clock=clock, sleep=clock.advance)
 
-    assert max(looks_s) == LOOK_S_MAX
-    assert time.now_s <= 25.0 + LOOK_S_MIN
+    assert max(timeouts_s) == POLL_TIMEOUT_S_MAX
+    assert clock.now_s <= 25.0 + POLL_TIMEOUT_S_MIN
 
 
-def test_a_look_has_a_moment_even_without_time() -> None:
-    looks_s: list[float] = []
+def test_poll_timeout_has_a_minimum() -> None:
+    timeouts_s: list[float] = []
 
-    def look(timeout_s: float) -> Batch:
-        looks_s.append(timeout_s)
+    def poll(timeout_s: float) -> Batch:
+        timeouts_s.append(timeout_s)
         return batch("completed")
 
-    time = FakeTime()
-    wait_for_end(look, lambda _: None, timeout_s=0.0, clock=time, sleep=time.sleep)
+    clock = ManualClock()
+    wait_until_ended(poll, lambda _: None, timeout_s=0.0, clock=clock, sleep=clock.advance)
 
-    assert looks_s == [LOOK_S_MIN]
+    assert timeouts_s == [POLL_TIMEOUT_S_MIN]
 
 
-def test_pauses_grow_within_their_bounds() -> None:
+def test_poll_pause_grows_within_bounds() -> None:
     pauses = [poll_pause_s(float(waited_s)) for waited_s in range(0, 1000, 10)]
 
     assert pauses == sorted(pauses)

@@ -1,11 +1,11 @@
-"""Goal: what a person reads about a job is complete, and short when there is little to say."""
+"""Goal: a job is shown completely, without empty fields."""
 
 import pytest
 import typer
 
 from cli.batch.job_display import JobDisplay
-from cli.batch.job_views import LIST_HEADERS, list_row, say_where, status_rows
-from cli.batch.submit import metadata_pairs
+from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_rows
+from cli.batch.submit_command import metadata_pairs
 from tests.unit.cli.batches import batch
 
 INVALID = {
@@ -16,17 +16,17 @@ INVALID = {
 }
 
 
-def test_metadata_is_read_as_pairs() -> None:
+def test_metadata_is_parsed() -> None:
     assert metadata_pairs(["a=1", "b=x=y", "a=2"]) == {"a": "2", "b": "x=y"}
 
 
 @pytest.mark.parametrize("text", ["a", "=1", ""])
-def test_metadata_without_a_name_or_value_is_wrong_usage(text: str) -> None:
+def test_invalid_metadata_is_wrong_usage(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         metadata_pairs([text])
 
 
-def test_a_status_shows_what_is_known_and_nothing_else() -> None:
+def test_status_omits_empty_fields() -> None:
     rows = dict(status_rows(batch()))
 
     assert rows["items"] == "10"
@@ -34,27 +34,29 @@ def test_a_status_shows_what_is_known_and_nothing_else() -> None:
     assert "output file" not in rows
 
 
-def test_the_first_validation_errors_are_shown_with_their_lines() -> None:
+def test_status_shows_the_first_validation_errors() -> None:
     rows = status_rows(batch("failed", errors=INVALID))
-    told = [text for name, text in rows if name == "error"]
+    errors = [text for name, text in rows if name == "error"]
 
-    assert told[0] == "line 1: It is not JSON. (invalid_json_line)"
-    assert told[-1].startswith("and 2 more")
+    assert errors[0] == "line 1: It is not JSON. (invalid_json_line)"
+    assert errors[-1].startswith("and 2 more")
 
 
-def test_a_list_row_fits_its_headers() -> None:
+def test_list_row_matches_the_headers() -> None:
     assert len(list_row(batch())) == len(LIST_HEADERS)
 
 
-def test_the_end_says_where_the_files_are(capsys: pytest.CaptureFixture[str]) -> None:
-    say_where(batch("completed", output_file_id="file-2", error_file_id="file-3"), None, None)
+def test_outcome_names_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    print_outcome(batch("completed", output_file_id="file-2", error_file_id="file-3"), None, None)
 
     written = capsys.readouterr()
     assert written.out == ""
     assert "millrace batch results batch_1 -o FILE --errors FILE" in written.err
 
 
-def test_without_a_terminal_each_state_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_display_without_terminal_writes_a_line_per_state(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with JobDisplay("batch_1") as display:
         for state in ("validating", "in_progress", "in_progress", "completed"):
             display.show(batch(state))
@@ -68,7 +70,7 @@ def test_without_a_terminal_each_state_is_one_line(capsys: pytest.CaptureFixture
     ]
 
 
-def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_display_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with JobDisplay("batch_1", quiet=True) as display:
         display.show(batch())
 

@@ -1,4 +1,4 @@
-"""Goal: calls are timed and counted as they were, however the bytes of their answers arrive."""
+"""Goal: calls are timed and counted correctly for any segmentation of the response."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,15 +6,22 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cli.load.load_clients import Seen, ServerAwayError, _call_on, load, percentile
-from cli.load.load_connection import Call, Target
+from cli.load.load_clients import (
+    LoadMeasurement,
+    ServerUnavailableError,
+    _repeat_calls,
+    percentile,
+    run_load,
+)
+from cli.load.load_connection import LoadTarget, TimedCall
+from tests.support.until import until_true
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 STREAM = HEAD + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 Respond = Callable[[asyncio.StreamWriter], None]
 
 
-def whole(status: bytes, body: bytes) -> bytes:
+def response(status: bytes, body: bytes) -> bytes:
     return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
@@ -23,8 +30,8 @@ def chunk(data: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def served(*parts: bytes) -> AsyncIterator[Target]:
-    """A server that answers every call with `parts`, each sent on its own; empty closes."""
+async def served(*parts: bytes) -> AsyncIterator[LoadTarget]:
+    """Serve every call with `parts`, each sent separately; an empty part closes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.readuntil(b"\r\n\r\n"):
@@ -47,55 +54,59 @@ async def served(*parts: bytes) -> AsyncIterator[Target]:
 
     async with await asyncio.start_server(quiet, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        yield Target(f"http://127.0.0.1:{port}/v1", "sk-x", b"{}")
+        yield LoadTarget(f"http://127.0.0.1:{port}/v1", "sk-x", b"{}")
 
 
-async def one_call(*parts: bytes) -> Call:
+async def one_call(*parts: bytes) -> TimedCall:
     async with served(*parts) as target:
         connection = await target.connect()
         try:
             async with asyncio.timeout(10):
-                return await connection.ask(target.request)
+                return await connection.send()
         finally:
             connection.close()
 
 
-async def seen_until(
-    target: Target, enough: Callable[[Seen], bool], *, clients: int = 1, timeout_s: float = 20
-) -> Seen:
-    """Let clients call until they saw enough, however long that takes on this machine."""
-    seen = Seen()
-    calling = [asyncio.create_task(_call_on(target, None, seen, timeout_s)) for _ in range(clients)]
-    async with asyncio.timeout(20):
-        while not enough(seen):  # noqa: ASYNC110 - what clients see tells nobody
-            await asyncio.sleep(0.01)
-    for client in calling:
-        client.cancel()
-    await asyncio.wait(calling)
-    return seen
+async def calls_until(
+    target: LoadTarget,
+    is_enough: Callable[[LoadMeasurement], bool],
+    *,
+    clients: int = 1,
+    timeout_s: float = 20,
+) -> LoadMeasurement:
+    """Run clients until their results suffice, however slow this machine is."""
+    result = LoadMeasurement()
+    tasks = [
+        asyncio.create_task(_repeat_calls(target, None, result, timeout_s)) for _ in range(clients)
+    ]
+    await until_true(lambda: is_enough(result))
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    return result
 
 
-async def test_a_whole_answer_is_timed_from_its_first_to_its_last_byte() -> None:
-    answer = whole(b"200 OK", b"x" * 100)
+async def test_response_is_timed_to_its_first_and_last_byte() -> None:
+    answer = response(b"200 OK", b"x" * 100)
     call = await one_call(answer[:60], answer[60:])
     assert call.error == ""
     assert 0 < call.first_wait_s <= call.latency_s
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-async def test_events_are_counted_wherever_the_bytes_are_cut(size: int) -> None:
+async def test_events_are_counted_in_blocks_of_any_size(size: int) -> None:
     events = b': ping\n\ndata: {"a":1}\n\ndata: {"b":2}\r\n\r\ndata: [DONE]\n\n'
     pieces = [chunk(events[at : at + size]) for at in range(0, len(events), size)]
     call = await one_call(STREAM, *pieces, chunk(b""))
-    assert (call.error, call.event_count) == ("", 2)
+    assert (call.error, call.event_count, call.is_done, call.status) == ("", 2, True, 200)
     assert 0 < call.first_wait_s < call.latency_s
 
 
 @pytest.mark.parametrize(
     ("parts", "error"),
     [
-        ([whole(b"503 Away", b'{"error":{"code":"no_capacity"}}')], "503 no_capacity"),
-        ([whole(b"500 Oops", b"<html>")], "500"),
+        ([response(b"503 Unavailable", b'{"error":{"code":"no_capacity"}}')], "503 no_capacity"),
+        ([response(b"500 Oops", b"<html>")], "500"),
         ([STREAM, chunk(b'data: {"a":1}\n\n'), chunk(b"")], "broken stream"),
         (
             [STREAM, chunk(b'data: {"error":{"code":"stream_interrupted"}}\n\n'), chunk(b"")],
@@ -105,38 +116,41 @@ async def test_events_are_counted_wherever_the_bytes_are_cut(size: int) -> None:
         ([b"SSH-2.0\r\n"], "not HTTP"),
     ],
 )
-async def test_a_failed_call_says_why(parts: list[bytes], error: str) -> None:
-    assert (await one_call(*parts)).error == error
+async def test_failed_call_has_an_error(parts: list[bytes], error: str) -> None:
+    call = await one_call(*parts)
+    assert (call.error, call.is_done) == (error, False)
 
 
-async def test_clients_call_one_after_the_other() -> None:
-    async with served(whole(b"200 OK", b"{}")) as target:
-        seen = await seen_until(target, lambda seen: len(seen.latencies_s) > 3, clients=3)
-    assert seen.errors == {}
-    assert len(seen.latencies_s) == len(seen.first_waits_s)
+async def test_clients_repeat_calls() -> None:
+    async with served(response(b"200 OK", b"{}")) as target:
+        result = await calls_until(target, lambda result: len(result.latencies_s) > 3, clients=3)
+    assert result.errors == {}
+    assert len(result.latencies_s) == len(result.first_waits_s)
 
 
-async def test_clients_stop_when_the_time_is_over() -> None:
-    async with served(whole(b"200 OK", b"{}")) as target, asyncio.timeout(20):
-        seen = await load(target, client_count=3, seconds=0.3, call_timeout_s=20)
-    assert seen.errors == {}
-    assert seen.seconds >= 0.3
-    assert seen.calls_per_s == len(seen.latencies_s) / seen.seconds
+async def test_clients_stop_after_the_duration() -> None:
+    async with served(response(b"200 OK", b"{}")) as target, asyncio.timeout(20):
+        result = await run_load(target, client_count=3, seconds=0.3, call_timeout_s=20)
+    assert result.errors == {}
+    assert result.seconds >= 0.3
+    assert result.calls_per_s == len(result.latencies_s) / result.seconds
 
 
-async def test_a_call_that_lasts_too_long_is_an_error_and_the_client_goes_on() -> None:
+async def test_client_continues_after_a_call_timeout() -> None:
     async with served(HEAD) as target:
-        seen = await seen_until(target, lambda seen: seen.errors["timeout"] >= 2, timeout_s=0.05)
-    assert len(seen.latencies_s) == 0
+        result = await calls_until(
+            target, lambda result: result.errors["timeout"] >= 2, timeout_s=0.05
+        )
+    assert len(result.latencies_s) == 0
 
 
-async def test_a_server_that_is_not_there_is_told_at_once() -> None:
+async def test_unreachable_server_fails_at_once() -> None:
     async with served(b"") as target:
         pass
-    with pytest.raises(ServerAwayError, match="Cannot reach"):
-        await load(target, client_count=2, seconds=5, call_timeout_s=5)
+    with pytest.raises(ServerUnavailableError, match="Cannot reach"):
+        await run_load(target, client_count=2, seconds=5, call_timeout_s=5)
 
 
-def test_a_percentile_is_a_value_that_was_seen() -> None:
+def test_percentile_is_nearest_rank() -> None:
     values = [5.0, 1.0, 4.0, 2.0, 3.0]
     assert [percentile(values, share) for share in (0.0, 0.5, 0.95, 1.0)] == [1.0, 3.0, 5.0, 5.0]

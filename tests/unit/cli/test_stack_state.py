@@ -1,12 +1,12 @@
-"""Goal: a running stack's state is read back as written, and by its owner alone."""
+"""Goal: the state of a running stack is read back, by its owner only."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cli.admin.services import NoStackError, database_settings, kafka_settings
-from cli.stack.state.data_folder import exclusive
+from cli.admin.operator_connections import NoStackError, database_settings, kafka_settings
+from cli.stack.state.data_folder import lock_data_folder
 from cli.stack.state.private_files import write_private
 from cli.stack.state.stack_state import StackState, read_state, remove_state, write_state
 from core.errors import SettingsError
@@ -20,7 +20,7 @@ STATE = StackState(
 )
 
 
-def test_a_state_is_read_back(tmp_path: Path) -> None:
+def test_state_round_trip(tmp_path: Path) -> None:
     write_state(tmp_path, STATE)
     write_state(tmp_path, STATE)
 
@@ -29,7 +29,7 @@ def test_a_state_is_read_back(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["stack.json"]
 
 
-def test_a_removed_state_is_none(tmp_path: Path) -> None:
+def test_removed_state_is_none(tmp_path: Path) -> None:
     write_state(tmp_path, STATE)
     remove_state(tmp_path)
     remove_state(tmp_path)
@@ -38,7 +38,7 @@ def test_a_removed_state_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"url": 1}'])
-def test_a_state_of_another_release_is_refused(tmp_path: Path, content: str) -> None:
+def test_unreadable_state_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "stack.json").write_text(content)
 
     with pytest.raises(SettingsError):
@@ -48,20 +48,20 @@ def test_a_state_of_another_release_is_refused(tmp_path: Path, content: str) -> 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[None]:
     """A stack that is ready on `tmp_path`."""
-    with exclusive(tmp_path):
+    with lock_data_folder(tmp_path):
         write_state(tmp_path, STATE)
         yield
 
 
 @pytest.mark.usefixtures("running")
-def test_operators_reach_the_services_of_a_running_stack(tmp_path: Path) -> None:
+def test_settings_use_the_services_of_a_running_stack(tmp_path: Path) -> None:
 
     assert database_settings(tmp_path).url.get_secret_value() == STATE.database_url
     assert kafka_settings(tmp_path).bootstrap_servers == STATE.kafka_bootstrap_servers
 
 
 @pytest.mark.usefixtures("running")
-def test_other_variables_count_for_a_running_stack_too(
+def test_other_variables_apply_to_a_running_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "elsewhere:9092")
@@ -74,13 +74,13 @@ def test_other_variables_count_for_a_running_stack_too(
     assert database_settings(tmp_path).pool_size == 3
 
 
-def test_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
+def test_folder_without_stack_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoStackError):
         database_settings(tmp_path)
 
 
-def test_a_stack_that_was_killed_is_gone_though_it_left_its_state(tmp_path: Path) -> None:
-    with exclusive(tmp_path):
+def test_state_of_a_killed_stack_does_not_count(tmp_path: Path) -> None:
+    with lock_data_folder(tmp_path):
         write_state(tmp_path, STATE)
 
     for settings in (database_settings, kafka_settings):
@@ -88,7 +88,7 @@ def test_a_stack_that_was_killed_is_gone_though_it_left_its_state(tmp_path: Path
             settings(tmp_path)
 
 
-def test_services_are_named_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DATABASE_URL", STATE.database_url)
     monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "broker:9092")
 
@@ -96,7 +96,7 @@ def test_services_are_named_by_variables(monkeypatch: pytest.MonkeyPatch) -> Non
     assert kafka_settings(None).bootstrap_servers == "broker:9092"
 
 
-def test_a_private_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_private_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "key"
     (tmp_path / ".key.partial").write_text("of a writer that was killed")
     write_private(path, b"a longer old one")

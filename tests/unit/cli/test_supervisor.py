@@ -1,4 +1,4 @@
-"""Goal: a dead child comes back, ever more slowly; a stop is ordered, bounded and complete."""
+"""Goal: exited children restart with backoff; a stop is ordered and bounded."""
 
 import signal
 from collections.abc import Callable
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
-from cli.stack.processes.child import LOG_BYTES_MAX, Child
+from cli.stack.processes.child import Child, ChildProcess
+from cli.stack.processes.child_logs import LOG_BYTES_MAX
 from cli.stack.processes.supervisor import (
     BACKOFF_S_MIN,
     HEALTHY_S,
@@ -16,77 +17,67 @@ from cli.stack.processes.supervisor import (
     Supervisor,
     backoff_s,
 )
+from tests.support.clock import ManualClock
 
 
-class HandClock:
-    """Time that moves when somebody sleeps."""
+class ScriptedProcess(ChildProcess):
+    """A process that exits at a time that the test sets."""
 
-    now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-class ScriptedProcess:
-    """A process that ends as its script says."""
-
-    def __init__(self, world: "World", child: Child, pid: int) -> None:
-        self.world, self.child, self.pid = world, child, pid
+    def __init__(self, stack: "SupervisedStack", child: Child, pid: int) -> None:
+        self.stack, self.child, self._pid = stack, child, pid
         self.ends_s: float | None = None
 
+    @property
+    def pid(self) -> int:
+        return self._pid
+
     def has_ended(self) -> bool:
-        return self.ends_s is not None and self.world.clock.now_s >= self.ends_s
+        return self.ends_s is not None and self.stack.clock.now_s >= self.ends_s
 
     def send(self, number: signal.Signals) -> None:
-        self.world.events.append((self.child.name, number.name))
-        takes_s = 0.0 if number is signal.SIGKILL else self.world.stops_in_s(self.child)
-        self.ends_s = self.world.clock.now_s + takes_s
+        self.stack.events.append((self.child.name, number.name))
+        stop_s = 0.0 if number is signal.SIGKILL else self.stack.stops_in_s(self.child)
+        self.ends_s = self.stack.clock.now_s + stop_s
 
-    def bury(self) -> int:
-        self.world.events.append((self.child.name, "buried"))
-        return self.world.exit_code
+    def kill_and_reap(self) -> int:
+        self.stack.events.append((self.child.name, "reaped"))
+        return self.stack.exit_code
 
 
-class World:
-    """A supervisor on a clock held by hand, with every process it started."""
+class SupervisedStack:
+    """A supervisor on a manual clock with scripted processes."""
 
     def __init__(
         self,
         stops_in_s: Callable[[Child], float] = lambda child: 0.0,
         log_dir: Path = Path("unused"),
     ) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock(now_s=100.0)
         self.events: list[tuple[str, str]] = []
         self.stops_in_s = stops_in_s
         self.processes: list[ScriptedProcess] = []
-        self.refusals = 0
+        self.failing_starts = 0
         self.exit_code = 1
         self.supervisor = Supervisor(
-            log_dir, spawn=self.spawn, clock=self.clock, sleep=self.clock.sleep
+            log_dir, spawn=self.spawn, clock=self.clock, sleep=self.clock.advance
         )
 
     def spawn(self, child: Child, log_dir: Path) -> ScriptedProcess:
-        if self.refusals:
-            self.refusals -= 1
+        if self.failing_starts:
+            self.failing_starts -= 1
             raise OSError(11, "Resource temporarily unavailable")
         process = ScriptedProcess(self, child, 1000 + len(self.processes))
         self.processes.append(process)
         return process
 
-    def kill_newest(self) -> None:
+    def end_newest(self) -> None:
         self.processes[-1].ends_s = self.clock.now_s
 
     def seconds_until_restart(self) -> float:
         count, began_s = len(self.processes), self.clock.now_s
         while len(self.processes) == count:
-            self.supervisor.step()
-            self.clock.sleep(0.01)
+            self.supervisor.run_once()
+            self.clock.advance(0.01)
             assert self.clock.now_s < began_s + 60
         return self.clock.now_s - began_s
 
@@ -95,7 +86,7 @@ def role(name: str, **options: object) -> Child:
     return Child(name=name, argv=("true",), **options)  # type: ignore[arg-type]
 
 
-def test_backoff_doubles_from_its_least_to_its_most() -> None:
+def test_backoff_doubles_up_to_its_limit() -> None:
     waits = [backoff_s(deaths, 5.0) for deaths in range(1, 40)]
 
     assert waits[:3] == [BACKOFF_S_MIN, 2 * BACKOFF_S_MIN, 4 * BACKOFF_S_MIN]
@@ -103,181 +94,181 @@ def test_backoff_doubles_from_its_least_to_its_most() -> None:
     assert waits[-1] == 5.0
 
 
-def test_a_dead_child_starts_again_more_slowly_each_time() -> None:
-    world = World()
-    world.supervisor.start([role("api")])
+def test_consecutive_exits_increase_the_backoff() -> None:
+    stack = SupervisedStack()
+    stack.supervisor.start([role("api")])
 
     waits = []
     for _ in range(4):
-        world.kill_newest()
-        waits.append(world.seconds_until_restart())
+        stack.end_newest()
+        waits.append(stack.seconds_until_restart())
 
     assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6], abs=0.05)
-    assert world.supervisor.restarts() == {"api": 4}
+    assert stack.supervisor.restart_counts() == {"api": 4}
 
 
-def test_a_child_that_was_healthy_starts_again_at_once() -> None:
-    world = World()
-    world.supervisor.start([role("api")])
+def test_healthy_run_resets_the_backoff() -> None:
+    stack = SupervisedStack()
+    stack.supervisor.start([role("api")])
     for _ in range(5):
-        world.kill_newest()
-        world.seconds_until_restart()
+        stack.end_newest()
+        stack.seconds_until_restart()
 
-    world.clock.sleep(HEALTHY_S)
-    world.kill_newest()
+    stack.clock.advance(HEALTHY_S)
+    stack.end_newest()
 
-    assert world.seconds_until_restart() == pytest.approx(BACKOFF_S_MIN, abs=0.05)
-
-
-def test_a_child_that_cannot_be_started_counts_as_dead() -> None:
-    world = World()
-    world.supervisor.start([role("api")])
-    world.kill_newest()
-    world.refusals = 2
-
-    assert world.seconds_until_restart() == pytest.approx(0.2 + 0.4 + 0.8, abs=0.1)
+    assert stack.seconds_until_restart() == pytest.approx(BACKOFF_S_MIN, abs=0.05)
 
 
-def test_the_first_start_reports_a_program_that_cannot_run() -> None:
-    world = World()
-    world.refusals = 1
+def test_failed_restart_increases_the_backoff() -> None:
+    stack = SupervisedStack()
+    stack.supervisor.start([role("api")])
+    stack.end_newest()
+    stack.failing_starts = 2
+
+    assert stack.seconds_until_restart() == pytest.approx(0.2 + 0.4 + 0.8, abs=0.1)
+
+
+def test_failed_first_start_raises() -> None:
+    stack = SupervisedStack()
+    stack.failing_starts = 1
 
     with pytest.raises(OSError, match="temporarily"):
-        world.supervisor.start([role("api")])
+        stack.supervisor.start([role("api")])
 
 
-def test_a_child_without_restart_stays_dead() -> None:
-    world = World()
-    world.supervisor.start([role("once", restart=False)])
-    world.kill_newest()
+def test_child_without_restart_is_not_restarted() -> None:
+    stack = SupervisedStack()
+    stack.supervisor.start([role("once", restart=False)])
+    stack.end_newest()
 
-    world.supervisor.run(lambda: world.clock.now_s > 130)
+    stack.supervisor.run(lambda: stack.clock.now_s > 130)
 
-    assert len(world.processes) == 1
-    assert world.supervisor.pid("once") is None
+    assert len(stack.processes) == 1
+    assert stack.supervisor.pid("once") is None
 
 
-def test_stages_stop_from_the_highest_to_the_lowest() -> None:
-    world = World(stops_in_s=lambda child: 1.0)
-    world.supervisor.start(
+def test_stages_stop_in_descending_order() -> None:
+    stack = SupervisedStack(stops_in_s=lambda child: 1.0)
+    stack.supervisor.start(
         [role("postgres", stage=0, stop_signal=signal.SIGINT), role("writer"), role("api", stage=2)]
     )
 
-    world.supervisor.stop()
+    stack.supervisor.stop()
 
-    assert world.events == [
+    assert stack.events == [
         ("api", "SIGTERM"),
-        ("api", "buried"),
+        ("api", "reaped"),
         ("writer", "SIGTERM"),
-        ("writer", "buried"),
+        ("writer", "reaped"),
         ("postgres", "SIGINT"),
-        ("postgres", "buried"),
+        ("postgres", "reaped"),
     ]
 
 
 def test_children_of_one_stage_stop_together() -> None:
-    world = World(stops_in_s=lambda child: 2.0)
-    world.supervisor.start([role(f"role-{n}") for n in range(9)])
-    began_s = world.clock.now_s
+    stack = SupervisedStack(stops_in_s=lambda child: 2.0)
+    stack.supervisor.start([role(f"role-{n}") for n in range(9)])
+    began_s = stack.clock.now_s
 
-    world.supervisor.stop()
+    stack.supervisor.stop()
 
-    assert world.clock.now_s - began_s == pytest.approx(2.0, abs=0.2)
-
-
-def test_a_child_that_ignores_its_signal_is_killed_after_its_limit() -> None:
-    world = World(stops_in_s=lambda child: 60.0 if child.name == "deaf" else 0.5)
-    world.supervisor.start([role("deaf", stop_timeout_s=3.0), role("good")])
-    began_s = world.clock.now_s
-
-    world.supervisor.stop()
-
-    assert world.events.count(("deaf", "SIGKILL")) == 1
-    assert ("good", "SIGKILL") not in world.events
-    assert world.clock.now_s - began_s == pytest.approx(3.0, abs=0.2)
+    assert stack.clock.now_s - began_s == pytest.approx(2.0, abs=0.2)
 
 
-def test_the_whole_stop_has_one_budget() -> None:
-    world = World(stops_in_s=lambda child: 60.0)
-    world.supervisor.start([role(f"deaf-{n}", stage=n, stop_timeout_s=10.0) for n in range(5)])
-    began_s = world.clock.now_s
+def test_child_is_killed_after_its_stop_timeout() -> None:
+    stack = SupervisedStack(stops_in_s=lambda child: 60.0 if child.name == "deaf" else 0.5)
+    stack.supervisor.start([role("deaf", stop_timeout_s=3.0), role("good")])
+    began_s = stack.clock.now_s
 
-    world.supervisor.stop()
+    stack.supervisor.stop()
 
-    assert world.clock.now_s - began_s <= STOP_S_MAX
-    assert sum(event == "SIGKILL" for _, event in world.events) == 5
-
-
-def test_a_stopped_supervisor_stops_again_and_starts_nothing() -> None:
-    world = World()
-    world.supervisor.start([role("api")])
-    world.supervisor.stop()
-    world.supervisor.stop()
-    world.clock.sleep(10)
-    world.supervisor.step()
-
-    assert len(world.processes) == 1
+    assert stack.events.count(("deaf", "SIGKILL")) == 1
+    assert ("good", "SIGKILL") not in stack.events
+    assert stack.clock.now_s - began_s == pytest.approx(3.0, abs=0.2)
 
 
-def test_a_wait_ends_when_ready_and_restarts_what_dies_meanwhile() -> None:
-    world = World()
-    world.supervisor.start([role("kafka")])
-    world.kill_newest()
+def test_stop_is_bounded_over_all_stages() -> None:
+    stack = SupervisedStack(stops_in_s=lambda child: 60.0)
+    stack.supervisor.start([role(f"deaf-{n}", stage=n, stop_timeout_s=10.0) for n in range(5)])
+    began_s = stack.clock.now_s
 
-    world.supervisor.wait_until(lambda: len(world.processes) == 2, timeout_s=5, what="Kafka")
+    stack.supervisor.stop()
 
-    assert world.supervisor.pid("kafka") == world.processes[-1].pid
+    assert stack.clock.now_s - began_s <= STOP_S_MAX
+    assert sum(event == "SIGKILL" for _, event in stack.events) == 5
 
 
-def test_a_wait_that_takes_too_long_names_what_it_waited_for() -> None:
-    world = World()
+def test_stop_is_idempotent() -> None:
+    stack = SupervisedStack()
+    stack.supervisor.start([role("api")])
+    stack.supervisor.stop()
+    stack.supervisor.stop()
+    stack.clock.advance(10)
+    stack.supervisor.run_once()
+
+    assert len(stack.processes) == 1
+
+
+def test_wait_restarts_exited_children() -> None:
+    stack = SupervisedStack()
+    stack.supervisor.start([role("kafka")])
+    stack.end_newest()
+
+    stack.supervisor.wait_until(lambda: len(stack.processes) == 2, timeout_s=5, what="Kafka")
+
+    assert stack.supervisor.pid("kafka") == stack.processes[-1].pid
+
+
+def test_wait_timeout_names_the_condition() -> None:
+    stack = SupervisedStack()
 
     with pytest.raises(StackTimeoutError, match="Kafka is not ready after 5 s"):
-        world.supervisor.wait_until(lambda: False, timeout_s=5, what="Kafka")
+        stack.supervisor.wait_until(lambda: False, timeout_s=5, what="Kafka")
 
 
-def test_a_child_that_refuses_its_settings_ends_the_wait_with_its_reason(tmp_path: Path) -> None:
+def test_refused_settings_end_the_wait(tmp_path: Path) -> None:
     (tmp_path / "gpu.log").write_text('noise\n{"event":"x","reason":"no such parser"}\n{half\n')
-    world = World(log_dir=tmp_path)
-    world.exit_code = 2
-    world.supervisor.start([role("gpu")])
-    world.kill_newest()
+    stack = SupervisedStack(log_dir=tmp_path)
+    stack.exit_code = 2
+    stack.supervisor.start([role("gpu")])
+    stack.end_newest()
     with pytest.raises(SettingsRefusedError, match="gpu: no such parser"):
-        world.supervisor.wait_until(lambda: False, timeout_s=60, what="a model")
+        stack.supervisor.wait_until(lambda: False, timeout_s=60, what="a model")
 
 
-def test_a_wait_that_takes_too_long_tells_why_children_died(tmp_path: Path) -> None:
+def test_wait_timeout_has_the_exit_reasons(tmp_path: Path) -> None:
     (tmp_path / "writer.log").write_text('{"event":"the role ends","reason":"no broker"}\n')
-    world = World(log_dir=tmp_path)
-    world.supervisor.start([role("writer"), role("api")])
-    world.processes[0].ends_s = world.clock.now_s
+    stack = SupervisedStack(log_dir=tmp_path)
+    stack.supervisor.start([role("writer"), role("api")])
+    stack.processes[0].ends_s = stack.clock.now_s
 
     with pytest.raises(StackTimeoutError, match="after 5 s; writer: no broker; see the logs"):
-        world.supervisor.wait_until(lambda: False, timeout_s=5, what="writer")
+        stack.supervisor.wait_until(lambda: False, timeout_s=5, what="writer")
 
 
-def test_a_role_that_refuses_its_settings_later_is_told_and_ends_no_other(
+def test_refused_settings_after_the_start_affect_one_role(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "gpu.log").write_text('{"event":"the role ends","reason":"no such folder"}\n')
-    world = World(log_dir=tmp_path)
-    world.exit_code = 2
-    world.supervisor.start([role("api"), role("gpu")])
-    world.kill_newest()
+    stack = SupervisedStack(log_dir=tmp_path)
+    stack.exit_code = 2
+    stack.supervisor.start([role("api"), role("gpu")])
+    stack.end_newest()
 
-    world.supervisor.run(lambda: world.clock.now_s > 130)
+    stack.supervisor.run(lambda: stack.clock.now_s > 130)
 
-    assert world.supervisor.pid("api") is not None
-    assert world.supervisor.restarts()["gpu"] == 1
+    assert stack.supervisor.pid("api") is not None
+    assert stack.supervisor.restart_counts()["gpu"] == 1
     assert [r.reason for r in caplog.records] == ["exit code 2: no such folder"]  # type: ignore[attr-defined]
 
 
-def test_a_log_that_grows_is_shortened_while_its_child_writes(tmp_path: Path) -> None:
-    world = World(log_dir=tmp_path)
-    world.supervisor.start([role("api")])
+def test_large_log_is_rotated_while_the_child_writes(tmp_path: Path) -> None:
+    stack = SupervisedStack(log_dir=tmp_path)
+    stack.supervisor.start([role("api")])
     with (tmp_path / "api.log").open("ab") as written:
         written.truncate(LOG_BYTES_MAX + 1)
-        world.supervisor.run(lambda: world.clock.now_s > 100 + 2 * LOGS_EVERY_S)
+        stack.supervisor.run(lambda: stack.clock.now_s > 100 + 2 * LOGS_EVERY_S)
         written.write(b"more")
 
     assert (tmp_path / "api.log").read_bytes() == b"more"

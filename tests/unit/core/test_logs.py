@@ -1,4 +1,4 @@
-"""Goal: a line of the log has its five fields and no text of an error that may quote a client."""
+"""Goal: a log line has its five fields and no text of third-party errors."""
 
 import asyncio
 import json
@@ -49,34 +49,34 @@ def fail_together() -> None:
 
 
 @pytest.mark.parametrize("act", [fail, fail_with_a_cause, fail_while_handling, fail_together])
-def test_a_traceback_has_frames_and_classes_and_no_text(act: Callable[[], None]) -> None:
+def test_a_traceback_has_frames_and_classes_but_no_text(act: Callable[[], None]) -> None:
     try:
         act()
     except Exception:  # noqa: BLE001  whatever it is
         line = line_of("failed")
 
-    told = str(line["traceback"])
-    assert SECRET not in told
-    assert "builtins.ValueError\n" in told
-    assert "in fail\n" in told
-    assert ("builtins.KeyError\n" in told) is (act is not fail)
+    text = str(line["traceback"])
+    assert SECRET not in text
+    assert "builtins.ValueError\n" in text
+    assert "in fail\n" in text
+    assert ("builtins.KeyError\n" in text) is (act is not fail)
 
 
-def test_our_own_errors_keep_code_and_reason_and_the_systems_their_errno() -> None:
+def test_millrace_errors_show_code_and_reason_and_os_errors_their_errno() -> None:
     try:
         raise OSError(28, SECRET, SECRET)
     except OSError as full:
         try:
             raise RecordUnreadableError("the chunk is empty") from full
         except RecordUnreadableError:
-            told = str(line_of("failed")["traceback"])
+            text = str(line_of("failed")["traceback"])
 
-    assert "core.errors.RecordUnreadableError: record_unreadable: the chunk is empty" in told
-    assert "OSError: No space left on device" in told
-    assert SECRET not in told
+    assert "core.errors.RecordUnreadableError: record_unreadable: the chunk is empty" in text
+    assert "OSError: No space left on device" in text
+    assert SECRET not in text
 
 
-def test_a_chain_that_bites_its_tail_ends() -> None:
+def test_a_cyclic_chain_of_causes_ends() -> None:
     one, two = ValueError(SECRET), KeyError(SECRET)
     one.__context__, two.__context__ = two, one
     try:
@@ -85,7 +85,7 @@ def test_a_chain_that_bites_its_tail_ends() -> None:
         assert str(line_of("failed")["traceback"]).count("ValueError") <= 2  # a frame and a name
 
 
-def test_extra_fields_never_replace_ours() -> None:
+def test_extra_fields_never_replace_standard_fields() -> None:
     line = line_of("sent", event="batch.completed", time="noon", level=1, role="x", logger="y", n=2)
 
     assert (line["event"], line["level"], line["role"]) == ("sent", "error", "intake")
@@ -95,7 +95,7 @@ def test_extra_fields_never_replace_ours() -> None:
     assert "traceback" not in line
 
 
-def test_a_task_that_nobody_awaited_shows_no_text(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unawaited_task_shows_no_text(caplog: pytest.LogCaptureFixture) -> None:
     async def lose_a_task() -> None:
         async def task() -> None:
             fail()

@@ -1,4 +1,4 @@
-"""Goal: a port that Prometheus cannot have is told as a wrong setting, and none is needed."""
+"""Goal: a port that cannot be used is a settings error, and metrics are optional."""
 
 import socket
 import urllib.request
@@ -22,19 +22,19 @@ class Role:
     metrics_host: str = "127.0.0.1"
 
 
-def test_a_port_in_use_is_a_wrong_setting() -> None:
+def test_a_port_in_use_is_a_settings_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"MILLRACE_ROLE_METRICS_PORT.*{port}.*in use"):
             serve_metrics(Role(port))
 
 
-def test_an_address_that_is_not_ours_is_a_wrong_setting() -> None:
+def test_a_foreign_address_is_a_settings_error() -> None:
     with pytest.raises(SettingsError, match="MILLRACE_ROLE_METRICS_PORT"):
         serve_metrics(Role(0, "192.0.2.1"))
 
 
-def test_a_port_that_was_given_answers_and_none_is_needed(tmp_path: Path) -> None:
+def test_metrics_are_served_only_with_a_port(tmp_path: Path) -> None:
     serve_metrics(Role(None))
     port = free_port(tmp_path)
     serve_metrics(Role(port))

@@ -1,4 +1,4 @@
-"""Goal: a role may open as many connections as it promises, or says that it may not."""
+"""Goal: a role raises its open file limit for its connections, or logs that it cannot."""
 
 import json
 import subprocess
@@ -12,14 +12,14 @@ ROOT = Path(__file__).parents[3]
 LIMITED = """
 import resource
 from core.logs import configure_logs
-from core.open_files import ask_for_open_files
+from core.open_files import request_open_file_limit
 configure_logs("a-role")
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
-ask_for_open_files(800)
+request_open_file_limit(800)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-ask_for_open_files(500)
+request_open_file_limit(500)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-ask_for_open_files(2000)
+request_open_file_limit(2000)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
@@ -27,11 +27,11 @@ STARTED = """
 import resource, sys, threading
 from {module} import __main__ as role
 
-def told(*_, **__):
+def report(*_, **__):
     print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     raise SystemExit(0)
 
-role.{next} = told
+role.{next} = report
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
 {start}
 """
@@ -48,7 +48,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_limit_is_raised_as_far_as_the_hard_one_lets_and_a_shortage_is_told_once() -> None:
+def test_the_soft_limit_is_raised_to_the_hard_limit_with_one_warning() -> None:
     done = run(LIMITED)
 
     assert done.stdout.splitlines() == ["800 1000", "800 1000", "1000 1000"]
@@ -92,7 +92,7 @@ def test_the_limit_is_raised_as_far_as_the_hard_one_lets_and_a_shortage_is_told_
     ],
     ids=["api", "gpu-consumer"],
 )
-def test_a_role_makes_room_for_its_connections_at_its_start(
+def test_a_role_raises_its_open_file_limit_at_start(
     module: str, following: str, start: str, allowed: int, tmp_path: Path
 ) -> None:
     start = start.replace("FOLDER", repr(str(tmp_path)))

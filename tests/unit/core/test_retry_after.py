@@ -1,4 +1,4 @@
-"""Goal: whatever a server writes into Retry-After, the wait is a number within bounds, or none."""
+"""Goal: any Retry-After value gives a bounded delay or none."""
 
 import pytest
 
@@ -8,7 +8,7 @@ MOST_S = 86_400.0
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         (None, None),
         ("", None),
@@ -25,5 +25,5 @@ MOST_S = 86_400.0
         ("Thu, 99 Foo 1970 99:99:99 GMT", None),
     ],
 )
-def test_a_retry_after_is_seconds_or_a_date(text: str | None, wanted: float | None) -> None:
-    assert retry_after_s(text, now_s=1000.0, s_max=MOST_S) == wanted
+def test_a_retry_after_is_seconds_or_a_date(text: str | None, expected: float | None) -> None:
+    assert retry_after_s(text, now_s=1000.0, s_max=MOST_S) == expected

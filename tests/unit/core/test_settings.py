@@ -1,4 +1,4 @@
-"""Goal: a role names all mistakes of its settings at once, whichever class has them."""
+"""Goal: all mistakes in the settings of a role are reported at once."""
 
 from typing import ClassVar
 
@@ -9,14 +9,14 @@ from core.settings import Settings, read_all
 
 
 class LogSettings(Settings):
-    """Of a log."""
+    """Settings of one client."""
 
     env_prefix: ClassVar[str] = "LOG_"
     servers: str = "here"
 
 
 class RoleSettings(Settings):
-    """Of a role."""
+    """Settings of a role."""
 
     env_prefix: ClassVar[str] = "ROLE_"
     window_s: float = 1.0
@@ -43,7 +43,7 @@ def test_instances_come_in_the_order_of_their_readers() -> None:
     assert (role.window_s, log.servers) == (2.0, "here")
 
 
-def test_an_error_that_is_not_of_settings_is_not_gathered() -> None:
+def test_errors_other_than_settings_errors_propagate() -> None:
     def broken(_: object) -> None:
         raise OSError
 

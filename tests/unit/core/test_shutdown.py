@@ -1,4 +1,4 @@
-"""Goal: whatever signal asks a process to stop, it stops in order, and work is cut short."""
+"""Goal: every stop signal sets the stop event and interrupts work in its block."""
 
 import signal
 import subprocess
@@ -22,23 +22,23 @@ import signal
 from core.shutdown import stop_on_signals
 stop = stop_on_signals()
 print("waiting", flush=True)
-with stop._cond:  # as in the midst of a wait, or of what a first signal does
+with stop._cond:  # as inside a wait, or inside the handler of a first signal
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.raise_signal(number)
-    print("asked", stop.is_set(), flush=True)
+    print("set", stop.is_set(), flush=True)
 print("stopped" if stop.wait(20) else "went on", flush=True)
 """
 
 WORKS = """
 import time
-from core.shutdown import cut_short_by_signals, stop_on_signals
+from core.shutdown import interrupted_by_signals, stop_on_signals
 stop = stop_on_signals()
 try:
-    with cut_short_by_signals():
+    with interrupted_by_signals():
         print("waiting", flush=True)
         time.sleep(20)
 except KeyboardInterrupt:
-    print("cut", stop.is_set(), flush=True)
+    print("interrupted", stop.is_set(), flush=True)
 print("stopped" if stop.wait(20) else "went on", flush=True)
 time.sleep(20)
 """
@@ -58,7 +58,7 @@ def started(program: str, *before: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_asks_for_a_stop_in_order(number: signal.Signals) -> None:
+def test_a_signal_sets_the_stop_event(number: signal.Signals) -> None:
     process = started(WAITS)
     process.send_signal(number)
 
@@ -66,13 +66,13 @@ def test_a_signal_asks_for_a_stop_in_order(number: signal.Signals) -> None:
     assert process.returncode == 0
 
 
-def test_signals_that_interrupt_a_wait_or_each_other_stop_it_all_the_same() -> None:
+def test_nested_signals_set_the_stop_event() -> None:
     process = started(INTERRUPTED)
     assert process.stdout is not None
     limit = threading.Timer(10, process.kill)
     limit.start()
     try:
-        assert process.stdout.readline() == "asked True\n"
+        assert process.stdout.readline() == "set True\n"
         assert process.stdout.readline() == "stopped\n"
     finally:
         limit.cancel()
@@ -80,7 +80,7 @@ def test_signals_that_interrupt_a_wait_or_each_other_stop_it_all_the_same() -> N
         process.communicate()
 
 
-def test_a_hang_up_that_is_ignored_stays_so() -> None:
+def test_an_ignored_sighup_stays_ignored() -> None:
     process = started(WAITS, "nohup")
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -91,22 +91,22 @@ def test_a_hang_up_that_is_ignored_stays_so() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_work_that_cannot_ask_is_cut_short(number: signal.Signals) -> None:
+def test_a_signal_interrupts_work_in_the_block(number: signal.Signals) -> None:
     process = started(WORKS)
     process.send_signal(number)
     assert process.stdout is not None
 
-    assert process.stdout.readline() == "cut True\n"
+    assert process.stdout.readline() == "interrupted True\n"
     assert process.stdout.readline() == "stopped\n"
     process.kill()
     process.communicate(timeout=30)
 
 
-def test_an_impatient_second_interrupt_ends_it_at_once() -> None:
+def test_a_second_sigint_has_the_default_effect() -> None:
     process = started(WORKS)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
-    assert process.stdout.readline() == "cut True\n"
+    assert process.stdout.readline() == "interrupted True\n"
     assert process.stdout.readline() == "stopped\n"
     process.send_signal(signal.SIGINT)
 

@@ -1,11 +1,11 @@
-"""Goal: `stream` means to us what it means to vLLM, whose models of bodies are pydantic's."""
+"""Goal: `stream` is read as vLLM reads it, by pydantic's lax mode."""
 
 import math
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from core.streaming import StreamField, asks_to_stream
+from core.streaming import StreamField, is_stream_requested
 
 VLLM: TypeAdapter[bool | None] = TypeAdapter(bool | None)
 WORDS = ("0", "1", "true", "false", "t", "f", "yes", "no", "y", "n", "on", "off")
@@ -24,7 +24,7 @@ def test_a_field_is_read_as_pydantic_reads_it(field: StreamField) -> None:
     try:
         expected = bool(VLLM.validate_python(field))
     except ValidationError:
-        with pytest.raises(ValueError, match="no boolean"):
-            asks_to_stream(field)
+        with pytest.raises(ValueError, match="not a boolean"):
+            is_stream_requested(field)
     else:
-        assert asks_to_stream(field) is expected
+        assert is_stream_requested(field) is expected

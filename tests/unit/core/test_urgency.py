@@ -31,6 +31,6 @@ def test_jobs_of_a_day_share() -> None:
     assert deadline_class(0) == deadline_class(-5) == 0
 
 
-def test_what_is_no_time_at_all_has_a_class_all_the_same() -> None:
+def test_nan_and_infinity_have_a_deadline_class() -> None:
     assert deadline_class(float("nan")) == deadline_class(float("-inf")) == 0
     assert deadline_class(float("inf")) == deadline_class(1e12)

@@ -11,7 +11,7 @@ import yaml  # type: ignore[import-untyped]  # the only user of YAML
 from prometheus_client import start_http_server
 
 from cli.stack.processes.role_children import MODULES
-from cli.stack.services.kafka import server_properties
+from cli.stack.services.embedded_kafka import server_properties
 from core.metrics import ROLE_READY
 from tests.support.ports import free_port
 from tests.unit.docs.settings_classes import settings_classes

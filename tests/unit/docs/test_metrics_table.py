@@ -8,12 +8,12 @@ from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from batcher.policy.batch_closing import CloseReason
-from gpu_consumers.inflight.online_call import Cut
-from jobs.store.idempotency import Scope
+from batcher.policy.batch_closing import BatchCloseReason
+from gpu_consumers.inflight.online_call import CallAbortReason
+from jobs.store.idempotency import KeyScope
 from registry.models import ENDPOINTS
 from storage.postgres.tenant_isolation import TENANT_ROLE
-from topics.tail_readers.job_controls import over_reason
+from topics.tail_readers.job_controls import obsolete_reason
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `(millrace_\w+)` \| (\w+) \| ([^|]+) \| [^|]+ \|$", re.M)
@@ -79,8 +79,8 @@ def calls_of(pattern: str, *rooms: str) -> set[str]:
 
 
 def test_values_of_labels_are_those_of_the_code() -> None:
-    over = set(re.findall(r'return "(\w+)"', getsource(over_reason)))
-    shed = calls_of(r'\bSlots\(\s*"(\w+)"', "api")
+    over = set(re.findall(r'return "(\w+)"', getsource(obsolete_reason)))
+    shed = calls_of(r'\bTenantSlots\(\s*"(\w+)"', "api")
     isolated = calls_of(r'BATCHES_ISOLATED\.labels\("(\w+)"', "gpu_consumers")
     charged = calls_of(r'ITEMS_CHARGED\.labels\("(\w+)"', "gpu_consumers")
     dropped = over | {"gone"} | calls_of(r'ITEMS_DROPPED\.labels\("(\w+)"', "batcher")
@@ -90,9 +90,13 @@ def test_values_of_labels_are_those_of_the_code() -> None:
     assert values_of("reason", "millrace_items_skipped_total") == over
     assert values_of("reason", "millrace_batches_isolated_total") == isolated
     assert values_of("reason", "millrace_items_charged_total") == charged
-    assert values_of("reason", "millrace_calls_aborted_total") == {cut.value for cut in Cut}
-    assert values_of("reason", "millrace_batch_close_total") == {why.value for why in CloseReason}
-    assert values_of("scope") == {scope.value for scope in Scope}
+    assert values_of("reason", "millrace_calls_aborted_total") == {
+        cut.value for cut in CallAbortReason
+    }
+    assert values_of("reason", "millrace_batch_close_total") == {
+        why.value for why in BatchCloseReason
+    }
+    assert values_of("scope") == {scope.value for scope in KeyScope}
     assert values_of("endpoint") == set(ENDPOINTS)
     assert values_of("result", "millrace_online_cache_total") == {"hit", "miss"}
 

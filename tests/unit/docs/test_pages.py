@@ -8,7 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from api.app import ROUTERS
-from cli.admin.topics import retention_text
+from cli.admin.topic_commands import retention_text
 from cli.exits import ExitCode
 from cli.stack.processes.role_children import MODULES
 from jobs.input.line_checks import ErrorCode

@@ -1,14 +1,14 @@
-"""What tests of the lane of batches share."""
+"""Fixtures of tests of the bulk worker."""
 
 import asyncio
 
 import pytest
 
-from tests.unit.gpu_consumers.rests import Rest
+from tests.unit.gpu_consumers.suspect_delays import SuspectDelay
 
 
 @pytest.fixture
-def rest(monkeypatch: pytest.MonkeyPatch) -> Rest:
-    found = Rest(asyncio.sleep)
-    monkeypatch.setattr(asyncio, "sleep", found.sleep)
-    return found
+def suspect_delay(monkeypatch: pytest.MonkeyPatch) -> SuspectDelay:
+    delay = SuspectDelay(asyncio.sleep)
+    monkeypatch.setattr(asyncio, "sleep", delay.sleep)
+    return delay

@@ -1,88 +1,92 @@
-"""Goal: a log of attempts that cannot be read is asked again after a pause, never in a hot loop."""
+"""Goal: the log of attempts is read to its end, and an unavailable log is retried with pauses."""
 
 from typing import cast
 from uuid import UUID
 
 import pytest
 
-from gpu_consumers.quarantine.attempt_log import AttemptLog, newest
-from topics.clients.producer import LogProducer
-from topics.errors import LogUnavailableError
+from gpu_consumers.quarantine.attempt_log import AttemptLog, latest_attempts
+from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
-from topics.records.records import Attempt
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import BatchAttempt
 from topics.settings import KafkaSettings
 
 
-async def test_a_log_that_fails_at_once_is_asked_with_pauses(
+async def test_reads_of_an_unavailable_log_are_retried_with_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    log = AttemptLog(kafka, cast(LogProducer, None), client_id="test")
-    happened: list[str] = []
+    log = AttemptLog(kafka, cast(RecordProducer, None), client_id="test")
+    events: list[str] = []
 
     def read() -> dict[UUID, object]:
-        happened.append("read")
-        if happened.count("read") < 3:
-            raise LogUnavailableError
+        events.append("read")
+        if events.count("read") < 3:
+            raise KafkaUnavailableError
         return {}
 
     async def sleep(_seconds: float) -> None:
-        happened.append("pause")
+        events.append("pause")
 
-    monkeypatch.setattr(log, "_read", read)
+    monkeypatch.setattr(log, "_read_topic", read)
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.asyncio.sleep", sleep)
 
-    assert await log.before(UUID(int=1), generation=1) is None
-    assert happened == ["read", "pause", "read", "pause", "read"]
+    assert await log.read_attempt(UUID(int=1), generation=1) is None
+    assert events == ["read", "pause", "read", "pause", "read"]
 
 
-def test_a_tombstone_of_anybody_ends_only_what_it_names() -> None:
-    attempt = Attempt(UUID(int=1), 1, [], False)
-    kind = kind_headers(Attempt)
-    said = Received("t", 0, 0, attempt.batch_id.bytes, kind, encode(attempt), 0)
-    foreign = [Received("t", 0, 1, key, kind, None, 0) for key in (b"no id", b"", None)]
-    ended = Received("t", 0, 2, attempt.batch_id.bytes, kind, None, 0)
+def test_a_tombstone_deletes_only_the_attempt_of_its_key() -> None:
+    attempt = BatchAttempt(UUID(int=1), 1, [], False)
+    kind = kind_headers(BatchAttempt)
+    said = ReceivedRecord("t", 0, 0, attempt.batch_id.bytes, kind, encode(attempt), 0)
+    foreign = [ReceivedRecord("t", 0, 1, key, kind, None, 0) for key in (b"no id", b"", None)]
+    ended = ReceivedRecord("t", 0, 2, attempt.batch_id.bytes, kind, None, 0)
 
-    assert newest([said, *foreign]) == {attempt.batch_id: attempt}
-    assert newest([said, *foreign, ended]) == {}
+    assert latest_attempts([said, *foreign]) == {attempt.batch_id: attempt}
+    assert latest_attempts([said, *foreign, ended]) == {}
 
 
 class SlowTail:
-    """Gives one record each time; every one takes most of what silence may."""
+    """Returns one record per poll; each poll takes most of the silence limit."""
 
-    def __init__(self, clock: list[float], count: int, falls_silent: bool) -> None:
-        self._clock, self._left, self._falls_silent = clock, count, falls_silent
+    def __init__(self, clock: list[float], count: int, is_silent: bool) -> None:
+        self._clock, self._left, self._is_silent = clock, count, is_silent
 
-    def ends(self, _timeout_s: float) -> dict[int, int]:
+    def end_offsets(self, _timeout_s: float) -> dict[int, int]:
         return {0: self._left}
 
     def has_read(self, _ends: dict[int, int]) -> bool:
         return not self._left
 
-    def poll(self, _timeout_s: float) -> list[Received]:
+    def poll(self, _timeout_s: float) -> list[ReceivedRecord]:
         self._clock[0] += 4.0
-        if self._falls_silent:
+        if self._is_silent:
             return []
         self._left -= 1
-        attempt = Attempt(UUID(int=self._left), 1, [], False)
-        return [Received("t", 0, 0, None, kind_headers(Attempt), encode(attempt), 0)]
+        attempt = BatchAttempt(UUID(int=self._left), 1, [], False)
+        return [ReceivedRecord("t", 0, 0, None, kind_headers(BatchAttempt), encode(attempt), 0)]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing."""
 
 
-@pytest.mark.parametrize("falls_silent", [False, True])
-async def test_a_long_log_is_read_whole_however_long_it_takes(
-    monkeypatch: pytest.MonkeyPatch, falls_silent: bool
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_a_long_log_is_read_until_it_stops_returning_records(
+    monkeypatch: pytest.MonkeyPatch, is_silent: bool
 ) -> None:
     now_s = [0.0]
-    tail = SlowTail(now_s, 100, falls_silent)
-    monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.TopicTail", lambda *_, **__: tail)
+    tail = SlowTail(now_s, 100, is_silent)
+    monkeypatch.setattr(
+        "gpu_consumers.quarantine.attempt_log.TopicTailReader", lambda *_, **__: tail
+    )
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.monotonic", lambda: now_s[0])
-    log = AttemptLog(KafkaSettings(bootstrap_servers="-:1"), cast(LogProducer, None), client_id="t")
-    if falls_silent:
-        with pytest.raises(LogUnavailableError):
-            log._read()
+    log = AttemptLog(
+        KafkaSettings(bootstrap_servers="-:1"), cast(RecordProducer, None), client_id="t"
+    )
+    if is_silent:
+        with pytest.raises(KafkaUnavailableError):
+            log._read_topic()
     else:
-        assert len(log._read()) == 100
+        assert len(log._read_topic()) == 100

@@ -1,6 +1,4 @@
-"""Goal: the published rate counts what the engine answered, and nothing that went back; danger is
-told at once.
-"""
+"""Goal: only items that the engine answered count for the rate; suspects are published at once."""
 
 import asyncio
 from uuid import UUID
@@ -9,16 +7,16 @@ import pytest
 
 from gpu_consumers.flow_control import capacity_publisher as capacity_module
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
-from tests.unit.gpu_consumers.attempts import Attempts
-from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+from tests.support.until import until_true
+from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
+from tests.unit.gpu_consumers.fakes import RecordingProducer, run_loop
+from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
 
 async def measured_rate(capacity: CapacityPublisher) -> float:
-    """Let it look at once, and say what it measured."""
+    """Publish at once and return the measured rate."""
     publishing = asyncio.create_task(capacity.run())
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await run_loop(50)
     publishing.cancel()
     return capacity.items_per_s
 
@@ -29,52 +27,52 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity_module, "IDLE_REPEAT_S", 0.0)
 
 
-async def test_items_that_were_answered_have_a_rate() -> None:
-    life = Life(Log(), Attempts(), TouchyEngine())
-    life.lane.begin(delivery(batch_of(b"a", b"b")))
-    await life.end()
-    assert await measured_rate(life.capacity) == 10.0
+async def test_answered_items_count_for_the_rate() -> None:
+    replica = BulkReplica()
+    replica.start_batch(batch_of(b"a", b"b"))
+    await replica.wait_ended()
+    assert await measured_rate(replica.capacity) == 10.0
 
 
-async def test_items_that_are_skipped_or_go_back_have_none() -> None:
-    life = Life(Log(), Attempts(), TouchyEngine())
-    life.engine.away = True
-    life.lane.begin(delivery(batch_of(b"a", b"b")))
-    await life.end()
-    life.closed.closed.add(UUID(int=1))
-    life.lane.begin(delivery(batch_of(b"c")))
-    await life.end()
-    assert life.capacity.ended_count == 3
-    assert await measured_rate(life.capacity) == 0.0
+async def test_dropped_and_requeued_items_do_not_count_for_the_rate() -> None:
+    replica = BulkReplica()
+    replica.engine.is_unavailable = True
+    replica.start_batch(batch_of(b"a", b"b"))
+    await replica.wait_ended()
+    replica.controls.closed_ids.add(UUID(int=1))
+    replica.start_batch(batch_of(b"c"))
+    await replica.wait_ended()
+    assert replica.capacity.ended_count == 3
+    assert await measured_rate(replica.capacity) == 0.0
 
 
-async def test_calls_that_were_answered_have_a_rate() -> None:
-    bench = OnlineBench()
-    bench.engine.go.set()
-    bench.begin(call(1), call(2))
-    await bench.end()
-    assert await measured_rate(bench.capacity) == 10.0
+async def test_answered_calls_count_for_the_rate() -> None:
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk(1), call_chunk(2))
+    await replica.wait_ended()
+    assert await measured_rate(replica.capacity) == 10.0
 
 
-async def test_calls_that_nobody_waited_for_have_none() -> None:
-    bench = OnlineBench()
-    bench.known.gone = True
-    bench.begin(call(1), call(2))
-    await bench.end()
-    assert bench.capacity.ended_count == 2
-    assert await measured_rate(bench.capacity) == 0.0
+async def test_aborted_calls_do_not_count_for_the_rate() -> None:
+    replica = OnlineReplica()
+    replica.callers.gone = True
+    replica.start_batch(call_chunk(1), call_chunk(2))
+    await replica.wait_ended()
+    assert replica.capacity.ended_count == 2
+    assert await measured_rate(replica.capacity) == 0.0
 
 
-async def test_it_says_at_once_whether_something_here_may_end_the_process(
+async def test_suspects_are_published_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(capacity_module, "IDLE_REPEAT_S", 60.0)
-    log = Log()
-    life = Life(log, Attempts(), TouchyEngine())
-    publishing = asyncio.create_task(life.capacity.run())
-    await asyncio.sleep(0.01)
-    with life.trials.danger(), life.trials.danger():
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.01)
+    log = RecordingProducer()
+    replica = BulkReplica(log)
+    publishing = asyncio.create_task(replica.capacity.run())
+    await run_loop()
+    with replica.attribution.suspect_present(), replica.attribution.suspect_present():
+        await until_true(lambda: len(log.capacities) == 1)
+    await until_true(lambda: len(log.capacities) == 2)
     publishing.cancel()
     assert [capacity.in_danger for capacity in log.capacities] == [True, False]

@@ -1,15 +1,15 @@
-"""Goal: what a replica says of a call that names a key can be read with that key alone."""
+"""Goal: the reply to a call that names a key can be read only with that key."""
 
 from uuid import UUID
 
 import msgspec
 
 from core.clock import SystemClock
-from gpu_consumers.engines.engine import Answer
-from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
+from gpu_consumers.engines.engine import EngineAnswer
+from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from tests.support.memory_objects import MemoryStore
-from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 from topics.records.records import Chunk
 
 NAME = "keys/calls/api-1-5"
@@ -17,56 +17,59 @@ ID = UUID(int=1)
 BODY = b'{"prompt":"secret"}'
 
 
-def hidden(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
-    """A call as an API process sends it, and its cipher."""
-    cipher = DataKeys(store, SystemClock()).ensure(NAME)
-    chunk = call()
+def encrypted_call(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
+    """Return a call as an API process sends it, and its cipher."""
+    cipher = DataKeys(store, SystemClock()).load_or_create(NAME)
+    chunk = call_chunk()
     job = msgspec.structs.replace(chunk.job, key_name=NAME)
-    encrypted = cipher.encrypt(body, Place(ID, Way.IN, 0))
+    encrypted = cipher.encrypt(body, CipherContext(ID, BodyDirection.IN, 0))
     (item,) = chunk.items
     return Chunk(job, [msgspec.structs.replace(item, body=encrypted)]), cipher
 
 
-async def begun(bench: OnlineBench, chunk: Chunk) -> None:
-    """Let it reach the engine, by way of the thread that loads its key."""
-    bench.begin(chunk)
-    await bench.end()
+async def run_call(replica: OnlineReplica, chunk: Chunk) -> None:
+    """Run a call to its end; a thread loads its key."""
+    replica.start_batch(chunk)
+    await replica.wait_ended()
 
 
-async def test_pieces_and_ends_are_encrypted_each_for_its_place() -> None:
+async def test_pieces_and_ends_are_encrypted_for_their_place() -> None:
     store = MemoryStore()
-    bench, (chunk, cipher) = OnlineBench(objects=store), hidden(store)
-    bench.engine.go.set()
-    bench.engine.answer = Answer(400, b'{"error":"secret"}', 3, 2)
-    await begun(bench, chunk)
-    said = [
-        cipher.decrypt(piece, Place(ID, Way.OUT, number))
-        for number, piece in enumerate(bench.log.pieces())
+    replica, (chunk, cipher) = OnlineReplica(objects=store), encrypted_call(store)
+    replica.engine.gate.set()
+    replica.engine.answer = EngineAnswer(400, b'{"error":"secret"}', 3, 2)
+    await run_call(replica, chunk)
+    decrypted = [
+        cipher.decrypt(piece, CipherContext(ID, BodyDirection.OUT, number))
+        for number, piece in enumerate(replica.log.pieces)
     ]
-    assert said == [b"1", b"2"]
-    (end,) = [r.end for r in bench.log.replies if r.end is not None]
-    assert cipher.decrypt(end.body, Place(ID, Way.OUT, END)) == b'{"error":"secret"}'
-    assert [bill.body for bill in bench.log.bills] == [b""]
-    assert b"secret" not in msgspec.msgpack.encode(bench.log.replies)
+    assert decrypted == [b"1", b"2"]
+    (end,) = [r.end for r in replica.log.replies if r.end is not None]
+    assert (
+        cipher.decrypt(end.body, CipherContext(ID, BodyDirection.OUT, ANSWER_END_INDEX))
+        == b'{"error":"secret"}'
+    )
+    assert [bill.body for bill in replica.log.bills] == [b""]
+    assert b"secret" not in msgspec.msgpack.encode(replica.log.replies)
 
 
-async def test_a_call_without_its_key_is_over_and_never_reaches_the_engine() -> None:
+async def test_a_call_without_its_key_fails_before_the_engine() -> None:
     store = MemoryStore()
-    bench, (chunk, _) = OnlineBench(objects=store), hidden(store)
+    replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
     store.objects.clear()
-    await begun(bench, chunk)
-    (end,) = [r.end for r in bench.log.replies if r.end is not None]
+    await run_call(replica, chunk)
+    (end,) = [r.end for r in replica.log.replies if r.end is not None]
     assert end.status_code == 500
     assert b"body_unreadable" in end.body
-    assert (bench.engine.served, bench.finished) == (0, 1)
+    assert (replica.engine.served, replica.finished_count) == (0, 1)
 
 
-async def test_a_store_that_is_away_puts_it_back_as_it_came() -> None:
+async def test_an_unavailable_store_requeues_an_encrypted_call_unchanged() -> None:
     store = MemoryStore()
-    bench, (chunk, _) = OnlineBench(objects=store), hidden(store)
+    replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
     store.is_away = True
-    await begun(bench, chunk)
-    (back,) = bench.log.put_back
-    assert back.items == chunk.items
-    assert back.job.key_name == NAME
-    assert bench.engine.served == 0
+    await run_call(replica, chunk)
+    (requeued,) = replica.log.requeued
+    assert requeued.items == chunk.items
+    assert requeued.job.key_name == NAME
+    assert replica.engine.served == 0

@@ -1,13 +1,13 @@
-"""Goal: every chunk and answer names the version that wrote it, and nothing else changes."""
+"""Goal: every chunk and answer names its model version, and nothing else changes."""
 
 import json
 
 import pytest
 
-from gpu_consumers.payloads.fingerprints import stamp_of
+from gpu_consumers.payloads.fingerprints import fingerprint_writer
 
 CHAT = "/v1/chat/completions"
-STAMP = stamp_of(CHAT, "org/m", "7")
+STAMP = fingerprint_writer(CHAT, "org/m", "7")
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ STAMP = stamp_of(CHAT, "org/m", "7")
     ],
 )
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-def test_the_field_is_set_and_the_rest_is_kept(
+def test_the_fingerprint_is_written_and_other_fields_are_kept(
     payload: dict[str, object], separators: tuple[str, str]
 ) -> None:
     written = STAMP(json.dumps(payload, separators=separators).encode())
@@ -29,9 +29,9 @@ def test_the_field_is_set_and_the_rest_is_kept(
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"{ }", b"", b"[]", b"7"])
-def test_what_is_no_answer_stays_as_it_is(payload: bytes) -> None:
+def test_other_payloads_are_unchanged(payload: bytes) -> None:
     assert STAMP(payload) == payload
 
 
-def test_other_endpoints_have_no_such_field() -> None:
-    assert stamp_of("/v1/embeddings", "m", "1")(b'{"a":1}') == b'{"a":1}'
+def test_other_endpoints_have_no_fingerprint() -> None:
+    assert fingerprint_writer("/v1/embeddings", "m", "1")(b'{"a":1}') == b'{"a":1}'

@@ -1,27 +1,28 @@
-"""Goal: a pool that was away is taken for there when it has done work, and not before."""
+"""Goal: a pool counts as available again only after it has executed a request."""
 
 import pytest
 from prometheus_client import REGISTRY
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control import pool_health
-from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+from tests.unit.gpu_consumers.fakes import run_loop
+from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
 
 @pytest.mark.parametrize(
-    ("status", "is_there"), [(200, 1.0), (400, 1.0), (500, 0.0), (502, 0.0), (409, 0.0)]
+    ("status", "is_available"), [(200, 1.0), (400, 1.0), (500, 0.0), (502, 0.0), (409, 0.0)]
 )
-async def test_only_work_that_was_done_proves_that_the_pool_is_there(
-    monkeypatch: pytest.MonkeyPatch, status: int, is_there: float
+async def test_only_executed_requests_prove_that_the_pool_is_available(
+    monkeypatch: pytest.MonkeyPatch, status: int, is_available: float
 ) -> None:
     monkeypatch.setattr(pool_health, "_BACKOFF_S_MIN", 0.0)
-    bench = OnlineBench()
-    bench.pool.away()
-    while bench.pool._retry is not None:
-        await bench.settle()
-    bench.engine.answer = Answer(status, b"")
-    bench.engine.go.set()
-    bench.begin(call(stream=False))
-    await bench.end()
-    assert bench.log.statuses() == [status]
-    assert REGISTRY.get_sample_value("millrace_pool_available") == is_there
+    replica = OnlineReplica()
+    replica.pool.mark_unavailable()
+    while replica.pool._probe is not None:
+        await run_loop()
+    replica.engine.answer = EngineAnswer(status, b"")
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk(stream=False))
+    await replica.wait_ended()
+    assert replica.log.statuses == [status]
+    assert REGISTRY.get_sample_value("millrace_pool_available") == is_available

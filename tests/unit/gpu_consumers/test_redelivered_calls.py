@@ -1,55 +1,57 @@
-"""Goal: a call that comes again runs once more only where nobody had its end, and is permitted."""
+"""Goal: a redelivered call runs again only without a known end and with permission."""
 
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
+from api.online.await_reply.open_call import OpenCall
 from core.outcomes import Outcome
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.quarantine import rerun_permission
-from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+from tests.unit.gpu_consumers.fakes import run_loop
+from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
 
-async def test_a_call_that_may_have_run_waits_for_its_callers_word() -> None:
-    bench = OnlineBench()
-    bench.begin(call(), may_have_run=True)
-    await bench.settle()
-    assert (bench.engine.served, bench.log.questions) == (0, [UUID(int=1)])
-    bench.news(permitted=[UUID(int=1)])
-    bench.engine.go.set()
-    await bench.end()
-    assert (bench.log.statuses(), bench.finished) == ([200], 1)
+async def test_a_redelivered_call_waits_for_permission() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(), is_redelivered=True)
+    await run_loop()
+    assert (replica.engine.served, replica.log.permission_requests) == (0, [UUID(int=1)])
+    replica.receive_caller_record(permitted=[UUID(int=1)])
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert (replica.log.statuses, replica.finished_count) == ([200], 1)
 
 
-async def test_a_call_that_nobody_permits_is_not_run_and_its_caller_told(
+async def test_a_call_without_permission_does_not_run_and_gets_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rerun_permission, "ANSWER_S_MAX", 0.0)
-    bench = OnlineBench()
-    bench.begin(call(), may_have_run=True)
-    await bench.end()
-    assert bench.log.questions == [UUID(int=1)] * rerun_permission.ASKS_MAX
-    assert (bench.engine.served, bench.log.statuses(), bench.log.bills) == (0, [502], [])
-    assert bench.finished == 1
+    monkeypatch.setattr(rerun_permission, "PERMISSION_S_MAX", 0.0)
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(), is_redelivered=True)
+    await replica.wait_ended()
+    assert replica.log.permission_requests == [UUID(int=1)] * rerun_permission.REQUESTS_MAX
+    assert (replica.engine.served, replica.log.statuses, replica.log.bills) == (0, [502], [])
+    assert replica.finished_count == 1
 
 
-async def test_an_aborted_call_waits_for_no_permission() -> None:
-    bench = OnlineBench()
-    bench.begin(call(), may_have_run=True)
-    await bench.settle()
-    bench.news(aborted=[UUID(int=1)])
-    await bench.settle()
-    assert (bench.finished, bench.log.statuses()) == (1, [])
+async def test_an_aborted_call_does_not_wait_for_permission() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(), is_redelivered=True)
+    await run_loop()
+    replica.receive_caller_record(aborted=[UUID(int=1)])
+    await run_loop()
+    assert (replica.finished_count, replica.log.statuses) == (1, [])
 
 
-async def test_a_durable_call_that_may_have_run_runs_again() -> None:
-    bench = OnlineBench()
-    bench.engine.go.set()
-    bench.engine.answer = Answer(200, b'{"a":1}', 3, 2)
-    bench.begin(call(stream=False, durable=True), may_have_run=True)
-    await bench.end()
-    assert (bench.log.questions, bench.log.statuses()) == ([], [200])
-    (outcome,) = bench.log.outcomes
+async def test_a_redelivered_durable_call_runs_without_permission() -> None:
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.engine.answer = EngineAnswer(200, b'{"a":1}', 3, 2)
+    replica.start_batch(call_chunk(stream=False, durable=True), is_redelivered=True)
+    await replica.wait_ended()
+    assert (replica.log.permission_requests, replica.log.statuses) == ([], [200])
+    (outcome,) = replica.log.outcomes
     assert (outcome.outcome, outcome.body) == (
         Outcome.SUCCEEDED,
         b'{"a":1,"system_fingerprint":"m@1"}',
@@ -57,33 +59,58 @@ async def test_a_durable_call_that_may_have_run_runs_again() -> None:
 
 
 async def test_a_second_delivery_runs_nothing_and_ends_with_the_first() -> None:
-    bench = OnlineBench()
-    bench.begin(call())
-    bench.begin(call(), may_have_run=True)
-    await bench.settle()
-    assert bench.finished == 0
-    bench.engine.go.set()
-    await bench.end()
-    bench.begin(call())
-    await bench.end()
-    assert (bench.finished, bench.engine.served, bench.log.questions) == (3, 1, [])
-    assert bench.capacity.in_flight == 0
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk())
+    replica.start_batch(call_chunk(), is_redelivered=True)
+    await run_loop()
+    assert replica.finished_count == 0
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    replica.start_batch(call_chunk())
+    await replica.wait_ended()
+    assert (replica.finished_count, replica.engine.served, replica.log.permission_requests) == (
+        3,
+        1,
+        [],
+    )
+    assert replica.capacity.in_flight == 0
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_call_that_comes_back_before_its_return_is_acknowledged_runs(durable: bool) -> None:
-    bench = OnlineBench()
-    bench.engine.away, bench.log.keeps_waiting = True, "chunk"
-    bench.begin(call(durable=durable))
-    await bench.settle()
-    (chunk,) = bench.log.put_back
-    bench.engine.away = False
-    bench.engine.go.set()
-    bench.begin(chunk)
-    bench.begin(chunk)
-    await bench.settle()
-    assert (bench.engine.served, bench.finished) == (0, 0)
-    bench.log.acknowledge()
-    await bench.end()
-    assert (bench.engine.served, bench.log.statuses(), bench.finished) == (1, [200], 3)
-    assert bench.capacity.in_flight == 0
+async def test_a_requeued_call_that_returns_before_its_acknowledgement_runs(durable: bool) -> None:
+    replica = OnlineReplica()
+    replica.engine.is_unavailable, replica.log.unacknowledged_kind = True, "chunk"
+    replica.start_batch(call_chunk(durable=durable))
+    await run_loop()
+    (chunk,) = replica.log.requeued
+    replica.engine.is_unavailable = False
+    replica.engine.gate.set()
+    replica.start_batch(chunk)
+    replica.start_batch(chunk)
+    await run_loop()
+    assert (replica.engine.served, replica.finished_count) == (0, 0)
+    replica.log.acknowledge()
+    await replica.wait_ended()
+    assert (replica.engine.served, replica.log.statuses, replica.finished_count) == (1, [200], 3)
+    assert replica.capacity.in_flight == 0
+
+
+async def test_a_caller_gets_one_answer_from_two_replicas() -> None:
+    """The partition moves while the call waits for a slot, so that both replicas run its batch."""
+    before, after = OnlineReplica(), OnlineReplica()
+    before.engine.is_full, before.engine.piece = True, b"0"
+    batch_id, chunk = uuid4(), call_chunk()
+    before.start_batch(chunk, batch_id=batch_id)
+    after.start_batch(chunk, batch_id=batch_id, is_redelivered=True)
+    await run_loop()
+    after.receive_caller_record(permitted=[UUID(int=1)])
+    await run_loop()
+    for replica in (before, after):
+        replica.engine.gate.set()
+        await replica.wait_ended()
+    first, *others = after.log.replies
+    call = OpenCall(chunk.job, now_s=0.0)
+    for reply in [first, *before.log.replies, *others]:
+        call.receive_reply(reply, now_s=1.0)
+    assert before.log.pieces == [b"0", b"2"]
+    assert call.pieces == after.log.pieces == [b"1", b"2"]

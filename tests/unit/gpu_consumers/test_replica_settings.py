@@ -1,4 +1,4 @@
-"""Goal: no setting breaks what is promised to items."""
+"""Goal: no setting allows to charge an item that never ran alone."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from gpu_consumers.settings import ReplicaSettings
 
 
 @pytest.mark.parametrize("crashes_max", ["1", "2"])
-def test_an_item_is_never_charged_before_it_ran_alone(crashes_max: str) -> None:
+def test_crashes_max_is_at_least_three(crashes_max: str) -> None:
     env = {"MILLRACE_GPU_POOL": "p", "MILLRACE_GPU_CRASHES_MAX": crashes_max}
     with pytest.raises(SettingsError, match="CRASHES_MAX"):
         ReplicaSettings.from_env(env)

@@ -1,4 +1,4 @@
-"""Goal: a turn of the loop makes one record for each caller, in order, and none is too large."""
+"""Goal: an iteration of the loop sends one record to each caller, in order, none too large."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gpu_consumers.inflight.replies import REPLIES_BYTES_MAX, ReplyPublisher
+from tests.unit.gpu_consumers.fakes import run_loop
 from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError
 from topics.records.codec import Headers, decode
@@ -18,11 +19,11 @@ END = ReplyEnd(200, b"")
 
 @dataclass
 class Log:
-    """Takes records; acknowledges each at once, or fails."""
+    """Decodes records and acknowledges each, or reports `failure`."""
 
     failure: BaseException | None = None
     records: list[Replies] = field(default_factory=list)
-    places: list[tuple[str, int, bytes | None]] = field(default_factory=list)
+    destinations: list[tuple[str, int, bytes | None]] = field(default_factory=list)
     headers: list[dict[str, bytes]] = field(default_factory=list)
 
     def send(
@@ -36,7 +37,7 @@ class Log:
         on_delivery: OnDelivery | None = None,
     ) -> None:
         self.records.append(decode(Replies, value, headers))
-        self.places.append((topic, partition, key))
+        self.destinations.append((topic, partition, key))
         self.headers.append(dict(headers or ()))
         assert on_delivery is not None
         on_delivery(self.failure)
@@ -46,23 +47,18 @@ def publisher(log: Log) -> ReplyPublisher:
     return ReplyPublisher(log, "r1", asyncio.get_running_loop())
 
 
-async def turn() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)
-
-
-async def test_what_all_streams_of_a_caller_say_in_a_turn_is_one_record() -> None:
+async def test_replies_of_one_iteration_to_one_caller_share_a_record() -> None:
     log = Log()
     replies = publisher(log)
-    first = replies.open(CALLER, UUID(int=1), UUID(int=9))
-    second = replies.open(CALLER, UUID(int=2), UUID(int=9))
-    third = replies.open(OTHER, UUID(int=3), UUID(int=9))
-    first.piece(b"a")
-    second.piece(b"b")
-    first.piece(b"c")
-    third.piece(b"d")
-    replies.ask(OTHER, UUID(int=4))
-    await turn()
+    first = replies.open_stream(CALLER, UUID(int=1), UUID(int=9))
+    second = replies.open_stream(CALLER, UUID(int=2), UUID(int=9))
+    third = replies.open_stream(OTHER, UUID(int=3), UUID(int=9))
+    first.send_piece(b"a")
+    second.send_piece(b"b")
+    first.send_piece(b"c")
+    third.send_piece(b"d")
+    replies.request_permission(OTHER, UUID(int=4))
+    await run_loop()
 
     ours, others = log.records
     assert [(r.request_id, r.pieces) for r in ours.replies] == [
@@ -70,26 +66,26 @@ async def test_what_all_streams_of_a_caller_say_in_a_turn_is_one_record() -> Non
         (UUID(int=2), [b"b"]),
     ]
     assert (others.caller_id, others.questions, ours.questions) == ("c2", [UUID(int=4)], [])
-    assert log.places == [("replies", 3, b"c1"), ("replies", 4, b"c2")]
+    assert log.destinations == [("replies", 3, b"c1"), ("replies", 4, b"c2")]
     assert log.headers[0] == {"kind": b"replies", "schema": b"1", "caller": b"c1"}
 
 
-async def test_a_question_is_done_when_the_log_has_it() -> None:
+async def test_a_permission_request_is_done_when_it_is_acknowledged() -> None:
     log = Log()
     replies = publisher(log)
-    asked = [replies.ask(CALLER, UUID(int=n)) for n in (1, 2)]
-    assert not any(done.done() for done in asked)
-    await asyncio.gather(*asked)
+    sent = [replies.request_permission(CALLER, UUID(int=n)) for n in (1, 2)]
+    assert not any(done.done() for done in sent)
+    await asyncio.gather(*sent)
     assert [record.questions for record in log.records] == [[UUID(int=1), UUID(int=2)]]
 
 
 async def test_an_end_follows_its_pieces_and_waits_for_its_acknowledgement() -> None:
     log = Log()
-    stream = publisher(log).open(CALLER, uuid4(), uuid4())
-    stream.piece(b"a")
-    await turn()
-    stream.piece(b"b")
-    await stream.end(END)
+    stream = publisher(log).open_stream(CALLER, uuid4(), uuid4())
+    stream.send_piece(b"a")
+    await run_loop()
+    stream.send_piece(b"b")
+    await stream.send_end(END)
 
     assert [(r.pieces, r.end) for record in log.records for r in record.replies] == [
         ([b"a"], None),
@@ -97,21 +93,21 @@ async def test_an_end_follows_its_pieces_and_waits_for_its_acknowledgement() -> 
     ]
 
 
-async def test_only_a_caller_that_waits_for_it_hears_that_a_call_has_begun() -> None:
+async def test_the_start_is_reported_only_to_a_caller_with_a_start_limit() -> None:
     log = Log()
     replies = publisher(log)
-    replies.open(CALLER, uuid4(), uuid4()).begun()
-    await turn()
+    replies.open_stream(CALLER, uuid4(), uuid4()).send_start()
+    await run_loop()
     assert log.records == []
     patient = CallRef("c1", 3, begin_by_s=1.0)
-    stream = replies.open(patient, uuid4(), uuid4())
-    stream.begun()
-    await turn()
-    stream.piece(b"a")
-    await turn()
-    late = replies.open(patient, uuid4(), uuid4())
-    late.begun()
-    await late.end(END)
+    stream = replies.open_stream(patient, uuid4(), uuid4())
+    stream.send_start()
+    await run_loop()
+    stream.send_piece(b"a")
+    await run_loop()
+    late = replies.open_stream(patient, uuid4(), uuid4())
+    late.send_start()
+    await late.send_end(END)
 
     assert [(r.pieces, r.end) for record in log.records for r in record.replies] == [
         ([], None),
@@ -120,15 +116,15 @@ async def test_only_a_caller_that_waits_for_it_hears_that_a_call_has_begun() -> 
     ]
 
 
-async def test_a_turn_that_fits_no_record_is_split_in_order() -> None:
+async def test_replies_that_fit_no_record_are_split_in_order() -> None:
     log = Log()
     replies = publisher(log)
-    big, small = (replies.open(CALLER, UUID(int=n), uuid4()) for n in (1, 2))
+    big, small = (replies.open_stream(CALLER, UUID(int=n), uuid4()) for n in (1, 2))
     pieces = [b"%d" % n * 300_000 for n in range(7)]
     for piece in pieces:
-        big.piece(piece)
-    small.piece(b"x" * 200_000)
-    await asyncio.gather(big.end(ReplyEnd(500, b"e" * 500_000)), small.end(END))
+        big.send_piece(piece)
+    small.send_piece(b"x" * 200_000)
+    await asyncio.gather(big.send_end(ReplyEnd(500, b"e" * 500_000)), small.send_end(END))
 
     found = [r for record in log.records for r in record.replies]
     assert [p for r in found if r.request_id.int == 1 for p in r.pieces] == pieces
@@ -143,18 +139,18 @@ async def test_a_turn_that_fits_no_record_is_split_in_order() -> None:
 async def test_a_lost_record_fails_the_publisher_and_no_end_is_reported() -> None:
     log = Log(failure=DeliveryError())
     replies = publisher(log)
-    replies.open(CALLER, uuid4(), uuid4()).piece(b"a")
-    ending = asyncio.create_task(replies.open(CALLER, uuid4(), uuid4()).end(END))
+    replies.open_stream(CALLER, uuid4(), uuid4()).send_piece(b"a")
+    ending = asyncio.create_task(replies.open_stream(CALLER, uuid4(), uuid4()).send_end(END))
     with pytest.raises(DeliveryError):
         await replies.failed
     assert not ending.done()
     ending.cancel()
 
 
-async def test_a_request_without_a_caller_says_nothing() -> None:
+async def test_a_request_without_a_caller_sends_no_reply() -> None:
     log = Log()
-    stream = publisher(log).open(None, uuid4(), uuid4())
-    stream.piece(b"a")
-    await stream.end(END)
-    await turn()
+    stream = publisher(log).open_stream(None, uuid4(), uuid4())
+    stream.send_piece(b"a")
+    await stream.send_end(END)
+    await run_loop()
     assert log.records == []

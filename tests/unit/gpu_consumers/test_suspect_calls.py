@@ -1,4 +1,4 @@
-"""Goal: a call that ends its process is answered after three ends; others that came again run."""
+"""Goal: a poison call fails after three crashes; other redelivered calls run."""
 
 import asyncio
 from typing import Any
@@ -9,249 +9,253 @@ import pytest
 
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
-from gpu_consumers.quarantine.crash_attribution import Trials
-from tests.unit.gpu_consumers.attempts import Attempts
-from tests.unit.gpu_consumers.online_bench import PLACE, OnlineBench, call
-from topics.records.records import Attempt, Unit
+from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
+from tests.unit.gpu_consumers.online_replica import PARTITION, OnlineReplica, call_chunk
+from topics.records.records import AttemptUnit, BatchAttempt
 
-DURABLE = call(1, stream=False, durable=True)
+DURABLE = call_chunk(1, stream=False, durable=True)
 
 
-async def life(attempts: Attempts, *, dies: bool) -> OnlineBench:
-    """Deliver a call a second time, to a replica whose engine dies of it or answers."""
-    bench = OnlineBench(attempts)
+async def run_redelivered(attempts: MemoryAttemptLog, *, crashes: bool) -> OnlineReplica:
+    """Deliver the call again, to a replica whose engine crashes or answers."""
+    replica = OnlineReplica(attempts)
 
-    bench.engine.dead = dies
-    bench.engine.go.set()
-    bench.begin(DURABLE, may_have_run=True)
-    if dies:
+    replica.engine.is_dead = crashes
+    replica.engine.gate.set()
+    replica.start_batch(DURABLE, is_redelivered=True)
+    if crashes:
         with pytest.raises(EngineDeadError):
-            await bench.end()
+            await replica.wait_ended()
     else:
-        await bench.end()
-    return bench
+        await replica.wait_ended()
+    return replica
 
 
-async def test_a_call_that_ends_its_process_is_charged_at_last() -> None:
-    attempts = Attempts()
-    for crashes in (1, 2):
-        await life(attempts, dies=True)
-        assert attempts.known[UUID(int=1)].units[0].crashes == crashes
-    bench = await life(attempts, dies=False)  # it does not run
+async def test_a_call_is_charged_after_three_crashes() -> None:
+    attempts = MemoryAttemptLog()
+    for crash_count in (1, 2):
+        await run_redelivered(attempts, crashes=True)
+        assert attempts.latest[UUID(int=1)].units[0].crashes == crash_count
+    replica = await run_redelivered(attempts, crashes=False)
 
-    (outcome,) = bench.log.outcomes
+    (outcome,) = replica.log.outcomes
     assert outcome.outcome is Outcome.FAILED
     assert not outcome.retryable
-    (end,) = [reply.end for reply in bench.log.replies if reply.end is not None]
+    (end,) = [reply.end for reply in replica.log.replies if reply.end is not None]
     assert msgspec.json.decode(end.body)["error"]["code"] == "item_crashes_engine"
-    assert attempts.known == {}
-    assert bench.finished == 1
+    assert attempts.latest == {}
+    assert replica.finished_count == 1
 
 
-async def test_a_charged_call_is_forgotten_when_its_end_is_on_the_log() -> None:
-    attempts = Attempts()
+async def test_the_attempt_of_a_charged_call_is_deleted_after_its_end_is_acknowledged() -> None:
+    attempts = MemoryAttemptLog()
     for _ in range(2):
-        await life(attempts, dies=True)
-    bench = OnlineBench(attempts)
+        await run_redelivered(attempts, crashes=True)
+    replica = OnlineReplica(attempts)
     known: list[bool] = []
-    send = bench.log.send
+    send = replica.log.send
 
     def noting(*args: Any, **fields: Any) -> None:
-        known.append(UUID(int=1) in attempts.known)
+        known.append(UUID(int=1) in attempts.latest)
         send(*args, **fields)
 
-    bench.log.send = noting  # type: ignore[method-assign]
-    bench.begin(DURABLE, may_have_run=True)
-    await bench.end()
-    assert len(bench.log.outcomes) == 1
-    assert (all(known), attempts.known) == (True, {})
+    replica.log.send = noting  # type: ignore[method-assign]
+    replica.start_batch(DURABLE, is_redelivered=True)
+    await replica.wait_ended()
+    assert len(replica.log.outcomes) == 1
+    assert (all(known), attempts.latest) == (True, {})
 
 
-async def test_a_call_that_came_again_by_chance_is_run_and_forgotten() -> None:
-    attempts = Attempts()
-    await life(attempts, dies=True)
-    bench = await life(attempts, dies=False)
+async def test_a_redelivered_call_that_succeeds_deletes_its_attempt() -> None:
+    attempts = MemoryAttemptLog()
+    await run_redelivered(attempts, crashes=True)
+    replica = await run_redelivered(attempts, crashes=False)
 
-    assert bench.log.statuses() == [200]
-    assert attempts.known == {}
-
-
-async def test_a_pool_that_is_away_charges_nobody() -> None:
-    bench = OnlineBench()
-
-    bench.engine.away = True
-    bench.begin(DURABLE, may_have_run=True)
-    await bench.end()
-    assert len(bench.log.put_back) == 1
-    assert bench.attempts.known == {}
+    assert replica.log.statuses == [200]
+    assert attempts.latest == {}
 
 
-async def test_a_first_delivery_is_told_of_nowhere() -> None:
-    bench = OnlineBench()
-    bench.engine.go.set()
-    bench.begin(DURABLE)
-    await bench.end()
-    assert bench.attempts.said == []
+async def test_an_unavailable_pool_deletes_the_attempt() -> None:
+    replica = OnlineReplica()
+
+    replica.engine.is_unavailable = True
+    replica.start_batch(DURABLE, is_redelivered=True)
+    await replica.wait_ended()
+    assert len(replica.log.requeued) == 1
+    assert replica.attempts.latest == {}
 
 
-async def test_a_call_that_is_cut_while_its_attempt_is_told_of_leaves_nothing_behind() -> None:
-    bench = OnlineBench()
-    told, said = asyncio.Event(), bench.attempts.say
+async def test_a_first_delivery_of_a_call_records_no_attempt() -> None:
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.start_batch(DURABLE)
+    await replica.wait_ended()
+    assert replica.attempts.recorded == []
 
-    async def say(attempt: Attempt) -> None:
+
+async def test_a_call_aborted_while_its_attempt_is_recorded_deletes_the_attempt() -> None:
+    replica = OnlineReplica()
+    recorded, said = asyncio.Event(), replica.attempts.record_attempt
+
+    async def say(attempt: BatchAttempt) -> None:
         await said(attempt)
-        told.set()
+        recorded.set()
         await asyncio.Event().wait()
 
-    bench.attempts.say = say  # type: ignore[method-assign]
-    bench.begin(DURABLE, may_have_run=True)
-    await asyncio.wait_for(told.wait(), 5)
-    bench.execution.hand_back()
-    await bench.end()
-    assert len(bench.log.put_back) == 1
-    assert bench.attempts.known == {}
+    replica.attempts.record_attempt = say  # type: ignore[method-assign]
+    replica.start_batch(DURABLE, is_redelivered=True)
+    await asyncio.wait_for(recorded.wait(), 5)
+    replica.worker.requeue_all()
+    await replica.wait_ended()
+    assert len(replica.log.requeued) == 1
+    assert replica.attempts.latest == {}
 
 
-async def owner(attempts: Attempts) -> OnlineBench:
-    """Return a replica that runs the call, which came again."""
-    bench = OnlineBench(attempts)
-    bench.begin(DURABLE, may_have_run=True)
-    await bench.settle()
-    assert bench.engine.running == 1
-    return bench
+async def start_redelivered(attempts: MemoryAttemptLog) -> OnlineReplica:
+    """Return a replica that runs the redelivered call."""
+    replica = OnlineReplica(attempts)
+    replica.start_batch(DURABLE, is_redelivered=True)
+    await run_loop()
+    assert replica.engine.running == 1
+    return replica
 
 
-async def test_a_partition_that_moves_charges_nobody() -> None:
-    attempts = Attempts()
+async def test_a_revoked_partition_charges_no_call() -> None:
+    attempts = MemoryAttemptLog()
     owners = []
     for number in (1, 2, 3, 4):
-        owners.append(await owner(attempts))
-        await owners[-1].lane.let_go({PLACE}, lost=False)
-        told = Attempt(UUID(int=1), number, [Unit(0, 1, 1)], is_running=False)
-        assert attempts.known == {UUID(int=1): told}
-    await life(attempts, dies=False)
-    assert attempts.known == {}
-    for bench in owners:
-        bench.engine.go.set()
-        await bench.end()
+        owners.append(await start_redelivered(attempts))
+        await owners[-1].worker.on_revoke({PARTITION}, lost=False)
+        recorded = BatchAttempt(UUID(int=1), number, [AttemptUnit(0, 1, 1)], is_running=False)
+        assert attempts.latest == {UUID(int=1): recorded}
+    await run_redelivered(attempts, crashes=False)
+    assert attempts.latest == {}
+    for replica in owners:
+        replica.engine.gate.set()
+        await replica.wait_ended()
 
 
-async def test_another_partition_that_moves_changes_nothing() -> None:
-    attempts = Attempts()
-    bench = await owner(attempts)
-    await bench.lane.let_go({(PLACE[0], 1)}, lost=False)
-    assert attempts.known[UUID(int=1)].is_running
-    bench.engine.go.set()
-    await bench.end()
-    assert attempts.known == {}
+async def test_another_revoked_partition_changes_no_attempt() -> None:
+    attempts = MemoryAttemptLog()
+    replica = await start_redelivered(attempts)
+    await replica.worker.on_revoke({(PARTITION[0], 1)}, lost=False)
+    assert attempts.latest[UUID(int=1)].is_running
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert attempts.latest == {}
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_who_ran_a_call_before_its_partition_moved_hides_no_crash(lost: bool) -> None:
-    attempts = Attempts()
-    before = await owner(attempts)
-    await before.lane.let_go({PLACE}, lost=lost)
-    await life(attempts, dies=True)
-    told = attempts.known[UUID(int=1)]
-    before.engine.go.set()
-    await before.end()
+async def test_a_previous_owner_does_not_delete_the_attempt_of_the_next_owner(lost: bool) -> None:
+    attempts = MemoryAttemptLog()
+    before = await start_redelivered(attempts)
+    await before.worker.on_revoke({PARTITION}, lost=lost)
+    await run_redelivered(attempts, crashes=True)
+    recorded = attempts.latest[UUID(int=1)]
+    before.engine.gate.set()
+    await before.wait_ended()
 
-    assert before.log.statuses() == [200]
-    assert told.is_running
-    assert attempts.known == {UUID(int=1): told}
+    assert before.log.statuses == [200]
+    assert recorded.is_running
+    assert attempts.latest == {UUID(int=1): recorded}
 
 
-async def test_a_call_that_begins_after_its_partition_moved_is_told_of_by_its_owner() -> None:
-    bench = OnlineBench()
-    is_read, read = asyncio.Event(), bench.attempts.before
+async def test_a_call_that_starts_after_its_partition_moved_records_no_attempt() -> None:
+    replica = OnlineReplica()
+    is_read, read = asyncio.Event(), replica.attempts.read_attempt
 
-    async def before(batch_id: UUID, generation: int) -> Attempt | None:
+    async def before(batch_id: UUID, generation: int) -> BatchAttempt | None:
         await is_read.wait()
         return await read(batch_id, generation)
 
-    bench.attempts.before = before  # type: ignore[method-assign]
-    bench.begin(DURABLE, may_have_run=True)
-    await bench.settle()
-    await bench.lane.let_go({PLACE}, lost=False)
+    replica.attempts.read_attempt = before  # type: ignore[method-assign]
+    replica.start_batch(DURABLE, is_redelivered=True)
+    await run_loop()
+    await replica.worker.on_revoke({PARTITION}, lost=False)
     is_read.set()
-    bench.engine.go.set()
-    await bench.end()
-    assert (bench.log.statuses(), bench.attempts.said) == ([200], [])
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert (replica.log.statuses, replica.attempts.recorded) == ([200], [])
 
 
-async def test_two_that_ended_twice_run_one_after_the_other() -> None:
-    attempts = Attempts()
+async def test_calls_with_two_crashes_run_one_after_the_other() -> None:
+    attempts = MemoryAttemptLog()
     for number in (1, 2):
-        bench = OnlineBench(attempts)
-        bench.engine.dead = True
-        bench.begin(call(number, stream=False, durable=True), may_have_run=True)
+        replica = OnlineReplica(attempts)
+        replica.engine.is_dead = True
+        replica.start_batch(call_chunk(number, stream=False, durable=True), is_redelivered=True)
         with pytest.raises(EngineDeadError):
-            await bench.end()
-    bench = OnlineBench(attempts)
-    bench.begin(*(call(number, stream=False, durable=True) for number in (1, 2)), may_have_run=True)
-    await bench.settle()
-    assert bench.engine.running == 1
-    bench.engine.go.set()
-    await bench.end()
-    assert bench.log.statuses() == [200, 200]
+            await replica.wait_ended()
+    replica = OnlineReplica(attempts)
+    replica.start_batch(
+        *(call_chunk(number, stream=False, durable=True) for number in (1, 2)), is_redelivered=True
+    )
+    await run_loop()
+    assert replica.engine.running == 1
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert replica.log.statuses == [200, 200]
 
 
-async def test_a_call_that_died_beside_others_is_not_charged_and_then_runs_alone() -> None:
-    attempts = Attempts()
-    await life(attempts, dies=True)
-    before = attempts.known[UUID(int=1)]
-    trials = Trials()
-    bench = OnlineBench(attempts, trials=trials)
-    bench.begin(DURABLE, may_have_run=True)
-    await bench.settle()
-    assert trials.in_danger()
-    assert not attempts.known[before.batch_id].in_company
-    bench.begin(call(2, stream=False))  # or a batch
-    await bench.settle()
-    died = attempts.known[before.batch_id]
-    assert (bench.engine.running, died.in_company) == (2, True)
-    bench.engine.go.set()
-    await bench.end()
-    assert not trials.in_danger()
+async def test_a_call_that_crashed_alongside_others_is_not_charged_and_runs_alone() -> None:
+    attempts = MemoryAttemptLog()
+    await run_redelivered(attempts, crashes=True)
+    before = attempts.latest[UUID(int=1)]
+    attribution = CrashAttribution()
+    replica = OnlineReplica(attempts, attribution=attribution)
+    replica.start_batch(DURABLE, is_redelivered=True)
+    await run_loop()
+    assert attribution.has_suspects()
+    assert not attempts.latest[before.batch_id].in_company
+    replica.start_batch(call_chunk(2, stream=False))
+    await run_loop()
+    died = attempts.latest[before.batch_id]
+    assert (replica.engine.running, died.in_company) == (2, True)
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert not attribution.has_suspects()
 
-    attempts.known[before.batch_id] = died
-    bench = OnlineBench(attempts, trials=trials)
-    async with trials.beside():
-        bench.begin(DURABLE, may_have_run=True)
-        await bench.settle()
-        assert bench.engine.running == 0
-    await bench.settle()
-    told = attempts.known[before.batch_id]
-    assert (bench.engine.running, told.units[0].crashes, told.in_company) == (1, 3, False)
-    bench.engine.go.set()
-    await bench.end()
-    assert (bench.log.statuses(), attempts.known) == ([200], {})
-
-
-async def test_a_call_that_is_kept_out_is_not_told_of_as_running() -> None:
-    trials = Trials()
-    bench = OnlineBench(trials=trials)
-    await trials.take_turn(empties=True)  # another one that may end the process
-    bench.begin(DURABLE, may_have_run=True)
-    await bench.settle()
-    assert (bench.attempts.said, bench.engine.running) == ([], 0)
-    trials.end_turn()
-    await bench.settle()
-    assert bench.attempts.known[UUID(int=1)].is_running
-    assert bench.engine.running == 1
-    bench.engine.go.set()
-    await bench.end()
-    assert (bench.log.statuses(), bench.attempts.known) == ([200], {})
+    attempts.latest[before.batch_id] = died
+    replica = OnlineReplica(attempts, attribution=attribution)
+    async with attribution.run_alongside():
+        replica.start_batch(DURABLE, is_redelivered=True)
+        await run_loop()
+        assert replica.engine.running == 0
+    await run_loop()
+    recorded = attempts.latest[before.batch_id]
+    assert (replica.engine.running, recorded.units[0].crashes, recorded.in_company) == (1, 3, False)
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert (replica.log.statuses, attempts.latest) == ([200], {})
 
 
-async def test_a_call_that_is_cut_while_it_is_kept_out_leaves_nothing_behind() -> None:
-    trials = Trials()
-    bench = OnlineBench(trials=trials)
-    await trials.take_turn(empties=True)
-    bench.begin(DURABLE, may_have_run=True)
-    await bench.settle()
-    bench.execution.hand_back()
-    await bench.end()
-    assert len(bench.log.put_back) == 1
-    assert (bench.attempts.said, bench.attempts.known) == ([], {})
-    trials.end_turn()
+async def test_a_call_that_waits_for_admission_is_not_recorded_as_running() -> None:
+    attribution = CrashAttribution()
+    replica = OnlineReplica(attribution=attribution)
+    await attribution.acquire_suspect_slot(
+        drains_engine=True
+    )  # another one that may end the process
+    replica.start_batch(DURABLE, is_redelivered=True)
+    await run_loop()
+    assert (replica.attempts.recorded, replica.engine.running) == ([], 0)
+    attribution.release_suspect_slot()
+    await run_loop()
+    assert replica.attempts.latest[UUID(int=1)].is_running
+    assert replica.engine.running == 1
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert (replica.log.statuses, replica.attempts.latest) == ([200], {})
+
+
+async def test_a_call_aborted_before_its_admission_records_no_attempt() -> None:
+    attribution = CrashAttribution()
+    replica = OnlineReplica(attribution=attribution)
+    await attribution.acquire_suspect_slot(drains_engine=True)
+    replica.start_batch(DURABLE, is_redelivered=True)
+    await run_loop()
+    replica.worker.requeue_all()
+    await replica.wait_ended()
+    assert len(replica.log.requeued) == 1
+    assert (replica.attempts.recorded, replica.attempts.latest) == ([], {})
+    attribution.release_suspect_slot()

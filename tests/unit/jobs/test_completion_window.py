@@ -1,15 +1,15 @@
-"""Goal: only windows that we can keep are taken."""
+"""Goal: only windows within the limits are accepted."""
 
 import pytest
 
-from jobs.store.completion_window import window_seconds
+from jobs.store.job_options import window_seconds
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("24h", 86_400), ("30s", 30), ("90m", 5400), ("30d", 2_592_000), ("7d", 604_800)],
 )
-def test_windows(text: str, seconds: int) -> None:
+def test_valid_windows(text: str, seconds: int) -> None:
     assert window_seconds(text) == seconds
 
 
@@ -31,5 +31,5 @@ def test_windows(text: str, seconds: int) -> None:
         "9" * 500 + "h",
     ],
 )
-def test_what_is_no_window(text: str) -> None:
+def test_invalid_windows(text: str) -> None:
     assert window_seconds(text) is None

@@ -1,18 +1,18 @@
-"""Goal: what is wrong with one job ends no role; what is wrong with the process does."""
+"""Goal: a job failure does not stop the role; a process failure does."""
 
 import pytest
 
 from core.errors import MillraceError
 from core.ids import new_uuid
 from jobs.expansion.emission import InputChangedError
-from jobs.expansion.failure_scope import is_of_one_job
-from jobs.recovery.emitting_again import tell
-from storage.crypto.data_keys import KeyGoneError
+from jobs.expansion.job_failures import is_job_failure
+from jobs.recovery.re_emit import record_job_failure
+from storage.crypto.data_keys import DataKeyDestroyedError
 from storage.objects.errors import (
     ObjectKeyError,
-    ObjectMissingError,
-    ObjectStoreAwayError,
+    ObjectNotFoundError,
     ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
 )
 from topics.errors import DeliveryError, ProducerFatalError
 
@@ -21,21 +21,21 @@ from topics.errors import DeliveryError, ProducerFatalError
     "failure",
     [
         InputChangedError(),
-        KeyGoneError(),
+        DataKeyDestroyedError(),
         ObjectKeyError(),
-        ObjectMissingError(),
-        ObjectStoreAwayError(),
+        ObjectNotFoundError(),
+        ObjectStoreUnavailableError(),
         ObjectStoreRefusedError(s3_code="InvalidObjectState"),
     ],
     ids=lambda failure: failure.code,
 )
-def test_a_failure_of_one_job_is_told(failure: MillraceError) -> None:
-    assert is_of_one_job(failure)
-    tell(new_uuid(), failure)
+def test_a_job_failure_is_recorded(failure: MillraceError) -> None:
+    assert is_job_failure(failure)
+    record_job_failure(new_uuid(), failure)
 
 
 @pytest.mark.parametrize("failure", [DeliveryError(), ProducerFatalError(), MillraceError()])
-def test_a_failure_of_the_process_ends_it(failure: MillraceError) -> None:
-    assert not is_of_one_job(failure)
+def test_a_process_failure_is_raised(failure: MillraceError) -> None:
+    assert not is_job_failure(failure)
     with pytest.raises(MillraceError):
-        tell(new_uuid(), failure)
+        record_job_failure(new_uuid(), failure)

@@ -1,18 +1,18 @@
-"""Goal: whoever reads a line later takes it as validation did: of a repeated key the last one."""
+"""Goal: every stage reads the last value of a repeated key, as validation does."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
-from jobs.expansion.emission import InputChangedError, item_of
+from jobs.expansion.emission import InputChangedError, parse_item
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import custom_id_of, input_lines
 from jobs.store.copies import Copy, find_copies
-from jobs.validation.file_validation import validate
+from jobs.validation.file_validation import validate_file
 from registry.models import ModelVersion
 from results.writer.custom_ids import CustomIds
-from storage.objects.object_store import Blocks
+from storage.objects.object_store import ObjectBlocks
 
 ENDPOINT = "/v1/embeddings"
 MODEL = ModelVersion("m", "1", "pool", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC))
@@ -36,39 +36,39 @@ def line(request: pytest.FixtureRequest) -> bytes:
     return found
 
 
-def test_validation_takes_the_last(line: bytes) -> None:
-    verdict = validate(
+def test_validation_reads_the_last_value(line: bytes) -> None:
+    result = validate_file(
         lambda: [(1, 0, line)],
         endpoint=ENDPOINT,
         items_max=9,
         line_bytes_max=1000,
         find_model={"m": MODEL}.get,
     )
-    assert (verdict.item_count, verdict.errors) == (1, ())
+    assert (result.item_count, result.errors) == (1, ())
 
 
-def test_expansion_takes_the_last(line: bytes) -> None:
-    item = item_of(3, 40, line, ENDPOINT)
+def test_expansion_reads_the_last_value(line: bytes) -> None:
+    item = parse_item(3, 40, line, ENDPOINT)
     assert (item.custom_id, item.body) == ("a", BODY)
 
 
-def test_copies_and_their_ids_are_of_the_last(line: bytes) -> None:
+def test_copies_and_their_ids_use_the_last_value(line: bytes) -> None:
     data = b"%b\n%b" % (line, line)
     found = find_copies([InputFile("in", 0)], lambda _: input_lines([data], line_bytes_max=1000))
     assert list(found) == [Copy(1, 0, "a")]
 
 
-def test_names_are_the_last(line: bytes) -> None:
+def test_custom_ids_use_the_last_value(line: bytes) -> None:
     def blocks() -> Iterator[bytes]:
         yield line
 
     parts = blocks()
-    opened = Blocks(lambda _: next(parts, b""), lambda: None, None)
+    opened = ObjectBlocks(lambda _: next(parts, b""), lambda: None, None)
     names = CustomIds(lambda _: opened, input_bytes=len(line))
     assert custom_id_of(line) == names.at(0) == "a"
 
 
 @pytest.mark.parametrize("custom_id", [b"null", b"5", b'{"a":1}'])
-def test_an_id_that_is_no_text_was_never_valid(custom_id: bytes) -> None:
+def test_an_id_that_is_not_a_string_was_never_valid(custom_id: bytes) -> None:
     with pytest.raises(InputChangedError):
-        item_of(0, 0, b'{"custom_id":%b,"body":{}}' % custom_id, ENDPOINT)
+        parse_item(0, 0, b'{"custom_id":%b,"body":{}}' % custom_id, ENDPOINT)

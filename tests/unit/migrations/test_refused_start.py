@@ -1,4 +1,4 @@
-"""Goal: who migrates a database is told why it cannot be reached, and no password is."""
+"""Goal: a failed migration reports why the database is unreachable, without a password."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def migrate(url: str) -> dict[str, str]:
     return told
 
 
-def test_a_database_that_is_away_is_told_in_the_drivers_words() -> None:
+def test_an_unavailable_database_is_reported_with_the_driver_message() -> None:
     told = migrate(f"postgresql://me:{SECRET}@127.0.0.1:1/jobs")
 
     assert told["event"] == "not upgraded"
@@ -36,7 +36,7 @@ def test_a_database_that_is_away_is_told_in_the_drivers_words() -> None:
     assert "port 1 " in told["reason"]
 
 
-def test_a_password_with_an_at_sign_is_told_nowhere() -> None:
+def test_a_password_with_an_at_sign_is_never_shown() -> None:
     told = migrate(f"postgresql://me:p@{SECRET}@127.0.0.1:1/jobs")
 
     assert told["code"] == "invalid_settings"

@@ -1,26 +1,26 @@
-"""Goal: an id comes from the line of its item, and the input is opened only when asked for."""
+"""Goal: an id is read from the line of its item, and the input is opened only when needed."""
 
 from collections.abc import Callable
 
 import pytest
 
 from results.writer.custom_ids import UNREADABLE, CustomIds, InputShorterError, JobCustomIds
-from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
-from storage.objects.object_store import Blocks
+from storage.objects.errors import ObjectNotFoundError, ObjectStoreUnavailableError
+from storage.objects.object_store import ObjectBlocks
 
 INPUT = b'{"custom_id":"a","body":{}}\n\n  \n{"body":{"custom_id":"no"},"custom_id":"b"}\n' + (
     b'{"custom_id":"\\u00e9"}'
 )
 
 
-def opener(content: bytes, block_bytes: int = 7) -> tuple[Callable[[int], Blocks], list[str]]:
+def opener(content: bytes, block_bytes: int = 7) -> tuple[Callable[[int], ObjectBlocks], list[str]]:
     opened: list[str] = []
 
-    def open_input(offset: int) -> Blocks:
+    def open_input(offset: int) -> ObjectBlocks:
         assert offset == 0
         opened.append("opened")
         pieces = iter([content[n : n + block_bytes] for n in range(0, len(content), block_bytes)])
-        return Blocks(lambda _: next(pieces, b""), lambda: opened.append("closed"), None)
+        return ObjectBlocks(lambda _: next(pieces, b""), lambda: opened.append("closed"), None)
 
     return open_input, opened
 
@@ -37,7 +37,7 @@ def test_ids_come_in_item_order(wanted: list[int], found: list[str]) -> None:
     assert opened == ["opened", "closed"]
 
 
-def test_nothing_is_opened_unasked() -> None:
+def test_file_is_opened_on_first_use() -> None:
     open_input, opened = opener(INPUT)
 
     CustomIds(open_input, input_bytes=len(INPUT)).close()
@@ -45,14 +45,14 @@ def test_nothing_is_opened_unasked() -> None:
     assert opened == []
 
 
-def test_an_input_that_lacks_the_item_is_an_error() -> None:
+def test_short_input_is_an_error() -> None:
     open_input, _ = opener(INPUT)
 
     with pytest.raises(InputShorterError):
         CustomIds(open_input, input_bytes=len(INPUT)).at(3)
 
 
-def test_a_line_that_cannot_be_read_has_no_id_and_holds_up_no_other() -> None:
+def test_unreadable_line_has_no_id() -> None:
     content = b'{"custom_id":"a"}\njunk\n{"custom_id":5}\n\xff\n{"custom_id":"e"}'
     open_input, _ = opener(content)
     custom_ids = CustomIds(open_input, input_bytes=len(content))
@@ -62,13 +62,13 @@ def test_a_line_that_cannot_be_read_has_no_id_and_holds_up_no_other() -> None:
 
 
 class Cutting:
-    """A store that cuts each reader behind so many bytes."""
+    """A store that closes each reader after a number of bytes."""
 
     def __init__(self, content: bytes, after_bytes: int) -> None:
         self._content, self._after_bytes = content, after_bytes
         self.offsets: list[int] = []
 
-    def open_input(self, offset: int) -> Blocks:
+    def open_input(self, offset: int) -> ObjectBlocks:
         self.offsets.append(offset)
         left = [self._content[offset : offset + self._after_bytes]]
         cut_at = offset + self._after_bytes
@@ -77,16 +77,16 @@ class Cutting:
             if left:
                 return left.pop()
             if cut_at < len(self._content):
-                raise ObjectStoreAwayError
+                raise ObjectStoreUnavailableError
             return b""
 
-        return Blocks(read, lambda: None, None)
+        return ObjectBlocks(read, lambda: None, None)
 
 
 @pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("tail", [b"", b"\n", b"\r\n\n"])
 @pytest.mark.parametrize("step", [1, 4])
-def test_a_reader_that_was_cut_goes_on_where_it_was(head: bytes, tail: bytes, step: int) -> None:
+def test_closed_reader_continues_at_its_line(head: bytes, tail: bytes, step: int) -> None:
     content = head + b"\n \n".join(b'{"custom_id":"%03d"}' % n for n in range(12)) + tail
     store = Cutting(content, 70)
     custom_ids = CustomIds(store.open_input, input_bytes=len(content))
@@ -98,22 +98,22 @@ def test_a_reader_that_was_cut_goes_on_where_it_was(head: bytes, tail: bytes, st
     custom_ids.close()
 
 
-def test_a_store_that_stays_away_is_an_error_and_may_be_asked_again() -> None:
+def test_store_that_stays_unavailable_is_an_error() -> None:
     content = b'{"custom_id":"a"}\n{"custom_id":"b"}\n'
     store = Cutting(content, 20)
     custom_ids = CustomIds(store.open_input, input_bytes=len(content))
 
     assert custom_ids.at(0) == "a"
-    for _ in range(2):  # too little comes of the second line each time
-        with pytest.raises(ObjectStoreAwayError):
+    for _ in range(2):  # the second line is cut each time
+        with pytest.raises(ObjectStoreUnavailableError):
             custom_ids.at(1)
     store._after_bytes = len(content)
     assert custom_ids.at(1) == "b"
 
 
-def test_a_file_that_is_gone_or_short_leaves_the_others_their_ids() -> None:
-    def gone(_: int) -> Blocks:
-        raise ObjectMissingError
+def test_missing_or_short_file_does_not_affect_others() -> None:
+    def gone(_: int) -> ObjectBlocks:
+        raise ObjectNotFoundError
 
     def file(content: bytes) -> CustomIds:
         return CustomIds(opener(content)[0], input_bytes=len(content))
@@ -128,9 +128,9 @@ def test_a_file_that_is_gone_or_short_leaves_the_others_their_ids() -> None:
     custom_ids.close()
 
 
-def test_a_store_that_is_away_is_no_file_that_is_gone() -> None:
-    def away(_: int) -> Blocks:
-        raise ObjectStoreAwayError
+def test_unavailable_store_is_no_missing_file() -> None:
+    def unavailable(_: int) -> ObjectBlocks:
+        raise ObjectStoreUnavailableError
 
-    with pytest.raises(ObjectStoreAwayError):
-        JobCustomIds([(0, CustomIds(away, input_bytes=9))]).at(0)
+    with pytest.raises(ObjectStoreUnavailableError):
+        JobCustomIds([(0, CustomIds(unavailable, input_bytes=9))]).at(0)

@@ -1,4 +1,4 @@
-"""Goal: a role that cannot start says why and ends at once."""
+"""Goal: a role that cannot start reports why and ends at once."""
 
 import threading
 from pathlib import Path
@@ -15,14 +15,14 @@ ENVIRONMENT = {
 
 
 @pytest.mark.parametrize("arguments", [[], ["reader"], ["writer", "finaliser"]])
-def test_a_wrong_argument_is_answered_with_the_usage(
+def test_wrong_argument_prints_the_usage(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     assert "writer|finaliser" in capsys.readouterr().err
 
 
-def test_a_pool_that_is_too_small_is_refused(tmp_path: Path) -> None:
+def test_too_small_pool_is_refused(tmp_path: Path) -> None:
     tight = ENVIRONMENT | {"MILLRACE_DATABASE_POOL_SIZE": "1"}
     objects = {"MILLRACE_OBJECTS_ROOT": str(tmp_path)}
 
@@ -32,6 +32,6 @@ def test_a_pool_that_is_too_small_is_refused(tmp_path: Path) -> None:
         run_finaliser(tight | objects, threading.Event())
 
 
-def test_a_misspelt_variable_is_refused() -> None:
+def test_misspelt_variable_is_refused() -> None:
     with pytest.raises(SettingsError, match="MILLRACE_WRITER_GROUP_SIZE"):
         run_writer(ENVIRONMENT | {"MILLRACE_WRITER_GROUP_SIZE": "1"}, threading.Event())

@@ -1,4 +1,4 @@
-"""Goal: long work goes on in turn, and no offset behind it is committed before its last step."""
+"""Goal: long work runs round robin, and no offset after it is committed before its last step."""
 
 import threading
 from functools import partial
@@ -6,44 +6,44 @@ from uuid import UUID
 
 import pytest
 
-from results.writer.open_work import CROWD, OpenWork, Step, do_all
+from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep, run_all
 
 HERE, THERE = ("results", 1), ("results", 2)
 JOB = UUID(int=1)
 
 
 class Work:
-    """Steps of named works, and which were done."""
+    """Steps of named works, and a record of those that ran."""
 
     def __init__(self) -> None:
         self.done: list[tuple[str, int]] = []
         self.is_away = False
 
-    def steps(self, name: str, count: int) -> list[Step]:
+    def steps(self, name: str, count: int) -> list[WorkStep]:
         return [partial(self._step, name, 1, count)]
 
-    def tree(self, name: str, depth: int) -> list[Step]:
+    def tree(self, name: str, depth: int) -> list[WorkStep]:
         """Return two steps, each of which leads to as many until `depth`."""
         return [partial(self._branch, f"{name}{side}", depth) for side in "ab"]
 
-    def _step(self, name: str, number: int, count: int) -> list[Step]:
+    def _step(self, name: str, number: int, count: int) -> list[WorkStep]:
         if self.is_away:
             raise ConnectionError
         self.done.append((name, number))
         return [partial(self._step, name, number + 1, count)] if number < count else []
 
-    def _branch(self, name: str, depth: int) -> list[Step]:
+    def _branch(self, name: str, depth: int) -> list[WorkStep]:
         self.done.append((name, depth))
         return self.tree(name, depth - 1) if depth > 1 else []
 
 
-def test_works_go_on_in_turn() -> None:
+def test_open_work_runs_round_robin() -> None:
     work, opened = Work(), OpenWork()
     for offset, (name, count) in enumerate((("long", 3), ("longer", 4), ("short", 1))):
-        opened.begin({HERE: offset}, [JOB], work.steps(name, count))
+        opened.add({HERE: offset}, [JOB], work.steps(name, count))
     assert len(opened) == 2  # the short one is done
     while opened:
-        opened.step()
+        opened.run_step()
     assert work.done[:3] == [("long", 1), ("longer", 1), ("short", 1)]
     assert work.done[3:] == [
         ("long", 2),
@@ -54,110 +54,110 @@ def test_works_go_on_in_turn() -> None:
     ]
 
 
-def test_in_a_crowd_works_end_one_after_another() -> None:
+def test_above_the_round_robin_limit_the_oldest_work_ends_first() -> None:
     work, opened = Work(), OpenWork()
-    for number in range(CROWD + 2):
-        opened.begin({HERE: number}, [JOB], work.steps(str(number), 3))
+    for number in range(ROUND_ROBIN_MAX + 2):
+        opened.add({HERE: number}, [JOB], work.steps(str(number), 3))
     begun = len(work.done)
     for _ in range(5):
-        opened.step()
+        opened.run_step()
     assert work.done[begun:] == [("0", 2), ("0", 3), ("1", 2), ("1", 3), ("2", 2)]
-    opened.step()  # no crowd any more
+    opened.run_step()  # no crowd any more
     assert work.done[-1] == ("3", 2)
 
 
 def test_items_of_open_work_are_counted() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 0}, [JOB], work.steps("a", 2), item_count=7)
-    opened.begin({HERE: 1}, [JOB], work.steps("b", 3), item_count=5)
-    opened.begin({HERE: 2}, [JOB], work.steps("c", 1), item_count=9)
+    opened.add({HERE: 0}, [JOB], work.steps("a", 2), item_count=7)
+    opened.add({HERE: 1}, [JOB], work.steps("b", 3), item_count=5)
+    opened.add({HERE: 2}, [JOB], work.steps("c", 1), item_count=9)
     assert opened.item_count == 12
-    opened.step()
+    opened.run_step()
     assert opened.item_count == 5
 
 
-def test_what_follows_from_a_step_comes_before_the_next() -> None:
+def test_follow_up_steps_run_before_the_next_step() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 0}, [JOB], work.tree("", 2))
+    opened.add({HERE: 0}, [JOB], work.tree("", 2))
     while opened:
-        opened.step()
+        opened.run_step()
     in_order = [("a", 2), ("aa", 1), ("ab", 1), ("b", 2), ("ba", 1), ("bb", 1)]
     assert work.done == in_order
 
     work = Work()
-    assert do_all(work.tree("", 2), threading.Event())
+    assert run_all(work.tree("", 2), threading.Event())
     assert work.done == in_order
 
 
-def test_a_stop_comes_between_two_steps() -> None:
+def test_stop_ends_between_two_steps() -> None:
     stop = threading.Event()
     stop.set()
     work = Work()
-    assert not do_all(work.steps("w", 3), stop)
+    assert not run_all(work.steps("w", 3), stop)
     assert work.done == []
-    assert do_all([], stop)
+    assert run_all([], stop)
 
 
-def test_no_offset_behind_open_work_is_committed() -> None:
+def test_offsets_after_open_work_are_not_committed() -> None:
     opened = OpenWork()
-    opened.begin({HERE: 7}, [JOB], Work().steps("w", 2))
+    opened.add({HERE: 7}, [JOB], Work().steps("w", 2))
     assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 7, THERE: 3}
     assert opened.committable({HERE: 5}) == {HERE: 5}
-    opened.step()
+    opened.run_step()
     assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 12, THERE: 3}
 
 
-def test_a_step_that_failed_is_done_again() -> None:
+def test_failed_step_is_repeated() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 7}, [JOB], work.steps("w", 3))
+    opened.add({HERE: 7}, [JOB], work.steps("w", 3))
     work.is_away = True
     for _ in range(2):
         with pytest.raises(ConnectionError):
-            opened.step()
+            opened.run_step()
     work.is_away = False
-    opened.step()
+    opened.run_step()
     assert work.done == [("w", 1), ("w", 2)]
 
 
-def test_work_that_could_not_begin_is_not_open() -> None:
+def test_work_whose_first_step_failed_is_not_open() -> None:
     work, opened = Work(), OpenWork()
     work.is_away = True
     with pytest.raises(ConnectionError):
-        opened.begin({HERE: 7}, [JOB], work.steps("w", 3))
+        opened.add({HERE: 7}, [JOB], work.steps("w", 3))
     assert not opened
     assert opened.committable({HERE: 12}) == {HERE: 12}
 
 
-def test_work_of_lost_partitions_is_left_to_their_owners() -> None:
+def test_work_of_revoked_partitions_is_discarded() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 7}, [JOB], work.steps("lost", 2))
-    opened.begin({THERE: 8}, [JOB], work.steps("kept", 2))
-    opened.begin({HERE: 9, THERE: 9}, [JOB], work.steps("shared", 2))
-    opened.forget({HERE})
+    opened.add({HERE: 7}, [JOB], work.steps("lost", 2))
+    opened.add({THERE: 8}, [JOB], work.steps("kept", 2))
+    opened.add({HERE: 9, THERE: 9}, [JOB], work.steps("shared", 2))
+    opened.discard({HERE})
     assert opened.committable({HERE: 12, THERE: 12}) == {HERE: 12, THERE: 8}
     while opened:
-        opened.step()
+        opened.run_step()
     assert work.done[3:] == [("kept", 2), ("shared", 2)]
 
 
-def test_a_try_again_after_the_last_was_forgotten_does_nothing() -> None:
+def test_run_step_without_work_does_nothing() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 7}, [JOB], work.steps("w", 2))
-    opened.forget({HERE})
-    opened.step()
+    opened.add({HERE: 7}, [JOB], work.steps("w", 2))
+    opened.discard({HERE})
+    opened.run_step()
     assert work.done == [("w", 1)]
 
 
-def test_work_waits_for_all_that_was_open_of_its_job_and_for_no_other() -> None:
+def test_work_waits_for_open_work_of_its_job_only() -> None:
     work, opened, other = Work(), OpenWork(), UUID(int=2)
-    opened.begin({HERE: 7}, [JOB, other], work.steps("w", 2))
-    opened.begin({HERE: 8}, [other], work.steps("other", 4))
-    opened.begin_behind({HERE: 9}, JOB, work.steps("close", 2))
-    opened.begin_behind({HERE: 10}, JOB, work.steps("again", 1))
+    opened.add({HERE: 7}, [JOB, other], work.steps("w", 2))
+    opened.add({HERE: 8}, [other], work.steps("other", 4))
+    opened.add_behind({HERE: 9}, JOB, work.steps("close", 2))
+    opened.add_behind({HERE: 10}, JOB, work.steps("again", 1))
     assert opened.waiting_jobs == {JOB}
     assert opened.committable({HERE: 12}) == {HERE: 7}
     while opened.is_open(JOB):
-        opened.step()
+        opened.run_step()
     its = [done for done in work.done if done[0] != "other"]
     assert its == [("w", 1), ("w", 2), ("close", 1), ("close", 2), ("again", 1)]
     assert opened.waiting_jobs == set()
@@ -165,26 +165,26 @@ def test_work_waits_for_all_that_was_open_of_its_job_and_for_no_other() -> None:
     assert opened.committable({HERE: 12}) == {HERE: 8}
 
 
-def test_work_waits_until_it_has_begun() -> None:
+def test_work_waits_until_its_first_step() -> None:
     work, opened, other = Work(), OpenWork(), UUID(int=2)
-    opened.begin({HERE: 7}, [JOB], work.steps("w", 2))
-    opened.begin({THERE: 7}, [other], work.steps("other", 3))
-    opened.begin_behind({HERE: 9}, JOB, work.steps("close", 2))
-    opened.step()
+    opened.add({HERE: 7}, [JOB], work.steps("w", 2))
+    opened.add({THERE: 7}, [other], work.steps("other", 3))
+    opened.add_behind({HERE: 9}, JOB, work.steps("close", 2))
+    opened.run_step()
     assert work.done[-1] == ("w", 2), "what it waits for has ended"
     assert opened.waiting_jobs == {JOB}
-    opened.step()
-    opened.step()
+    opened.run_step()
+    opened.run_step()
     assert work.done[-1] == ("close", 1)
     assert opened.waiting_jobs == set()
 
 
-def test_work_that_waits_goes_with_its_partition() -> None:
+def test_waiting_work_is_discarded_with_its_partition() -> None:
     work, opened = Work(), OpenWork()
-    opened.begin({HERE: 7, THERE: 7}, [JOB], work.steps("w", 2))
-    opened.begin_behind({HERE: 8}, JOB, work.steps("close", 1))
-    opened.forget({HERE})
+    opened.add({HERE: 7, THERE: 7}, [JOB], work.steps("w", 2))
+    opened.add_behind({HERE: 8}, JOB, work.steps("close", 1))
+    opened.discard({HERE})
     assert opened.waiting_jobs == set()
     while opened:
-        opened.step()
+        opened.run_step()
     assert work.done == [("w", 1), ("w", 2)]

@@ -1,4 +1,4 @@
-"""Goal: a line of a result file is what OpenAI's clients expect, whatever the row holds."""
+"""Goal: a line of a result file is what OpenAI's clients expect, for any row."""
 
 import json
 from uuid import UUID
@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from results.finaliser.output_lines import CLOSING, ItemRow, LineTemplate, belongs_to_output
+from results.finaliser.output_lines import AFTER_BODY, ItemRow, LineTemplate, belongs_to_output
 
 JOB = UUID("00112233445566778899aabbccddeeff")
 TEMPLATE = LineTemplate(JOB)
@@ -30,7 +30,7 @@ def line(row: ItemRow, custom_id: str) -> bytes:
     return b"".join(TEMPLATE.line(row, custom_id))
 
 
-def test_an_answer_is_shown_byte_by_byte() -> None:
+def test_body_is_copied_byte_by_byte() -> None:
     assert line(row(), "a") == (
         b'{"id":"batch_req_00112233445566778899aabbccddeeff000000ff","custom_id":"a","response":'
         b'{"status_code":200,"request_id":"req_00112233445566778899aabbccddeeff000000ff",'
@@ -38,7 +38,7 @@ def test_an_answer_is_shown_byte_by_byte() -> None:
     )
 
 
-def test_an_http_failure_is_a_response_in_the_error_file() -> None:
+def test_http_failure_is_a_response_in_the_error_file() -> None:
     refused = row(outcome=Outcome.FAILED, status_code=400, body=b'{"error":{"message":"no"}}')
 
     shown = json.loads(line(refused, "a"))
@@ -64,7 +64,7 @@ def test_an_http_failure_is_a_response_in_the_error_file() -> None:
         (None, None, "This request failed."),
     ],
 )
-def test_an_item_without_an_answer_says_why(
+def test_item_without_an_answer_has_code_and_message(
     code: str | None, message: str | None, shown: str
 ) -> None:
     never = row(
@@ -84,11 +84,11 @@ def test_an_item_without_an_answer_says_why(
     assert not belongs_to_output(never)
 
 
-def test_an_answer_without_a_body_is_null() -> None:
+def test_empty_body_is_null() -> None:
     assert json.loads(line(row(body=None), "a"))["response"]["body"] is None
 
 
-def test_a_pretty_printed_body_stays_on_its_line() -> None:
+def test_pretty_printed_body_stays_on_its_line() -> None:
     shown = line(row(body=b'{\r\n  "a": "b\\n"\n}'), "a")
 
     assert shown.count(b"\n") == 1
@@ -96,7 +96,7 @@ def test_a_pretty_printed_body_stays_on_its_line() -> None:
     assert json.loads(shown)["response"]["body"] == {"a": "b\n"}
 
 
-def test_a_body_of_its_own_object_fits_between_its_ends() -> None:
-    opening = TEMPLATE.opening(row(body=None), "a")
+def test_body_in_an_object_fits_between_start_and_end() -> None:
+    opening = TEMPLATE.before_body(row(body=None), "a")
 
-    assert opening + b'{"id":"x"}' + CLOSING == line(row(), "a")
+    assert opening + b'{"id":"x"}' + AFTER_BODY == line(row(), "a")

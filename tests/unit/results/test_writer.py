@@ -1,4 +1,4 @@
-"""Goal: offsets are offered until the broker takes them, and none behind what is not durable."""
+"""Goal: offsets are committed until accepted, and never past records that are not durable."""
 
 import dataclasses
 import itertools
@@ -12,29 +12,29 @@ import pytest
 import sqlalchemy.exc
 
 import results.writer.writer
-from core.clock import Clock
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.settings import WriterSettings
-from results.writer.groups import Group
-from results.writer.open_work import CROWD, OpenWork, Step
-from results.writer.outcome_router import Judge
+from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep
+from results.writer.outcome_router import OutcomeRouter
+from results.writer.record_groups import Group
 from results.writer.writer import ResultsWriter
-from tests.unit.results.test_reading import job_ref
-from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
-from topics.clients.producer import LogProducer
+from tests.support.clock import ManualClock
+from tests.unit.results.test_record_reader import job_ref
+from topics.clients.consumer import GroupConsumer
+from topics.clients.offset_tracker import Partition
+from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
-from topics.records.records import Close, ItemOutcome, Outcomes
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import ItemOutcome, JobClose, Outcomes
 
 SLICES = 5
 
 
-class Member:
-    """Has some records at once; its broker takes no commit before the third."""
+class FakeConsumer:
+    """A consumer with given records; its broker accepts the third commit."""
 
-    def __init__(self, stop: threading.Event, *records: Received, polls: int = 10) -> None:
+    def __init__(self, stop: threading.Event, *records: ReceivedRecord, polls: int = 10) -> None:
         self._stop = stop
         self._records = list(records)
         self.offered: list[dict[Partition, int]] = []
@@ -43,7 +43,7 @@ class Member:
         self.is_paused = False
         self.on_poll: Callable[[], None] = lambda: None
 
-    def poll(self, count_max: int, timeout_s: float) -> list[Received]:
+    def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
         self.on_poll()
         self._polls_left -= 1
         if not self._polls_left:
@@ -53,7 +53,7 @@ class Member:
         found, self._records = self._records[:count_max], self._records[count_max:]
         return found
 
-    def add(self, *records: Received) -> None:
+    def add(self, *records: ReceivedRecord) -> None:
         self._records += records
 
     def pause(self, partitions: frozenset[Partition]) -> None:
@@ -67,274 +67,264 @@ class Member:
         return len(self.offered) >= 3
 
 
-class Done:
-    """Takes everything at once."""
+class ImmediateRouter:
+    """A router that writes everything at once."""
 
-    def judge(self, group: Group) -> list[Step]:
-        return [] if group.alone is None else [partial(self._step, 1)]
+    def route(self, group: Group) -> list[WorkStep]:
+        return [] if group.exclusive is None else [partial(self._step, 1)]
 
     def flush(self, timeout_s: float) -> None: ...
 
-    def _step(self, number: int) -> list[Step]:
+    def _step(self, number: int) -> list[WorkStep]:
         return [partial(self._step, number + 1)] if number < SLICES else []
 
 
-class Copying(Done):
-    """Takes outcomes at once, and copies and closes in steps; remembers when of which job."""
+class SteppedRouter(ImmediateRouter):
+    """A router with steps for copies and closes, which records the order of the work."""
 
     def __init__(self) -> None:
         self.done: list[tuple[str, UUID]] = []
 
-    def judge(self, group: Group) -> list[Step]:
+    def route(self, group: Group) -> list[WorkStep]:
         (job_id,) = group.job_ids
-        if group.alone is not None:
+        if group.exclusive is not None:
             return [partial(self._of, "close", job_id, 1)]
         self.done.append(("outcomes", job_id))
         return [partial(self._of, "copies", job_id, 1)]
 
-    def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
+    def _of(self, kind: str, job_id: UUID, number: int) -> list[WorkStep]:
         self.done.append((kind, job_id))
         return [partial(self._of, kind, job_id, number + 1)] if number < SLICES else []
 
 
-class Slow(Copying):
-    """Takes seconds for a step, by a clock of its own."""
+class SlowRouter(SteppedRouter):
+    """A router whose steps take seconds of its own clock."""
 
     def __init__(self, step_s: float) -> None:
         super().__init__()
-        self.now_s, self._step_s = 0.0, step_s
+        self.clock, self._step_s = ManualClock(), step_s
 
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
-        self.now_s += self._step_s
+    def _of(self, kind: str, job_id: UUID, number: int) -> list[WorkStep]:
+        self.clock.advance(self._step_s)
         return super()._of(kind, job_id, number)
 
 
-class Away(Copying):
-    """Postgres is away, and back, before each second step of copies."""
+class FailingRouter(SteppedRouter):
+    """A router that loses Postgres before every second step of copies."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_away = False
+        self._is_failing = False
 
-    def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
+    def _of(self, kind: str, job_id: UUID, number: int) -> list[WorkStep]:
         if kind == "copies" and number > 1:
-            self._is_away = not self._is_away
-            if self._is_away:
+            self._is_failing = not self._is_failing
+            if self._is_failing:
                 raise sqlalchemy.exc.TimeoutError
         return super()._of(kind, job_id, number)
 
 
-def received(offset: int, record: Outcomes | Close) -> Received:
-    return Received("results", 1, offset, b"k", kind_headers(type(record)), encode(record), 0)
+def received(offset: int, record: Outcomes | JobClose) -> ReceivedRecord:
+    return ReceivedRecord("results", 1, offset, b"k", kind_headers(type(record)), encode(record), 0)
 
 
-def outcomes_record(offset: int, job_id: UUID | None = None) -> Received:
+def outcomes_record(offset: int, job_id: UUID | None = None) -> ReceivedRecord:
     item = ItemOutcome(0, "c", 1, 200, b"{}")  # type: ignore[arg-type]
     return received(offset, Outcomes(job_ref(job_id or new_uuid()), [item]))
 
 
-class Still:
-    """A clock that stands still: nothing takes time."""
-
-    def monotonic_s(self) -> float:
-        return 0.0
-
-
-def a_writer(judge: Done | None = None) -> ResultsWriter:
+def new_writer(
+    router: ImmediateRouter | None = None, *, clock: ManualClock | None = None, **settings: float
+) -> ResultsWriter:
     return ResultsWriter(
-        judge=cast(Judge, judge or Done()),
+        router=cast(OutcomeRouter, router or ImmediateRouter()),
         bill=lambda _: None,
-        producer=cast(LogProducer, Done()),
-        settings=WriterSettings(group_wait_s=0),
+        producer=cast(RecordProducer, ImmediateRouter()),
+        settings=WriterSettings.model_validate({"group_wait_s": 0, **settings}),
         commit_interval_s=0,
-        clock=cast(Clock, Still()),
+        clock=clock or ManualClock(),
     )
 
 
-def test_a_commit_that_the_broker_did_not_take_is_repeated() -> None:
+def test_refused_commit_is_repeated() -> None:
     stop = threading.Event()
-    member = Member(stop, outcomes_record(7))
-    a_writer().run(cast(LogConsumer, member), stop)
+    consumer = FakeConsumer(stop, outcomes_record(7))
+    new_writer().run(cast(GroupConsumer, consumer), stop)
 
-    assert member.offered == [{("results", 1): 8}] * 3
+    assert consumer.offered == [{("results", 1): 8}] * 3
 
 
-def test_a_long_close_holds_its_offset_and_nothing_else() -> None:
+def test_long_close_holds_back_only_its_offset() -> None:
     stop = threading.Event()
-    close = received(7, Close(new_uuid(), 0, CloseReason.CANCELLED))
-    member = Member(stop, close, outcomes_record(8), polls=2 * SLICES)
-    a_writer().run(cast(LogConsumer, member), stop)
+    close = received(7, JobClose(new_uuid(), 0, CloseReason.CANCELLED))
+    consumer = FakeConsumer(stop, close, outcomes_record(8), polls=2 * SLICES)
+    new_writer().run(cast(GroupConsumer, consumer), stop)
 
-    offered = [offsets["results", 1] for offsets in member.offered]
+    offered = [offsets["results", 1] for offsets in consumer.offered]
     assert set(offered) == {7, 9}
     assert offered == sorted(offered)
 
 
-def test_copies_of_one_job_let_the_results_of_others_pass() -> None:
-    stop, judge = threading.Event(), Copying()
+def test_copies_of_one_job_do_not_block_other_jobs() -> None:
+    stop, router = threading.Event(), SteppedRouter()
     many, other = new_uuid(), new_uuid()
     records = [outcomes_record(7, many), outcomes_record(8, other)]
-    settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
-    writer.run(cast(LogConsumer, Member(stop, *records, polls=3 * SLICES)), stop)
+    writer = new_writer(router, group_items_max=1)
+    writer.run(cast(GroupConsumer, FakeConsumer(stop, *records, polls=3 * SLICES)), stop)
 
-    assert judge.done[:3] == [("outcomes", many), ("copies", many), ("outcomes", other)]
-    assert judge.done.count(("copies", many)) == judge.done.count(("copies", other)) == SLICES
+    assert router.done[:3] == [("outcomes", many), ("copies", many), ("outcomes", other)]
+    assert router.done.count(("copies", many)) == router.done.count(("copies", other)) == SLICES
 
 
-def test_a_close_comes_behind_the_copies_before_it() -> None:
-    stop, judge = threading.Event(), Copying()
+def test_close_waits_for_earlier_copies() -> None:
+    stop, router = threading.Event(), SteppedRouter()
     job_id, other = new_uuid(), new_uuid()
-    close = received(9, Close(job_id, 0, CloseReason.CANCELLED))
+    close = received(9, JobClose(job_id, 0, CloseReason.CANCELLED))
     records = [outcomes_record(7, job_id), outcomes_record(8, other), close]
-    settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
-    writer.run(cast(LogConsumer, Member(stop, *records, polls=4 * SLICES)), stop)
+    writer = new_writer(router, group_items_max=1)
+    writer.run(cast(GroupConsumer, FakeConsumer(stop, *records, polls=4 * SLICES)), stop)
 
-    its = [kind for kind, job in judge.done if job == job_id]
+    its = [kind for kind, job in router.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * SLICES]
-    assert judge.done.index(("close", job_id)) < len(judge.done) - SLICES  # others take turns
+    assert (
+        router.done.index(("close", job_id)) < len(router.done) - SLICES
+    )  # interleaved with other jobs
 
 
-def test_a_close_behind_many_copies_keeps_no_others_waiting() -> None:
-    stop, judge = threading.Event(), Copying()
+def test_close_that_waits_for_copies_blocks_no_other_job() -> None:
+    stop, router = threading.Event(), SteppedRouter()
     job_id, other = new_uuid(), new_uuid()
-    close = Close(job_id, 0, CloseReason.CANCELLED)
+    close = JobClose(job_id, 0, CloseReason.CANCELLED)
     records = [outcomes_record(7, job_id), received(8, close)]
     records += [outcomes_record(9, job_id), received(10, close), outcomes_record(11, other)]
-    settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
-    member = Member(stop, *records, polls=6 * SLICES)
-    writer.run(cast(LogConsumer, member), stop)
+    writer = new_writer(router, group_items_max=1)
+    consumer = FakeConsumer(stop, *records, polls=6 * SLICES)
+    writer.run(cast(GroupConsumer, consumer), stop)
 
-    its = [kind for kind, job in judge.done if job == job_id]
+    its = [kind for kind, job in router.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * 2 * SLICES]
-    assert judge.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
-    offered = [offsets["results", 1] for offsets in member.offered]
+    assert router.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
+    offered = [offsets["results", 1] for offsets in consumer.offered]
     assert offered == sorted(offered)
     assert list(dict.fromkeys(offered)) == [7, 8, 10, 12]
 
 
-def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
-    stop, judge = threading.Event(), Slow(2.0)
-    closes = [received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * CROWD)]
+def test_many_long_closes_block_neither_jobs_nor_polls() -> None:
+    stop, router = threading.Event(), SlowRouter(2.0)
+    closes = [
+        received(n, JobClose(new_uuid(), 0, CloseReason.CANCELLED))
+        for n in range(2 * ROUND_ROBIN_MAX)
+    ]
     other = new_uuid()
-    settings = WriterSettings(group_wait_s=0, poll_records_max=len(closes))
-    writer = dataclasses.replace(a_writer(judge), settings=settings, clock=cast(Clock, judge))
-    member = Member(stop, *closes, outcomes_record(len(closes), other), polls=10_000)
+    writer = new_writer(router, clock=router.clock, poll_records_max=len(closes))
+    consumer = FakeConsumer(stop, *closes, outcomes_record(len(closes), other), polls=10_000)
     polled_s = [0.0]
 
     def look() -> None:
-        polled_s.append(judge.now_s)
-        if judge.done.count(("close", other)) or len(judge.done) >= len(closes) * SLICES:
+        polled_s.append(router.clock.now_s)
+        if router.done.count(("close", other)) or len(router.done) >= len(closes) * SLICES:
             stop.set()
 
-    member.on_poll = look
-    writer.run(cast(LogConsumer, member), stop)
+    consumer.on_poll = look
+    writer.run(cast(GroupConsumer, consumer), stop)
 
     gaps = [later - sooner for sooner, later in itertools.pairwise(polled_s)]
     assert max(gaps) < 10
-    at = judge.done.index(("outcomes", other))
+    at = router.done.index(("outcomes", other))
     assert at < len(closes) + 10  # a few steps after each close has begun
 
 
-def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
-    stop, judge, job_id = threading.Event(), Away(), new_uuid()
-    close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
-    settings = WriterSettings(group_wait_s=0, group_items_max=1)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
-    member = Member(stop, outcomes_record(7, job_id), close, polls=5)
+def test_waiting_close_of_a_revoked_partition_is_discarded() -> None:
+    stop, router, job_id = threading.Event(), FailingRouter(), new_uuid()
+    close = received(8, JobClose(job_id, 0, CloseReason.CANCELLED))
+    writer = new_writer(router, group_items_max=1)
+    consumer = FakeConsumer(stop, outcomes_record(7, job_id), close, polls=5)
 
     def lose() -> None:
-        if judge.done:
-            member.assigned = frozenset()
-            writer.revoked([("results", 1)])
+        if router.done:
+            consumer.assigned = frozenset()
+            writer.on_revoke([("results", 1)])
 
-    member.on_poll = lose
-    writer.run(cast(LogConsumer, member), stop)
+    consumer.on_poll = lose
+    writer.run(cast(GroupConsumer, consumer), stop)
 
-    assert judge.done == [("outcomes", job_id), ("copies", job_id)]
-    assert all(("results", 1) not in offsets for offsets in member.offered)
+    assert router.done == [("outcomes", job_id), ("copies", job_id)]
+    assert all(("results", 1) not in offsets for offsets in consumer.offered)
 
 
-def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
-    """Not even in one group with what is kept."""
-    stop, judge, job_id, other = threading.Event(), Copying(), new_uuid(), new_uuid()
-    close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
+def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
+    """Not even in one group with records of an assigned partition."""
+    stop, router, job_id, other = threading.Event(), SteppedRouter(), new_uuid(), new_uuid()
+    close = received(8, JobClose(job_id, 0, CloseReason.CANCELLED))
     behind = outcomes_record(9, job_id)
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
-    writer = dataclasses.replace(a_writer(judge), settings=WriterSettings(group_wait_s=0))
-    member = Member(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
-    member.assigned = frozenset({("results", 1), ("results", 2)})
+    writer = new_writer(router)
+    consumer = FakeConsumer(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
+    consumer.assigned = frozenset({("results", 1), ("results", 2)})
 
-    begin = OpenWork.begin_behind
+    begin = OpenWork.add_behind
 
     def losing(*given: Any) -> None:
         begin(*given)
-        writer.revoked([("results", 1)])
+        writer.on_revoke([("results", 1)])
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(OpenWork, "begin_behind", losing)
-        writer.run(cast(LogConsumer, member), stop)
+        patched.setattr(OpenWork, "add_behind", losing)
+        writer.run(cast(GroupConsumer, consumer), stop)
 
-    assert judge.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
-    assert ("outcomes", job_id) not in judge.done[1:]
+    assert router.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
+    assert ("outcomes", job_id) not in router.done[1:]
 
 
-def test_what_is_lost_while_postgres_is_away_is_judged_elsewhere() -> None:
+def test_records_revoked_while_postgres_is_unavailable_are_skipped() -> None:
     stop, lost, other = threading.Event(), new_uuid(), new_uuid()
 
-    class AwayOnce(Copying):
-        def judge(self, group: Group) -> list[Step]:
+    class FailingOnce(SteppedRouter):
+        def route(self, group: Group) -> list[WorkStep]:
             if lost in group.jobs:
-                writer.revoked([("results", 1)])
+                writer.on_revoke([("results", 1)])
                 raise sqlalchemy.exc.TimeoutError
-            return super().judge(group)
+            return super().route(group)
 
-    judge = AwayOnce()
-    writer = dataclasses.replace(a_writer(judge), settings=WriterSettings(group_wait_s=0))
+    router = FailingOnce()
+    writer = new_writer(router)
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
-    member = Member(stop, outcomes_record(7, lost), kept, polls=4)
-    member.assigned = frozenset({("results", 1), ("results", 2)})
-    writer.run(cast(LogConsumer, member), stop)
+    consumer = FakeConsumer(stop, outcomes_record(7, lost), kept, polls=4)
+    consumer.assigned = frozenset({("results", 1), ("results", 2)})
+    writer.run(cast(GroupConsumer, consumer), stop)
 
-    assert judge.done[0] == ("outcomes", other)
-    assert ("outcomes", lost) not in judge.done
+    assert router.done[0] == ("outcomes", other)
+    assert ("outcomes", lost) not in router.done
 
 
-def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
-    stop, judge, lost, other = threading.Event(), Copying(), new_uuid(), new_uuid()
-    settings = WriterSettings(group_wait_s=1, poll_records_max=2)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
-    member = Member(stop, outcomes_record(7, lost))
+def test_records_revoked_during_a_poll_are_dropped() -> None:
+    stop, router, lost, other = threading.Event(), SteppedRouter(), new_uuid(), new_uuid()
+    writer = new_writer(router, group_wait_s=1, poll_records_max=2)
+    consumer = FakeConsumer(stop, outcomes_record(7, lost))
     polls: list[None] = []
 
     def lose() -> None:
         polls.append(None)
-        if len(polls) == 2:  # in one round: there is room for a second record
-            writer.revoked([("results", 1)])
-            member.add(outcomes_record(8, other), outcomes_record(9, other))
+        if len(polls) == 2:  # in the same round, below `poll_records_max`
+            writer.on_revoke([("results", 1)])
+            consumer.add(outcomes_record(8, other), outcomes_record(9, other))
 
-    member.on_poll = lose
-    writer.run(cast(LogConsumer, member), stop)
+    consumer.on_poll = lose
+    writer.run(cast(GroupConsumer, consumer), stop)
 
-    assert {job for _, job in judge.done} == {other}
+    assert {job for _, job in router.done} == {other}
 
 
-def test_a_job_with_too_many_open_copies_stops_the_reading() -> None:
-    stop, judge = threading.Event(), Copying()
+def test_too_many_open_items_pause_reading() -> None:
+    stop, router = threading.Event(), SteppedRouter()
     other = new_uuid()
     many = [outcomes_record(n) for n in range(3)]
-    settings = WriterSettings(group_wait_s=0, group_items_max=1, poll_records_max=3)
-    writer = dataclasses.replace(a_writer(judge), settings=settings)
-    member = Member(stop, *many, outcomes_record(3, other), polls=10)
+    writer = new_writer(router, group_items_max=1, poll_records_max=3)
+    consumer = FakeConsumer(stop, *many, outcomes_record(3, other), polls=10)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results.writer.writer, "_OPEN_ITEMS_MAX", 2)
-        writer.run(cast(LogConsumer, member), stop)
+        writer.run(cast(GroupConsumer, consumer), stop)
 
-    at = judge.done.index(("outcomes", other))
-    ended = [job for kind, job in judge.done[:at] if kind == "copies"]
+    at = router.done.index(("outcomes", other))
+    ended = [job for kind, job in router.done[:at] if kind == "copies"]
     assert max(map(ended.count, ended)) == SLICES

@@ -1,13 +1,19 @@
-"""Goal: a body can be read with its key at its place, and in no other way."""
+"""Goal: a body can only be decrypted with its key and context."""
 
 import os
 from uuid import UUID
 
 import pytest
 
-from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, BodyUnreadableError, Place, Way
+from storage.crypto.body_ciphers import (
+    KEY_BYTES,
+    BodyCipher,
+    BodyDirection,
+    BodyUnreadableError,
+    CipherContext,
+)
 
-HERE = Place(UUID(int=1), Way.IN, 12)
+HERE = CipherContext(UUID(int=1), BodyDirection.IN, 12)
 BODY = b'{"prompt":"secret"}'
 
 
@@ -17,28 +23,28 @@ def cipher() -> BodyCipher:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", BODY, BODY * 50_000])
-def test_a_body_comes_back(cipher: BodyCipher, body: bytes) -> None:
+def test_an_encrypted_body_can_be_decrypted(cipher: BodyCipher, body: bytes) -> None:
     encrypted = cipher.encrypt(body, HERE)
     assert b"secret" not in encrypted
     assert cipher.decrypt(encrypted, HERE) == body
 
 
-def test_equal_bodies_look_different(cipher: BodyCipher) -> None:
+def test_equal_bodies_have_different_ciphertexts(cipher: BodyCipher) -> None:
     assert cipher.encrypt(BODY, HERE) != cipher.encrypt(BODY, HERE)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "context",
     [
         HERE._replace(job_id=UUID(int=2)),
-        HERE._replace(way=Way.OUT),
+        HERE._replace(direction=BodyDirection.OUT),
         HERE._replace(item_index=1),
         HERE._replace(item_index=120),
     ],
 )
-def test_another_place_is_refused(cipher: BodyCipher, place: Place) -> None:
+def test_another_context_is_refused(cipher: BodyCipher, context: CipherContext) -> None:
     with pytest.raises(BodyUnreadableError):
-        cipher.decrypt(cipher.encrypt(BODY, HERE), place)
+        cipher.decrypt(cipher.encrypt(BODY, HERE), context)
 
 
 def test_another_key_is_refused(cipher: BodyCipher) -> None:
@@ -46,7 +52,7 @@ def test_another_key_is_refused(cipher: BodyCipher) -> None:
         BodyCipher(os.urandom(KEY_BYTES)).decrypt(cipher.encrypt(BODY, HERE), HERE)
 
 
-def test_what_was_cut_changed_or_never_encrypted_is_refused(cipher: BodyCipher) -> None:
+def test_truncated_changed_or_plain_bodies_are_refused(cipher: BodyCipher) -> None:
     encrypted = cipher.encrypt(BODY, HERE)
     flipped = [
         encrypted[:at] + bytes([encrypted[at] ^ 1]) + encrypted[at + 1 :]

@@ -1,4 +1,4 @@
-"""Goal: a sweep cuts uploads that were abandoned, and never one that still brings parts."""
+"""Goal: a sweep aborts abandoned uploads and never one with recent parts."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,7 +7,7 @@ from botocore.stub import Stubber
 from pydantic import SecretStr
 
 from core.clock import SystemClock
-from storage.objects.s3_objects import S3Objects
+from storage.objects.s3_object_store import S3ObjectStore
 from storage.objects.settings import S3Settings
 
 NOW = datetime.now(UTC)
@@ -16,14 +16,14 @@ UPLOAD = {"Bucket": "bucket", "Key": "files/a", "UploadId": "id"}
 
 
 @pytest.fixture
-def store() -> S3Objects:
+def store() -> S3ObjectStore:
     keys = SecretStr("a")
     settings = S3Settings(bucket="bucket", access_key=keys, secret_key=keys)
-    return S3Objects(settings, clock=SystemClock())
+    return S3ObjectStore(settings, clock=SystemClock())
 
 
 @pytest.fixture
-def server(store: S3Objects) -> Stubber:
+def server(store: S3ObjectStore) -> Stubber:
     """A server that lists one upload, begun two days ago; tests add what follows."""
     stub = Stubber(store._client)
     stub.activate()
@@ -36,15 +36,15 @@ def parts(*ages: timedelta) -> dict[str, object]:
     return {"Parts": [{"PartNumber": n, "LastModified": NOW - age} for n, age in enumerate(ages)]}
 
 
-def test_an_upload_that_still_brings_parts_is_kept(store: S3Objects, server: Stubber) -> None:
+def test_an_upload_with_recent_parts_is_kept(store: S3ObjectStore, server: Stubber) -> None:
     server.add_response("list_parts", parts(2 * DAY, DAY / 2), UPLOAD)
     assert store.sweep_temporary(DAY.total_seconds()) == 0
     server.assert_no_pending_responses()
 
 
 @pytest.mark.parametrize("ages", [(), (2 * DAY, 1.5 * DAY)])
-def test_an_upload_without_a_new_part_is_cut(
-    store: S3Objects, server: Stubber, ages: tuple[timedelta, ...]
+def test_an_upload_without_recent_parts_is_aborted(
+    store: S3ObjectStore, server: Stubber, ages: tuple[timedelta, ...]
 ) -> None:
     server.add_response("list_parts", parts(*ages), UPLOAD)
     server.add_response("abort_multipart_upload", {}, UPLOAD)
@@ -52,7 +52,7 @@ def test_an_upload_without_a_new_part_is_cut(
     server.assert_no_pending_responses()
 
 
-def test_an_upload_that_ended_meanwhile_is_let_be(store: S3Objects, server: Stubber) -> None:
+def test_an_upload_that_has_ended_meanwhile_is_kept(store: S3ObjectStore, server: Stubber) -> None:
     server.add_client_error("list_parts", "NoSuchUpload", http_status_code=404)
     assert store.sweep_temporary(DAY.total_seconds()) == 0
     server.assert_no_pending_responses()

@@ -1,4 +1,4 @@
-"""Goal: a lost answer or a rival's request never makes two winners of one key, nor none."""
+"""Goal: exactly one upload of a key succeeds, despite lost responses and concurrent requests."""
 
 import boto3.session
 import pytest
@@ -8,12 +8,12 @@ from botocore.stub import ANY, Stubber
 from core.errors import Disposition, MillraceError
 from storage.objects.errors import (
     ObjectExistsError,
-    ObjectMissingError,
-    ObjectStoreAwayError,
+    ObjectNotFoundError,
     ObjectStoreFullError,
     ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
 )
-from storage.objects.s3_errors import s3_errors
+from storage.objects.s3_errors import translate_s3_errors
 from storage.objects.s3_uploads import S3Upload
 
 PART_BYTES = 4
@@ -48,7 +48,7 @@ def scripted() -> Scripted:
     return Scripted()
 
 
-def test_a_put_whose_answer_was_lost_has_won(scripted: Scripted) -> None:
+def test_a_put_with_a_lost_response_succeeds(scripted: Scripted) -> None:
     scripted.refuse("put_object", "PreconditionFailed", 412)
     scripted.show_object_of(scripted.upload._token)
     assert scripted.upload.complete(if_absent=True).size_bytes == 0
@@ -56,7 +56,7 @@ def test_a_put_whose_answer_was_lost_has_won(scripted: Scripted) -> None:
 
 
 @pytest.mark.parametrize(("code", "status"), [("NoSuchUpload", 404), ("PreconditionFailed", 412)])
-def test_a_completion_whose_answer_was_lost_has_won(
+def test_a_completion_with_a_lost_response_succeeds(
     scripted: Scripted, code: str, status: int
 ) -> None:
     scripted.begin_parts()
@@ -69,7 +69,9 @@ def test_a_completion_whose_answer_was_lost_has_won(
 @pytest.mark.parametrize(
     ("code", "status"), [("PreconditionFailed", 412), ("ConditionalRequestConflict", 409)]
 )
-def test_a_rival_that_shows_has_won(scripted: Scripted, code: str, status: int) -> None:
+def test_a_visible_object_of_another_upload_means_it_exists(
+    scripted: Scripted, code: str, status: int
+) -> None:
     scripted.begin_parts()
     scripted.refuse("complete_multipart_upload", code, status)
     scripted.show_object_of("rival")
@@ -81,10 +83,10 @@ def test_a_rival_that_shows_has_won(scripted: Scripted, code: str, status: int) 
     scripted.stub.assert_no_pending_responses()
 
 
-def test_a_rival_under_way_means_try_again(scripted: Scripted) -> None:
+def test_a_concurrent_upload_means_retry(scripted: Scripted) -> None:
     scripted.refuse("put_object", "ConditionalRequestConflict", 409)
     scripted.refuse("head_object", "404", 404)
-    with pytest.raises(ObjectStoreAwayError):
+    with pytest.raises(ObjectStoreUnavailableError):
         scripted.upload.complete(if_absent=True)
     scripted.stub.assert_no_pending_responses()
 
@@ -93,7 +95,7 @@ def test_a_failed_part_aborts_the_upload(scripted: Scripted) -> None:
     scripted.stub.add_response("create_multipart_upload", {"UploadId": "id"})
     scripted.refuse("upload_part", "SlowDown", 503)
     scripted.refuse("abort_multipart_upload", "InternalError", 500)
-    with pytest.raises(ObjectStoreAwayError), scripted.upload:
+    with pytest.raises(ObjectStoreUnavailableError), scripted.upload:
         scripted.upload.write(b"x" * (PART_BYTES + 1))
     scripted.stub.assert_no_pending_responses()
 
@@ -101,24 +103,24 @@ def test_a_failed_part_aborts_the_upload(scripted: Scripted) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "expected"),
     [
-        ("404", 404, ObjectMissingError),
-        ("NoSuchKey", 404, ObjectMissingError),
+        ("404", 404, ObjectNotFoundError),
+        ("NoSuchKey", 404, ObjectNotFoundError),
         ("XMinioStorageFull", 507, ObjectStoreFullError),
         ("Whatever", 507, ObjectStoreFullError),
-        ("InternalError", 500, ObjectStoreAwayError),
-        ("Throttling", 429, ObjectStoreAwayError),
+        ("InternalError", 500, ObjectStoreUnavailableError),
+        ("Throttling", 429, ObjectStoreUnavailableError),
         ("AccessDenied", 403, ObjectStoreRefusedError),
         ("NoSuchBucket", 404, ObjectStoreRefusedError),
     ],
 )
-def test_each_answer_has_its_meaning(code: str, status: int, expected: type[MillraceError]) -> None:
+def test_each_s3_error_is_translated(code: str, status: int, expected: type[MillraceError]) -> None:
     answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    with pytest.raises(expected), s3_errors("key"):
+    with pytest.raises(expected), translate_s3_errors("key"):
         raise exceptions.ClientError(answer, "PutObject")  # type: ignore[arg-type]
 
 
-def test_a_silent_server_is_away() -> None:
-    with pytest.raises(ObjectStoreAwayError) as away, s3_errors("key"):
+def test_a_server_without_response_is_unavailable() -> None:
+    with pytest.raises(ObjectStoreUnavailableError) as unavailable, translate_s3_errors("key"):
         raise exceptions.ReadTimeoutError(endpoint_url="http://s3")
-    assert away.value.disposition is Disposition.RETRY
-    assert away.value.facts == {"key": "key"}
+    assert unavailable.value.disposition is Disposition.RETRY
+    assert unavailable.value.facts == {"key": "key"}

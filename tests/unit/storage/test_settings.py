@@ -6,9 +6,9 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import SettingsError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.open_store import object_store_from_env, open_object_store
-from storage.objects.s3_objects import S3Objects
+from storage.objects.s3_object_store import S3ObjectStore
 from storage.objects.settings import ObjectStoreSettings, S3Settings
 from storage.postgres.settings import DatabaseSettings
 
@@ -18,7 +18,7 @@ SECRET = "hunter2-secret"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
-def test_a_database_url_gets_our_driver(scheme: str) -> None:
+def test_a_database_url_gets_the_psycopg_driver(scheme: str) -> None:
     settings = DatabaseSettings.from_env({URL: f"{scheme}://me:{SECRET}@db:5433/jobs?host=/tmp"})
     url = settings.sqlalchemy_url()
     assert url.drivername == "postgresql+psycopg"
@@ -89,13 +89,13 @@ def test_wrong_object_store_settings_stop_the_start(env: dict[str, str]) -> None
 
 def test_a_root_opens_a_folder(tmp_path: Path) -> None:
     store = object_store_from_env({"MILLRACE_OBJECTS_ROOT": str(tmp_path / "new" / "objects")})
-    assert isinstance(store, LocalObjects)
+    assert isinstance(store, LocalObjectStore)
     assert list(store.list("")) == []
 
 
 def test_a_bucket_opens_s3() -> None:
     env = {**S3, "MILLRACE_S3_ACCESS_KEY": "me", "MILLRACE_S3_SECRET_KEY": SECRET}
-    assert isinstance(object_store_from_env(env), S3Objects)
+    assert isinstance(object_store_from_env(env), S3ObjectStore)
     assert SECRET not in repr(S3Settings.from_env(env))
 
 

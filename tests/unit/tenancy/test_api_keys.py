@@ -1,4 +1,4 @@
-"""Goal: a secret is hard to guess, easy to tell from a typo, and never printed by accident."""
+"""Goal: a secret is random, detects typos, and is never printed by accident."""
 
 import secrets
 
@@ -7,14 +7,14 @@ from tenancy import api_keys
 from tenancy.api_keys import NewKey, is_well_formed
 
 
-def test_a_secret_carries_its_random_bits_and_a_checksum() -> None:
+def test_a_secret_has_random_bits_and_a_checksum() -> None:
     secret = api_keys._secret(secrets.token_bytes(32))
 
     assert secret.startswith("sk-")
     assert is_well_formed(secret)
 
 
-def test_a_typo_is_noticed() -> None:
+def test_a_typo_is_detected() -> None:
     secret = api_keys._secret(bytes(32))
 
     for place in range(len(secret)):

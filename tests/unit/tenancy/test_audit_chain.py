@@ -1,4 +1,4 @@
-"""Goal: whatever is changed in a chain, the first row that does not fit is named."""
+"""Goal: any change of a chain is reported at its first mismatching entry."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenancy.audit_log import Details, Sealed, entry_hash, first_hash
-from tenancy.audit_reading import Head, judge
+from tenancy.audit_log import Details, SealedEntry, entry_hash, first_hash
+from tenancy.audit_reading import ChainHead, verify_entries
 
 TENANT = UUID(int=7)
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -19,7 +19,7 @@ MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Row:
-    """As Postgres gives it."""
+    """A row of the audit log."""
 
     sequence: int
     previous_hash: bytes
@@ -32,9 +32,9 @@ class Row:
     details: Details = None  # type: ignore[assignment]
 
 
-def sealed(row: Row) -> Sealed:
+def sealed(row: Row) -> SealedEntry:
     names = ("tenant_id", "sequence", "actor", "action", "subject", "details")
-    return Sealed(at=row.created_at, **{name: getattr(row, name) for name in names})
+    return SealedEntry(at=row.created_at, **{name: getattr(row, name) for name in names})
 
 
 def chain(length: int, *, actor: str = "cli") -> list[Row]:
@@ -47,11 +47,11 @@ def chain(length: int, *, actor: str = "cli") -> list[Row]:
     return rows
 
 
-def head_of(rows: list[Row]) -> Head:
-    return Head(TENANT, rows[-1].sequence, rows[-1].hash)
+def head_of(rows: list[Row]) -> ChainHead:
+    return ChainHead(TENANT, rows[-1].sequence, rows[-1].hash)
 
 
-def test_the_form_of_a_hash_stays_as_it_is_published() -> None:
+def test_the_hash_format_is_stable() -> None:
     row = Row(1, first_hash(TENANT), b"", details={"b": [1], "a": "é"})  # type: ignore[list-item]
 
     assert first_hash(TENANT).hex() == (
@@ -63,10 +63,10 @@ def test_the_form_of_a_hash_stays_as_it_is_published() -> None:
 
 
 @given(length=st.integers(1, 20))
-def test_an_untouched_chain_is_whole(length: int) -> None:
+def test_an_unchanged_chain_verifies(length: int) -> None:
     rows = chain(length)
-    found = judge(head_of(rows), rows, {1: {rows[0].hash}, length: {rows[-1].hash}})
-    assert (found.misfit, found.head) == (None, head_of(rows))
+    found = verify_entries(head_of(rows), rows, {1: {rows[0].hash}, length: {rows[-1].hash}})
+    assert (found.mismatch, found.head) == (None, head_of(rows))
 
 
 CHANGES: dict[str, Any] = {
@@ -81,13 +81,13 @@ CHANGES: dict[str, Any] = {
 
 
 @given(place=st.integers(0, 9), field=st.sampled_from(sorted(CHANGES)))
-def test_a_changed_row_is_named(place: int, field: str) -> None:
+def test_a_changed_entry_is_reported(place: int, field: str) -> None:
     rows = chain(10)
     changed = [*rows]
     changed[place] = replace(rows[place], **{field: CHANGES[field]})
-    found = judge(head_of(rows), changed, {})
-    assert found.misfit is not None
-    assert found.misfit.sequence == place + 1
+    found = verify_entries(head_of(rows), changed, {})
+    assert found.mismatch is not None
+    assert found.mismatch.sequence == place + 1
     assert found.head.sequence == place
 
 
@@ -101,38 +101,40 @@ REMOVALS: dict[str, tuple[Callable[[list[Row]], list[Row]], int]] = {
 
 
 @pytest.mark.parametrize(("change", "sequence"), REMOVALS.values(), ids=REMOVALS)
-def test_a_missing_row_is_named(change: Callable[[list[Row]], list[Row]], sequence: int) -> None:
+def test_a_missing_entry_is_reported(
+    change: Callable[[list[Row]], list[Row]], sequence: int
+) -> None:
     rows = chain(10)
-    found = judge(head_of(rows), change(rows), {})
-    assert found.misfit is not None
-    assert found.misfit.sequence == sequence
+    found = verify_entries(head_of(rows), change(rows), {})
+    assert found.mismatch is not None
+    assert found.mismatch.sequence == sequence
 
 
-def test_a_head_that_was_changed_is_told() -> None:
+def test_a_changed_head_is_reported() -> None:
     rows = chain(3)
-    found = judge(Head(TENANT, 3, b"x" * 32), rows, {})
-    assert found.misfit is not None
-    assert (found.misfit.sequence, found.misfit.reason) == (3, "the head says otherwise")
+    found = verify_entries(ChainHead(TENANT, 3, b"x" * 32), rows, {})
+    assert found.mismatch is not None
+    assert (found.mismatch.sequence, found.mismatch.reason) == (3, "the head says otherwise")
 
 
-def test_a_chain_written_anew_as_a_whole_fits_itself_but_no_anchor() -> None:
+def test_a_rewritten_chain_fails_only_its_anchors() -> None:
     honest, forged = chain(10), chain(10, actor="key_other")
     anchor = {6: {honest[5].hash}}
 
-    assert judge(head_of(forged), forged, {}).misfit is None
-    found = judge(head_of(forged), forged, anchor).misfit
+    assert verify_entries(head_of(forged), forged, {}).mismatch is None
+    found = verify_entries(head_of(forged), forged, anchor).mismatch
     assert found is not None
     assert (found.sequence, found.reason) == (6, "the anchor says otherwise")
     cut = honest[:4]
-    found = judge(head_of(cut), cut, anchor).misfit
+    found = verify_entries(head_of(cut), cut, anchor).mismatch
     assert found is not None
     assert (found.sequence, found.reason) == (5, "the row is missing")
 
 
-def test_anchors_that_differ_about_one_row_never_hold() -> None:
+def test_conflicting_anchors_never_match() -> None:
     honest, forged = chain(10), chain(10, actor="key_other")
     anchors = {6: {honest[5].hash, forged[5].hash}}
     for rows in (honest, forged):
-        found = judge(head_of(rows), rows, anchors).misfit
+        found = verify_entries(head_of(rows), rows, anchors).mismatch
         assert found is not None
         assert (found.sequence, found.reason) == (6, "the anchor says otherwise")

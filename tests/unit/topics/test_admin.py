@@ -1,4 +1,4 @@
-"""Goal: a topic that a broker does not know yet is asked for again, for a bounded time."""
+"""Goal: requests for a topic that a broker does not know yet are retried for a bounded time."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -9,29 +9,29 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic
 
 from topics.clients import admin as admins
-from topics.clients.admin import LogAdmin
-from topics.errors import LogUnavailableError
+from topics.clients.admin import TopicAdmin
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
 
 class ForgetfulCluster:
-    """Knows the topic, but one of its brokers learns of it only after `refusals` questions."""
+    """Knows the topic, but one of its brokers does so only after `refusals` requests."""
 
     def __init__(self, refusals: int, code: int = KafkaError.UNKNOWN_TOPIC_OR_PART) -> None:
         self.refusals, self.code = refusals, code
         self.copies = [1] * RESULTS.partition_count
-        self.leaders = [0]  # at each look; the last one stays
-        self.looks = 0
-        self.behind = 0  # looks that find nothing
+        self.leaders = [0]  # at each listing; the last one stays
+        self.listings = 0
+        self.behind = 0  # listings without topics
         self.unknown: set[str] = set()  # options
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
         if self.behind:
             self.behind -= 1
             return SimpleNamespace(topics={})
-        leader = self.leaders[min(self.looks, len(self.leaders) - 1)]
-        self.looks += 1
+        leader = self.leaders[min(self.listings, len(self.leaders) - 1)]
+        self.listings += 1
         partitions = {
             number: SimpleNamespace(replicas=list(range(count)), leader=leader)
             for number, count in enumerate(self.copies)
@@ -63,7 +63,7 @@ class ForgetfulCluster:
 
 
 class SilentCluster(ForgetfulCluster):
-    """Lists its topics and answers nothing else."""
+    """Lists its topics and answers no other request."""
 
     def create_topics(
         self, topics: Sequence[NewTopic], operation_timeout: float
@@ -77,25 +77,25 @@ class SilentCluster(ForgetfulCluster):
 
 
 class LostCluster(ForgetfulCluster):
-    """Creates topics and is gone then."""
+    """Creates topics and is then unavailable."""
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def admin_of(cluster: ForgetfulCluster, replication_factor: int = 1) -> LogAdmin:
-    admin = LogAdmin(
+def admin_of(cluster: ForgetfulCluster, replication_factor: int = 1) -> TopicAdmin:
+    admin = TopicAdmin(
         KafkaSettings(bootstrap_servers="127.0.0.1:1", replication_factor=replication_factor)
     )
     admin._client = cluster
     return admin
 
 
-def test_a_broker_may_learn_of_a_topic_late() -> None:
+def test_a_topic_unknown_to_one_broker_is_retried() -> None:
     assert admin_of(ForgetfulCluster(refusals=3)).drift([RESULTS]) == []
 
 
-def test_what_was_created_is_not_missing_where_a_broker_has_not_heard_of_it_yet() -> None:
+def test_a_created_topic_is_not_reported_missing_by_a_late_broker() -> None:
     cluster = ForgetfulCluster(refusals=0)
     admin = admin_of(cluster)
     admin.create([RESULTS])
@@ -107,18 +107,18 @@ def test_what_was_created_is_not_missing_where_a_broker_has_not_heard_of_it_yet(
 
 def test_a_topic_that_stays_unknown_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admins, "REQUEST_TIMEOUT_S", 0.1)
-    with pytest.raises(LogUnavailableError):
+    with pytest.raises(KafkaUnavailableError):
         admin_of(ForgetfulCluster(refusals=1000)).drift([RESULTS])
 
 
-def test_any_other_refusal_is_an_error_at_once() -> None:
+def test_other_refusals_are_not_retried() -> None:
     cluster = ForgetfulCluster(1000, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(LogUnavailableError):
+    with pytest.raises(KafkaUnavailableError):
         admin_of(cluster).drift([RESULTS])
     assert cluster.refusals == 999
 
 
-def test_a_topic_with_too_few_copies_differs() -> None:
+def test_too_few_replicas_are_drift() -> None:
     cluster = ForgetfulCluster(refusals=0)
     cluster.copies[3:] = [3] * (RESULTS.partition_count - 3)
 
@@ -127,7 +127,7 @@ def test_a_topic_with_too_few_copies_differs() -> None:
     ]
 
 
-def test_an_option_that_the_broker_does_not_know_differs() -> None:
+def test_an_option_unknown_to_the_broker_is_drift() -> None:
     cluster = ForgetfulCluster(refusals=0)
     cluster.unknown = {"retention.ms"}
 
@@ -135,25 +135,25 @@ def test_an_option_that_the_broker_does_not_know_differs() -> None:
     assert difference.startswith("results: retention.ms is None, the catalogue says ")
 
 
-def test_silence_is_said_with_the_address_and_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_names_the_address_and_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admins, "REQUEST_TIMEOUT_S", 0.1)
-    said = r"127\.0\.0\.1:1 \(MILLRACE_KAFKA_BOOTSTRAP_SERVERS\): no answer within 0\.1 s"
-    with pytest.raises(LogUnavailableError, match=said):
+    message = r"127\.0\.0\.1:1 \(MILLRACE_KAFKA_BOOTSTRAP_SERVERS\): no answer within 0\.1 s"
+    with pytest.raises(KafkaUnavailableError, match=message):
         admin_of(SilentCluster(refusals=0)).create([RESULTS])
-    with pytest.raises(LogUnavailableError, match=said):
+    with pytest.raises(KafkaUnavailableError, match=message):
         admin_of(SilentCluster(refusals=0)).drift([RESULTS])
 
 
-def test_a_broker_lost_after_the_creation_is_said_with_its_address() -> None:
-    with pytest.raises(LogUnavailableError, match=r"127\.0\.0\.1:1 .*transport failure"):
+def test_a_broker_lost_after_the_creation_is_named() -> None:
+    with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1 .*transport failure"):
         admin_of(LostCluster(refusals=0)).create([RESULTS])
 
 
-def test_leaders_are_awaited_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_waits_for_leaders_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("topics.clients.admin.time.sleep", pauses.append)
     cluster = ForgetfulCluster(refusals=0)
     cluster.leaders = [-1, -1, 0]
 
     assert admin_of(cluster).create([RESULTS]) == ["results"]
-    assert (cluster.looks, len(pauses)) == (3, 2)
+    assert (cluster.listings, len(pauses)) == (3, 2)

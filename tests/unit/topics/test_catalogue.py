@@ -1,4 +1,4 @@
-"""Goal: what the catalogue says of how long records can be read holds for every topic."""
+"""Goal: the catalogue's constants of retention hold for every topic."""
 
 import pytest
 
@@ -7,14 +7,14 @@ from topics.records.records import Batch, Chunk, DeadLetter, Outcomes
 
 
 @pytest.mark.parametrize("topic", [*SHARED_TOPICS, *pool_topics("p")], ids=lambda topic: topic.name)
-def test_no_segment_takes_writes_for_longer(topic: Topic) -> None:
+def test_no_segment_is_written_for_longer_than_the_constant(topic: Topic) -> None:
     default_ms = str(7 * DAY_MS)  # Kafka's own
     options = topic.configuration(min_insync_replicas=1)
     assert int(options.get("segment.ms", default_ms)) <= SEGMENT_DAYS * DAY_MS
 
 
 @pytest.mark.parametrize("topic", [*SHARED_TOPICS, *pool_topics("p")], ids=lambda topic: topic.name)
-def test_fewer_days_are_those_of_prompts_and_answers(topic: Topic) -> None:
+def test_shorter_retention_applies_to_prompts_and_answers_only(topic: Topic) -> None:
     fewer = topic.configuration(min_insync_replicas=1, bodies_days=3)["retention.ms"]
     usual = topic.configuration(min_insync_replicas=1)["retention.ms"]
     holds = {Batch, Chunk, DeadLetter, Outcomes} & {*topic.records}

@@ -1,4 +1,4 @@
-"""Goal: what is written can be read back, and what cannot be read says so without quoting it."""
+"""Goal: encoded records can be decoded; errors never quote a record's content."""
 
 from typing import cast
 from uuid import UUID
@@ -70,7 +70,7 @@ def test_a_record_without_headers_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["kind", "schema", "items", "job", "day", "tenant"])
 def test_a_header_without_a_value_is_refused(name: str) -> None:
-    """As tools write it that copy records."""
+    """Tools that copy records write such headers."""
     headers = [(n, None if n == name else v) for n, v in chunk_headers(CHUNK, "bulk")]
     with pytest.raises(RecordUnreadableError):
         (kind_of if name in {"kind", "schema"} else item_range)(cast(Headers, headers))
@@ -86,7 +86,7 @@ def test_a_header_without_a_value_is_refused(name: str) -> None:
         ("items", b"0-2147483648"),
     ],
 )
-def test_a_header_that_names_what_cannot_be_is_refused(name: str, value: bytes) -> None:
+def test_an_impossible_header_is_refused(name: str, value: bytes) -> None:
     headers = [(n, value if n == name else v) for n, v in chunk_headers(CHUNK, "bulk")]
     with pytest.raises(RecordUnreadableError):
         item_range(headers)

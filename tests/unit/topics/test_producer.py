@@ -1,4 +1,4 @@
-"""Goal: whoever flushes or closes a producer knows what was acknowledged and what was not."""
+"""Goal: flush and close report which records were acknowledged."""
 
 import logging
 import threading
@@ -9,31 +9,33 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from topics.clients.producer import LogProducer, close_all
+from topics.clients.producer import RecordProducer, close_producers
 from topics.errors import DeliveryPendingError, ProducerFatalError
 from topics.settings import KafkaSettings
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_records_left_behind_are_told(count: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_undelivered_records_are_logged_on_close(
+    count: int, caplog: pytest.LogCaptureFixture
+) -> None:
     nobody = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    producer = LogProducer(nobody, client_id="test")
+    producer = RecordProducer(nobody, client_id="test")
     for _ in range(count):
         producer.send("results", b"x", partition=0)
     with caplog.at_level(logging.WARNING, logger="topics.clients.producer"):
         producer.close(0.1)
         producer.close(0.1)
 
-    told = [
+    reports = [
         (r.getMessage(), vars(r)["count"])
         for r in caplog.records
         if r.name == "topics.clients.producer"
     ]
-    assert told == ([("records were not delivered", count)] if count else [])
+    assert reports == ([("records were not delivered", count)] if count else [])
 
 
 class FatalProducer:
-    """librdkafka after the broker lost what it had acknowledged."""
+    """librdkafka after a fatal error."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -48,16 +50,16 @@ class FatalProducer:
         pass
 
 
-def test_what_can_send_no_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fatal_producer_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topics.clients.producer.Producer", FatalProducer)
-    producer = LogProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
+    producer = RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
     with pytest.raises(ProducerFatalError):
         producer.send("results", b"x", partition=0)
     producer.close(1)
 
 
-class AcknowledgesAtOnce:
-    """librdkafka with a broker that takes everything."""
+class AcknowledgingProducer:
+    """librdkafka with a broker that acknowledges every record."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self._reports: list[Callable[[None, Any], None]] = []
@@ -76,30 +78,30 @@ class AcknowledgesAtOnce:
 
 
 @pytest.fixture
-def producer(monkeypatch: pytest.MonkeyPatch) -> LogProducer:
-    monkeypatch.setattr("topics.clients.producer.Producer", AcknowledgesAtOnce)
-    return LogProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
+def producer(monkeypatch: pytest.MonkeyPatch) -> RecordProducer:
+    monkeypatch.setattr("topics.clients.producer.Producer", AcknowledgingProducer)
+    return RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
 
 
-def test_whoever_flushed_was_told_of_every_acknowledgement(producer: LogProducer) -> None:
-    is_told = threading.Event()
-    told: list[BaseException | None] = []
+def test_flush_returns_after_every_delivery_callback(producer: RecordProducer) -> None:
+    may_return = threading.Event()
+    reports: list[BaseException | None] = []
 
     def on_delivery(failure: BaseException | None) -> None:
-        assert is_told.wait(5)
-        told.append(failure)
+        assert may_return.wait(5)
+        reports.append(failure)
 
     producer.send("results", b"x", partition=0, on_delivery=on_delivery)
     with pytest.raises(DeliveryPendingError):
         producer.flush(0.1)
-    is_told.set()
+    may_return.set()
     producer.flush(5)
-    assert told == [None]
+    assert reports == [None]
     producer.close()
 
 
-class TakesAllTheTime(AcknowledgesAtOnce):
-    """librdkafka with a broker that is away."""
+class UnavailableProducer(AcknowledgingProducer):
+    """librdkafka with an unavailable broker."""
 
     given_s: ClassVar[list[float]] = []
 
@@ -109,26 +111,26 @@ class TakesAllTheTime(AcknowledgesAtOnce):
         return 1
 
 
-def test_all_are_closed_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.clients.producer.Producer", TakesAllTheTime)
+def test_producers_are_closed_within_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.clients.producer.Producer", UnavailableProducer)
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    close_all([LogProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
-    assert len(TakesAllTheTime.given_s) == 4
-    assert sum(TakesAllTheTime.given_s) <= 0.2
+    close_producers([RecordProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
+    assert len(UnavailableProducer.given_s) == 4
+    assert sum(UnavailableProducer.given_s) <= 0.2
 
 
-def test_a_callback_that_fails_leaves_nobody_waiting(
-    producer: LogProducer, caplog: pytest.LogCaptureFixture
+def test_a_failing_callback_does_not_block_flush(
+    producer: RecordProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[BaseException | None] = []
+    reports: list[BaseException | None] = []
 
     def on_delivery(_: BaseException | None) -> None:
         raise RuntimeError("the loop is closed")
 
     producer.send("results", b"x", partition=0, on_delivery=on_delivery)
     producer.flush(5)
-    producer.send("results", b"x", partition=0, on_delivery=told.append)
+    producer.send("results", b"x", partition=0, on_delivery=reports.append)
     producer.flush(5)
-    assert told == [None]
+    assert reports == [None]
     assert [record.getMessage() for record in caplog.records] == ["a delivery callback failed"]
     producer.close()

@@ -1,4 +1,4 @@
-"""Goal: settings of the log that can only fail later are refused at the start, and say why."""
+"""Goal: Kafka settings that would fail later are refused at the start, with the reason."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "sec
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"BOOTSTRAP_SERVERS": ""}, "BOOTSTRAP_SERVERS"),
         ({"BOOTSTRAP_SERVERS": " , "}, "BOOTSTRAP_SERVERS: .* no server"),
@@ -28,14 +28,14 @@ LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "sec
         ({**LOGIN, "SECURITY_PROTOCOL": "SASL_SSL", "SASL_USERNAME": ""}, "sasl_username"),
     ],
 )
-def test_what_contradicts_itself_is_refused(given: dict[str, str], told: str) -> None:
+def test_contradicting_settings_are_refused(given: dict[str, str], message: str) -> None:
     env = {"BOOTSTRAP_SERVERS": "one:1"} | given
-    with pytest.raises(SettingsError, match=told) as refusal:
+    with pytest.raises(SettingsError, match=message) as refusal:
         KafkaSettings.from_env({f"MILLRACE_KAFKA_{name}": value for name, value in env.items()})
     assert "secret" not in str(refusal.value)
 
 
-def test_a_login_is_taken() -> None:
+def test_sasl_settings_reach_the_client_options() -> None:
     env = {"BOOTSTRAP_SERVERS": "one:1", "SECURITY_PROTOCOL": "SASL_SSL", **LOGIN}
     settings = KafkaSettings.from_env({f"MILLRACE_KAFKA_{n}": value for n, value in env.items()})
     assert settings.client_options()["sasl.password"] == "secret"
@@ -47,13 +47,13 @@ def test_every_client_gets_the_list_of_servers_without_spaces() -> None:
 
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, AdminClient])
-def test_an_option_that_a_client_refuses_is_a_wrong_setting(kind: Callable[..., object]) -> None:
+def test_a_rejected_client_option_is_a_settings_error(kind: Callable[..., object]) -> None:
     options = KafkaSettings(bootstrap_servers="one:1").client_options() | {"group.id": "g"}
     with pytest.raises(SettingsError, match=r"refuses security\.protocol$"):
         new_client(kind, options | {"security.protocol": "secret"})
 
 
-def test_another_failure_of_a_client_is_none() -> None:
+def test_other_client_errors_propagate() -> None:
     def broken(*_: object, **__: object) -> None:
         raise KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE))
 

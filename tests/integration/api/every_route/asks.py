@@ -1,6 +1,7 @@
-"""Every route, and every way to name something on it that belongs to somebody.
+"""Every route, with every parameter that can name an object of a tenant.
 
-In a path or a body, `{batch}` is replaced by an id under test, `{own.batch}` by one of the asker's.
+In a path or a body, `{batch}` is replaced by an id under test, `{own.batch}` by one of the
+caller's.
 """
 
 import string

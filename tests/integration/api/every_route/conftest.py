@@ -1,4 +1,4 @@
-"""One whole API for every test here: with online calls, webhooks, and two tenants."""
+"""One API for all tests of this folder, with online calls, webhooks and two tenants."""
 
 import base64
 import uuid
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from api.online.online import OnlineSetup
+from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from results.webhooks.settings import WebhookSettings
@@ -16,7 +16,7 @@ from tests.conftest import execute, with_database
 from tests.integration.api.conftest import new_site, running
 from tests.integration.api.durable_site import until
 from tests.integration.api.every_route.worlds import Two, add_world
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
 from topics.settings import KafkaSettings
 
@@ -34,13 +34,13 @@ def two(
     name = f"test_{uuid.uuid4().hex[:12]}"
     execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=f"{name}.")
-    LogAdmin(kafka).create((REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, CONTROL))
+    TopicAdmin(kafka).create((REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, CONTROL))
     failures: list[Exception] = []
     opened = running(
         ApiSettings(shutdown_grace_s=2, docs=True),
         with_database(postgres_url, name),
         tmp_path_factory.mktemp("objects"),
-        setup=OnlineSetup(OnlineSettings(), kafka, failures.append),
+        setup=OnlineDeps(OnlineSettings(), kafka, failures.append),
         webhooks=WebhookSettings(secret_key=KEY),
     )
     with opened as ready:

@@ -1,4 +1,4 @@
-"""The routes of the application, asked of itself."""
+"""The routes of the application, read from the application."""
 
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from api.app import create_app
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from registry.models import ENDPOINTS
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 
 
 def application() -> FastAPI:
@@ -22,7 +22,7 @@ def application() -> FastAPI:
         app: Any = create_app(
             ApiSettings(),
             sa.create_engine("postgresql+psycopg://nowhere"),
-            LocalObjects(Path(nowhere), clock=SystemClock()),
+            LocalObjectStore(Path(nowhere), clock=SystemClock()),
             database_threads=1,
             clock=SystemClock(),
         )

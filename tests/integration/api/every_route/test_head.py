@@ -1,7 +1,4 @@
-"""Goal: HEAD answers on every route that has GET, with the head of GET, at once and without a body.
-
-The routes come from the application itself.
-"""
+"""Goal: every route with GET supports HEAD, with the same head and no body."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -55,7 +52,7 @@ def test_head_is_get_without_its_body(client: httpx.Client, world: World, path: 
     assert said(head, path) == said(get, path)
 
 
-def test_head_of_a_stream_holds_nothing_open(client: httpx.Client, world: World) -> None:
+def test_head_of_a_stream_releases_everything(client: httpx.Client, world: World) -> None:
     url = own_path("/v1/batches/{batch_id}/results", world)
     before = metric(client, "millrace_api_followers ")
     head = client.head(url, headers=EVENTS)
@@ -68,7 +65,7 @@ def test_head_of_a_stream_holds_nothing_open(client: httpx.Client, world: World)
     assert after <= before
 
 
-def test_head_of_a_file_knows_no_ranges(client: httpx.Client, world: World) -> None:
+def test_head_ignores_ranges(client: httpx.Client, world: World) -> None:
     url = own_path("/v1/files/{file_id}/content", world)
     head = client.head(url, headers={"range": "bytes=0-1"})
 
@@ -76,7 +73,7 @@ def test_head_of_a_file_knows_no_ranges(client: httpx.Client, world: World) -> N
     assert head.headers["content-length"] == str(len(client.get(url).content))
 
 
-def test_a_refusal_has_a_head(client: httpx.Client, two: Two) -> None:
+def test_head_of_a_refusal(client: httpx.Client, two: Two) -> None:
     for path in ("/v1/files/file-none", "/v1/nothing", *WRITTEN):
         head, get = client.head(path), client.get(path)
         assert (head.status_code, head.content) == (get.status_code, b"")

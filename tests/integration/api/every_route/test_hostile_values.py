@@ -1,4 +1,4 @@
-"""Goal: no value in any documented place makes us fail, hang or answer outside the envelope."""
+"""Goal: no value in a documented field causes a crash, a hang or a response without envelope."""
 
 import gzip
 import json

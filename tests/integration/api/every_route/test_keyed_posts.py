@@ -1,4 +1,4 @@
-"""Goal: every POST honours an Idempotency-Key, and a repeat is given a secret that got lost.
+"""Goal: every POST honours an Idempotency-Key, and a retry receives a lost secret again.
 
 The routes come from the application itself: a new one that ignores the key fails here.
 """
@@ -17,10 +17,16 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from jobs.store.idempotency import Answer, Claim, Scope, hold, save
+from jobs.store.idempotency import (
+    IdempotencyClaim,
+    KeyScope,
+    StoredAnswer,
+    mark_in_flight,
+    save_answer,
+)
 from jobs.tables.idempotency import idempotency_keys
 from registry.models import ENDPOINTS, add_model
-from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.endpoints.secret_encryption import SecretCipher
 from results.webhooks.tables import webhook_attempts, webhook_deliveries
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
@@ -68,19 +74,19 @@ def client(home: Site) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_every_post_looks_at_its_key(
+def test_every_post_reads_the_key(
     home: Site, world: World, client: httpx.Client, path: str
 ) -> None:
     asked, elsewhere = (request(client, world, path, uuid4().hex) for _ in range(2))
     with home.engine.begin() as connection:
-        hold(connection, claim_of(home, asked, f"POST {asked.url.path}"), until_s=60.0)
-        hold(connection, claim_of(home, elsewhere, "POST /v1/elsewhere"), until_s=60.0)
+        mark_in_flight(connection, claim_of(home, asked, f"POST {asked.url.path}"), until_s=60.0)
+        mark_in_flight(connection, claim_of(home, elsewhere, "POST /v1/elsewhere"), until_s=60.0)
         connection.execute(sa.update(idempotency_keys).values(body_sha256=None).where(IS_HELD))
     assert refused(client.send(asked), 409)["code"] == "idempotency_key_in_flight"
     assert refused(client.send(elsewhere), 422)["code"] == "idempotency_key_reused"
 
 
-def test_every_post_is_answered_once(world: World, client: httpx.Client) -> None:
+def test_every_post_is_executed_once(world: World, client: httpx.Client) -> None:
     """In the order of ASKS, in which what ends something comes last."""
     for method, path in ASKS:
         if method != "POST" or path in NEEDS_A_ROLE:
@@ -92,14 +98,14 @@ def test_every_post_is_answered_once(world: World, client: httpx.Client) -> None
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"], ids=["none", "long", "control"])
 @pytest.mark.parametrize("path", POSTS)
-def test_every_post_refuses_a_key_of_a_wrong_form(
+def test_every_post_refuses_an_invalid_key(
     world: World, client: httpx.Client, path: str, key: str
 ) -> None:
     answer = client.send(request(client, world, path, key))
     assert refused(answer, 400)["code"] == "idempotency_key_invalid"
 
 
-def test_a_lost_secret_is_given_again_and_is_in_no_table(
+def test_a_secret_is_replayed_and_stored_in_no_table(
     home: Site, world: World, client: httpx.Client
 ) -> None:
     bodies: dict[str, dict[str, object]] = {
@@ -132,7 +138,7 @@ def again(client: httpx.Client, path: str, body: dict[str, object]) -> object:
     return ok(client.post(path, json=body, headers={"idempotency-key": f"1 {path}"}))
 
 
-def test_a_secret_whose_sealing_key_is_gone_is_gone(
+def test_a_secret_without_its_encryption_key_is_gone(
     home: Site, world: World, client: httpx.Client
 ) -> None:
     asked = request(client, world, CREATE, uuid4().hex)
@@ -140,9 +146,7 @@ def test_a_secret_whose_sealing_key_is_gone_is_gone(
     assert refused(client.send(asked), 410)["code"] == "answer_gone"
 
 
-def test_an_answer_is_given_again_whatever_a_host_stands_for_now(
-    home: Site, world: World, client: httpx.Client
-) -> None:
+def test_a_replay_does_not_look_up_the_host(home: Site, world: World, client: httpx.Client) -> None:
     """What could be looked up then and cannot now."""
     there = "https://no-such-host.invalid/"
     batch = batch_body(world.ids["file"], callback_url=there)
@@ -159,7 +163,7 @@ def test_an_answer_is_given_again_whatever_a_host_stands_for_now(
         refused(client.post(path, json=body, headers={"idempotency-key": uuid4().hex}), 400)
 
 
-def test_a_trial_is_sent_once(home: Site, world: World, client: httpx.Client) -> None:
+def test_a_test_event_is_sent_once(home: Site, world: World, client: httpx.Client) -> None:
     headers = {"idempotency-key": uuid4().hex}
     path = f"/v1/webhook_endpoints/{world.ids['endpoint']}/test"
     body = {"event_type": "batch.completed"}
@@ -198,11 +202,11 @@ def request(client: httpx.Client, world: World, path: str, key: str) -> httpx.Re
     return client.build_request("POST", filled, json=body, headers=headers)
 
 
-def claim_of(home: Site, asked: httpx.Request, route: str) -> Claim:
+def claim_of(home: Site, asked: httpx.Request, route: str) -> IdempotencyClaim:
     """Return the claim that a request in JSON makes on its key, if it is sent to `route`."""
-    return Claim(
+    return IdempotencyClaim(
         tenant_id=home.tenant_id,
-        scope=Scope.CLIENT,
+        scope=KeyScope.CLIENT,
         key=asked.headers["idempotency-key"],
         route=route,
         body_sha256=hashlib.sha256(asked.read()).digest(),
@@ -212,11 +216,13 @@ def claim_of(home: Site, asked: httpx.Request, route: str) -> Claim:
 
 def plant(home: Site, asked: httpx.Request, sealing_key: bytes) -> None:
     """Let the key of `asked` stand for an answer with a secret."""
-    sealer = Sealer([sealing_key], os.urandom)
-    sealed = base64.b64encode(sealer.seal(SECRET, home.tenant_id)).decode()
+    sealer = SecretCipher([sealing_key], os.urandom)
+    sealed = base64.b64encode(sealer.encrypt(SECRET, home.tenant_id)).decode()
     body = msgspec.json.encode({"planted": True, "signing_secret": sealed})
     with home.engine.begin() as connection:
-        save(connection, claim_of(home, asked, f"POST {asked.url.path}"), Answer(200, body))
+        save_answer(
+            connection, claim_of(home, asked, f"POST {asked.url.path}"), StoredAnswer(200, body)
+        )
 
 
 def is_replay(answer: httpx.Response) -> bool:

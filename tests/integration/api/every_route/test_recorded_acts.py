@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from registry.models import ENDPOINTS
 from tenancy.api_keys import create_key
-from tenancy.audit_reading import check_chain
+from tenancy.audit_reading import verify_chain
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, Ask
@@ -66,7 +66,7 @@ def test_every_route_that_changes_something_is_recorded_or_excused() -> None:
     assert ACTIONS.keys() <= changing
 
 
-def test_each_act_leaves_one_row_in_one_chain(two: Two, world: World) -> None:
+def test_each_action_adds_one_entry_to_the_chain(two: Two, world: World) -> None:
     with two.site.client(world.key) as client:
         before = newest(client)["sequence"]
         for number, route in enumerate(ORDER, 1):
@@ -93,10 +93,10 @@ def test_each_act_leaves_one_row_in_one_chain(two: Two, world: World) -> None:
         tenant_id = connection.execute(
             sa.text("SELECT tenant_id FROM api_keys WHERE id = :id"), {"id": world.key.key_id}
         ).scalar_one()
-        assert check_chain(connection, tenant_id, {}).misfit is None
+        assert verify_chain(connection, tenant_id, {}).mismatch is None
 
 
-def test_an_answer_that_is_given_again_is_no_second_act(two: Two, world: World) -> None:
+def test_a_replay_adds_no_entry(two: Two, world: World) -> None:
     body = {"input_file_id": world.ids["file"], "endpoint": "/v1/embeddings"}
     with two.site.client(world.key) as client:
         answers = [

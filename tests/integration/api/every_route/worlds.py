@@ -1,4 +1,4 @@
-"""Two tenants who have one of everything, and ids that nobody ever had."""
+"""Two tenants that have one object of each kind, and ids that never existed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.jobs import jobs
 from migrations.schema import SCHEMA
 from results.webhooks.endpoints.endpoints import ENDPOINT
-from results.webhooks.events.event_bodies import job_message
-from results.webhooks.events.message_recording import listeners_of, record_messages
+from results.webhooks.events.message_recording import find_subscriptions, record_messages
+from results.webhooks.events.messages import job_message
 from tenancy.api_keys import NewKey
 from tenancy.audit_log import ENTRY
 from tenancy.tables import api_keys
@@ -166,7 +166,7 @@ def _message(site: Site) -> str:
         ).one()
         message = job_message((new_uuid(), "batch.completed"), site.tenant_id, job_id, now_s)
         assert record_messages(
-            connection, [message], listeners_of(connection, [site.tenant_id], [])
+            connection, [message], find_subscriptions(connection, [site.tenant_id], [])
         )
     found = public_id(EVENT, message.message_id)
     assert parse_public_id(EVENT, found)

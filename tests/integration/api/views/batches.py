@@ -1,4 +1,4 @@
-"""Batches that run without a log: their rows are written as the results writer does."""
+"""Batches without a log: the test writes their rows like the results writer."""
 
 import json
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
 from results.finaliser.item_rows import item_rows
-from results.finaliser.result_files import write_result_files
+from results.finaliser.output_files import write_result_files
 from results.writer.custom_ids import CustomIds, JobCustomIds
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from tests.integration.api.conftest import Site
 from tests.integration.jobs.rows import add_job
-from topics.records.records import Close, ItemOutcome
+from topics.records.records import ItemOutcome, JobClose
 
 
 def line(index: int) -> bytes:
@@ -68,7 +68,7 @@ class RunningBatch:
         if reason is CloseReason.CANCELLED:
             self.set(state="cancelling", close_reason=reason.value, cancelling_at=sa.func.now())
         closer = JobCloser(engine, DayPartitions(engine), slice_items=slice_items)
-        assert do_all(closer.closing(Close(self.job_id, 0, reason)), Event())
+        assert run_all(closer.close_steps(JobClose(self.job_id, 0, reason)), Event())
 
     def emit(self, count: int) -> None:
         """Say that intake has put so many items on the log."""
@@ -133,7 +133,7 @@ def add_batch(site: Site, total: int, **columns: Any) -> RunningBatch:
         "input_bytes": len(content),
     }
     given |= columns
-    with site.objects.begin(given["input_key"]) as upload:
+    with site.objects.begin_upload(given["input_key"]) as upload:
         upload.write(content)
         upload.complete()
     with site.engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Goal: the books balance through every end of an item, and what was tampered with is named."""
+"""Goal: the totals match whatever ends an item, and manipulated ones are named."""
 
 from typing import Any
 from uuid import UUID
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.states import CloseReason
-from results.audit.recorded_totals import Tally, tally_rows
+from results.audit.recorded_totals import ItemTotals, sum_item_rows
 from results.retention.deletion import delete_batch
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
@@ -29,7 +29,7 @@ def ended(site: Site) -> RunningBatch:
     return batch
 
 
-def test_books_balance_at_every_moment(site: Site) -> None:
+def test_totals_match_at_every_stage(site: Site) -> None:
     batch = add_batch(site, 40)
     assert audited(batch)["ok"]
     batch.write(*[outcome(index) for index in range(20)])
@@ -45,7 +45,7 @@ def test_books_balance_at_every_moment(site: Site) -> None:
     assert found["ok"]
 
 
-def test_the_four_outcomes_and_the_bill_are_recomputed(site: Site) -> None:
+def test_outcomes_and_bill_are_recomputed(site: Site) -> None:
     found = audited(ended(site))
 
     counts = {"succeeded": 20, "failed": 2, "cancelled": 0, "expired": 18, "ended": 40}
@@ -90,7 +90,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_book_that_was_tampered_with_is_named(site: Site, change: str) -> None:
+def test_each_manipulated_total_is_named(site: Site, change: str) -> None:
     batch = ended(site)
     with site.engine.begin() as connection:
         assert connection.execute(sa.text(change), {"job": batch.job_id}).rowcount == 1
@@ -101,24 +101,24 @@ def test_each_book_that_was_tampered_with_is_named(site: Site, change: str) -> N
     assert {difference["what"] for difference in found["differences"]} == CHANGES[change]
 
 
-def test_a_batch_that_is_deleted_under_its_audit_is_none_any_more(
+def test_a_batch_deleted_during_its_audit_is_not_found(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = ended(site)
     batch.finalise()
 
-    def deleting(connection: sa.Connection, job: tuple[UUID, int], first: int) -> Tally:
+    def deleting(connection: sa.Connection, job: tuple[UUID, int], first: int) -> ItemTotals:
         with site.engine.begin() as other:
             delete_batch(other, site.tenant_id, batch.job_id, key_id=new_uuid())
-        return tally_rows(connection, job, first)
+        return sum_item_rows(connection, job, first)
 
-    monkeypatch.setattr("api.views.audits.tally_rows", deleting)
+    monkeypatch.setattr("api.views.audit_routes.sum_item_rows", deleting)
     with site.client() as client:
         error = refused(client.get(f"{batch.path}/audit"), 404)
     assert error["code"] == "batch_not_found"
 
 
-def test_an_api_without_the_log_says_so(site: Site) -> None:
+def test_an_api_without_the_log_refuses(site: Site) -> None:
     batch = ended(site)
     with site.client() as client:
         error = refused(client.get(f"{batch.path}/audit?log=true"), 400)

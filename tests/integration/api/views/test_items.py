@@ -1,4 +1,4 @@
-"""Goal: every item shows where it is, by any way of asking, and none that is not its owner's."""
+"""Goal: an owner sees the status of every item by every route, and no other tenant does."""
 
 import json
 import threading
@@ -12,12 +12,12 @@ from core.ids import new_uuid
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_attempts, item_retries
 from results.writer.copied_results import CopyWriter
-from results.writer.open_work import do_all
+from results.writer.open_work import run_all
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch
 from tests.integration.results.outcomes import failed, outcome
-from tests.integration.results.test_deduplicating import add_copies
+from tests.integration.results.test_copied_results import add_copies
 
 KEYS = {
     "id", "object", "batch_id", "index", "custom_id", "status", "status_is_derived", "attempts",
@@ -53,7 +53,7 @@ def statuses(page: dict[str, Any]) -> list[tuple[int, str]]:
     return [(item["index"], item["status"]) for item in page["data"]]
 
 
-def test_items_show_where_they_are(site: Site) -> None:
+def test_items_show_their_status(site: Site) -> None:
     batch = mixed(site)
     with site.client() as client:
         page = ok(client.get(f"{batch.path}/items"))
@@ -76,7 +76,7 @@ def test_items_show_where_they_are(site: Site) -> None:
     assert page["data"][1]["model_version"] == "1"
 
 
-def test_each_status_is_a_list_of_its_own(site: Site) -> None:
+def test_items_are_listed_by_status(site: Site) -> None:
     batch = mixed(site)
     wanted = {
         "pending": [8, 9, 10, 11], "queued": [1, 2, 4, 6, 7], "dispatched": [], "retrying": [5],
@@ -93,7 +93,7 @@ def test_each_status_is_a_list_of_its_own(site: Site) -> None:
 
 
 @pytest.mark.parametrize("status", ["", "&status=succeeded"])
-def test_pages_hold_each_item_once(site: Site, status: str) -> None:
+def test_pages_have_each_item_once(site: Site, status: str) -> None:
     batch = add_batch(site, 50)
     batch.write(*[outcome(index) for index in range(50)])
     seen: list[int] = []
@@ -108,7 +108,7 @@ def test_pages_hold_each_item_once(site: Site, status: str) -> None:
     assert seen == list(range(50))
 
 
-def test_a_rare_status_is_found_in_bounded_steps(site: Site) -> None:
+def test_a_rare_status_is_found_in_limited_steps(site: Site) -> None:
     batch = add_batch(site, 250_000)
     batch.write(*[outcome(index) for index in (3, 120_001, 249_999)])
     seen: list[int] = []
@@ -126,7 +126,7 @@ def test_a_rare_status_is_found_in_bounded_steps(site: Site) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 5, 11])
-def test_one_item_is_found_by_its_names(site: Site, index: int) -> None:
+def test_an_item_is_found_by_each_of_its_names(site: Site, index: int) -> None:
     batch = mixed(site)
     with site.client() as client:
         by_name = ok(client.get(f"{batch.path}/items/request-{index}"))
@@ -138,7 +138,7 @@ def test_one_item_is_found_by_its_names(site: Site, index: int) -> None:
     assert by_name["sequence"] == (1 if index == 0 else None)
 
 
-def test_an_item_is_found_when_its_input_is_gone(site: Site) -> None:
+def test_an_item_is_found_without_its_input(site: Site) -> None:
     batch = add_batch(site, 4)
     batch.write(outcome(1))
     batch.close()
@@ -164,7 +164,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_no_items(site: Site, name: str) -> None:
+def test_hostile_names_are_not_found(site: Site, name: str) -> None:
     batch = add_batch(site, 3)
     with site.client() as client:
         assert refused(client.get(f"{batch.path}/items/{name}"), 404)["code"] == "item_not_found"
@@ -184,7 +184,7 @@ def test_hostile_names_are_no_items(site: Site, name: str) -> None:
         ("after=batch_req_" + "0" * 40, "after"),
     ],
 )
-def test_bad_parameters_are_named(site: Site, query: str, param: str) -> None:
+def test_invalid_parameters_are_named(site: Site, query: str, param: str) -> None:
     batch = add_batch(site, 3)
     with site.client() as client:
         error = refused(client.get(f"{batch.path}/items?{query}"), 400)
@@ -214,7 +214,7 @@ def test_a_cursor_of_another_job_is_refused(site: Site) -> None:
         ("", {"accept": "text/event-stream", "last-event-id": "2147483648"}, "Last-Event-ID"),
     ],
 )
-def test_bad_places_in_the_order_are_named(
+def test_invalid_positions_are_named(
     site: Site, query: str, headers: dict[str, str], param: str
 ) -> None:
     batch = add_batch(site, 3)
@@ -228,7 +228,7 @@ PATHS = ["items", "items?status=failed", "items/request-0", "results", "audit", 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-def test_what_is_foreign_is_like_what_never_was(site: Site, path: str, accept: str) -> None:
+def test_foreign_batches_are_like_missing_ones(site: Site, path: str, accept: str) -> None:
     batch = add_batch(site, 2)
     batch.write(outcome(0))
     answers: list[httpx.Response] = []
@@ -241,7 +241,7 @@ def test_what_is_foreign_is_like_what_never_was(site: Site, path: str, accept: s
         assert answer.content == answers[0].content
 
 
-def test_a_single_request_is_no_batch(site: Site) -> None:
+def test_a_single_request_is_not_a_batch(site: Site) -> None:
     batch = add_batch(site, 1, kind="request", input_file_id=None)
     with site.client() as client:
         for path in PATHS:
@@ -257,8 +257,8 @@ def test_a_copy_names_its_original(site: Site) -> None:
     with site.client() as client:
         assert ok(client.get(f"{batch.path}/items/{batch.item_id(1)}"))["status"] == "queued"
     batch.write(outcome(0))
-    copying = CopyWriter(site.engine).copying({batch.job_id: [outcome(0)]}, [batch.job_id])
-    do_all(copying, threading.Event())
+    copying = CopyWriter(site.engine).copy_steps({batch.job_id: [outcome(0)]}, [batch.job_id])
+    run_all(copying, threading.Event())
 
     with site.client() as client:
         found = ok(client.get(f"{batch.path}/items"))["data"]

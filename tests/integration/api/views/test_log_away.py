@@ -1,10 +1,10 @@
-"""Goal: without the log, items and results go on; what needs the log says that it is away."""
+"""Goal: without the log, items and results work; requests that need the log are refused."""
 
 import time
 
 import pytest
 
-from api.views.services import Views, open_views
+from api.views.view_services import ViewServices, create_view_services
 from core.errors import SchemaTooNewError
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import OpenSite
@@ -15,15 +15,15 @@ from topics.settings import KafkaSettings
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_only_what_needs_the_log_is_refused(
+def test_only_requests_that_need_the_log_are_refused(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
-    def without_log(services: object, *_: object) -> Views:
-        return open_views(services, nowhere)  # type: ignore[arg-type]
+    def without_log(services: object, *_: object) -> ViewServices:
+        return create_view_services(services, nowhere)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("api.app.open_views", without_log)
+    monkeypatch.setattr("api.app.create_view_services", without_log)
     site = open_site()
     batch = add_batch(site, 4)
     batch.write(outcome(1))
@@ -43,17 +43,19 @@ def test_only_what_needs_the_log_is_refused(
         assert ok(client.get(f"{batch.path}/audit"))["ok"]
 
 
-def test_a_log_of_a_newer_release_is_not_judged(
+def test_a_log_of_a_newer_release_is_not_audited(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
-    def newer(*_: object, **__: object) -> None:
+    def newer_control(*_: object, **__: object) -> None:
         raise SchemaTooNewError(kind="outcomes", version=99)
 
-    monkeypatch.setattr("api.app.open_views", lambda services, *_: open_views(services, nowhere))
-    monkeypatch.setattr("api.views.audits.written_up_to", lambda *_: 0)
-    monkeypatch.setattr("api.views.audits.judge_log", newer)
+    monkeypatch.setattr(
+        "api.app.create_view_services", lambda services, *_: create_view_services(services, nowhere)
+    )
+    monkeypatch.setattr("api.views.audit_routes.committed_offset", lambda *_: 0)
+    monkeypatch.setattr("api.views.audit_routes.tally_log", newer_control)
     site = open_site()
     batch = add_batch(site, 4)
     with site.client() as client:

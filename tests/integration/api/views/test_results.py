@@ -1,16 +1,15 @@
-"""Goal: results come once each in one order, live and afterwards, from any place of it."""
+"""Goal: every result arrives once and in one order, live and later, from any position."""
 
 import json
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
-from api.views.following import Followers
+from api.views.progress_poller import ProgressPoller
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.retention.deletion import delete_batch
@@ -20,9 +19,10 @@ from tests.integration.api.answers import refused
 from tests.integration.api.conftest import OpenSite, Site, new_site
 from tests.integration.api.views.batches import Followed, add_batch, following, lines
 from tests.integration.results.outcomes import failed, outcome
+from tests.support.until import until
 
 
-def test_results_come_in_the_order_of_commits(site: Site) -> None:
+def test_results_are_in_commit_order(site: Site) -> None:
     batch = add_batch(site, 6)
     batch.write(outcome(4), outcome(1), failed(3))
     batch.write(outcome(1), outcome(0))  # one comes a second time
@@ -44,7 +44,7 @@ def test_results_come_in_the_order_of_commits(site: Site) -> None:
     assert whole[5]["error"]["code"] == "batch_expired"
 
 
-def test_a_line_is_that_of_the_file_with_a_sequence(site: Site) -> None:
+def test_a_line_is_the_files_line_with_a_sequence(site: Site) -> None:
     batch = add_batch(site, 300)
     batch.write(*[outcome(index) for index in range(0, 300, 2)])
     batch.close()
@@ -67,7 +67,7 @@ def test_a_line_is_that_of_the_file_with_a_sequence(site: Site) -> None:
 def test_a_stream_ends_when_its_batch_is_deleted(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.views.result_pages.PAGE_ROWS", 10)
+    monkeypatch.setattr("api.views.result_page_cache.PAGE_ROWS", 10)
     batch = add_batch(site, 30)
     batch.write(*[outcome(index) for index in range(30)])
     batch.close()
@@ -82,17 +82,17 @@ def test_a_stream_ends_when_its_batch_is_deleted(
                 delete_batch(other, site.tenant_id, batch.job_id, key_id=new_uuid())
         return read_sequence(connection, *given, **asked)
 
-    monkeypatch.setattr("api.views.result_pages.read_sequence", deleting)
+    monkeypatch.setattr("api.views.result_page_cache.read_sequence", deleting)
     with site.client() as client:
         shown = lines(client.get(f"{batch.path}/results"))
 
     assert [line["sequence"] for line in shown] == list(range(1, 11))
 
 
-def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:
+def test_large_results_are_found_before_and_after_the_end(site: Site) -> None:
     batch = add_batch(site, 3)
     key = f"answers/{batch.job_id.hex}/1"
-    with site.objects.begin(key) as upload:
+    with site.objects.begin_upload(key) as upload:
         upload.write(b'{"large":"' + b"x" * 3_000_000 + b'"}')
         upload.complete()
     batch.write(outcome(2), outcome(1, body=b"", body_key=key), outcome(0))
@@ -102,32 +102,32 @@ def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:
         site.objects.delete(key)
         after = client.get(f"{batch.path}/results")
         with following(client, f"{batch.path}/results") as events:
-            followed = [event.data for event in events if event and not event.name]
+            live_events = [event.data for event in events if event and not event.name]
 
     assert [line["custom_id"] for line in lines(before)] == ["request-2", "request-1", "request-0"]
     assert len(lines(before)[1]["response"]["body"]["large"]) == 3_000_000
     assert before.content == after.content
-    assert followed == lines(after)
+    assert live_events == lines(after)
 
 
-def test_a_stream_follows_to_the_end(site: Site) -> None:
+def test_a_stream_continues_to_the_end(site: Site) -> None:
     batch = add_batch(site, 500)
     seen: list[Followed] = []
-    has_begun = threading.Event()
+    has_started = threading.Event()
 
-    def follow() -> None:
+    def subscribe() -> None:
         with (
             site.client() as client,
             following(client, f"{batch.path}/results") as events,
         ):
             for event in events:
-                has_begun.set()
+                has_started.set()
                 if event is not None:
                     seen.append(event)
 
-    thread = threading.Thread(target=follow)
+    thread = threading.Thread(target=subscribe)
     thread.start()
-    assert has_begun.wait(20)
+    assert has_started.wait(20)
     for first in range(0, 500, 50):
         batch.write(*[outcome(index) for index in range(first, first + 50)])
         deadline = time.monotonic() + 10
@@ -146,7 +146,7 @@ def test_a_stream_follows_to_the_end(site: Site) -> None:
 
 
 @pytest.mark.parametrize("place", ["header", "query"])
-def test_a_stream_goes_on_where_it_broke_off(site: Site, place: str) -> None:
+def test_a_stream_continues_after_a_disconnect(site: Site, place: str) -> None:
     batch = add_batch(site, 30)
     batch.write(*[outcome(index) for index in range(30)])
     batch.finalise()
@@ -177,7 +177,7 @@ def test_a_job_without_results_ends_its_stream(site: Site) -> None:
         assert [event.name for event in events if event] == ["batch.failed"]
 
 
-def test_silence_is_filled_with_comments(open_site: OpenSite) -> None:
+def test_silent_streams_send_comments(open_site: OpenSite) -> None:
     site = open_site(follow_keep_alive_s=0.1, follow_interval_s=0.02)
     batch = add_batch(site, 2)
     with site.client() as client, following(client, f"{batch.path}/results") as events:
@@ -187,17 +187,17 @@ def test_silence_is_filled_with_comments(open_site: OpenSite) -> None:
     assert found.data["custom_id"] == "request-1"
 
 
-def test_who_leaves_frees_a_place_and_all_behind_it(
+def test_a_disconnect_frees_the_slot_and_the_subscription(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[Followers] = []
-    begin = Followers.__init__
+    opened: list[ProgressPoller] = []
+    begin = ProgressPoller.__init__
 
-    def remember(self: Followers, *given: object, **named: object) -> None:
+    def remember(self: ProgressPoller, *given: object, **named: object) -> None:
         opened.append(self)
         begin(self, *given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Followers, "__init__", remember)
+    monkeypatch.setattr(ProgressPoller, "__init__", remember)
     site = open_site(followers_max=3, follow_interval_s=0.02)
     stranger = new_site(site.running)
     path, their_path = (f"{add_batch(of, 2).path}/results" for of in (site, stranger))
@@ -205,7 +205,7 @@ def test_who_leaves_frees_a_place_and_all_behind_it(
     with site.client() as client, stranger.client() as other:
         with following(client, path) as one, following(client, path) as two:
             assert (next(one), next(two)) == (None, None)
-            _until(lambda: opened[0].count == 2)
+            until(lambda: opened[0].count == 2)
             error = refused(client.get(path, headers=stream), 429)  # a place is left, for others
             assert error["code"] == "slow_down"
             assert lines(client.get(path)) == []  # what does not follow has its place
@@ -213,25 +213,25 @@ def test_who_leaves_frees_a_place_and_all_behind_it(
                 assert next(theirs) is None
                 error = refused(other.get(their_path, headers=stream), 503)
                 assert error["code"] == "slow_down"
-        _until(lambda: opened[0].count == 0)
-        _until(lambda: opened[0]._looking is None or opened[0]._looking.done())
+        until(lambda: opened[0].count == 0)
+        until(lambda: opened[0]._polling is None or opened[0]._polling.done())
         with following(client, path) as again:
             assert next(again) is None
 
 
-def test_a_hundred_followers_of_one_job_cost_one_look(open_site: OpenSite) -> None:
+def test_a_hundred_streams_of_one_job_share_queries(open_site: OpenSite) -> None:
     site = open_site(follow_interval_s=0.1)
     batch = add_batch(site, 400)
     seen: list[list[int]] = [[] for _ in range(100)]
     limits = httpx.Limits(max_connections=120)
     headers = {"authorization": f"Bearer {site.key.secret}"}
 
-    def follow(client: httpx.Client, mine: list[int]) -> None:
+    def subscribe(client: httpx.Client, mine: list[int]) -> None:
         with following(client, f"{batch.path}/results") as events:
             mine += [event.id for event in events if event is not None]
 
     with httpx.Client(base_url=site.url, headers=headers, timeout=30, limits=limits) as client:
-        threads = [threading.Thread(target=follow, args=(client, mine)) for mine in seen]
+        threads = [threading.Thread(target=subscribe, args=(client, mine)) for mine in seen]
         for thread in threads:
             thread.start()
         for first in range(0, 400, 100):
@@ -254,10 +254,3 @@ def test_a_revoked_key_ends_its_stream(open_site: OpenSite) -> None:
             assert revoke_key(connection, site.key.key_id)
         assert list(events) == []
         batch.write(outcome(0))
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -1,27 +1,27 @@
-"""Goal: a search that reads too long is given up, and not asked for again by clients themselves."""
+"""Goal: a search that exceeds its time limit is refused, and official clients do not retry it."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from api.http.answers import ApiError
-from api.runtime.tenant_slots import Slots
-from api.views import items
+from api.http.responses import ApiError
+from api.runtime.tenant_slots import TenantSlots
+from api.views import item_routes
 from core.ids import new_uuid
 from results.views.timed_reads import SearchOverdueError
 
 
-async def test_a_search_that_took_too_long_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_timeout_advises_against_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: object) -> int:
         raise SearchOverdueError
 
-    monkeypatch.setattr(items, "find_index", read)
+    monkeypatch.setattr(item_routes, "find_index", read)
     views: Any = SimpleNamespace(
-        searches=Slots("searches", 2), services=SimpleNamespace(objects=None)
+        searches=TenantSlots("searches", 2), services=SimpleNamespace(objects=None)
     )
     source: Any = SimpleNamespace(tenant_id=new_uuid(), total_count=1)
     with pytest.raises(ApiError) as refused:
-        await items._search(views, source, "a")
+        await item_routes._search(views, source, "a")
     assert (refused.value.status, refused.value.code) == (503, "search_overdue")
     assert refused.value.headers == {"retry-after": "30", "x-should-retry": "false"}

@@ -1,10 +1,10 @@
-"""Goal: a client goes on behind the event that it names, and no other header makes a number."""
+"""Goal: a stream continues after the event that the client names; other values are refused."""
 
 import pytest
 from fastapi import Request
 
-from api.http.answers import ApiError
-from api.views.results import SEQUENCE_MAX, _last_event_id
+from api.http.responses import ApiError
+from api.views.result_routes import SEQUENCE_MAX, _last_event_id
 
 
 def after(header: str | None) -> int:
@@ -16,14 +16,14 @@ def after(header: str | None) -> int:
     ("header", "expected"),
     [(None, 7), ("", 7), (" ", 7), ("0", 0), (" 31 ", 31), (str(SEQUENCE_MAX), SEQUENCE_MAX)],
 )
-def test_a_stream_goes_on_where_its_client_says(header: str | None, expected: int) -> None:
+def test_a_stream_continues_after_last_event_id(header: str | None, expected: int) -> None:
     assert after(header) == expected
 
 
 @pytest.mark.parametrize(
     "header", ["x", "-1", "1e3", "\xb2", str(SEQUENCE_MAX + 1), "9" * 40, "0" * 11 + "9" * 4400]
 )
-def test_what_is_no_id_of_an_event_is_refused(header: str) -> None:
+def test_an_invalid_last_event_id_is_refused(header: str) -> None:
     with pytest.raises(ApiError) as refusal:
         after(header)
     assert (refusal.value.status, refusal.value.param) == (400, "Last-Event-ID")

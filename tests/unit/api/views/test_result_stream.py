@@ -1,4 +1,4 @@
-"""Goal: a stream of results waits for Postgres for so long, and its end holds up nobody."""
+"""Goal: a stream of results waits for Postgres for a limited time, and its end blocks nothing."""
 
 import asyncio
 import threading
@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from api.runtime.database import DatabaseAwayError
+from api.runtime.database import DatabaseUnavailableError
 from api.settings import ApiSettings
-from api.views import result_stream
-from api.views.following import Followers
-from api.views.result_pages import ResultPages
-from api.views.result_stream import ResultStream
-from api.views.services import Views
-from jobs.errors import JobMissingError
+from api.views import result_streaming
+from api.views.progress_poller import ProgressPoller
+from api.views.result_page_cache import ResultPageCache
+from api.views.result_streaming import ResultStream
+from api.views.view_services import ViewServices
+from jobs.errors import JobNotFoundError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent
-from storage.objects.object_store import Blocks
+from storage.objects.object_store import ObjectBlocks
 from tenancy.api_keys import Principal
 from tests.unit.results.views.stored import TENANT_ID, MemoryObjects, row, source
 
@@ -35,20 +35,20 @@ class Database:
         self.hangs = False
         self.is_gone = False
 
-    async def run_for(self, _tenant_id: object, work: Any, *_: object, **__: object) -> Any:
+    async def run_for_tenant(self, _tenant_id: object, work: Any, *_: object, **__: object) -> Any:
         if self.hangs:
             await asyncio.Event().wait()
         if work is result_source and self.is_gone:
-            raise JobMissingError
+            raise JobNotFoundError
         return self.pages.pop(0) if self.pages else []
 
 
-def views(objects: MemoryObjects, database: Database, **given: object) -> Views:
+def views(objects: MemoryObjects, database: Database, **given: object) -> ViewServices:
     settings = ApiSettings.model_validate(given)
     services: Any = SimpleNamespace(objects=objects, database=database, settings=settings)
-    followers = Followers(cast(Any, database), interval_s=10)
-    pages = ResultPages(cast(Any, database))
-    return Views(services, None, followers, cast(Any, None), pages)
+    progress_poller = ProgressPoller(cast(Any, database), interval_s=10)
+    pages = ResultPageCache(cast(Any, database))
+    return ViewServices(services, None, progress_poller, cast(Any, None), pages)
 
 
 def stream(objects: MemoryObjects, database: Database, *, live: bool = False) -> ResultStream:
@@ -59,38 +59,38 @@ def stream(objects: MemoryObjects, database: Database, *, live: bool = False) ->
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_stream, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(result_stream, "_AWAY_S", 0.01)
+    monkeypatch.setattr(result_streaming, "_RETRY_FOR_S", 0.1)
+    monkeypatch.setattr(result_streaming, "_RETRY_S", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_postgres_that_hangs_is_waited_for_once() -> None:
+async def test_retries_of_an_outage_share_one_time_limit() -> None:
     database = Database()
     database.hangs = True
-    with pytest.raises(DatabaseAwayError):
+    with pytest.raises(DatabaseUnavailableError):
         async with asyncio.timeout(5):
-            await read(stream(MemoryObjects({}), database).present(0, None))
+            await read(stream(MemoryObjects({}), database).available_lines(0, None))
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_nothing_is_given_while_the_key_cannot_be_checked() -> None:
+async def test_no_results_are_sent_while_the_key_cannot_be_checked() -> None:
     database = Database([SequencedRow(1, row(0))])
 
-    async def away() -> bool:
-        raise DatabaseAwayError
+    async def unavailable() -> bool:
+        raise DatabaseUnavailableError
 
-    followed = stream(MemoryObjects({}), database, live=True).followed(0, away)
-    async with aclosing(followed):
-        assert await anext(followed) == b": keep-alive\n\n"
-        with pytest.raises(DatabaseAwayError):
-            await anext(followed)
+    live_events = stream(MemoryObjects({}), database, live=True).live_events(0, unavailable)
+    async with aclosing(live_events):
+        assert await anext(live_events) == b": keep-alive\n\n"
+        with pytest.raises(DatabaseUnavailableError):
+            await anext(live_events)
     assert database.pages  # nobody asked for it
 
 
-async def test_silence_is_filled_while_the_key_cannot_be_checked(
+async def test_keep_alives_are_sent_while_the_key_cannot_be_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(result_stream, "CHECK_S", 0.01)
+    monkeypatch.setattr(result_streaming, "INTERVAL_S", 0.01)
     database, objects = Database(), MemoryObjects({})
     database.hangs = True  # so does the look for news, which nobody waits for
 
@@ -100,24 +100,24 @@ async def test_silence_is_filled_while_the_key_cannot_be_checked(
 
     its = views(objects, database, follow_keep_alive_s=0.1)
     principal = Principal(TENANT_ID, TENANT_ID)
-    followed = ResultStream(its, principal, source(objects), server_sent).followed(0, hang)
-    async with aclosing(followed), asyncio.timeout(5):
+    live_events = ResultStream(its, principal, source(objects), server_sent).live_events(0, hang)
+    async with aclosing(live_events), asyncio.timeout(5):
         for _ in range(3):
-            assert await anext(followed) == b": keep-alive\n\n"
+            assert await anext(live_events) == b": keep-alive\n\n"
 
 
-async def test_a_batch_that_is_deleted_meanwhile_ends_its_stream() -> None:
+async def test_deleting_the_batch_ends_the_stream() -> None:
     database = Database([SequencedRow(1, row(500))])  # of a file that was appended since
     database.is_gone = True
-    assert await read(stream(MemoryObjects({}), database).present(0, None)) == b""
+    assert await read(stream(MemoryObjects({}), database).available_lines(0, None)) == b""
 
 
-async def test_the_files_are_closed_behind_the_thread_that_reads_them() -> None:
+async def test_files_are_closed_after_the_last_read() -> None:
     reading, may_go_on = threading.Event(), threading.Event()
     closed_by: list[str] = []
 
     class Slow(MemoryObjects):
-        def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
             blocks = super().read(key, offset=offset, length=length)
 
             def take(size: int) -> bytes:
@@ -129,11 +129,11 @@ async def test_the_files_are_closed_behind_the_thread_that_reads_them() -> None:
                 assert may_go_on.is_set()
                 closed_by.append(threading.current_thread().name)
 
-            return Blocks(take, close, length)
+            return ObjectBlocks(take, close, length)
 
     objects = Slow({"input": LINE})
     mine = stream(objects, Database([SequencedRow(1, row(0, custom_id=None))]))
-    asking = asyncio.create_task(read(mine.present(0, None)))
+    asking = asyncio.create_task(read(mine.available_lines(0, None)))
     assert await asyncio.to_thread(reading.wait, 10)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):

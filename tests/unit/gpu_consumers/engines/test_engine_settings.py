@@ -1,4 +1,4 @@
-"""Goal: a consumer with settings that contradict each other never starts."""
+"""Goal: contradicting engine settings are rejected, and vLLM gets the configured arguments."""
 
 from pathlib import Path
 
@@ -45,34 +45,34 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
         (HTTP | {"SIMULATED_TOKEN_MS": "5"}, "simulated_token_ms belongs to simulated"),
     ],
 )
-def test_a_contradiction_is_named(env: dict[str, str], mistake: str) -> None:
+def test_contradicting_settings_are_rejected(env: dict[str, str], mistake: str) -> None:
     with pytest.raises(SettingsError, match=mistake):
         settings(**env)
 
 
-def test_the_key_is_in_no_text() -> None:
+def test_api_key_is_masked() -> None:
     assert "hunter2" not in repr(settings(**HTTP, UPSTREAM_API_KEY="hunter2"))
 
 
-def test_an_engine_holds_more_than_one_step_of_vllm() -> None:
+def test_default_concurrency_exceeds_one_vllm_step() -> None:
     vllm = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": "/model"}
     assert settings(**vllm, VLLM_MAX_NUM_SEQS="64").items_at_once == 80
     assert settings(**vllm, CONCURRENCY="7").items_at_once == 7
     assert settings(**SIMULATED).items_at_once == 64
 
 
-def test_a_few_places_are_kept_for_online_calls() -> None:
+def test_default_headroom_is_the_square_root() -> None:
     assert settings(**SIMULATED).headroom == 8
     assert settings(**SIMULATED, INTERACTIVE_HEADROOM="0").headroom == 0
     assert settings(**SIMULATED, CONCURRENCY="1").headroom == 0
 
 
 @pytest.mark.parametrize("env", [SIMULATED, HTTP], ids=lambda env: env["KIND"])
-def test_an_engine_opens_without_loading_anything(env: dict[str, str]) -> None:
+def test_open_engine_loads_nothing(env: dict[str, str]) -> None:
     assert open_engine(settings(**env, CONCURRENCY="3")).concurrency == 3
 
 
-def test_vllm_gets_the_runner_of_the_model(tmp_path: Path) -> None:
+def test_vllm_arguments_name_the_runner_of_the_model(tmp_path: Path) -> None:
     env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
     assert "--runner=generate" in vllm_arguments(settings(**env))
     assert "--runner=pooling" in vllm_arguments(settings(**env, VLLM_RUNNER="pooling"))
@@ -83,7 +83,7 @@ def test_vllm_gets_the_runner_of_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "configures"), [(None, "0"), ("/logs.json", "1")])
-def test_vllm_writes_lines_of_its_own_where_an_operator_configures_them(
+def test_vllm_keeps_logging_that_an_operator_configures(
     path: str | None, configures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VLLM_LOGGING_CONFIG_PATH", raising=False)
@@ -94,7 +94,7 @@ def test_vllm_writes_lines_of_its_own_where_an_operator_configures_them(
 
 
 @pytest.mark.parametrize(("temporary", "folder"), [("/t" * 35, "/t" * 35), ("/t" * 36, "/tmp")])
-def test_the_sockets_of_vllm_fit_into_their_paths(
+def test_vllm_socket_paths_are_short_enough(
     temporary: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", temporary)
@@ -103,7 +103,7 @@ def test_the_sockets_of_vllm_fit_into_their_paths(
 
 
 @pytest.mark.parametrize("content", [None, "", "[]"])
-def test_a_folder_without_a_model_is_a_mistake(tmp_path: Path, content: str | None) -> None:
+def test_folder_without_model_is_rejected(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         model_folder(tmp_path, content)
     env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path)}
@@ -111,13 +111,13 @@ def test_a_folder_without_a_model_is_a_mistake(tmp_path: Path, content: str | No
         vllm_arguments(settings(**env))
 
 
-def test_a_missing_folder_is_a_mistake(tmp_path: Path) -> None:
+def test_missing_folder_is_rejected(tmp_path: Path) -> None:
     env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path / "none")}
     with pytest.raises(SettingsError, match="not a folder"):
         vllm_arguments(settings(**env))
 
 
-def test_the_readers_of_tools_and_messages_reach_vllm(tmp_path: Path) -> None:
+def test_vllm_arguments_name_tool_parser_and_chat_template(tmp_path: Path) -> None:
     vllm = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
     template = tmp_path / "chat.jinja"
     given = settings(**vllm, VLLM_TOOL_CALL_PARSER="hermes", VLLM_CHAT_TEMPLATE=str(template))

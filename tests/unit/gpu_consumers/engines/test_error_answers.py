@@ -1,14 +1,14 @@
-"""Goal: which failures may pass is one table, whatever an upstream writes into its body."""
+"""Goal: one table decides which failures are transient, whatever is in the body."""
 
 import pytest
 
 from core.outcomes import Outcome
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_answers import error_answer, item_timed_out, may_pass
-from gpu_consumers.inflight.outcomes import (
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import error_answer, is_transient, item_timeout_answer
+from gpu_consumers.inflight.item_outcomes import (
     ANSWER_MISSING,
     INPUT_MISSING,
-    last_outcome_of,
+    final_outcome_of,
     outcome_of,
 )
 from topics.records.records import Item
@@ -34,25 +34,25 @@ ITEM = Item(7, "id-7", b"{}", 1, 2, 700)
         (error_answer(502, "large", code="answer_too_large"), False),
         (error_answer(502, "elsewhere", code="upstream_redirect"), False),
         (error_answer(520, "odd"), True),
-        (Answer(500, b"<html>"), True),
-        (Answer(500, b'{"error":"a string"}'), True),
-        (Answer(500, b'{"error":{"code":500}}'), True),
-        (Answer(500, b"\xff" * 9), True),
-        (Answer(500, b"[" * 100_000), True),
+        (EngineAnswer(500, b"<html>"), True),
+        (EngineAnswer(500, b'{"error":"a string"}'), True),
+        (EngineAnswer(500, b'{"error":{"code":500}}'), True),
+        (EngineAnswer(500, b"\xff" * 9), True),
+        (EngineAnswer(500, b"[" * 100_000), True),
         (ANSWER_MISSING, True),
         (INPUT_MISSING, False),
-        (item_timed_out(600.0), True),
+        (item_timeout_answer(600.0), True),
     ],
 )
-def test_what_may_pass(answer: Answer, may: bool) -> None:
-    assert may_pass(answer) is may
+def test_transient_failures(answer: EngineAnswer, may: bool) -> None:
+    assert is_transient(answer) is may
     outcome = outcome_of(ITEM, answer)
     assert (outcome.outcome, outcome.retryable) == (Outcome.FAILED, may)
     assert (outcome.index, outcome.attempt, outcome.offset) == (7, 2, 700)
-    assert not last_outcome_of(ITEM, answer).retryable
+    assert not final_outcome_of(ITEM, answer).retryable
 
 
-def test_a_success_is_final_and_names_no_line() -> None:
-    outcome = outcome_of(ITEM, Answer(200, b"{}", 1, 2, 3, 4))
+def test_success_is_not_transient() -> None:
+    outcome = outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4))
     assert (outcome.outcome, outcome.retryable, outcome.offset) == (Outcome.SUCCEEDED, False, 0)
-    assert outcome == last_outcome_of(ITEM, Answer(200, b"{}", 1, 2, 3, 4))
+    assert outcome == final_outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4))

@@ -1,12 +1,12 @@
-"""Goal: calls share the places fairly, and none leaves a place or an item behind."""
+"""Goal: calls share the slots fairly, and none leaks a slot or an item."""
 
 import asyncio
 
 import pytest
 
 from core.errors import EngineDeadError
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
 from gpu_consumers.engines.item_pool import ItemPool
 
 
@@ -19,7 +19,7 @@ class Runner:
         self.running_max = 0
         self.bodies: list[bytes] = []
 
-    async def __call__(self, endpoint: str, body: bytes) -> Answer:
+    async def __call__(self, endpoint: str, body: bytes) -> EngineAnswer:
         self.bodies.append(body)
         self.running += 1
         self.running_max = max(self.running, self.running_max)
@@ -27,7 +27,7 @@ class Runner:
             await self.gate.wait()
             if body == b"dead":
                 raise EngineDeadError
-            return Answer(200, body)
+            return EngineAnswer(200, body)
         finally:
             self.running -= 1
 
@@ -37,9 +37,9 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_limit_is_shared_by_all_calls_oldest_first() -> None:
+async def test_concurrency_limit_is_shared_oldest_call_first() -> None:
     runner = Runner()
-    pool = ItemPool(runner, Slots(3))
+    pool = ItemPool(runner, EngineSlots(3))
     calls = [
         asyncio.create_task(pool.execute("/", [name] * 4, lambda *_: None)) for name in (b"a", b"b")
     ]
@@ -51,9 +51,9 @@ async def test_the_limit_is_shared_by_all_calls_oldest_first() -> None:
     assert runner.running_max == 3
 
 
-async def test_a_cancelled_call_stops_its_items_and_only_its_own() -> None:
+async def test_cancelled_call_cancels_only_its_items() -> None:
     runner = Runner()
-    pool = ItemPool(runner, Slots(4))
+    pool = ItemPool(runner, EngineSlots(4))
     reported: list[bytes] = []
     first = asyncio.create_task(pool.execute("/", [b"a"] * 3, lambda *_: reported.append(b"a")))
     second = asyncio.create_task(pool.execute("/", [b"b"] * 3, lambda *_: reported.append(b"b")))
@@ -68,18 +68,18 @@ async def test_a_cancelled_call_stops_its_items_and_only_its_own() -> None:
     assert reported == [b"b"] * 3
 
 
-async def test_a_call_that_is_cancelled_twice_leaves_its_places_to_others() -> None:
+async def test_call_cancelled_twice_releases_its_slots() -> None:
     may_let_go = asyncio.Event()
 
-    async def run(endpoint: str, body: bytes) -> Answer:
+    async def run(endpoint: str, body: bytes) -> EngineAnswer:
         if body == b"a":
             try:
                 await asyncio.Event().wait()
             finally:
                 await may_let_go.wait()
-        return Answer(200, body)
+        return EngineAnswer(200, body)
 
-    slots = Slots(2)
+    slots = EngineSlots(2)
     pool = ItemPool(run, slots)
     first = asyncio.create_task(pool.execute("/", [b"a"] * 4, lambda *_: None))
     second = asyncio.create_task(pool.execute("/", [b"b"] * 3, lambda *_: None))
@@ -93,22 +93,22 @@ async def test_a_call_that_is_cancelled_twice_leaves_its_places_to_others() -> N
     assert slots.counts == SlotCounts(0, 0, 0)
 
 
-async def test_items_that_wait_for_room_are_not_idle() -> None:
-    slots = Slots(2)
+async def test_items_waiting_for_slots_are_not_idle() -> None:
+    slots = EngineSlots(2)
     pool = ItemPool(Runner(), slots)
     call = asyncio.create_task(pool.execute("/", [b"x"] * 3, lambda *_: None))
     await turns()
     assert slots.counts == SlotCounts(bulk=2, online=0, waiting=0, idle=0)
-    slots.give_bulk(1)  # and nobody heard of it
+    slots.release_bulk(1)  # without notification
     assert slots.counts.idle == 1
-    slots.take_bulk(1)
+    slots.acquire_bulk(1)
     call.cancel()
     await asyncio.wait([call])
 
 
-async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
+async def test_failure_ends_its_call_and_cancels_the_rest() -> None:
     runner = Runner()
-    pool = ItemPool(runner, Slots(2))
+    pool = ItemPool(runner, EngineSlots(2))
     reported: list[int] = []
     runner.gate.set()
     with pytest.raises(EngineDeadError):
@@ -121,20 +121,20 @@ async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
     assert len(reported) == count + 5
 
 
-async def test_one_place_serves_calls_without_end() -> None:
+async def test_one_slot_serves_many_calls() -> None:
     runner = Runner()
     runner.gate.set()
-    pool = ItemPool(runner, Slots(1))
+    pool = ItemPool(runner, EngineSlots(1))
     for _ in range(100):
         await asyncio.wait_for(pool.execute("/", [b"x"], lambda *_: None), 1)
 
 
-async def test_a_callback_that_fails_fails_its_call() -> None:
+async def test_failing_callback_fails_its_call() -> None:
     runner = Runner()
     runner.gate.set()
 
-    def finished(index: int, answer: Answer) -> None:
+    def finished(index: int, answer: EngineAnswer) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await ItemPool(runner, Slots(2)).execute("/", [b"x"], finished)
+        await ItemPool(runner, EngineSlots(2)).execute("/", [b"x"], finished)

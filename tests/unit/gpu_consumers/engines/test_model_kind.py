@@ -1,4 +1,4 @@
-"""Goal: a model's own files decide whether it writes text or makes vectors."""
+"""Goal: a model's files decide between generation and pooling."""
 
 import pytest
 
@@ -18,12 +18,12 @@ from gpu_consumers.engines.model_kind import Runner, endpoints_of, runner_of
         ("MistralForCausalLM", {"1_Pooling"}, "pooling"),
     ],
 )
-def test_the_runner_of_a_model(architecture: str, files: set[str], runner: Runner) -> None:
+def test_runner_of_a_model(architecture: str, files: set[str], runner: Runner) -> None:
     assert runner_of({"architectures": [architecture]}, files) == runner
 
 
 @pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM"])
-def test_an_unclear_configuration_is_not_taken_for_a_text_model(architectures: object) -> None:
+def test_unknown_configuration_is_not_generative(architectures: object) -> None:
     assert runner_of({"architectures": architectures}, set()) == "pooling"
 
 
@@ -37,7 +37,7 @@ def test_an_unclear_configuration_is_not_taken_for_a_text_model(architectures: o
         ("BertForSequenceClassification", ["a"], {"/v1/classify", "/v1/score", "/v1/rerank"}),
     ],
 )
-def test_the_endpoints_of_a_model(
+def test_endpoints_of_a_model(
     architecture: str, labels: list[str] | None, endpoints: set[str]
 ) -> None:
     config: dict[str, object] = {"architectures": [architecture]}

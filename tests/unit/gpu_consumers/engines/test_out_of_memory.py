@@ -1,4 +1,4 @@
-"""Goal: what a device says of its memory is told from every other refusal."""
+"""Goal: a device's out-of-memory error is recognised among other exceptions."""
 
 import pytest
 
@@ -26,11 +26,11 @@ def caused(cause: Exception) -> Exception:
         (caused(ValueError()), False),
     ],
 )
-def test_memory_is_told_from_the_rest(failure: Exception, is_it: bool) -> None:
+def test_out_of_memory_exceptions_are_recognised(failure: Exception, is_it: bool) -> None:
     assert is_out_of_memory(failure) is is_it
 
 
-def test_a_circle_of_causes_has_an_end() -> None:
+def test_cyclic_causes_terminate() -> None:
     first, second = ValueError(), ValueError()
     first.__cause__, second.__cause__ = second, first
     assert not is_out_of_memory(first)

@@ -1,13 +1,13 @@
-"""Goal: a stream's events pass unchanged; its counts and its end are known whatever it says."""
+"""Goal: stream events pass unchanged; usage and end are known in every case."""
 
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Answer, Meter
+from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
 from gpu_consumers.engines.stream_events import DONE, StreamEvents, without_usage
 from gpu_consumers.engines.stream_options import StreamOptions
 
-NOTHING = Answer(0, b"")
+NOTHING = EngineAnswer(0, b"")
 ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}'
 TOKEN = b'{"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": null}'
 USAGE = (
@@ -20,12 +20,12 @@ def told(*payloads: bytes, **options: bool) -> tuple[StreamEvents, list[bytes]]:
     emitted: list[bytes] = []
     events = StreamEvents(emitted.append, StreamOptions(**options))
     for payload in payloads:
-        if not events.take(payload):
+        if not events.on_event(payload):
             break
     return events, emitted
 
 
-def test_chunks_pass_byte_for_byte_and_usage_stays_with_us() -> None:
+def test_chunks_pass_unchanged_and_unrequested_usage_is_kept() -> None:
     events, emitted = told(ROLE, TOKEN, USAGE, DONE)
     assert emitted == [ROLE, TOKEN]
     answer = events.end()
@@ -33,17 +33,17 @@ def test_chunks_pass_byte_for_byte_and_usage_stays_with_us() -> None:
     assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (5, 9, 4)
 
 
-def test_usage_passes_to_those_who_want_it() -> None:
+def test_requested_usage_is_emitted() -> None:
     assert told(TOKEN, USAGE, DONE, include_usage=True)[1] == [TOKEN, USAGE]
 
 
-def test_counts_that_we_asked_for_are_null_for_who_wants_them_at_the_end() -> None:
+def test_running_usage_is_null_if_requested_at_the_end() -> None:
     chunk = b'{"choices":[{"index":0}],"usage":{"prompt_tokens":5,"completion_tokens":1}}'
     shown = {}
     for wanted in (False, True):
         emitted: list[bytes] = []
         options = StreamOptions(include_usage=wanted)
-        StreamEvents(emitted.append, options, strips_usage=True).take(chunk)
+        StreamEvents(emitted.append, options, strips_usage=True).on_event(chunk)
         (shown[wanted],) = emitted
     assert shown[False] == b'{"choices":[{"index":0}]}'
     assert shown[True] == b'{"choices":[{"index":0}],"usage":null}'
@@ -60,44 +60,42 @@ def test_counts_that_we_asked_for_are_null_for_who_wants_them_at_the_end() -> No
         (b'"logprobs":7', 1),
     ],
 )
-def test_a_stream_without_usage_is_counted_by_the_tokens_that_it_names(
-    fields: bytes, tokens: int
-) -> None:
+def test_stream_without_usage_is_counted_by_named_tokens(fields: bytes, tokens: int) -> None:
     chunk = b'{"choices":[{"index":0,"delta":{"content":"ab"},%b}]}' % fields
     assert told(ROLE, chunk, chunk, DONE)[0].end().output_tokens == 2 * tokens
 
 
-def test_a_meter_tells_what_was_emitted_until_now() -> None:
-    meter, emitted = Meter(), list[bytes]()
+def test_meter_reports_emitted_tokens() -> None:
+    meter, emitted = UsageMeter(), list[bytes]()
     events = StreamEvents(emitted.append, StreamOptions(), meter, choices_per_prompt=2)
-    assert meter.counted(NOTHING) == NOTHING
+    assert meter.with_usage(NOTHING) == NOTHING
     chunk = b'{"choices":[{"index":%d}],"usage":{"prompt_tokens":5,"completion_tokens":%d}}'
-    events.take(chunk % (0, 2))
-    events.take(chunk % (1, 3))
-    spent = meter.counted(NOTHING)
+    events.on_event(chunk % (0, 2))
+    events.on_event(chunk % (1, 3))
+    spent = meter.with_usage(NOTHING)
     assert (spent.input_tokens, spent.output_tokens) == (5, 5)
 
 
-def test_a_stream_without_usage_is_counted_by_its_chunks() -> None:
+def test_stream_without_usage_is_counted_by_chunks() -> None:
     events, _ = told(ROLE, TOKEN, TOKEN, TOKEN, DONE)
     assert events.end().output_tokens == 3
 
 
 @pytest.mark.parametrize(("choices_per_prompt", "input_tokens"), [(1, 21), (2, 14), (3, 7)])
-def test_running_counts_add_up_over_choices_and_prompts(
+def test_running_usage_is_summed_over_choices_and_prompts(
     choices_per_prompt: int, input_tokens: int
 ) -> None:
     events = StreamEvents(lambda _: None, StreamOptions(), choices_per_prompt=choices_per_prompt)
     for index, tokens in ((0, 2), (1, 1), (0, 4), (2, 1)):
         usage = {"prompt_tokens": 7, "completion_tokens": tokens}
-        events.take(msgspec.json.encode({"choices": [{"index": index}], "usage": usage}))
+        events.on_event(msgspec.json.encode({"choices": [{"index": index}], "usage": usage}))
     answer = events.interrupted()
     assert (answer.status_code, answer.input_tokens, answer.output_tokens) == (502, input_tokens, 6)
     assert msgspec.json.decode(answer.body)["error"]["code"] == "stream_interrupted"
 
 
 @pytest.mark.parametrize("ends", [(), (TOKEN,)])
-def test_a_stream_without_its_last_event_broke_off(ends: tuple[bytes, ...]) -> None:
+def test_stream_without_last_event_is_interrupted(ends: tuple[bytes, ...]) -> None:
     events, _ = told(*ends)
     assert events.end().status_code == 502
 
@@ -113,7 +111,7 @@ def test_a_stream_without_its_last_event_broke_off(ends: tuple[bytes, ...]) -> N
         ("odd", 502, "stream_interrupted"),
     ],
 )
-def test_an_error_event_ends_the_stream(error: object, status: int, code: str | None) -> None:
+def test_error_event_ends_the_stream(error: object, status: int, code: str | None) -> None:
     events, emitted = told(TOKEN, msgspec.json.encode({"error": error}), TOKEN)
     answer = events.end()
     assert emitted == [TOKEN]
@@ -123,7 +121,7 @@ def test_an_error_event_ends_the_stream(error: object, status: int, code: str | 
     assert envelope["code"] == code
 
 
-def test_an_error_beside_the_last_choice_ends_the_stream_behind_it() -> None:
+def test_error_with_the_last_choice_ends_the_stream_after_it() -> None:
     error = {"message": "Provider disconnected", "code": "server_error"}
     choice = {"index": 0, "delta": {"content": "b"}, "finish_reason": "error"}
     last = msgspec.json.encode({"error": error, "choices": [choice]})
@@ -135,13 +133,13 @@ def test_an_error_beside_the_last_choice_ends_the_stream_behind_it() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"{", b"7", b'"text"', b'{"a":"\xff"}', b"[" * 100_000])
-def test_what_is_no_object_never_reaches_the_client(payload: bytes) -> None:
+def test_event_that_is_no_object_is_not_emitted(payload: bytes) -> None:
     events, emitted = told(payload)
     assert emitted == []
     assert msgspec.json.decode(events.end().body)["error"]["code"] == "answer_not_json"
 
 
-def test_an_object_of_another_shape_passes() -> None:
+def test_object_of_another_shape_is_emitted() -> None:
     odd = b'{"choices":7}'
     assert told(odd)[1] == [odd]
 
@@ -159,5 +157,5 @@ def test_an_object_of_another_shape_passes() -> None:
         (b'{"a":1,"usage":null}', b'{"a":1,"usage":null}'),
     ],
 )
-def test_usage_is_cut_out_of_a_chunk(payload: bytes, kept: bytes) -> None:
+def test_usage_is_removed_from_a_chunk(payload: bytes, kept: bytes) -> None:
     assert without_usage(payload) == kept

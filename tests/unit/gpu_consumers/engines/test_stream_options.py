@@ -1,12 +1,12 @@
-"""Goal: who asks to stream is known, and is asked for counts without a change to anything else."""
+"""Goal: streaming bodies are recognised and get usage requested, with no other change."""
 
 import pytest
 
 from gpu_consumers.engines.stream_options import (
     StreamOptions,
-    asking_for_usage,
-    choices_of_prompt,
-    wanted_options,
+    choices_per_prompt,
+    requested_stream_options,
+    with_usage_requested,
 )
 
 
@@ -33,23 +33,23 @@ from gpu_consumers.engines.stream_options import (
         (b"{}", None),
     ],
 )
-def test_who_asks_to_stream(body: bytes, options: StreamOptions | None) -> None:
-    assert wanted_options(body) == options
+def test_streaming_bodies_are_recognised(body: bytes, options: StreamOptions | None) -> None:
+    assert requested_stream_options(body) == options
 
 
-def test_asking_for_usage_changes_nothing_else() -> None:
+def test_requesting_usage_changes_no_other_field() -> None:
     body = b'{"a": 1e2, "stream":true,"stream_options":{"x":[ 1],"include_usage":false}}'
-    asked = asking_for_usage(body)
+    asked = with_usage_requested(body)
     assert b"1e2" in asked
     assert b'{"x":[ 1],"include_usage":true}' in asked
     refused = b'{"stream":true,"stream_options":7}'
-    assert asking_for_usage(refused) == refused
+    assert with_usage_requested(refused) == refused
 
 
 @pytest.mark.parametrize(
     ("n", "count"),
     [("1", 1), ("3", 3), ('"3"', 3), ("null", 1), ("0", 1), ("-2", 1), ("[3]", 1), ('"x"', 1)],
 )
-def test_a_prompt_has_as_many_choices_as_it_asks_for(n: str, count: int) -> None:
-    assert choices_of_prompt(b'{"stream":true,"n":%b}' % n.encode()) == count
-    assert choices_of_prompt(b'{"stream":true}') == 1
+def test_choices_per_prompt(n: str, count: int) -> None:
+    assert choices_per_prompt(b'{"stream":true,"n":%b}' % n.encode()) == count
+    assert choices_per_prompt(b'{"stream":true}') == 1

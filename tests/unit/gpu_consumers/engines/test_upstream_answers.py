@@ -1,10 +1,10 @@
-"""Goal: whatever words an upstream refuses with, its client finds them in one envelope."""
+"""Goal: every upstream refusal reaches the client in one envelope."""
 
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.openai_http.upstream_answers import judged
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.openai_http.upstream_answers import upstream_answer
 
 NO_OBJECT = "The upstream answered 400 without a JSON object."
 
@@ -29,10 +29,10 @@ NO_OBJECT = "The upstream answered 400 without a JSON object."
         (200, b'{"error":"odd"}', "server_error", "odd"),
     ],
 )
-def test_a_refusal_without_an_envelope_gets_one(
+def test_refusal_without_envelope_gets_one(
     status: int, body: bytes, type_: str, message: str
 ) -> None:
-    answer = judged(status, body)
+    answer = upstream_answer(status, body)
     assert answer.status_code == (502 if status == 200 else status)
     error = {"message": message, "type": type_, "param": None, "code": None}
     assert msgspec.json.decode(answer.body) == {"error": error}
@@ -41,16 +41,16 @@ def test_a_refusal_without_an_envelope_gets_one(
 @pytest.mark.parametrize(
     "body", [b'{"error": {"message":"no"}}', b'{"error":{}}', b'{"detail":"x","error":{"code":7}}']
 )
-def test_an_envelope_is_passed_on_as_it_came(body: bytes) -> None:
-    assert judged(400, body) == Answer(400, body)
+def test_envelope_is_unchanged(body: bytes) -> None:
+    assert upstream_answer(400, body) == EngineAnswer(400, body)
 
 
-def test_the_words_of_a_refusal_are_bounded() -> None:
+def test_refusal_message_is_limited() -> None:
     for body in (b'{"detail":"%b"}', b'{"detail":["%b"]}'):
-        answer = judged(400, body % (b"x" * 100_000))
+        answer = upstream_answer(400, body % (b"x" * 100_000))
         assert len(answer.body) < 5000
 
 
-def test_counts_beside_an_error_are_kept() -> None:
-    answer = judged(200, b'{"error":"odd","usage":{"prompt_tokens":3}}')
+def test_usage_with_an_error_is_kept() -> None:
+    answer = upstream_answer(200, b'{"error":"odd","usage":{"prompt_tokens":3}}')
     assert (answer.status_code, answer.input_tokens) == (502, 3)

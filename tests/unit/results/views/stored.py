@@ -9,8 +9,8 @@ from uuid import UUID
 from core.outcomes import Outcome
 from results.finaliser.output_lines import ItemRow
 from results.views.result_sources import InputPart, ResultSource, StoredFile
-from storage.objects.errors import ObjectMissingError
-from storage.objects.object_store import Blocks, ObjectStore
+from storage.objects.errors import ObjectNotFoundError
+from storage.objects.object_store import ObjectBlocks, ObjectStore
 
 JOB_ID = UUID(int=0xABC)
 TENANT_ID = UUID(int=7)
@@ -18,7 +18,7 @@ TENANT_ID = UUID(int=7)
 
 @dataclass(frozen=True)
 class JobRow:
-    """What a source reads of a job."""
+    """The columns of a job that a source reads."""
 
     state: str = "in_progress"
     total_count: int = 100
@@ -33,16 +33,16 @@ class JobRow:
 
 
 class MemoryObjects:
-    """Reads of objects that are bytes; `block_bytes` makes lines lie across blocks."""
+    """A store of bytes in memory; small `block_bytes` split lines across blocks."""
 
     def __init__(self, objects: Mapping[str, bytes], block_bytes: int = 1000) -> None:
         self.objects = dict(objects)
         self.bytes_read = 0
         self._block_bytes = block_bytes
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         if key not in self.objects:
-            raise ObjectMissingError(key=key)
+            raise ObjectNotFoundError(key=key)
         data = memoryview(self.objects[key])[offset:]
         place = 0
 
@@ -53,7 +53,7 @@ class MemoryObjects:
             self.bytes_read += len(block)
             return block
 
-        return Blocks(take, lambda: None, length)
+        return ObjectBlocks(take, lambda: None, length)
 
     @property
     def store(self) -> ObjectStore:
@@ -63,7 +63,7 @@ class MemoryObjects:
 def source(
     store: MemoryObjects, *, output: str | None = None, error: str | None = None, **job: Any
 ) -> ResultSource:
-    """A source whose input is `input`, and `input-2` behind it when there is one."""
+    """A source with the input `input`, and `input-2` after it if it exists."""
 
     def stored(key: str) -> StoredFile:
         return StoredFile(key, len(store.objects.get(key, b"")))

@@ -1,4 +1,4 @@
-"""Goal: any line of a result file is found by its index, and little of the file is read."""
+"""Goal: any line of a result file is found by index, and little of the file is read."""
 
 import random
 
@@ -28,14 +28,14 @@ def opened(content: bytes, **given: int) -> tuple[MemoryObjects, ResultFileLines
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_each_line_is_found_and_no_other(data: st.DataObject) -> None:
+def test_every_line_is_found(data: st.DataObject) -> None:
     indexes = sorted(data.draw(st.sets(st.integers(0, 400), max_size=60)))
     sizes = [data.draw(st.sampled_from([0, 10, 3000, 70_000, 200_000])) for _ in indexes]
     content = file_of(indexes, sizes)
     _, lines = opened(content, block_bytes=data.draw(st.sampled_from([100, 64_000, 2**20])))
 
     for index in data.draw(st.lists(st.integers(0, 401), max_size=8)):
-        place, name = lines.place(index), lines.custom_id(index)
+        place, name = lines.find_line(index), lines.custom_id(index)
         if index not in indexes:
             assert (place, name) == (None, None)
             continue
@@ -47,20 +47,20 @@ def test_each_line_is_found_and_no_other(data: st.DataObject) -> None:
         assert name == f'näme "{index}"'
 
 
-def test_a_line_of_a_large_file_costs_a_few_reads() -> None:
+def test_line_of_a_large_file_needs_few_reads() -> None:
     indexes = list(range(20_000))
     content = file_of(indexes, [400] * len(indexes))
     objects, lines = opened(content, block_bytes=2**20)
 
-    place = lines.place(13_579)
+    place = lines.find_line(13_579)
 
     assert place is not None
     assert b"%08x" % 13_579 in content[place[0] : place[0] + 100]
-    assert objects.bytes_read < len(content)  # halving reads to the next newline, by whole blocks
+    assert objects.bytes_read < len(content)  # the search reads complete blocks up to a newline
 
 
 @pytest.mark.parametrize("order", ["rising", "mixed"])
-def test_names_in_rising_order_are_read_once(order: str) -> None:
+def test_rising_indexes_read_the_file_once(order: str) -> None:
     indexes = list(range(0, 4000, 2))
     content = file_of(indexes, [100] * len(indexes))
     objects, lines = opened(content, block_bytes=4096)
@@ -71,8 +71,8 @@ def test_names_in_rising_order_are_read_once(order: str) -> None:
         assert objects.bytes_read < 2 * len(content)
 
 
-def test_an_empty_file_has_no_line() -> None:
+def test_empty_file_has_no_line() -> None:
     _, lines = opened(b"")
 
-    assert lines.place(0) is None
+    assert lines.find_line(0) is None
     assert lines.custom_id(0) is None

@@ -1,4 +1,4 @@
-"""Goal: a result reads as in its file, with its sequence, wherever its parts lie now."""
+"""Goal: a result line equals that of its file plus its sequence, wherever its data is stored."""
 
 import json
 from typing import Any
@@ -8,11 +8,11 @@ import pytest
 from core.object_names import job_key_name
 from core.outcomes import Outcome
 from results.finaliser.output_lines import LineTemplate
-from results.views.item_names import ItemNames, find_index
+from results.views.item_custom_ids import ItemCustomIds, find_index
 from results.views.result_sequence import SequencedRow
 from results.views.sequenced_lines import SequencedLines, jsonl, server_sent
-from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, Place, Way
-from storage.objects.errors import ObjectMissingError
+from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, BodyDirection, CipherContext
+from storage.objects.errors import ObjectNotFoundError
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, row, source
 
 CANCELLED = {
@@ -36,7 +36,11 @@ def file_line(index: int, name: str, **fields: Any) -> bytes:
 def test_lines_are_those_of_the_files_with_a_sequence() -> None:
     objects = MemoryObjects({"input": inputs("a", "b", "c")})
     lines = SequencedLines(objects.store, source(objects), jsonl)
-    rows = [SequencedRow(1, row(2)), SequencedRow(2, row(0)), SequencedRow(3, row(1, **CANCELLED))]
+    rows = [
+        SequencedRow(1, row(2)),
+        SequencedRow(2, row(0)),
+        SequencedRow(3, row(1, **CANCELLED)),
+    ]
 
     text = b"".join(lines.blocks(rows)).decode()
 
@@ -64,14 +68,14 @@ def test_events_are_one_line_each() -> None:
         assert json.loads(data.removeprefix(b"data: "))["sequence"] == sequence
 
 
-def test_a_large_answer_is_read_where_it_is_now() -> None:
+def test_moved_large_answer_is_read_from_its_file() -> None:
     large = row(1, body=None, body_key="answers/1")
     objects = MemoryObjects({"input": b"", "answers/1": b'"large"'})
     running = SequencedLines(objects.store, source(objects), jsonl)
     before = b"".join(running.blocks([SequencedRow(1, large)]))
 
     del objects.objects["answers/1"]
-    with pytest.raises(ObjectMissingError):
+    with pytest.raises(ObjectNotFoundError):
         list(running.blocks([SequencedRow(2, large)]))
     assert running.after == 1
 
@@ -83,13 +87,17 @@ def test_a_large_answer_is_read_where_it_is_now() -> None:
     )
 
 
-def test_a_key_that_was_destroyed_opens_no_further_page() -> None:
+def test_destroyed_key_decrypts_no_further_page() -> None:
     secret, name = b"k" * KEY_BYTES, job_key_name(JOB_ID)
     objects = MemoryObjects({"input": inputs("a", "b"), name: secret})
     lines = SequencedLines(objects.store, source(objects, zero_retention=True), jsonl)
     cipher = BodyCipher(secret)
     rows = [
-        row(n, custom_id=None, body=cipher.encrypt(b'"x"', Place(JOB_ID, Way.OUT, n)))
+        row(
+            n,
+            custom_id=None,
+            body=cipher.encrypt(b'"x"', CipherContext(JOB_ID, BodyDirection.OUT, n)),
+        )
         for n in range(2)
     ]
 
@@ -101,7 +109,7 @@ def test_a_key_that_was_destroyed_opens_no_further_page() -> None:
     assert (second["custom_id"], second["error"]["code"]) == ("b", "key_gone")
 
 
-def test_an_answer_whose_file_was_deleted_is_gone() -> None:
+def test_answer_in_a_deleted_file_is_an_error() -> None:
     objects = MemoryObjects({"input": b""})
     large = row(1, body=None, body_key="answers/1")
     for output in (None, "out"):
@@ -114,28 +122,28 @@ def test_an_answer_whose_file_was_deleted_is_gone() -> None:
         assert (shown["response"]["status_code"], shown["sequence"]) == (200, 4)
 
 
-def test_names_come_from_the_input_until_the_error_file_is_there() -> None:
+def test_custom_ids_come_from_the_input_until_the_error_file_exists() -> None:
     objects = MemoryObjects({"input": inputs("a", "b", "c"), "input-2": inputs("d", "e")})
-    names = ItemNames(objects.store, source(objects))
+    names = ItemCustomIds(objects.store, source(objects))
     assert [names.at(index) for index in (0, 2, 3, 4, 1)] == ["a", "c", "d", "e", "b"]
 
     objects.objects |= {"err": file_line(3, "from file", **CANCELLED)}
     del objects.objects["input"]
-    ended = ItemNames(objects.store, source(objects, error="err", state="cancelled"))
+    ended = ItemCustomIds(objects.store, source(objects, error="err", state="cancelled"))
     assert (ended.at(3), ended.at(4)) == ("from file", None)
-    assert ItemNames(objects.store, source(objects, state="cancelled")).at(0) is None
+    assert ItemCustomIds(objects.store, source(objects, state="cancelled")).at(0) is None
 
 
 @pytest.mark.parametrize("more", [{}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("name", ["b", "näme", 'qu"ote', "a/b", "\\u0062"])
-def test_an_item_is_found_by_its_name(name: str, more: dict[str, bool]) -> None:
+def test_item_is_found_by_its_custom_id(name: str, more: dict[str, bool]) -> None:
     objects = MemoryObjects({"input": inputs("x", "\\b", **more) + b"\n\n" + inputs(name, **more)})
 
     assert find_index(objects.store, source(objects), name) == 2
     assert find_index(objects.store, source(objects), "nobody") is None
 
 
-def test_an_item_is_found_in_result_files_when_the_input_is_gone() -> None:
+def test_item_is_found_in_result_files_without_the_input() -> None:
     objects = MemoryObjects(
         {"out": file_line(0, "a"), "err": file_line(1, "näme", **CANCELLED)},
     )

@@ -1,11 +1,11 @@
-"""Goal: a search in a large file ends in time, by either of its ways."""
+"""Goal: a search in a large file has a deadline, by index and by custom id."""
 
 from typing import cast
 
 import pytest
 
 from core.clock import Clock
-from results.views.item_names import ItemNames, find_index
+from results.views.item_custom_ids import ItemCustomIds, find_index
 from results.views.timed_reads import SearchOverdueError, TimedReads
 from tests.unit.results.views.stored import MemoryObjects, source
 
@@ -13,7 +13,7 @@ LINES = b"".join(b'{"custom_id":"a-%d"}\n' % n for n in range(1000))
 
 
 class Ticking:
-    """A clock that goes on by a second at each look."""
+    """A clock that advances by a second at each reading."""
 
     now = 0.0
 
@@ -27,22 +27,22 @@ def reads(time_s_max: float) -> tuple[MemoryObjects, TimedReads]:
     return objects, TimedReads(objects.store, cast(Clock, Ticking()), time_s_max=time_s_max)
 
 
-def test_a_search_by_name_ends_in_time() -> None:
+def test_search_by_custom_id_has_a_deadline() -> None:
     objects, timed = reads(5)
     with pytest.raises(SearchOverdueError):
         find_index(timed, source(objects), "a-999")
     assert objects.bytes_read <= 6000
 
 
-def test_a_name_by_its_place_ends_in_time() -> None:
+def test_custom_id_by_index_has_a_deadline() -> None:
     objects, timed = reads(5)
     with pytest.raises(SearchOverdueError):
-        ItemNames(timed, source(objects)).at(999)
+        ItemCustomIds(timed, source(objects)).at(999)
     assert objects.bytes_read <= 6000
 
 
-def test_what_is_near_is_found() -> None:
+def test_search_within_its_deadline_succeeds() -> None:
     objects, timed = reads(100)
     assert find_index(timed, source(objects), "a-999") == 999
     objects, timed = reads(100)
-    assert ItemNames(timed, source(objects)).at(999) == "a-999"
+    assert ItemCustomIds(timed, source(objects)).at(999) == "a-999"

@@ -1,4 +1,4 @@
-"""Goal: what this process lacks is told from what a receiver did, and is made sure of at start."""
+"""Goal: a lack of open files is distinguished from receiver failures, and checked at start."""
 
 import errno
 import resource
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from core.open_files import ShortageError, is_shortage
-from results.webhooks.delivery.poster import Poster
-from results.webhooks.endpoints.address_rules import Reach
+from core.open_files import ResourceExhaustedError, is_resource_exhaustion
+from results.webhooks.delivery.http_sender import HttpSender
+from results.webhooks.endpoints.address_policy import AddressPolicy
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import parse_url
 
@@ -38,38 +38,38 @@ async def addresses() -> list[str]:
     return ["127.0.0.1"]
 
 
-async def test_no_receiver_is_blamed_for_files_that_we_lack() -> None:
+async def test_missing_open_files_are_no_failure_of_the_receiver() -> None:
     tls = ssl.create_default_context()
-    poster = Poster(Reach(allow_private=True), tls, timeout_s=5.0)
-    with no_file_left(), pytest.raises(ShortageError):
+    poster = HttpSender(AddressPolicy(allow_private=True), tls, timeout_s=5.0)
+    with no_file_left(), pytest.raises(ResourceExhaustedError):
         await poster.post(URL, addresses(), {}, b"")
 
 
 @pytest.mark.parametrize(
     ("failure", "raised"),
     [
-        (OSError(errno.EMFILE, "x"), ShortageError),
-        (OSError(errno.ENFILE, "x"), ShortageError),
-        (OSError(errno.ENOMEM, "x"), ShortageError),
-        (socket.gaierror(socket.EAI_MEMORY, "x"), ShortageError),
+        (OSError(errno.EMFILE, "x"), ResourceExhaustedError),
+        (OSError(errno.ENFILE, "x"), ResourceExhaustedError),
+        (OSError(errno.ENOMEM, "x"), ResourceExhaustedError),
+        (socket.gaierror(socket.EAI_MEMORY, "x"), ResourceExhaustedError),
         (socket.gaierror(socket.EAI_NONAME, "x"), AddressRefusedError),
         (socket.gaierror(socket.EAI_AGAIN, "x"), AddressRefusedError),
         (UnicodeError("x"), AddressRefusedError),
     ],
 )
-async def test_a_look_up_that_lacked_something_refuses_no_address(
+async def test_look_up_shortage_refuses_no_address(
     failure: Exception, raised: type[Exception]
 ) -> None:
     async def looked_up() -> list[str]:
         raise failure
 
     with pytest.raises(raised):
-        await allowed_addresses(looked_up(), Reach())
+        await allowed_addresses(looked_up(), AddressPolicy())
 
 
-def test_what_a_receiver_does_is_no_shortage() -> None:
+def test_connection_errors_are_no_shortage() -> None:
     assert not any(
-        is_shortage(OSError(number, "x"))
+        is_resource_exhaustion(OSError(number, "x"))
         for number in (errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ETIMEDOUT)
     )
 
@@ -77,18 +77,18 @@ def test_what_a_receiver_does_is_no_shortage() -> None:
 LIMITED = """
 import resource
 from core.errors import SettingsError
-from results.webhooks.__main__ import require_open_files
+from results.webhooks.__main__ import check_open_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
-require_open_files(400, 100)
+check_open_files(400, 100)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 try:
-    require_open_files(800, 100)
+    check_open_files(800, 100)
 except SettingsError as error:
     print(error)
 """
 
 
-def test_the_limit_is_raised_as_far_as_tries_need_or_the_role_says_what_to_do() -> None:
+def test_open_file_limit_is_raised_or_the_role_refuses_to_start() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED],
         cwd=ROOT,
@@ -99,4 +99,4 @@ def test_the_limit_is_raised_as_far_as_tries_need_or_the_role_says_what_to_do() 
     )
     limits, refusal = done.stdout.splitlines()
     assert limits == "856 1000"
-    assert refusal.startswith("MILLRACE_WEBHOOKS_SLOTS_MAX=800 takes 1256 open files and 1000")
+    assert refusal.startswith("MILLRACE_WEBHOOKS_SLOTS_MAX=800 needs 1256 open files and 1000")

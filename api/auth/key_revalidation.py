@@ -1,0 +1,42 @@
+"""Revalidation of the API key of a long request while the request is served."""
+
+from contextlib import suppress
+from typing import Final
+
+from fastapi import Request
+
+from api.auth.principals import authenticate_headers
+from api.runtime.api_services import Services
+from api.runtime.database import DatabaseUnavailableError
+
+INTERVAL_S: Final = 2.0
+"""Time between two checks: revoking a key ends the requests that use it."""
+
+_OUTAGE_INTERVAL_S: Final = 30.0  # after Postgres did not answer, which may have taken seconds
+
+
+class KeyRevalidator:
+    """Revalidates the key of one request."""
+
+    def __init__(self, request: Request, services: Services) -> None:
+        """The key of `request` was valid just now."""
+        self._headers, self._services = request.headers, services
+        self._due_s = services.keys.now_s() + INTERVAL_S
+
+    async def check_if_due(self) -> None:
+        """Check the key when the interval has passed. Raises ApiError (401) when it is revoked.
+
+        While Postgres does not answer, the request continues.
+        """
+        if self._services.keys.now_s() < self._due_s:
+            return
+        with suppress(DatabaseUnavailableError):
+            await self.check_now()
+
+    async def check_now(self) -> None:
+        """Check the key at once. Raises ApiError (401), DatabaseUnavailableError."""
+        # also when this call is cancelled
+        self._due_s = self._services.keys.now_s() + _OUTAGE_INTERVAL_S
+        bearer, x_api_key = self._headers.get("authorization"), self._headers.get("x-api-key")
+        await authenticate_headers(bearer, x_api_key, self._services)
+        self._due_s = self._services.keys.now_s() + INTERVAL_S

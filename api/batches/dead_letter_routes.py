@@ -1,0 +1,220 @@
+"""Routes of dead letters: items that failed finally, and redriving them in a new batch."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Request, Response
+
+from api import metrics
+from api.auth.audit_entries import record_audit_entry
+from api.auth.principals import PrincipalDep, ServicesDep
+from api.batches.dead_letter_objects import (
+    dead_letter_detail_object,
+    dead_letter_object,
+    parse_dead_letter_id,
+)
+from api.files.uploads import UploadLimits, storage_quota, upload_limits
+from api.http.paging import LIMIT_DEFAULT, Limit
+from api.http.request_bodies import body_sha256, json_body
+from api.http.responses import json_response
+from api.idempotency.idempotent_requests import (
+    IdempotencyContext,
+    execute_once,
+    find_saved_answer,
+    idempotency_of_request,
+    saved_response,
+)
+from api.resources import batch_object, page_object
+from api.runtime.api_services import Services
+from core.ids import JOB, new_uuid, parse_public_id, public_id
+from core.object_names import FILES
+from jobs.errors import (
+    DeadLetterNotFoundError,
+    InvalidFieldError,
+    InvalidRequestError,
+    JobNotFoundError,
+)
+from jobs.store.batches import check_open_batch_limit, checked_window_s, create_job
+from jobs.store.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
+from jobs.store.idempotency import StoredAnswer
+from jobs.store.keyset_pages import unknown_cursor_error
+from jobs.store.redrive import (
+    REDRIVE_MAX,
+    Redrive,
+    check_edits,
+    mark_redriven,
+    new_redrive_job,
+    read_edited_lines,
+    select_dead_letters,
+)
+from results.views.dead_letter_queries import find_dead_letter, list_dead_letters, readable_body
+from storage.objects.object_store import ObjectStore, StoredObject
+from tenancy.audit_log import Action, Details
+
+router = APIRouter()
+
+
+class RedriveBody(msgspec.Struct):
+    """The items to redrive: `ids` of one batch, or all of `batch` that are not redriven yet."""
+
+    batch: str | None = None
+    ids: list[str] | None = None
+    edits: dict[str, Any] = {}  # a JSON merge patch (RFC 7396) for the body of every line
+    completion_window: str | None = None  # as the old batch had
+    metadata: dict[str, str] | None = None  # default: as in the old batch, with `redrive_of`
+
+
+@router.get("/v1/dead_letters")
+async def show_list(
+    principal: PrincipalDep,
+    services: ServicesDep,
+    batch: str | None = None,
+    limit: Limit = LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List dead letters: of a batch in the order of its lines, otherwise newest first."""
+    item = None if after is None else parse_dead_letter_id(after)
+    if after is not None and item is None:
+        raise unknown_cursor_error()
+    page = await services.database.run_for_tenant(
+        principal.tenant_id,
+        list_dead_letters,
+        principal.tenant_id,
+        job_id=None if batch is None else _job_id(batch),
+        after=item,
+        limit=limit,
+    )
+    return json_response(page_object(page, dead_letter_object))
+
+
+@router.get("/v1/dead_letters/{letter_id}")
+async def show(letter_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
+    """Show a dead letter with all attempts and its last response."""
+    item = parse_dead_letter_id(letter_id)
+    view = await services.database.run_for_tenant(
+        principal.tenant_id, find_dead_letter, principal.tenant_id, item
+    )
+    body = view.row.body
+    if view.row.zero_retention:
+        body = await asyncio.to_thread(readable_body, services.objects, view.row)
+    return json_response(dead_letter_detail_object(view, body))
+
+
+@router.post("/v1/dead_letters/redrive")
+async def redrive(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
+    """Create a batch from dead letters, and show it."""
+    context = idempotency_of_request(request, principal, services)
+    body = await json_body(request, RedriveBody, services.settings)
+    # Items that this request has redriven before are no longer selected.
+    saved = await find_saved_answer(context, services, body_sha256(request))
+    if saved is not None:
+        return saved_response(saved, is_replay=True)
+    check_edits(body.edits)
+    selection = _selected(body)
+    with services.redrives.acquire(principal.tenant_id):
+        chosen = await services.database.run_for_tenant(
+            principal.tenant_id, select_dead_letters, principal.tenant_id, *selection
+        )
+        return await _create_redrive(body, body_sha256(request), chosen, context, services)
+
+
+async def _create_redrive(
+    body: RedriveBody,
+    sha256: bytes,
+    chosen: Redrive,
+    context: IdempotencyContext,
+    services: Services,
+) -> Response:
+    """Store the input file and create the job.
+
+    Checks that need no file come before it is written.
+    """
+    principal, settings = context.principal, services.settings
+    file_id = new_uuid()
+    new = new_redrive_job(
+        chosen, file_id, completion_window=body.completion_window, metadata=body.metadata
+    )
+    checked_window_s(new)
+    open_max = settings.open_batches_max
+    await services.database.run_for_tenant(
+        principal.tenant_id, check_open_batch_limit, principal.tenant_id, open_max=open_max
+    )
+    limits = await upload_limits(principal.tenant_id, services)
+    lines = read_edited_lines(services.objects, chosen, body.edits)
+    stored = await asyncio.to_thread(_store, services.objects, file_id, lines, limits)
+    file = NewFile(
+        file_id=file_id,
+        tenant_id=principal.tenant_id,
+        purpose=INPUT_PURPOSE,
+        filename=f"redrive_of_{public_id(JOB, chosen.job.id)}.jsonl",
+        object_key=stored.key,
+        size_bytes=stored.size_bytes,
+        sha256=stored.sha256_hex,
+        expires_after_s=INPUT_EXPIRES_AFTER_S,
+    )
+
+    def work(connection: sa.Connection) -> StoredAnswer:
+        add_upload(connection, file, storage_quota(settings))
+        row = create_job(connection, principal.tenant_id, new, open_max=open_max)
+        mark_redriven(connection, chosen, row.id)
+        details: Details = {"batch": public_id(JOB, chosen.job.id), "is_edited": bool(body.edits)}
+        record_audit_entry(
+            connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), details
+        )
+        return StoredAnswer(200, msgspec.json.encode(batch_object(row)))
+
+    try:
+        answer, is_replay = await execute_once(context, services, sha256, work)
+    except InvalidRequestError:
+        # After any other error the row may be committed, and must not refer to a deleted object.
+        await asyncio.to_thread(services.objects.delete, stored.key)
+        raise
+    if is_replay:
+        await asyncio.to_thread(services.objects.delete, stored.key)
+    else:
+        metrics.JOBS_CREATED.labels(new.endpoint).inc()
+    return saved_response(answer, is_replay=is_replay)
+
+
+def _selected(body: RedriveBody) -> tuple[UUID, list[int] | None]:
+    """Return the job and its items; None for all. Raises InvalidFieldError and not-found errors."""
+    if (body.ids is None) == (body.batch is None):
+        raise InvalidFieldError("Give either 'ids' or 'batch'.", param="ids")
+    if body.ids is None:
+        return _job_id(body.batch or ""), None
+    if not 0 < len(body.ids) <= REDRIVE_MAX:
+        raise InvalidFieldError(f"Give 1 to {REDRIVE_MAX} ids.", param="ids")
+    items = [item for item in map(parse_dead_letter_id, body.ids) if item is not None]
+    if len(items) < len(body.ids):
+        raise DeadLetterNotFoundError
+    if len({item.job_id for item in items}) > 1:
+        raise InvalidFieldError("All ids must be of one batch.", param="ids")
+    return items[0].job_id, [item.item_index for item in items]
+
+
+def _store(
+    objects: ObjectStore, file_id: UUID, lines: Iterable[bytes], limits: UploadLimits
+) -> StoredObject:
+    """Store the input file, no larger than an upload: edits are added to every line.
+
+    Raises the errors of `UploadLimits.check`, of the lines and of the object store; then no object
+    remains.
+    """
+    size_bytes = 0
+    with objects.begin_upload(f"{FILES}{file_id.hex}") as upload:
+        for line in lines:
+            size_bytes += len(line) + 1
+            limits.check(size_bytes)
+            upload.write(line + b"\n")
+        return upload.complete(if_absent=True)
+
+
+def _job_id(text: str) -> UUID:
+    job_id = parse_public_id(JOB, text)
+    if job_id is None:
+        raise JobNotFoundError
+    return job_id

@@ -1,0 +1,124 @@
+"""Routes of single requests: jobs of durable calls."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Request, Response
+
+from api.auth.audit_entries import record_audit_entry
+from api.auth.principals import PrincipalDep, ServicesDep
+from api.http.large_responses import memory_limited_response
+from api.http.responses import ApiError
+from api.online.answer.call_failures import (
+    DEADLINE,
+    JOB_CANCELLED,
+    deadline_exceeded,
+    job_cancelled,
+)
+from api.online.online_runtime import OnlineRuntime
+from api.resources import seconds, usage_object
+from api.runtime.api_services import Services
+from core.ids import REQUEST, SINGLE, parse_public_id, public_id
+from core.outcomes import Outcome
+from core.states import JobState
+from jobs.store.single_requests import cancel_request, find_request
+from storage.objects.errors import ObjectNotFoundError
+from storage.objects.object_content import read_object
+from tenancy.audit_log import Action
+
+router = APIRouter()
+
+_TIMESTAMPS: Final = ("created_at", "expires_at", "completed_at", "expired_at", "cancelled_at")
+
+_ERRORS: Final = {
+    Outcome.CANCELLED: (JOB_CANCELLED, job_cancelled().message),
+    Outcome.EXPIRED: (DEADLINE, deadline_exceeded().message),
+}
+
+
+@router.get("/v1/jobs/{job_id}")
+async def show(
+    request: Request, job_id: str, principal: PrincipalDep, services: ServicesDep
+) -> Response:
+    """Show a job and its response, if there is one."""
+    request_id = parse_public_id(SINGLE, job_id)
+    row = await services.database.run_for_tenant(
+        principal.tenant_id, find_request, principal.tenant_id, request_id
+    )
+    return memory_limited_response(request, principal, services, await _job_object(row, services))
+
+
+@router.delete("/v1/jobs/{job_id}")
+async def cancel(
+    request: Request, job_id: str, principal: PrincipalDep, services: ServicesDep
+) -> Response:
+    """Cancel a job. Output generated so far is lost."""
+    request_id = parse_public_id(SINGLE, job_id)
+
+    def work(connection: sa.Connection) -> sa.Row[Any]:
+        row = cancel_request(connection, principal.tenant_id, request_id)
+        record_audit_entry(
+            connection, principal, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id)
+        )
+        return row
+
+    row = await services.database.run_for_tenant(principal.tenant_id, work)
+    online: OnlineRuntime | None = request.app.state.online
+    if online is not None and row.state == JobState.CANCELLING:
+        _end_open_call(online, row)
+    return memory_limited_response(request, principal, services, await _job_object(row, services))
+
+
+def _end_open_call(online: OnlineRuntime, row: sa.Row[Any]) -> None:
+    """Abort the execution at once, and end the call if its client is connected to this process.
+
+    Other processes learn of it from the log.
+    """
+    online.heartbeat.abort_call(row.id)
+    call = online.calls.find(row.id)
+    if call is not None:
+        call.fail(job_cancelled())
+
+
+async def _job_object(row: sa.Row[Any], services: Services) -> dict[str, object]:
+    return {
+        "id": public_id(SINGLE, row.id),
+        "object": "job",
+        "status": row.state,
+        "endpoint": row.endpoint,
+        "model": row.model,
+        "model_version": row.model_version,
+        **{name: seconds(getattr(row, name)) for name in _TIMESTAMPS},
+        "response": await _response(row, services),
+        "error": _error(row),
+        "usage": usage_object(row),
+    }
+
+
+async def _response(row: sa.Row[Any], services: Services) -> dict[str, object] | None:
+    """Return the engine's response, which may be an error; None without one."""
+    if not row.status_code:
+        return None
+    body: bytes | None = row.body
+    if row.body_key is not None:
+        try:
+            body = await asyncio.to_thread(read_object, services.objects, row.body_key)
+        except ObjectNotFoundError:
+            raise ApiError(410, "The stored answer is deleted.", code="answer_gone") from None
+    return {
+        "status_code": row.status_code,
+        "request_id": public_id(REQUEST, row.id),
+        "body": msgspec.Raw(body) if body else None,
+    }
+
+
+def _error(row: sa.Row[Any]) -> dict[str, str] | None:
+    if row.outcome is None or row.status_code:
+        return None
+    code, message = _ERRORS.get(
+        Outcome(row.outcome),
+        (row.error_code or "request_failed", row.error_message or "This request failed."),
+    )
+    return {"code": code, "message": message}

@@ -1,0 +1,24 @@
+"""Large JSON responses, which reserve memory until their clients have read them."""
+
+from fastapi import Request, Response
+
+from api.http.middleware import request_exit_stack
+from api.http.responses import json_response
+from api.online.memory_limits import LARGE_BYTES
+from api.runtime.api_services import Services
+from tenancy.api_keys import Principal
+
+
+def memory_limited_response(
+    request: Request, principal: Principal, services: Services, content: object
+) -> Response:
+    """Return `content` as JSON.
+
+    Raises ApiError, 503 or 429, when a large response exceeds the memory limit.
+    """
+    response = json_response(content)
+    byte_count = len(response.body)
+    if byte_count > LARGE_BYTES:
+        reservation = services.response_limit.reserve(principal.tenant_id, byte_count)
+        request_exit_stack(request.scope).enter_context(reservation)
+    return response

@@ -1,0 +1,26 @@
+"""Routes of models."""
+
+from fastapi import APIRouter, Response
+
+from api.auth.principals import PrincipalDep, ServicesDep
+from api.http.responses import ApiError, json_response
+from api.resources import model_object
+from registry.models import find_model, list_models
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def show_list(principal: PrincipalDep, services: ServicesDep) -> Response:
+    """List the models that are served."""
+    models = await services.database.run_for_tenant(principal.tenant_id, list_models)
+    return json_response({"object": "list", "data": [model_object(model) for model in models]})
+
+
+@router.get("/v1/models/{name:path}")
+async def show(name: str, principal: PrincipalDep, services: ServicesDep) -> Response:
+    """Show a model. Its name may contain slashes."""
+    model = await services.database.run_for_tenant(principal.tenant_id, find_model, name)
+    if model is None:
+        raise ApiError(404, "The model does not exist.", code="model_not_found", param="model")
+    return json_response(model_object(model))

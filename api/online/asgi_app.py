@@ -1,0 +1,56 @@
+"""The routes of online calls as raw ASGI, in front of FastAPI, whose overhead would dominate."""
+
+from types import SimpleNamespace
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.http.responses import ApiError, error_response
+from api.online.memory_limits import body_memory_limit
+from api.online.online_runtime import OnlineRuntime
+from api.online.pipeline import CallPipeline
+from api.online.receive.exchange import exchange_from_scope
+from registry.models import ENDPOINTS
+
+_ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}
+
+
+class OnlineApp:
+    """Serves online calls, and passes every other request on."""
+
+    def __init__(self, online: OnlineRuntime, others: ASGIApp) -> None:
+        """`others` serves all requests that are not online calls."""
+        self._pipeline = CallPipeline(online)
+        self._clock = online.clock
+        settings = online.settings
+        self._body_limit = body_memory_limit(
+            settings.bodies_bytes_max, body_bytes_max=settings.bytes_max
+        )
+        self._response_limit = online.services.response_limit
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        route = _ROUTES.get(scope["path"]) if scope["type"] == "http" else None
+        if route is None:
+            await self._others(scope, receive, send)
+            return
+        scope["route"] = route  # for the metrics of the middleware
+        if scope["method"] != "POST":
+            refusal = ApiError(
+                405, "This route accepts only POST requests.", headers={"allow": "POST"}
+            )
+            await error_response(refusal)(scope, receive, send)
+            return
+        exchange = exchange_from_scope(
+            scope,
+            receive,
+            send,
+            body_limit=self._body_limit,
+            response_limit=self._response_limit,
+            now_s=self._clock.monotonic_s(),
+        )
+        try:
+            await self._pipeline.serve(exchange)
+        finally:
+            exchange.body_reservation.release()

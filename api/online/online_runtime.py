@@ -1,0 +1,247 @@
+"""The parts of an API process that serve online calls, started and stopped together."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from typing import Final
+from uuid import UUID
+
+from api.online import metrics
+from api.online.admit.model_cache import ModelCache
+from api.online.admit.pool_states import ExecutionTimes, PoolStates
+from api.online.admit.rate_limits import RateLimits
+from api.online.answer.response_cache import ResponseCache
+from api.online.await_reply.caller_clock import CallerClock
+from api.online.await_reply.caller_heartbeat import CallerHeartbeatPublisher
+from api.online.await_reply.closed_jobs import ClosedJob, JobCloseReader, close_error
+from api.online.await_reply.open_calls import OpenCalls
+from api.online.await_reply.reply_reader import ReplyReader
+from api.online.durable.durable_calls import DurableCalls
+from api.online.memory_limits import recording_memory_limit
+from api.online.send.call_keys import CallKeys
+from api.online.send.call_sender import CallSender
+from api.online.send.large_bodies import LargeBodies
+from api.online.send.log_health import LogHealth
+from api.online.settings import OnlineSettings
+from api.runtime.api_services import Services
+from api.runtime.database import DatabaseUnavailableError
+from core.clock import Clock
+from core.errors import MillraceError
+from core.futures import run_in_daemon_thread
+from core.ids import new_uuid
+from core.supervised_tasks import report_failure, supervise
+from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
+from topics.clients.producer import RecordProducer
+from topics.records.catalogue import CAPACITY, CONTROL, REPLIES, Topic
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Replies
+from topics.settings import KafkaSettings
+from topics.tail_readers.tail_reader_thread import TailReaderThread
+from topics.tail_readers.topic_tail_reader import TopicTailReader
+
+_CLEAN_UP_S_MAX: Final = 3.0  # the process's supervisor may not wait long
+_FLUSH_S_MAX: Final = 2.0  # the tail threads stop meanwhile
+_TAIL_STOP_S_MAX: Final = 2.0  # a thread that needs longer is abandoned
+_CHECK_S: Final = 0.25
+_POOL_DEAD_S: Final = 8.0
+"""Silence of all replicas of a pool from which their executions are lost. Replicas report at least
+every second, and the consumer group removes a member after 6 s by default."""
+_UNRELIABLE_S: Final = 1.0
+"""Age of an unacknowledged record, or delay of this process's own check, from which the silence of
+others may be this process's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineDeps:
+    """What online calls need in addition to the services of every API process."""
+
+    settings: OnlineSettings
+    kafka: KafkaSettings
+    on_failure: Callable[[MillraceError], None]  # from any thread: the process must stop
+
+
+class OnlineRuntime:
+    """Serves online calls in one process; its caller id is new at each start."""
+
+    def __init__(self, deps: OnlineDeps, services: Services, clock: Clock) -> None:
+        settings = deps.settings
+        self.settings, self.services, self.clock = settings, services, clock
+        self.caller_clock = CallerClock(clock)
+        recordings = recording_memory_limit(settings.recordings_bytes_max)
+        self.durable = DurableCalls(services, clock, recordings)
+        self.cache = ResponseCache(clock, bytes_max=settings.cache_bytes_max)
+        self.caller_id = f"api-{new_uuid().hex}"
+        self.call_keys = CallKeys(services.objects, clock, self.caller_id)
+        self.reply_partition = _reply_partition(self.caller_id)
+        self.models = ModelCache(services.database, clock)
+        self.calls = OpenCalls(buffer_bytes_max=settings.stream_buffer_bytes)
+        self.bodies = LargeBodies(services.objects)
+        self.limits = RateLimits(
+            requests_per_minute=settings.requests_per_minute,
+            tokens_per_minute=settings.tokens_per_minute,
+        )
+        self.pools = PoolStates(since_s=clock.monotonic_s())
+        self.execution = ExecutionTimes()
+        self._deps = deps
+        self._health = LogHealth(clock)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unreliable_s = -math.inf  # when silence of others last was this process's fault
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every reply and close will be read, and the log accepts records."""
+        return all(tail.is_caught_up for tail in self._tails) and self.heartbeat.is_acknowledged
+
+    @property
+    def _tails(self) -> tuple[TailReaderThread, ...]:
+        return self._reply_tail, self._capacity_tail, self._control_tail
+
+    def start(self) -> None:
+        """Start reading the log and publishing the heartbeat. Call it on the event loop."""
+        kafka = self._deps.kafka
+        loop = asyncio.get_running_loop()
+        self._producer = RecordProducer(
+            kafka, client_id=self.caller_id, linger_ms=0, full_queue_wait_s=0
+        )
+        self.sender = CallSender(
+            self._producer, self._health, patience_s=self.settings.log_patience_s
+        )
+        self.heartbeat = CallerHeartbeatPublisher(
+            self._producer, self.caller_id, self.caller_clock, self._health
+        )
+        replies = ReplyReader(self.caller_id, loop, self._receive_replies).read_records
+        closes = JobCloseReader(loop, self._end_closed_jobs).read_records
+        self._reply_tail = self._tail_thread(
+            REPLIES, replies, name="replies", partitions=[self.reply_partition]
+        )
+        self._capacity_tail = self._tail_thread(CAPACITY, self._apply_capacity, name="capacity")
+        self._control_tail = self._tail_thread(CONTROL, closes, name="control")
+        for tail in self._tails:
+            tail.start_at_end()
+        coroutines = (
+            self.heartbeat.run(self._on_lost),
+            self.models.refresh_periodically(self.settings.routes_refresh_s),
+            self.cache.refresh_periodically(self.services.database, self.settings.routes_refresh_s),
+            self._check_calls_periodically(),
+            self.call_keys.run(),
+        )
+        self._tasks = [
+            supervise(loop.create_task(coroutine), self._deps.on_failure)
+            for coroutine in coroutines
+        ]
+
+    async def stop(self) -> None:
+        """Publish the last heartbeat and stop everything that `start` started."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.heartbeat.publish(leaving=True)
+        await self._clean_up()
+        await run_in_daemon_thread(
+            self._close, name="online-close"
+        )  # not queued after a hanging store
+
+    async def _clean_up(self) -> None:
+        """Bill cache hits and destroy data keys, within a time limit."""
+        with suppress(TimeoutError):  # the orphan sweep finds keys that are left
+            async with asyncio.timeout(_CLEAN_UP_S_MAX):
+                await asyncio.gather(self._bill_cache_hits(), self.call_keys.stop())
+
+    async def _bill_cache_hits(self) -> None:
+        with suppress(DatabaseUnavailableError):
+            await self.cache.bill(self.services.database)
+
+    def _tail_thread(
+        self,
+        topic: Topic,
+        handle: Callable[[list[ReceivedRecord]], None],
+        *,
+        name: str,
+        partitions: list[int] | None = None,
+    ) -> TailReaderThread:
+        """Return a thread that reads a topic from its end and retries while a broker restarts."""
+        return TailReaderThread(
+            TopicTailReader(
+                self._deps.kafka,
+                topic,
+                client_id=f"{self.caller_id}-{name}",
+                partitions=partitions,
+                reset_to_earliest=False,
+            ),
+            handle,
+            name=f"{name}-tail",
+            unavailable_s_max=MISSING_TOPIC_S_MAX,
+            stop_s_max=_TAIL_STOP_S_MAX,
+            on_failure=partial(
+                report_failure, name=f"{name}-tail", on_failure=self._deps.on_failure
+            ),
+        )
+
+    def _close(self) -> None:
+        for tail in self._tails:
+            tail.request_stop()
+        self._producer.close(_FLUSH_S_MAX)
+        for tail in self._tails:
+            tail.stop()
+
+    def _receive_replies(self, records: list[Replies]) -> None:
+        now_s = self.clock.monotonic_s()
+        for record in records:
+            self.calls.receive_replies(record.replies, now_s=now_s)
+            for request_id in record.questions:
+                self._decide_rerun(request_id, now_s=now_s)
+
+    def _decide_rerun(self, request_id: UUID, *, now_s: float) -> None:
+        """Permit or abort a call that was delivered a second time, or wait for its next reply."""
+        call = self.calls.find(request_id)
+        if self.calls.may_rerun(request_id, now_s=now_s):
+            answer = "may_run"
+            self.heartbeat.permit_rerun(request_id)
+        elif call is None or call.has_ended:
+            answer = "over"
+            self.heartbeat.abort_call(request_id)
+        else:
+            answer = "not_answered"
+        metrics.QUESTIONS.labels(answer).inc()
+
+    def _apply_capacity(self, records: list[ReceivedRecord]) -> None:
+        self.pools.apply_records(records, now_s=self.clock.monotonic_s())
+
+    def _end_closed_jobs(self, jobs: list[ClosedJob]) -> None:
+        """End the calls that wait for a job that some process has closed."""
+        for job_id, reason in jobs:
+            call = self.calls.find(job_id)
+            if call is not None:
+                call.fail(close_error(reason))
+
+    def _on_lost(self, sent_before_s: float) -> None:
+        """End calls that others dropped because they consider this process dead."""
+        self.calls.fail_unanswered(sent_before_s=sent_before_s)
+
+    async def _check_calls_periodically(self) -> None:
+        before_s = self.clock.monotonic_s()
+        while True:
+            now_s = self.clock.monotonic_s()
+            if max(self._health.oldest_pending_s(), now_s - before_s) > _UNRELIABLE_S:
+                self._unreliable_s = now_s
+            before_s = now_s
+            self.calls.check_streams(
+                now_s=now_s,
+                keep_alive_s=self.settings.keep_alive_s,
+                slow_reader_s=self.settings.slow_reader_s,
+            )
+            self.calls.fail_silent_executions(now_s=now_s)
+            self.calls.fail_calls_of_dead_pools(partial(self._is_pool_dead, now_s=now_s))
+            await asyncio.sleep(_CHECK_S)
+
+    def _is_pool_dead(self, pool: str, *, now_s: float) -> bool:
+        return now_s - max(self.pools.last_seen_s(pool), self._unreliable_s) > _POOL_DEAD_S
+
+
+def _reply_partition(caller_id: str) -> int:
+    digest = blake2b(caller_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) % REPLIES.partition_count

@@ -1,0 +1,36 @@
+"""The services that all routes share, created at the start of the process."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from fastapi import Request
+
+from api.auth.key_cache import KeyCache
+from api.online.memory_limits import ResponseMemoryLimit
+from api.runtime.database import Database
+from api.runtime.tenant_slots import TenantSlots
+from api.settings import ApiSettings
+from storage.objects.object_store import ObjectStore
+
+_REDRIVES_MAX: Final = 4
+"""Redrives at once: each writes a file in one of the threads for the object store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Settings and clients of one API process."""
+
+    settings: ApiSettings
+    database: Database
+    objects: ObjectStore
+    keys: KeyCache
+    uploads: TenantSlots
+    response_limit: ResponseMemoryLimit
+    redrives: TenantSlots = field(default_factory=lambda: TenantSlots("redrives", _REDRIVES_MAX))
+
+
+def services_of(request: Request) -> Services:
+    """Return the services of the application that serves `request`."""
+    services = request.app.state.services
+    assert isinstance(services, Services)
+    return services

@@ -1,0 +1,182 @@
+"""Routes of items: the status of each item, derived while it has no row."""
+
+import asyncio
+import re
+from typing import Annotated, Final, TypeAlias
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from api.auth.principals import PrincipalDep
+from api.http.paging import LIMIT_DEFAULT, Limit
+from api.http.responses import ApiError, json_response
+from api.views.item_objects import ITEM, item_id, item_object
+from api.views.view_services import ViewServices, ViewServicesDep
+from core.clock import SystemClock
+from core.ids import JOB, parse_public_id
+from core.limits import CUSTOM_ID_CHARS_MAX
+from jobs.store.keyset_pages import unknown_cursor_error
+from results.views.item_custom_ids import ItemCustomIds, find_index
+from results.views.item_status import ItemQuery, ItemStatus, ItemView, read_items
+from results.views.result_sequence import sequence_of
+from results.views.result_sources import ResultSource, result_source
+from results.views.timed_reads import SearchOverdueError, TimedReads
+
+router = APIRouter()
+
+_WINDOWS_MAX: Final = 10
+"""Queries of one request. A client continues after `last_id`, even if the page is empty."""
+
+_SEARCH_S_MAX: Final = 20.0
+"""Time limit of a search: a file of a GiB may take longer, and other searches wait for the slot."""
+
+_ID: Final = re.compile(rf"{ITEM}_([0-9a-f]{{32}})([0-9a-f]{{8}})")
+
+
+def _one_status(request: Request, status: ItemStatus | None = None) -> ItemStatus | None:
+    if len(request.query_params.getlist("status")) > 1:
+        raise ApiError(400, "Filter by at most one status.", code="invalid_value", param="status")
+    return status
+
+
+StatusOf: TypeAlias = Annotated[ItemStatus | None, Depends(_one_status)]
+
+
+@router.get("/v1/batches/{batch_id}/items")
+async def show_list(
+    batch_id: str,
+    principal: PrincipalDep,
+    views: ViewServicesDep,
+    status: StatusOf,
+    limit: Limit = LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List items in the order of the input, optionally those of one status."""
+    job_id = parse_public_id(JOB, batch_id)
+    source = await views.services.database.run_for_tenant(
+        principal.tenant_id, result_source, principal.tenant_id, job_id
+    )
+    first = 0
+    if after is not None:
+        index = _index(source, after)
+        if index is None:
+            raise unknown_cursor_error()
+        first = index + 1
+    items, next_index = await _page(views, source, first=first, limit=limit, status=status)
+    data = [item_object(source, item) for item in items]
+    last_read_id = item_id(source.job_id, next_index - 1) if next_index > first else after
+    answer = {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": last_read_id,
+        "has_more": next_index < source.total_count,
+    }
+    return json_response(answer)
+
+
+@router.get("/v1/batches/{batch_id}/items/{custom_id:path}")
+async def show(
+    batch_id: str, custom_id: str, principal: PrincipalDep, views: ViewServicesDep
+) -> Response:
+    """Show an item by its `custom_id` or its id."""
+    job_id = parse_public_id(JOB, batch_id)
+    database = views.services.database
+    source = await database.run_for_tenant(
+        principal.tenant_id, result_source, principal.tenant_id, job_id
+    )
+    index = _index(source, custom_id)
+    if index is None:
+        index = await _search(views, source, custom_id)
+    items, _ = await _page(views, source, first=index, limit=1, status=None)
+    (item,) = items
+    shown = item_object(source, item)
+    shown["custom_id"] = shown["custom_id"] or await _read_custom_id(views, source, index)
+    shown["sequence"] = await database.run_for_tenant(
+        principal.tenant_id, sequence_of, source.job_id, index
+    )
+    return json_response(shown)
+
+
+async def _page(
+    views: ViewServices, source: ResultSource, *, first: int, limit: int, status: ItemStatus | None
+) -> tuple[list[ItemView], int]:
+    """Return items, and the index after the last one that was read."""
+    total = source.total_count
+    if first >= total or _is_empty(source, status):
+        return [], total
+    dispatched = {} if source.is_terminal else await views.dispatched_items(source.job)
+    items: list[ItemView] = []
+    for _ in range(_WINDOWS_MAX):
+        query = ItemQuery(source.job_id, source.day, total, first, limit - len(items), status)
+        page = await views.services.database.run_for_tenant(
+            source.tenant_id, read_items, query, dispatched
+        )
+        items += page.items
+        first = page.next_index
+        if len(items) == limit or not page.has_more:
+            break
+    return items, first
+
+
+def _is_empty(source: ResultSource, status: ItemStatus | None) -> bool:
+    """Whether the counters show that no item has the status."""
+    if status is None:
+        return False
+    if status.outcome is None:
+        return source.ended_count == source.total_count
+    return not getattr(source.job, status.value)
+
+
+async def _search(views: ViewServices, source: ResultSource, custom_id: str) -> int:
+    """Return the index of the item. Raises ApiError (404, 503)."""
+    index: int | None = None
+    if 0 < len(custom_id) <= CUSTOM_ID_CHARS_MAX and source.total_count:
+        with views.searches.acquire(source.tenant_id):
+            try:
+                index = await asyncio.to_thread(find_index, _timed_reads(views), source, custom_id)
+            except SearchOverdueError:
+                raise _search_timeout() from None
+    if index is None or index >= source.total_count:
+        raise ApiError(404, "The item does not exist.", code="item_not_found")
+    return index
+
+
+def _search_timeout() -> ApiError:
+    """Return the refusal of a search. Without the header, official clients would retry it."""
+    return ApiError(
+        503,
+        "The search took too long. Use the item's id, which needs no search.",
+        kind="service_unavailable_error",
+        code=SearchOverdueError.code,
+        headers={"retry-after": "30", "x-should-retry": "false"},
+    )
+
+
+async def _read_custom_id(views: ViewServices, source: ResultSource, index: int) -> str | None:
+    """Return the `custom_id` of an item without a row; None also when that takes too long."""
+
+    def read() -> str | None:
+        names = ItemCustomIds(_timed_reads(views), source)
+        try:
+            return names.at(index)
+        except SearchOverdueError:
+            return None
+        finally:
+            names.close()
+
+    with views.searches.acquire(source.tenant_id):
+        return await asyncio.to_thread(read)
+
+
+def _timed_reads(views: ViewServices) -> TimedReads:
+    return TimedReads(views.services.objects, SystemClock(), time_s_max=_SEARCH_S_MAX)
+
+
+def _index(source: ResultSource, text: str) -> int | None:
+    """Return the index in an item's id; None when it is not an id of an item of this job."""
+    match = _ID.fullmatch(text)
+    if match is None or UUID(hex=match[1]) != source.job_id:
+        return None
+    index = int(match[2], 16)
+    return index if index < source.total_count else None

@@ -1,0 +1,96 @@
+"""An upstream with a fixed latency: `… .upstream MODEL LATENCY_MS`.
+
+HTTP/1.1 with keep-alive, implemented with sockets and timers only, so that one core serves more
+calls than a client of a benchmark makes. Each call waits on a timer of its own.
+"""
+
+import asyncio
+import sys
+from typing import cast
+
+import uvloop
+
+from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
+from benchmarks.data.input_files import chat_answer
+
+HEAD_BYTES_MAX = 64 * 1024
+
+_LENGTH = b"content-length:"
+
+
+class UpstreamProtocol(asyncio.Protocol):
+    """One connection; the client waits for a response before it sends the next call."""
+
+    def __init__(self, answer: bytes, models: bytes, latency_s: float) -> None:
+        """Answer every POST with `answer` after `latency_s`, every GET with `models` at once."""
+        self._answer, self._models, self._latency_s = answer, models, latency_s
+        self._received = b""
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast(
+            "asyncio.WriteTransport", transport
+        )  # uvloop has a transport class of its own
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._received = self._received + data if self._received else data
+        while size := call_bytes(self._received):
+            posted = self._received.startswith(b"POST")
+            self._received = self._received[size:]
+            if posted:
+                asyncio.get_running_loop().call_later(self._latency_s, self._send, self._answer)
+            else:
+                self._send(self._models)
+
+    def _send(self, response: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(response)
+
+
+def call_bytes(received: bytes) -> int:
+    """Return the length of the first complete call in `received`; 0 until it is complete.
+
+    Raises ValueError for a head that is too large.
+    """
+    end = received.find(b"\r\n\r\n")
+    if end < 0:
+        if len(received) > HEAD_BYTES_MAX:
+            raise ValueError("the head is too large")
+        return 0
+    head = received[:end].lower()
+    at = head.find(_LENGTH)
+    body = int(head[at + len(_LENGTH) :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+    size = end + 4 + body
+    return size if len(received) >= size else 0
+
+
+def response(body: bytes) -> bytes:
+    """Return a complete HTTP response."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+async def serve(model: str, latency_s: float) -> None:
+    """Serve until the benchmark closes stdin."""
+    answer = response(chat_answer(0))
+    models = response(b'{"object":"list","data":[{"id":"%b","object":"model"}]}' % model.encode())
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: UpstreamProtocol(answer, models, latency_s), "127.0.0.1", 0, backlog=4096
+    )
+    report_line("ready", str(server.sockets[0].getsockname()[1]))
+    await asyncio.to_thread(wait_for_line)
+    server.close()
+
+
+def main(model: str, latency_ms: str) -> None:
+    """Run the server."""
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    asyncio.run(serve(model, float(latency_ms) / 1000))
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Generated input files, records, rows and models."""

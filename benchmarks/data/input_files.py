@@ -1,0 +1,89 @@
+"""Input files and answers with the same bytes on every machine."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SEED = 20_260_101
+LINE_BYTES = 1024
+"""Of one line with its newline: a million lines stay below the API's limit of 1 GiB a file."""
+
+OUTPUT_TOKENS = 160
+"""Requested by each item: the simulated engine then answers about 0.9 KB, like a real chat."""
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+_CORPUS_BYTES = 1 << 20
+_WORD_COUNT = 2000
+_WRITE_LINES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file of items, whose custom ids are those of `custom_id`, in order."""
+
+    path: Path
+    items: int
+
+
+def custom_id(index: int) -> str:
+    """Return the custom id of an item."""
+    return f"r-{index}"
+
+
+def corpus(size: int = _CORPUS_BYTES, *, seed: int = SEED) -> str:
+    """Return text of invented words that compresses about like prose and needs no escapes."""
+    rng = random.Random(seed)
+    letters = "etaoinshrdlucmfwypvbgkjqxz"
+    words = ["".join(rng.choices(letters, k=rng.randint(2, 10))) for _ in range(_WORD_COUNT)]
+    text: list[str] = []
+    length = 0
+    while length < size:
+        text.append(rng.choice(words))
+        length += len(text[-1]) + 1
+    return " ".join(text)[:size]
+
+
+def chat_file(path: Path, items: int, *, model: str, seed: int = SEED) -> InputFile:
+    """Write `items` chat lines of `LINE_BYTES` each."""
+    with path.open("wb") as file:
+        batch: list[bytes] = []
+        for line in chat_lines(items, model=model, seed=seed):
+            batch.append(line)
+            if len(batch) == _WRITE_LINES:
+                file.writelines(batch)
+                batch.clear()
+        file.writelines(batch)
+    return InputFile(path, items)
+
+
+def chat_lines(items: int, *, model: str, seed: int = SEED) -> Iterator[bytes]:
+    """Yield chat lines; each prompt is a slice of one corpus."""
+    text = corpus().encode("ascii")
+    rng = random.Random(seed)
+    tail = b'"}],"max_tokens":%d}}\n' % OUTPUT_TOKENS
+    for index in range(items):
+        head = (
+            b'{"custom_id":"%b","method":"POST","url":"%b","body":{"model":"%b",'
+            b'"messages":[{"role":"user","content":"'
+            % (custom_id(index).encode(), CHAT.encode(), model.encode())
+        )
+        size = LINE_BYTES - len(head) - len(tail)
+        start = rng.randrange(len(text) - size)
+        yield head + text[start : start + size] + tail
+
+
+def chat_answer(index: int) -> bytes:
+    """Return an answer as long as the simulated engine's, for peers without an engine."""
+    return _ANSWER % index
+
+
+_ANSWER = (
+    b'{"id":"chatcmpl-%08x","object":"chat.completion","created":0,"model":"simulated/simulated",'
+    b'"choices":[{"index":0,"message":{"role":"assistant","content":"'
+    + (b"No model has read the prompt. " * 22)[: OUTPUT_TOKENS * 4]
+    + b'","refusal":null},"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":230,'
+    b'"completion_tokens":160,"total_tokens":390}}'
+)

@@ -1,0 +1,1 @@
+"""Clients that put load on a stack."""

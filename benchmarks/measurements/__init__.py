@@ -1,0 +1,1 @@
+"""The benchmarks: each module has the name of its benchmark and a function `measure`."""

@@ -1,0 +1,1 @@
+"""Stacks and services under measurement, and verification of their output."""

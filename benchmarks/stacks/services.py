@@ -1,0 +1,70 @@
+"""A broker and a database of a benchmark's own, the same programs as the stack's."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.stack.processes.child import Child
+from cli.stack.processes.supervisor import Supervisor
+from cli.stack.services import embedded_kafka, embedded_postgres
+from cli.stack.state.data_folder import cache_dir
+from topics.clients.admin import TopicAdmin
+from topics.settings import KafkaSettings
+
+_BROKER_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A running service."""
+
+    address: str  # `host:port` of the broker, SQLAlchemy URL of the database
+    roles: dict[str, int]  # name to process id, for `cpu_by_role`
+
+
+@contextmanager
+def running_kafka(folder: Path) -> Iterator[Service]:
+    """Run a broker for a block."""
+    broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ))
+    broker.prepare()
+    with _running(broker.child(), folder / "logs") as supervisor:
+        supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")
+        servers = broker.bootstrap_servers
+        TopicAdmin(KafkaSettings(bootstrap_servers=servers)).wait_for_broker(_BROKER_S_MAX)
+        yield Service(servers, _roles(supervisor, "kafka"))
+
+
+@contextmanager
+def running_postgres(folder: Path) -> Iterator[Service]:
+    """Run a database server with one empty database for a block."""
+    server = embedded_postgres.EmbeddedPostgres(folder)
+    server.prepare()
+    with _running(server.child(), folder / "logs") as supervisor:
+        supervisor.wait_until(
+            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
+        )
+        yield Service(server.url, _roles(supervisor, "postgres"))
+    server.remove_socket_folder()
+
+
+def driver_url(sqlalchemy_url: str) -> str:
+    """Return a database URL as psycopg expects it."""
+    return sqlalchemy_url.replace("+psycopg", "", 1)
+
+
+@contextmanager
+def _running(child: Child, log_dir: Path) -> Iterator[Supervisor]:
+    supervisor = Supervisor(log_dir)
+    supervisor.start([child])
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+def _roles(supervisor: Supervisor, name: str) -> dict[str, int]:
+    pid = supervisor.pid(name)
+    assert pid is not None, f"{name} ended after it was ready"
+    return {name: pid}

@@ -1,0 +1,106 @@
+"""`millrace up` as a child process, and the processes of its roles."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.runs import VoidRunError
+from benchmarks.statistics.cpu import child_pids
+from cli.stack.processes.child import Child, ChildProcess, spawn
+from cli.stack.processes.role_children import MODULES
+
+READY_S_MAX = 300.0
+STOP_S_MAX = 30.0
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStack:
+    """A ready embedded stack."""
+
+    url: str
+    key: str
+    pid: int
+
+    def roles(self) -> dict[str, int]:
+        """Return the process id of every role, the broker, the database and the supervisor."""
+        found = {"supervisor": self.pid}
+        for pid in child_pids(self.pid):
+            name = role_of(_command_line(pid))
+            while name in found:
+                name += "+"  # replicas of several pools
+            found[name] = pid
+        return found
+
+
+@contextmanager
+def running_stack(
+    data: Path, *options: str, env: Mapping[str, str] | None = None
+) -> Iterator[RunningStack]:
+    """Start a stack on `data` with options of `millrace up`, and stop it after the block.
+
+    `env` is added to its environment. Raises VoidRunError when it does not become ready.
+    """
+    command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
+    child = Child(
+        name="up", argv=(*command, *options), env=env or {}, parent_death_signal=signal.SIGTERM
+    )
+    log = data / "logs" / "up.log"
+    log.unlink(missing_ok=True)  # left by an earlier run on the same data
+    process = spawn(child, log.parent)
+    try:
+        url, key = _wait_until_ready(process, log)
+        yield RunningStack(url, key, process.pid)
+    finally:
+        process.send(signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_S_MAX
+        while not process.has_ended() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+        process.kill_and_reap()
+
+
+def parse_ready(text: str) -> tuple[str, str] | None:
+    """Return URL and key once the output has the line `ready URL key KEY`."""
+    for line in text.splitlines():
+        match line.split(" "):
+            case ["ready", url, "key", key]:
+                return url, key
+    return None
+
+
+def role_of(command_line: list[str]) -> str:
+    """Return the role of a command line: a module of Millrace, the broker or the database."""
+    if "kafka.Kafka" in command_line:
+        return "kafka"
+    if "-m" in command_line:
+        module = tuple(command_line[command_line.index("-m") + 1 :])
+        for role, arguments in MODULES.items():
+            if module == arguments:
+                return role
+    program = Path(command_line[0]).name if command_line else ""
+    return program.partition(":")[0] or "unknown"
+
+
+def _wait_until_ready(process: ChildProcess, log: Path) -> tuple[str, str]:
+    deadline_s = time.monotonic() + READY_S_MAX
+    while time.monotonic() < deadline_s:
+        if ready := parse_ready(log.read_text(errors="replace")):
+            return ready
+        if process.has_ended():
+            tail = log.read_text(errors="replace")[-500:]
+            raise VoidRunError(f"millrace up ended before it was ready: {tail}")
+        time.sleep(_POLL_S)
+    raise VoidRunError(f"millrace up is not ready after {READY_S_MAX:g} s")
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return text.rstrip("\0").split("\0")

@@ -1,0 +1,1 @@
+"""Samples of CPU and memory, paired runs and confidence intervals."""

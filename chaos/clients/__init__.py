@@ -1,0 +1,1 @@
+"""Clients that record the history of their operations."""

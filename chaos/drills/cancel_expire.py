@@ -1,0 +1,264 @@
+"""P7 and P8: jobs that are cancelled or expire while an upstream records all executions."""
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from chaos.checkers.answers import is_echo_answer
+from chaos.checkers.end_states import CANCELLED, MAY_BE_CANCELLED, MAY_EXPIRE
+from chaos.checkers.executions import Start, seconds_to_last_start, started_after
+from chaos.clients.client import CancelResponse, Client, input_lines
+from chaos.drills.context import DrillContext
+from chaos.errors import DrillError
+from chaos.faults.healing import no_target
+from chaos.faults.processes import kill
+from chaos.installations.hosts import wait_until
+from chaos.installations.settings import SESSION_S
+from chaos.observations import database
+from chaos.observations.job_files import JobFiles
+from chaos.reports.measures import Measure
+from chaos.verification.partial_results import check_partial_results, group_by_job
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+
+CANCEL_S_MAX: Final = 5.0
+TERMINAL_S_MAX: Final = 30.0
+JOB_S_MAX: Final = 240.0
+WINDOW_S: Final = 30
+REPLICA: Final = "a/gpu-consumer"
+MODEL: Final = "small"
+CANCELLED_ITEMS: Final = (200, 400)
+"""Of each job of a long run and a quick one; a quick run has few jobs, which need more items."""
+
+EXPIRING_ITEMS: Final = 20_000
+"""Of all jobs that expire together: more than run within the window."""
+
+CANCELS_PER_KILL: Final = 10
+CONCURRENT_CANCELS: Final = 8
+
+
+def cancel(context: DrillContext) -> list[Measure]:
+    """Cancel many jobs, each at its own moment; in every other round the worker is killed."""
+    chance = random.Random(context.seed)
+    kills = context.seed % 2 == 1
+    group = f"cancel-{context.seed}"
+    client, engine = context.client(group), context.engine
+    until_s = time.monotonic() + JOB_S_MAX
+    size = context.size(*CANCELLED_ITEMS)
+    moments = {n: chance.randrange(1, size // 2) for n in range(context.size(40, 10))}
+    moments[0] = size // 2  # so that much of one job has finished
+    files = {n: _upload(client, group, n, size, until_s) for n in moments}
+    ids = {n: client.create(f"{group}-{n}", file_id, until_s)["id"] for n, file_id in files.items()}
+    if kills:
+        context.note("with kills of the worker")
+    responses, deaths_s = _cancel_each(context, group, moments, ids, kills=kills)
+    if kills and not deaths_s:
+        raise DrillError("the worker was never up when a kill was due")
+    last_s = max(response.at_s for response in responses.values())
+    ended = database.await_jobs(engine, client, ids.values(), until_s)
+    _await_quiet(context, last_s, deaths_s)
+    by_job = group_by_job(context.starts(group)())
+    refusals = _check_refusals(engine, responses, ids)
+    measures: list[Measure] = []
+    closed_s: dict[int, float] = {}
+    for number, response in responses.items():
+        if response.is_refused:
+            context.note(f"{ids[number]} had ended when its cancel came: no trial")
+            continue
+        closed_s[number] = response.at_s
+        ended_s = database.ended_s(engine, ids[number], "cancelled")
+        status = ended[ids[number]]["status"]
+        measures += [
+            Measure(
+                "P7",
+                "from cancel to the last item that began",
+                round(seconds_to_last_start(by_job[number], response.at_s), 2),
+                unit="s",
+                limit=CANCEL_S_MAX,
+                size=len(by_job[number]),
+            ),
+            Measure(
+                "P7",
+                "from cancel until terminal",
+                max(0.0, round(ended_s - response.at_s, 2)),
+                unit="s",
+                limit=TERMINAL_S_MAX,
+                evidence="" if status == "cancelled" else status,
+            ),
+        ]
+    if not closed_s and not refusals.is_violation:
+        raise DrillError("every job had ended before its cancel")
+    outputs = {number: JobFiles(client, ended[ids[number]]).output for number in closed_s}
+    kept = check_partial_results(context, "P7", group, closed_s, outputs, deaths_s)
+    ended_jobs = [
+        EndedJob(
+            ended[job_id],
+            size,
+            MAY_BE_CANCELLED if responses[number].is_refused else CANCELLED,
+            _content(group, number, size),
+            is_echo_answer,
+        )
+        for number, job_id in ids.items()
+    ]
+    return [refusals, *measures, kept, *reconcile_jobs(engine, client, ended_jobs)]
+
+
+def _cancel_each(
+    context: DrillContext,
+    group: str,
+    moments: Mapping[int, int],
+    ids: Mapping[int, str],
+    *,
+    kills: bool,
+) -> tuple[dict[int, CancelResponse], list[float]]:
+    """Cancel each job once enough of its items have started; return responses and kill times."""
+    client = context.client(f"{group}-cancels")
+    until_s = time.monotonic() + JOB_S_MAX
+    seen = context.starts(group)
+    responses: dict[int, Future[CancelResponse]] = {}
+    deaths_s: list[float] = []
+
+    def all_cancelled() -> bool:
+        by_job = group_by_job(seen())
+        for number, moment in moments.items():
+            if number not in responses and len(by_job[number]) >= moment:
+                responses[number] = pool.submit(client.request_cancel, ids[number], until_s)
+                is_due = kills and len(responses) % CANCELS_PER_KILL == CANCELS_PER_KILL // 2
+                # A replica that is still restarting cannot be killed again.
+                if is_due and kill(context.installation, REPLICA) is not no_target:
+                    deaths_s.append(time.time())  # after any response that preceded the kill
+        return len(responses) == len(moments)
+
+    with ThreadPoolExecutor(CONCURRENT_CANCELS) as pool:  # so that no cancel delays another
+        wait_until(all_cancelled, JOB_S_MAX, "progress")
+        return {number: response.result() for number, response in responses.items()}, deaths_s
+
+
+def _await_quiet(context: DrillContext, close_s: float, deaths_s: Sequence[float]) -> None:
+    """Wait until executions of closed jobs must have stopped, after any restart of the replica."""
+    if deaths_s:
+        host, _, role = REPLICA.partition("/")
+        context.installation.hosts[host].pid(role, JOB_S_MAX)
+        time.sleep(2 * SESSION_S)  # it joins, and reads the records of its partitions
+    time.sleep(max(0.0, close_s + CANCEL_S_MAX - time.time()))
+
+
+def _check_refusals(
+    engine: sa.Engine, responses: Mapping[int, CancelResponse], ids: Mapping[int, str]
+) -> Measure:
+    """A cancellation may be refused only for a job that had ended by the response."""
+    wrong = [
+        ids[number]
+        for number, response in responses.items()
+        if response.is_refused and database.ended_s(engine, ids[number]) > response.at_s
+    ]
+    return Measure(
+        "P7",
+        "cancels of running jobs that were refused",
+        len(wrong),
+        size=len(responses),
+        evidence=" ".join(wrong[:5]),
+    )
+
+
+def expire(context: DrillContext) -> list[Measure]:
+    """Let jobs with the shortest window expire together."""
+    group = f"expire-{context.seed}"
+    client, engine = context.client("expiring"), context.engine
+    until_s = time.monotonic() + JOB_S_MAX
+    numbers = range(context.size(25, 10))
+    size = EXPIRING_ITEMS // len(numbers)
+    # Uploaded first and created together: a job that starts early may complete in its window.
+    files = {n: _upload(client, group, n, size, until_s) for n in numbers}
+    ids, due_s, due_from_s = {}, {}, {}
+    window = f"{WINDOW_S}s"
+    for n, file_id in files.items():
+        due_from_s[n] = time.time() + WINDOW_S  # the window starts within the call
+        job = client.create(f"{group}-{n}", file_id, until_s, completion_window=window)
+        ids[n], due_s[n] = job["id"], time.time() + WINDOW_S
+    ended = database.await_jobs(engine, client, ids.values(), until_s)
+    _await_quiet(context, max(due_s.values()), ())
+    by_job = group_by_job(context.starts(group)())
+    measures: list[Measure] = []
+    expired_s: dict[int, float] = {}
+    outputs = {}
+    for number, at_s in due_s.items():
+        job = ended[ids[number]]
+        if _is_completed_in_time(engine, job, by_job[number], at_s):
+            context.note(f"{job['id']} completed within its window: no trial")
+            continue
+        files_of = JobFiles(client, job)
+        outputs[number], expired_s[number] = files_of.output, due_from_s[number]
+        measures += _check_expiry(engine, job, by_job[number], files_of, at_s)
+        measures.append(_check_window(engine, job, due_from_s[number]))
+    if not expired_s:
+        raise DrillError("every job completed within its window: none expired")
+    kept = check_partial_results(context, "P8", group, expired_s, outputs)
+    ended_jobs = [
+        EndedJob(ended[job_id], size, MAY_EXPIRE, _content(group, number, size), is_echo_answer)
+        for number, job_id in ids.items()
+    ]
+    return [*measures, kept, *reconcile_jobs(engine, client, ended_jobs)]
+
+
+def _is_completed_in_time(
+    engine: sa.Engine, job: Mapping[str, Any], starts: Sequence[Start], due_s: float
+) -> bool:
+    """Return whether a job completed within its window."""
+    if job["status"] != "completed" or started_after(starts, due_s):
+        return False
+    return database.ended_s(engine, job["id"]) <= due_s + TERMINAL_S_MAX
+
+
+def _check_expiry(
+    engine: sa.Engine,
+    job: Mapping[str, Any],
+    starts: Sequence[Start],
+    files: JobFiles,
+    due_s: float,
+) -> list[Measure]:
+    """Check one job by the clock of the client that set its window."""
+    codes = set(files.error_codes().values())
+    after_s = database.ended_s(engine, job["id"], "expired") - due_s
+    return [
+        Measure(
+            "P8",
+            "items that began after expires_at",
+            len(started_after(starts, due_s)),
+            size=len(starts),
+        ),
+        Measure(
+            "P8",
+            "from expires_at until terminal",
+            max(0.0, round(after_s, 2)),
+            unit="s",
+            limit=TERMINAL_S_MAX,
+            evidence="" if job["status"] == "expired" else job["status"],
+        ),
+        Measure(
+            "P8",
+            "codes of unfinished items other than batch_expired",
+            len(codes - {"batch_expired"}),
+            evidence=str(sorted(codes)),
+        ),
+    ]
+
+
+def _check_window(engine: sa.Engine, job: Mapping[str, Any], due_from_s: float) -> Measure:
+    early_s = due_from_s - database.ended_s(engine, job["id"], "expired")
+    return Measure(
+        "P8", "from an expiry to the end of its window", max(0.0, round(early_s, 2)), unit="s"
+    )
+
+
+def _upload(client: Client, group: str, number: int, count: int, until_s: float) -> str:
+    return client.upload(f"file-{group}-{number}", _content(group, number, count), until_s)
+
+
+def _content(group: str, number: int, count: int) -> bytes:
+    """Return a job's input file; an item's text is the group, the job's number and its own."""
+    texts = {item: f"{group} {number} {item}" for item in range(count)}
+    return input_lines(count, MODEL, texts)

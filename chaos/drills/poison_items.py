@@ -1,0 +1,135 @@
+"""P13: items that crash, freeze, hang or exhaust their replica fail alone; unusual ones succeed.
+
+A file with invalid lines is refused as a whole before any item runs.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+from chaos.checkers.answers import is_nan_answer, is_simulated_answer
+from chaos.checkers.end_states import EndStates
+from chaos.checkers.poison import line_error_mismatches, unexpected_failures
+from chaos.checkers.results import compare_ids
+from chaos.clients.client import Client, input_lines
+from chaos.drills.context import MODEL, DrillContext
+from chaos.errors import NotServedError
+from chaos.installations.settings import CRASHING_FAULTS, NAN, POISON
+from chaos.observations import database
+from chaos.observations.job_files import JobFiles
+from chaos.reports.measures import Measure
+from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from chaos.workloads.edge_cases import EDGE_CASES, INVALID_LINES, invalid_file
+from chaos.workloads.neighbor_tenant import check_neighbor, neighbor_jobs
+
+ITEMS: Final = 5000
+STARTS_MAX: Final = 3
+JOB_S_MAX: Final = 480.0
+ENDS: Final[EndStates] = {"completed": frozenset(POISON.values())}
+"""Allowed ends for the reconciliation, which does not know the positions of the poison."""
+
+_measure = partial(Measure, "P13")
+
+
+def run(context: DrillContext) -> Iterator[Measure]:
+    """Run a job with poison at seeded positions, and another with an invalid file."""
+    kinds = _draw_kinds(context)
+    client = context.client("poison")
+    deaths = _replica_deaths(context)
+    until_s = time.monotonic() + JOB_S_MAX
+    key = f"poison-{context.seed}"
+    texts = {position: EDGE_CASES[kind].text for position, kind in kinds.items()}
+    fields = {position: EDGE_CASES[kind].fields for position, kind in kinds.items()}
+    content = input_lines(ITEMS, MODEL, texts, fields)
+    file_id = client.upload(f"file-{key}", content, until_s)
+    invalid_file_id = client.upload(f"bad-file-{key}", invalid_file(MODEL), until_s)
+    with neighbor_jobs(context) as other:
+        job_id = client.create(key, file_id, until_s)["id"]
+        invalid_job_id = client.create(f"bad-{key}", invalid_file_id, until_s)["id"]
+        ended = database.await_jobs(context.engine, client, [job_id, invalid_job_id], until_s)
+    yield from _check_items(client, ended[job_id], kinds)
+    yield from _check_replica_deaths(_replica_deaths(context) - deaths, kinds)
+    yield _check_invalid_file(ended[invalid_job_id])
+    ended_job = EndedJob(ended[job_id], ITEMS, ENDS, content, is_own_answer)
+    yield from reconcile_jobs(context.engine, client, [ended_job])
+    yield from check_neighbor(context, other, job_id)
+
+
+def is_own_answer(body: bytes, answer: object) -> bool:
+    """Return whether an answer belongs to a body; the answer for NaN identifies no item."""
+    return (
+        is_nan_answer(answer)
+        if EDGE_CASES[NAN].text.encode() in body
+        else is_simulated_answer(body, answer)
+    )
+
+
+def _replica_deaths(context: DrillContext) -> int:
+    """Count deaths of all hosts' replicas: a poison item may be redelivered to another host."""
+    return sum(host.replica_deaths() for host in context.installation.hosts.values())
+
+
+def _draw_kinds(context: DrillContext) -> dict[int, str]:
+    """Return position in the file to kind of item: each kind in turn."""
+    count = context.size(20, len(EDGE_CASES))
+    positions = random.Random(context.seed).sample(range(ITEMS), count)
+    names = list(EDGE_CASES)
+    return {position: names[number % len(names)] for number, position in enumerate(positions)}
+
+
+def _check_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str]) -> list[Measure]:
+    codes = {position: EDGE_CASES[kind].code for position, kind in kinds.items()}
+    expected = {f"item-{position}": code for position, code in codes.items() if code is not None}
+    wrong = unexpected_failures(expected, JobFiles(client, job).error_codes())
+    try:
+        shown = client.read_json_lines(f"/v1/batches/{job['id']}/results")
+    except NotServedError:
+        shown = []  # counts as all missing
+    return [
+        _measure(
+            "items that ended otherwise than they had to",
+            len(wrong),
+            size=ITEMS,
+            evidence=str(dict(list(wrong.items())[:5])) if wrong else "",
+        ),
+        _measure(
+            "items missing or doubled on the page of results",
+            compare_ids(
+                (f"item-{n}" for n in range(ITEMS)), [line["custom_id"] for line in shown]
+            ).total,
+            size=ITEMS,
+        ),
+    ]
+
+
+def _check_replica_deaths(starts: int, kinds: Mapping[int, str]) -> list[Measure]:
+    """Compare with the number of crashing items: other poison items end no process."""
+    ending = sum(kind in CRASHING_FAULTS for kind in kinds.values())
+    return [
+        _measure(
+            "starts of the replica for each item that ends it",
+            starts / ending,
+            limit=STARTS_MAX,
+            size=ending,
+        ),
+        Measure(
+            promise="P13",
+            what="starts of the replica that were seen",
+            value=starts,
+            limit=1,  # 0: no item ended a process, or the count is broken
+            relation=">=",
+            size=ending,
+        ),
+    ]
+
+
+def _check_invalid_file(job: Mapping[str, Any]) -> Measure:
+    wrong = line_error_mismatches(INVALID_LINES, job)
+    return _measure(
+        "lines of a refused file that were not told by number and code",
+        len(wrong),
+        size=len(INVALID_LINES),
+        evidence="; ".join(wrong),
+    )

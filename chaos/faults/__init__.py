@@ -1,0 +1,1 @@
+"""Faults: each module injects one kind and returns the function that heals it."""

@@ -1,0 +1,1 @@
+"""Installations that drills break: brokers, Postgres, proxies, hosts and their settings."""

@@ -1,0 +1,1 @@
+"""Measures of trials, their statistics, and the report."""

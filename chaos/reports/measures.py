@@ -1,0 +1,112 @@
+"""Measures: one number of one trial with its limit, and summaries over many trials."""
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from chaos.reports.confidence_bounds import failure_rate_bound
+
+Relation = Literal["<=", ">=", "goal", "report"]
+"""How a value compares with its limit: `goal` is an upper bound that is aimed at and not promised;
+`report` has no limit.
+"""
+
+
+OTHER_DRILLS: Final = "other drills"
+
+
+class _Result(msgspec.Struct, frozen=True):
+    promise: str  # as docs/chaos.md numbers them: P1, or A12 for recovery
+    what: str
+    value: float  # infinite, null in JSON: never
+
+
+class Measure(_Result, frozen=True, kw_only=True):
+    """The result of one trial."""
+
+    limit: float = 0.0
+    relation: Relation = "<="
+    unit: str = ""
+    size: int = 1  # number of observations: items, requests, rows
+    evidence: str = ""  # details that help to analyse a failure
+    part: str = ""  # the drill; `OTHER_DRILLS` when that drill does not test this promise
+    seed: int = 0  # of its round
+    rerun: str = ""  # the command that repeats its round alone; identifies the round
+
+    @property
+    def has_evidence(self) -> bool:
+        """Whether the trial observed anything: 0 violations in 0 items prove nothing."""
+        return self.relation == "report" or self.size > 0 or not self.passed
+
+    @property
+    def passed(self) -> bool:
+        """Whether the value is within its limit; a reported value always is."""
+        if self.relation == "report":
+            return True
+        return self.value >= self.limit if self.relation == ">=" else self.value <= self.limit
+
+    @property
+    def is_violation(self) -> bool:
+        """Whether the value breaks a promise, rather than misses a goal."""
+        return not self.passed and self.relation != "goal"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The trials of one measure."""
+
+    promise: str
+    what: str
+    unit: str
+    relation: Relation
+    limit: float
+    worst: float
+    median: float
+    part: str  # the drill that ran the trials
+    trials: int
+    failures: int
+    rounds: int  # runs of the drill; trials of one round share its faults, so they are dependent
+    size: int
+    bound: float  # on the rate of failing trials, 95 %, as if each were independent
+    round_bound: float  # on the rate of rounds with a failing trial, 95 %
+    evidence: list[str]
+
+
+def summarise(measures: Iterable[Measure]) -> list[Summary]:
+    """Return one summary for each promise, measure and drill, ordered by promise."""
+    groups: dict[tuple[str, str, str], list[Measure]] = {}
+    for measure in measures:
+        groups.setdefault((measure.promise, measure.what, measure.part), []).append(measure)
+    ordered = sorted(groups.items(), key=lambda entry: promise_order(entry[0][0]))
+    return [_summary(group) for _, group in ordered]
+
+
+def promise_order(name: str) -> tuple[str, int]:
+    """Sort P2 before P10, and A12 after all promises."""
+    letter, digits = name[:1], name[1:]
+    return ("" if letter == "P" else letter, int(digits) if digits.isdigit() else 0)
+
+
+def _summary(group: list[Measure]) -> Summary:
+    first = group[0]
+    values = sorted(measure.value for measure in group)
+    failures = sum(not measure.passed for measure in group)
+    rounds = {measure.rerun for measure in group}
+    failed_rounds = {measure.rerun for measure in group if not measure.passed}
+    return Summary(
+        promise=first.promise,
+        what=first.what,
+        unit=first.unit,
+        relation=first.relation,
+        limit=first.limit,
+        worst=values[0] if first.relation == ">=" else values[-1],
+        median=values[len(values) // 2],
+        part=first.part,
+        trials=len(group),
+        failures=failures,
+        rounds=len(rounds),
+        size=sum(measure.size for measure in group),
+        bound=failure_rate_bound(failures, len(group)),
+        round_bound=failure_rate_bound(len(failed_rounds), len(rounds)),
+        evidence=[measure.evidence for measure in group if measure.evidence][:20],
+    )

@@ -1,0 +1,150 @@
+"""Suites: the installations that drills share, and the drills that run on each."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chaos.drills import (
+    broker_loss,
+    cancel_expire,
+    disk_full,
+    engine_recovery,
+    idempotency,
+    lost_leases,
+    poison_items,
+    postgres_loss,
+    recovery,
+    reexecution,
+    storm,
+    zombies,
+)
+from chaos.drills.context import Drill
+from chaos.faults import clocks
+from chaos.installations.installation import InstallationSpec
+from chaos.installations.settings import CLUSTER_ROLES, POISONED_ROLES
+from cli.demo.demo_models import ensure_tiny_llama
+from cli.stack.state.data_folder import cache_dir
+
+_SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", "32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillSpec:
+    """A drill, the promises that it tests, and how many rounds of it run."""
+
+    name: str
+    run: Drill
+    promises: frozenset[str]
+    trials: int  # rounds of `make chaos`
+    trials_long: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """An installation and the drills that run on it, in order."""
+
+    name: str
+    build_spec: Callable[[Path, str, float], InstallationSpec]
+    """Takes the data folder, the upstream's URL, and the clock offset of a second host."""
+
+    drills: tuple[DrillSpec, ...]
+    records_executions: bool = False  # items run on `RecordingUpstream`
+
+
+def _pair(data: Path, _url: str, skew_s: float) -> InstallationSpec:
+    """Two hosts on one broker with a simulated engine; the second host's clock is wrong."""
+    return InstallationSpec(
+        data=data,
+        options=_SIMULATED,
+        host_names=("a", "b"),
+        env_by_host={"b": clocks.skewed(skew_s)},
+    )
+
+
+def _poisoned(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
+    """Two hosts whose engines inject faults, with the default limit of executions for an item."""
+    options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
+    return InstallationSpec(data=data, options=options, env=POISONED_ROLES, host_names=("a", "b"))
+
+
+def _recorded(data: Path, url: str, _skew_s: float) -> InstallationSpec:
+    """One host with an upstream that records executions."""
+    engine = ("--engine", "openai_http", "--upstream", url, "--model", cancel_expire.MODEL)
+    return InstallationSpec(data=data, options=(*engine, "--concurrency", "16"))
+
+
+def _engine(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
+    """One host with vLLM and a small model of random weights."""
+    model = ensure_tiny_llama(cache_dir(os.environ) / "models" / engine_recovery.MODEL)
+    options = ("--engine", "vllm", "--model", f"{engine_recovery.MODEL}={model}")
+    return InstallationSpec(data=data, options=options)
+
+
+def _cluster(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
+    """One host on three brokers."""
+    return InstallationSpec(data=data, options=_SIMULATED, env=CLUSTER_ROLES, broker_count=3)
+
+
+def _small_disks(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
+    """One host whose database, log and object store each lie on a small disk of their own."""
+    mounts = dict.fromkeys(disk_full.FOLDERS.values(), disk_full.SIZE_MB)
+    return InstallationSpec(data=data, options=_SIMULATED, mounts=mounts)
+
+
+def _drill(name: str, run: Drill, promises: str, *, rounds: tuple[int, int]) -> DrillSpec:
+    """`rounds` are those of a quick run and of a long one."""
+    return DrillSpec(
+        name=name,
+        run=run,
+        promises=frozenset(promises.split()),
+        trials=rounds[0],
+        trials_long=rounds[1],
+    )
+
+
+SUITES: Final = (
+    Suite(
+        name="recorded",
+        build_spec=_recorded,
+        records_executions=True,
+        drills=(
+            _drill("cancel", cancel_expire.cancel, "P7", rounds=(1, 5)),
+            _drill("expire", cancel_expire.expire, "P8", rounds=(1, 4)),
+            _drill("rework", reexecution.run, "P3", rounds=(2, 10)),
+        ),
+    ),
+    Suite(
+        name="pair",
+        build_spec=_pair,
+        drills=(
+            _drill("zombies", zombies.run, "P9", rounds=(1, 8)),
+            _drill("leases", lost_leases.run, "P9", rounds=(0, 1)),
+            _drill("keys", idempotency.run, "P5", rounds=(1, 3)),
+            _drill("recovery", recovery.run, "A12", rounds=(1, 2)),
+            _drill("postgres", postgres_loss.run, "P11", rounds=(1, 2)),
+            _drill("storm", storm.run, "P1 P2 P4 P5 P6 P9", rounds=(1, 4)),
+        ),
+    ),
+    Suite(
+        name="poisoned",
+        build_spec=_poisoned,
+        drills=(_drill("poison", poison_items.run, "P13", rounds=(1, 2)),),
+    ),
+    Suite(
+        name="engine",
+        build_spec=_engine,
+        drills=(_drill("vllm", engine_recovery.run, "A12", rounds=(0, 1)),),
+    ),
+    Suite(
+        name="cluster",
+        build_spec=_cluster,
+        drills=(_drill("brokers", broker_loss.run, "P10", rounds=(0, 1)),),
+    ),
+    Suite(
+        name="disks",
+        build_spec=_small_disks,
+        drills=(_drill("disks", disk_full.run, "P12", rounds=(0, 1)),),
+    ),
+)

@@ -1,0 +1,117 @@
+"""P2 and P4: reconciles files, answers, counters and ledger of terminal jobs."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from chaos.checkers.answers import AnswerCheck, foreign_answers, input_bodies, is_simulated_answer
+from chaos.checkers.end_states import ALL_SUCCEED, EndStates, unexpected_ends
+from chaos.checkers.results import compare_ids, tally_from_job, tally_mismatches
+from chaos.clients.client import Client, input_lines
+from chaos.drills.context import MODEL
+from chaos.observations.database import billed_usage, counter_tally
+from chaos.observations.job_files import JobFiles
+from chaos.reports.measures import Measure
+
+
+class EndedJob(NamedTuple):
+    """A terminal job, its number of items, and its allowed end states."""
+
+    job: Mapping[str, Any]
+    items: int
+    ends: EndStates = ALL_SUCCEED
+    content: bytes | None = None  # its input file; None: `input_lines` of so many items
+    is_own_answer: AnswerCheck | None = is_simulated_answer  # None: a model's answers vary
+
+
+class Reconciliation(NamedTuple):
+    """The violations of one job."""
+
+    id_mismatches: int  # custom ids missing, duplicated or foreign in the files
+    ends: list[str]
+    answers: list[str]  # custom ids of items with an answer or tokens of another item
+    difference: int  # of files and ledger
+    counters: list[str]
+    details: str
+
+
+def reconcile_jobs(engine: sa.Engine, client: Client, jobs: Iterable[EndedJob]) -> list[Measure]:
+    """Return the measures of P2 and P4 over all of `jobs`, as one trial."""
+    size, found = 0, []
+    for ended in jobs:
+        size += ended.items
+        found.append(_reconcile(engine, client, ended))
+    details = "; ".join([one.details for one in found if one.details][:5])
+
+    def measure(promise: str, what: str, value: int, unit: str = "") -> Measure:
+        return Measure(promise, what, value, unit=unit, size=size, evidence=details)
+
+    return [
+        measure(
+            "P2",
+            "custom ids missing or doubled in the files",
+            sum(one.id_mismatches for one in found),
+        ),
+        measure(
+            "P2",
+            "jobs and items that ended otherwise than they had to",
+            sum(len(one.ends) for one in found),
+        ),
+        measure(
+            "P2",
+            "items with an answer or tokens that are not their own",
+            sum(len(one.answers) for one in found),
+        ),
+        measure(
+            "P4",
+            "largest difference of files and ledger",
+            max((one.difference for one in found), default=0),
+            "tokens or items",
+        ),
+        measure(
+            "P4",
+            "counters of a job that differ from its files",
+            sum(len(one.counters) for one in found),
+        ),
+    ]
+
+
+def _reconcile(engine: sa.Engine, client: Client, ended: EndedJob) -> Reconciliation:
+    job, files = ended.job, JobFiles(client, ended.job)
+    ids = compare_ids((f"item-{n}" for n in range(ended.items)), files.custom_ids())
+    ends = unexpected_ends(job["status"], files.error_codes(), ended.ends)
+    answers = _foreign_answers(ended, files)
+    difference = files.usage().difference(billed_usage(engine, job["id"]))
+    counters = _counter_mismatches(engine, job, files, ended.items)
+    details = ""
+    if ids.total or ends or answers or difference or counters:
+        details = (
+            f"{job['id']}, {job['status']}: {len(ids.missing)} missing, "
+            f"{len(ids.duplicated)} doubled, {len(ids.foreign)} foreign, "
+            f"{len(ends)} ended wrongly {ends[:3]}, "
+            f"{len(answers)} with an answer of others {answers[:3]}, "
+            f"bill differs by {difference} {counters}"
+            + "".join(f", {reason}" for reason in files.unreadable)
+        )
+    return Reconciliation(ids.total, ends, answers, difference, counters, details)
+
+
+def _foreign_answers(ended: EndedJob, files: JobFiles) -> list[str]:
+    if ended.is_own_answer is None:
+        return []
+    content = input_lines(ended.items, MODEL) if ended.content is None else ended.content
+    return foreign_answers(input_bodies(content), files.output, ended.is_own_answer)
+
+
+def _counter_mismatches(
+    engine: sa.Engine, job: Mapping[str, Any], files: JobFiles, size: int
+) -> list[str]:
+    """Compare the counters in the database and in the job object with the files."""
+    tallies = {
+        "files": files.tally(),
+        "counters": counter_tally(engine, job["id"]),
+        "job": tally_from_job(job),
+    }
+    shown = (job.get("request_counts") or {}).get("total", -1)
+    return tally_mismatches(size, tallies, {"request_counts": shown})

@@ -1,0 +1,1 @@
+"""Workloads that several drills put on an installation."""

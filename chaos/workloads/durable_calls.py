@@ -1,0 +1,142 @@
+"""P1, P2 and P4 of durable online calls: an accepted call is answered and billed once."""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+import sqlalchemy as sa
+
+from chaos.checkers.answers import is_simulated_answer
+from chaos.checkers.results import Usage
+from chaos.clients.client import ENDPOINT, PAUSE_S, TERMINAL, Client
+from chaos.drills.context import MODEL, DrillContext
+from chaos.errors import DrillError
+from chaos.observations.database import billed_usage
+from chaos.reports.measures import Measure
+
+INTERVAL_S: Final = 0.3
+ACCEPT_S_MAX: Final = 600.0
+
+
+def chat_body(text: str, tokens: int) -> bytes:
+    """Return the body of a chat completion as the engine receives it."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": tokens}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+class DurableCalls:
+    """Sends background calls throughout a block, each under an idempotency key."""
+
+    def __init__(self, context: DrillContext) -> None:
+        """Prepare the thread; the block starts it."""
+        self.bodies: dict[str, bytes] = {}  # job of a call to the body that its engine receives
+        self.failures: list[str] = []
+        self._context = context
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="calls", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start calling."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop once the last call is accepted or has failed."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        seed, client, number = self._context.seed, self._context.client("calls"), 0
+        while not self._stop.wait(INTERVAL_S):
+            body = chat_body(f"call {seed} {number}", 1 + number % 8)
+            try:
+                self.bodies[_send_call(client, f"call-{seed}-{number}", body)] = body
+            except DrillError as failure:
+                self.failures.append(str(failure))
+            number += 1
+
+
+def _send_call(client: Client, key: str, body: bytes) -> str:
+    """Send a background call until it is accepted; return the job's id. Raises DrillError."""
+    content = body[:-1] + b',"background":true}'
+    headers = {"idempotency-key": key, "content-type": "application/json"}
+    response = client.retry_until_success(
+        "call",
+        key,
+        lambda: client.call("POST", ENDPOINT, headers, content=content),
+        time.monotonic() + ACCEPT_S_MAX,
+    )
+    return str(response.json()["id"])
+
+
+def check_calls(
+    engine: sa.Engine, client: Client, promise: str, bodies: Mapping[str, bytes], until_s: float
+) -> list[Measure]:
+    """Await accepted calls and check their answers and bills.
+
+    `bodies` maps the job of a call to the body that its engine receives.
+    """
+    ended = await_calls(client, bodies, until_s)
+    unanswered = {job: why for job in bodies if (why := _failure_of(ended.get(job)))}
+    good = {job: ended[job] for job in bodies if job not in unanswered}
+    foreign = [
+        job
+        for job, found in good.items()
+        if not is_simulated_answer(bodies[job], found["response"]["body"])
+    ]
+    misbilled = [
+        job for job, found in good.items() if billed_usage(engine, job) != _shown_usage(found)
+    ]
+
+    def measure(promise: str, what: str, wrong: list[str]) -> Measure:
+        details = "; ".join(wrong[:5])
+        return Measure(promise, what, len(wrong), size=len(bodies), evidence=details)
+
+    missing = [f"{job}: {why}" for job, why in unanswered.items()]
+    return [
+        measure(promise, "accepted calls that were never answered well", missing),
+        measure("P2", "accepted calls with an answer or tokens that are not their own", foreign),
+        measure("P4", "accepted calls that are not on the ledger once, to the token", misbilled),
+    ]
+
+
+def await_calls(
+    client: Client, jobs: Mapping[str, object], until_s: float
+) -> dict[str, dict[str, Any]]:
+    """Poll calls, each at least once, until all are terminal or time is up; return all seen."""
+    pending, seen = list(jobs), {}
+    is_last = False
+    while pending and not is_last:
+        is_last = time.monotonic() >= until_s
+        for job in list(pending):
+            response = client.call("GET", f"/v1/jobs/{job}")
+            if response is None or not response.is_success:
+                continue
+            seen[job] = response.json()
+            if seen[job]["status"] in TERMINAL:
+                client.recorder.record(client.name, "follow", job, "ok", status=seen[job]["status"])
+                pending.remove(job)
+        time.sleep(PAUSE_S / 2 if pending else 0)
+    return seen
+
+
+def _failure_of(job: Mapping[str, Any] | None) -> str:
+    """Return why a call has no successful answer, or an empty string."""
+    if job is None:
+        return "missing"
+    response = job.get("response") or {}
+    if job["status"] == "completed" and response.get("status_code") == 200:
+        return ""
+    return f"{job['status']}, {response.get('status_code')} {job.get('error')}"
+
+
+def _shown_usage(job: Mapping[str, Any]) -> Usage:
+    """Return the usage of a call as its job object shows it."""
+    shown = job.get("usage") or {}
+    return Usage(
+        items=1,
+        input_tokens=shown.get("input_tokens", -1),
+        output_tokens=shown.get("output_tokens", -1),
+    )

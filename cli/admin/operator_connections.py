@@ -1,0 +1,84 @@
+"""Connects operator commands to Postgres and Kafka, by variables or through a running stack."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import sqlalchemy as sa
+import typer
+
+from cli.exits import NotFoundError
+from cli.stack.state.data_folder import is_locked
+from cli.stack.state.stack_state import StackState, read_state
+from registry.tables import model_versions
+from storage.postgres import engines
+from storage.postgres.settings import DatabaseSettings
+from topics.settings import KafkaSettings
+
+DataOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="Folder of a running `millrace up`, to use its services. By default "
+        "MILLRACE_DATABASE_… and MILLRACE_KAFKA_… variables name them; all others of these apply "
+        "with --data too.",
+    ),
+]
+
+
+class NoStackError(NotFoundError):
+    """No stack runs on this data folder."""
+
+
+@contextmanager
+def transaction(data: Path | None) -> Iterator[sa.Connection]:
+    """Yield a connection whose transaction is committed at the end of the block.
+
+    Raises SettingsError, NoStackError.
+    """
+    engine = engines.create_engine(database_settings(data), application_name="millrace-cli")
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def database_settings(data: Path | None) -> DatabaseSettings:
+    """Return the settings for Postgres. Raises SettingsError, NoStackError."""
+    if data is None:
+        return DatabaseSettings.from_env(os.environ)
+    url = {f"{DatabaseSettings.env_prefix}URL": running_stack(data).database_url}
+    return DatabaseSettings.from_env({**os.environ, **url})
+
+
+def kafka_settings(data: Path | None) -> KafkaSettings:
+    """Return the settings for Kafka. Raises SettingsError, NoStackError."""
+    if data is None:
+        return KafkaSettings.from_env(os.environ)
+    servers = running_stack(data).kafka_bootstrap_servers
+    return KafkaSettings.from_env(
+        {**os.environ, f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS": servers}
+    )
+
+
+def running_stack(data: Path) -> StackState:
+    """Return the state of the stack on `data`. Raises NoStackError."""
+    state = read_state(data)
+    if state is None or not is_locked(data):  # a killed stack leaves its state behind
+        raise NoStackError(f"No stack runs on {data}.")
+    return state
+
+
+def known_pools(data: Path | None) -> Sequence[str]:
+    """Return the pools of all model versions, old ones too: jobs keep their version.
+
+    Returns none when the settings name no database. Raises SettingsError, NoStackError.
+    """
+    if data is None and f"{DatabaseSettings.env_prefix}URL" not in os.environ:
+        return []
+    query = sa.select(model_versions.c.pool).distinct().order_by(model_versions.c.pool)
+    with transaction(data) as connection:
+        return list(connection.scalars(query))

@@ -1,0 +1,101 @@
+"""`millrace topics`: the catalogue of topics, and its comparison with a broker."""
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from cli.admin.operator_connections import DataOption, kafka_settings, known_pools
+from cli.exits import ExitCode
+from cli.output_tables import FormatOption, OutputFormat, write_output
+from topics.clients.admin import TopicAdmin
+from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
+
+BROKER_S_MAX = 15.0
+_ANY_POOL = "<pool>"
+_HEADERS = ("topic", "key", "partitions", "retention", "written by", "read by", "ordering")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    short_help="List, create and check the topics of the log.",
+    help="List, create and check the topics of the log. For operators: connects to Kafka. "
+    "The pools are those of the registered models (when MILLRACE_DATABASE_URL or --data names the "
+    "database) and each --pool.",
+)
+
+PoolOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option(help="A further pool; may be repeated.")
+]
+
+
+@app.command("list")
+def list_topics(output_format: FormatOption = OutputFormat.TABLE) -> None:
+    """List the topics of the catalogue with their properties. Needs no broker."""
+    topics = (*SHARED_TOPICS, *pool_topics(_ANY_POOL))
+    values = [_as_json(topic) for topic in topics]
+    write_output(output_format, values, _HEADERS, lambda: [_cells(topic) for topic in topics])
+
+
+@app.command()
+def create(pool: PoolOption = None, data: DataOption = None) -> None:
+    """Create missing topics and print their names.
+
+    Of existing topics it only sets the retention of prompts and answers.
+    """
+    admin = _admin(data)
+    topics = _topics(pool, data)
+    for name in admin.create(topics):
+        typer.echo(name)
+    admin.apply_body_retention(topics)
+
+
+@app.command()
+def check(pool: PoolOption = None, data: DataOption = None) -> None:
+    """Compare the broker with the catalogue: one line for each difference, and exit code 1."""
+    drift = _admin(data).drift(_topics(pool, data))
+    for difference in drift:
+        typer.echo(difference)
+    if drift:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def retention_text(topic: Topic) -> str:
+    """Return the retention of the topic as the catalogue writes it."""
+    compacted = ", compacted" if topic.compacted else ""
+    return f"{topic.retention_days} d{compacted}{', or as set' if topic.holds_bodies else ''}"
+
+
+def _admin(data: DataOption) -> TopicAdmin:
+    admin = TopicAdmin(kafka_settings(data))
+    admin.wait_for_broker(BROKER_S_MAX)
+    return admin
+
+
+def _topics(pool: PoolOption, data: DataOption) -> list[Topic]:
+    pools = sorted({*known_pools(data), *(pool or [])})
+    return [*SHARED_TOPICS, *(topic for name in pools for topic in pool_topics(name))]
+
+
+def _as_json(topic: Topic) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "records": [record.__name__ for record in topic.records],
+        "key": topic.key,
+        "partitions": topic.partition_count,
+        "retention_days": topic.retention_days,
+        "compacted": topic.compacted,
+        "ordering": topic.ordering,
+        "written_by": list(topic.written_by),
+        "read_by": list(topic.read_by),
+    }
+
+
+def _cells(topic: Topic) -> tuple[str, ...]:
+    return (
+        topic.name,
+        topic.key,
+        str(topic.partition_count),
+        retention_text(topic),
+        ", ".join(topic.written_by),
+        ", ".join(topic.read_by) or "subscribers",
+        topic.ordering,
+    )

@@ -1,0 +1,78 @@
+"""`millrace jobs`: single requests that were answered 202."""
+
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from cli.api_client import (
+    DEFAULT_URL,
+    KeyOption,
+    UrlOption,
+    connect,
+    json_object,
+    path_segment,
+    require_id,
+)
+from cli.batch.job_views import time_text
+from cli.exits import EXIT_CODES_HELP
+from cli.output_tables import FormatOption, OutputFormat, write_output
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Show single requests that were answered 202, and cancel them.",
+    epilog=EXIT_CODES_HELP,
+)
+
+IdArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="The id in the 202 response.", callback=require_id)
+]
+
+_TIMES = ("created_at", "expires_at", "completed_at", "cancelled_at", "expired_at")
+
+
+@app.command()
+def show(
+    job: IdArgument,
+    output_format: FormatOption = OutputFormat.TABLE,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Show a request. JSON is the job object of the API with the response."""
+    with connect(url, key) as client:
+        _write(client.get(_path(job), cast_to=object), output_format)
+
+
+@app.command()
+def cancel(
+    job: IdArgument,
+    output_format: FormatOption = OutputFormat.TABLE,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Cancel a request that has no response yet, and show it."""
+    with connect(url, key) as client:
+        _write(client.delete(_path(job), cast_to=object), output_format)
+
+
+def job_fields(job: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the fields of a job that are not empty, as (name, value)."""
+    usage, response, error = (job.get(name) or {} for name in ("usage", "response", "error"))
+    tokens = f"{usage.get('input_tokens', 0)} in, {usage.get('output_tokens', 0)} out"
+    found = [
+        *((name, str(job.get(name) or "")) for name in ("id", "status", "endpoint", "model")),
+        ("version", str(job.get("model_version") or "")),
+        *((name.removesuffix("_at"), time_text(job.get(name))) for name in _TIMES),
+        ("tokens", tokens if usage else ""),
+        ("answer", f"HTTP {response['status_code']}" if "status_code" in response else ""),
+        ("error", f"{error.get('message')} ({error.get('code')})" if error else ""),
+    ]
+    return [row for row in found if row[1]]
+
+
+def _path(job: str) -> str:
+    return f"/jobs/{path_segment(job)}"
+
+
+def _write(response: object, output_format: OutputFormat) -> None:
+    job = json_object(response)
+    write_output(output_format, job, ("field", "value"), lambda: job_fields(job))

@@ -1,0 +1,168 @@
+"""`millrace dlq`: list and show dead letters, and redrive them as a new job."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from cli.api_client import (
+    DEFAULT_URL,
+    KeyOption,
+    UrlOption,
+    connect,
+    drop_none,
+    json_object,
+    path_segment,
+    require_id,
+)
+from cli.batch.job_views import time_text
+from cli.exits import EXIT_CODES_HELP
+from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Show items that failed permanently, and execute them again.",
+    epilog=EXIT_CODES_HELP,
+)
+
+HEADERS = ("id", "custom id", "code", "status", "attempts", "failed", "redriven by")
+
+BatchOption: TypeAlias = Annotated[
+    str | None, typer.Option("--batch", metavar="ID", help="Only those of this job.")
+]
+
+
+@app.command("list")
+def list_letters(
+    batch: BatchOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Dead letters to list.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Continue after this one.")] = None,
+    output_format: FormatOption = OutputFormat.TABLE,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """List dead letters: those of a job by line, those of all jobs newest first."""
+    params = drop_none(batch=batch, after=after, limit=limit)
+    page = json_object(
+        connect(url, key).get("/dead_letters", cast_to=object, options={"params": params})
+    )
+    letters = page.get("data") or []
+    write_output(output_format, letters, HEADERS, lambda: [letter_row(one) for one in letters])
+    if page.get("has_more") and letters:
+        print_next_page(letters[-1]["id"])
+
+
+@app.command()
+def show(
+    letter: Annotated[
+        str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.", callback=require_id)
+    ],
+    output_format: FormatOption = OutputFormat.TABLE,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Show a dead letter with its attempts. JSON includes the last response."""
+    path = f"/dead_letters/{path_segment(letter)}"
+    found = json_object(connect(url, key).get(path, cast_to=object))
+    write_output(output_format, found, ("field", "value"), lambda: letter_fields(found))
+
+
+@app.command()
+def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+    letters: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Dead letters of one job.")
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option("--batch", metavar="ID", help="All of this job that are not redriven yet."),
+    ] = None,
+    edit: Annotated[
+        Path | None,
+        typer.Option(help="JSON file: a merge patch (RFC 7396) for the body of every request."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Like --set max_tokens=64; repeatable."),
+    ] = None,
+    completion_window: Annotated[
+        str | None, typer.Option(help="Time for the new job; default: that of the old job.")
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Create a job over dead letters, optionally edited, and print its id on stdout."""
+    if bool(letters) == bool(batch):
+        raise typer.BadParameter("give either dead letters or --batch")
+    body: dict[str, Any] = {"batch": batch} if batch else {"ids": letters}
+    edits = merge_edits(edit.read_bytes() if edit else b"{}", sets or [])
+    body |= drop_none(edits=edits or None, completion_window=completion_window)
+    client = connect(url, key)
+    created = json_object(client.post("/dead_letters/redrive", body=body, cast_to=object))
+    typer.echo(created["id"])
+
+
+def merge_edits(patch: bytes, sets: list[str]) -> dict[str, Any]:
+    """Return the merge patch of a file with each `PATH=VALUE` applied. Raises BadParameter.
+
+    PATH separates keys by dots. A VALUE that is not JSON is a string.
+    """
+    try:
+        edits = json.loads(patch)
+    except ValueError:
+        edits = None
+    if not isinstance(edits, dict):
+        raise typer.BadParameter("must hold a JSON object", param_hint="--edit")
+    for text in sets:
+        path, separator, value = text.partition("=")
+        keys = path.split(".")
+        if not separator or not all(keys):
+            raise typer.BadParameter("must be PATH=VALUE", param_hint="--set")
+        inner = edits
+        for name in keys[:-1]:
+            if not isinstance(inner.get(name), dict):
+                inner[name] = {}
+            inner = inner[name]
+        inner[keys[-1]] = _json_or_text(value)
+    try:
+        json.dumps(edits, allow_nan=False)
+    except ValueError:
+        raise typer.BadParameter(
+            "NaN and infinity are not valid JSON numbers", param_hint="--set, --edit"
+        ) from None
+    return edits
+
+
+def letter_row(letter: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells under `HEADERS`."""
+    return (
+        str(letter.get("id")),
+        str(letter.get("custom_id") or ""),
+        str(letter.get("code") or ""),
+        str(letter.get("status_code") or ""),
+        str(letter.get("attempts") or ""),
+        time_text(letter.get("failed_at")),
+        str(letter.get("redriven_by") or ""),
+    )
+
+
+def letter_fields(letter: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the fields of a dead letter that are not empty, as (name, value)."""
+    names = ("id", "batch_id", "index", "custom_id", "endpoint", "code", "message", "redriven_by")
+    found = [(name.replace("_", " "), letter.get(name)) for name in names]
+    attempts = [
+        (
+            f"attempt {attempt['attempt']}",
+            f"{time_text(attempt['failed_at'])} {attempt['code']}"
+            + (f" (HTTP {attempt['status_code']})" if attempt.get("status_code") else ""),
+        )
+        for attempt in letter.get("history") or []
+    ]
+    return [(name, str(value)) for name, value in [*found, *attempts] if value not in {None, ""}]
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,180 @@
+"""`millrace batch items|stream|audit`: the items, results and books of a job."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from cli.api_client import (
+    DEFAULT_URL,
+    KeyOption,
+    UrlOption,
+    connect,
+    drop_none,
+    json_object,
+    path_segment,
+    require_id,
+)
+from cli.batch.batch_options import IdArgument
+from cli.batch.job_progress import job_exit_code, progress_of
+from cli.batch.job_views import time_text
+from cli.batch.result_events import follow_results
+from cli.exits import ExitCode
+from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
+
+_ITEM_HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
+_BOOK_COLUMNS = (
+    "succeeded",
+    "failed",
+    "cancelled",
+    "expired",
+    "ended",
+    "input tokens",
+    "output tokens",
+)
+_AUDIT_TIMEOUT_S = 300
+
+
+def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+    job: IdArgument,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            help="Only these: pending, queued, dispatched, retrying, succeeded, failed, "
+            "cancelled, expired."
+        ),
+    ] = None,
+    item: Annotated[
+        str | None,
+        typer.Option("--item", metavar="CUSTOM_ID", help="Only this one.", callback=require_id),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Items to list.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Continue after this item.")] = None,
+    output_format: FormatOption = OutputFormat.TABLE,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """List the items of a job with their status, in input order."""
+    client = connect(url, key)
+    path = f"/batches/{path_segment(job)}/items"
+    if item is not None:
+        found = json_object(client.get(f"{path}/{path_segment(item)}", cast_to=object))
+        write_output(output_format, found, ("field", "value"), lambda: item_fields(found))
+        return
+    params = drop_none(status=status, limit=limit, after=after)
+    page = json_object(client.get(path, cast_to=object, options={"params": params}))
+    data = page.get("data") or []
+    write_output(output_format, data, _ITEM_HEADERS, lambda: [item_row(one) for one in data])
+    if page.get("has_more"):
+        print_next_page(page["last_id"])
+
+
+def stream(
+    job: IdArgument,
+    after: Annotated[int, typer.Option(min=0, help="Continue after this sequence.")] = 0,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Write each result to stdout as it arrives, one line each, until the job has ended.
+
+    Every line contains its `sequence`; an interrupted stream is resumed after the last one.
+    """
+    client = connect(url, key)
+    for event in follow_results(client, job, after):
+        if not event.name:
+            sys.stdout.buffer.write(event.data + b"\n")
+            sys.stdout.buffer.flush()
+    ended = client.batches.retrieve(job)
+    raise typer.Exit(job_exit_code(progress_of(ended)))
+
+
+def audit(
+    job: IdArgument,
+    log: Annotated[bool, typer.Option("--log", help="Compare with the log, too.")] = False,
+    output_format: FormatOption = OutputFormat.TABLE,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Recompute the counts and the bill of a job; exit code 1 when they do not agree."""
+    path = f"/batches/{path_segment(job)}/audit"
+    params = {"log": "true"} if log else {}
+    client = connect(url, key).with_options(timeout=_AUDIT_TIMEOUT_S, max_retries=0)
+    found = json_object(client.get(path, cast_to=object, options={"params": params}))
+    write_output(output_format, found, ("book", *_BOOK_COLUMNS), lambda: audit_rows(found))
+    if output_format is OutputFormat.TABLE:
+        for difference in differences(found):
+            typer.echo(difference, err=True)
+    if not found.get("ok"):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def audit_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return one row of counts and tokens for each book, and one for the input."""
+    conservation, usage = found["conservation"], found["usage"]
+    books = [("rows", conservation["rows"], usage["rows"])]
+    books.append(("counters", conservation["counters"], usage["counters"]))
+    books.append(("ledger", {}, usage["ledger"]))
+    if found["log"] is not None:
+        books.append(("log", found["log"]["results"], found["log"]["usage"]))
+    rows = [
+        (name, *(_cell({**counts, **tokens}, column) for column in _BOOK_COLUMNS))
+        for name, counts, tokens in books
+    ]
+    total = str(conservation["input"])
+    return [*rows, ("input", "", "", "", "", total, "", "")]
+
+
+def differences(found: dict[str, Any]) -> list[str]:
+    """Return one line for each difference between the books."""
+    lines = []
+    for difference in found["differences"]:
+        counts = [f"{book} {count}" for book, count in difference.items() if book != "what"]
+        lines.append(f"{difference['what']}: {', '.join(counts)}")
+    log = found["log"]
+    if log is None:
+        return lines
+    if not log["is_whole"]:
+        why = "was not read in time" if log["holds_first_record"] else "begins after the job"
+        lines.append(f"log: {why}, so its items were not compared")
+    for kind, named in log["differences"].items():
+        if named["count"]:
+            first = ", ".join(named["items"][:3])
+            lines.append(f"{kind.replace('_', ' ')}: {named['count']}, first {first}")
+    return lines
+
+
+def item_row(item: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of an item in a list."""
+    return (
+        str(item["index"]),
+        item["custom_id"] or "",
+        item["status"],
+        str(item["attempts"]),
+        _code(item),
+        item["worker"] or "",
+        time_text(item["finished_at"]),
+    )
+
+
+def item_fields(item: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the fields of an item that are not empty, as (name, value)."""
+    shown = {**item, "error": _code(item), "finished_at": time_text(item["finished_at"])}
+    usage = shown.pop("usage") or {}
+    shown["tokens"] = f"{usage['input_tokens']} in, {usage['output_tokens']} out" if usage else ""
+    failures = shown.pop("failures")
+    rows = [(n.replace("_", " "), str(v)) for n, v in shown.items() if str(v) not in {"", "None"}]
+    return rows + [
+        ("failed", f"attempt {f['attempt']}: {f['code']}, {time_text(f['failed_at'])}")
+        for f in failures
+    ]
+
+
+def _code(item: dict[str, Any]) -> str:
+    if item["error"]:
+        return str(item["error"]["code"])
+    return str(item["status_code"] or "")
+
+
+def _cell(book: dict[str, Any], column: str) -> str:
+    value = book.get(column.replace(" ", "_"))
+    return "" if value is None else str(value)

@@ -1,0 +1,235 @@
+"""The embedded stack: a broker, a database and every role, started in order and stopped together.
+
+1. Start the replicas: loading a model takes longest. 2. Start the broker and the database.
+3. Create topics, schema, models and key. 4. Start the other roles. 5. Wait until the API and every
+role are ready and every pool has granted credit to the batchers of its job classes, so that an
+online call and an item of a job can run.
+"""
+
+import contextlib
+import logging
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from cli.stack.errors import StackError
+from cli.stack.processes.child_logs import ReadinessLines
+from cli.stack.processes.ports import HOST, is_api_ready, is_free, reserve_ports
+from cli.stack.processes.role_children import (
+    CONTROL_PLANE,
+    MEMBERS_FOLDER,
+    api_env,
+    refuse_reserved_variables,
+    replica_env,
+    role_child,
+    served_classes,
+    shared_env,
+    temporary_folder,
+)
+from cli.stack.processes.supervisor import Supervisor
+from cli.stack.served_models import ServedModel
+from cli.stack.services.embedded_kafka import READY_S_MAX as KAFKA_READY_S_MAX
+from cli.stack.services.embedded_kafka import EmbeddedKafka
+from cli.stack.services.embedded_postgres import READY_S_MAX as POSTGRES_READY_S_MAX
+from cli.stack.services.embedded_postgres import EmbeddedPostgres
+from cli.stack.services.external_services import DATABASE, KAFKA
+from cli.stack.stack_setup import prepare_installation, watch_replica_credit
+from cli.stack.state.data_folder import cache_dir, lock_data_folder
+from cli.stack.state.stack_state import StackState, remove_state, write_state
+from cli.stack.state.webhook_key import ROLES as WEBHOOK_ROLES
+from cli.stack.state.webhook_key import webhook_env
+from core.shutdown import interrupted_by_signals
+from topics.settings import KafkaSettings
+
+_LOG = logging.getLogger(__name__)
+
+READY_S_MAX = 300.0
+"""On a slow machine a model loads for minutes."""
+
+_PROTOCOL = "MILLRACE_KAFKA_GROUP_PROTOCOL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOptions:
+    """The options of `millrace up`."""
+
+    data: Path
+    port: int
+    models: tuple[ServedModel, ...]
+    engine_env: Mapping[str, str] = field(default_factory=dict)
+    allow_private_webhooks: bool = False
+
+
+class EmbeddedStack:
+    """One stack on one data folder; when its block ends, all processes have ended."""
+
+    def __init__(self, options: StackOptions, env: Mapping[str, str]) -> None:
+        """Start nothing yet. Services that `env` names replace the embedded ones.
+
+        Raises SettingsError.
+        """
+        refuse_reserved_variables(env)
+        self._options, self._env = options, env
+        self._session_timeout_s = KafkaSettings.from_env(
+            {KAFKA: "embedded", **env}
+        ).session_timeout_s
+        self._closing = contextlib.ExitStack()
+        self._supervisor = Supervisor(options.data / "logs")
+        self.url = ""
+        self.key = ""
+
+    def __enter__(self) -> Self:
+        """Lock the data folder. Raises DataFolderInUseError, SettingsError."""
+        self._closing.enter_context(lock_data_folder(self._options.data))
+        shutil.rmtree(temporary_folder(self._options.data), ignore_errors=True)
+        temporary_folder(self._options.data).mkdir(mode=0o700)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop everything."""
+        remove_state(self._options.data)
+        self._supervisor.stop()
+        self._closing.close()
+
+    def start(self, should_stop: Callable[[], bool]) -> None:
+        """Start everything; return when the stack is ready, or when `should_stop`.
+
+        Call it in the main thread. Raises StackError.
+        """
+        try:
+            self._start(should_stop)
+        except KeyboardInterrupt:
+            if not should_stop():
+                raise
+
+    def _start(self, should_stop: Callable[[], bool]) -> None:
+        began_s = time.monotonic()
+        data = self._options.data
+        ports = self._ports()
+        with _interruptible(should_stop):
+            services = self._prepare_services()
+        servers = services[0].bootstrap_servers if services else self._env[KAFKA]
+        database_url = services[1].url if services else self._env[DATABASE]
+        env = shared_env(servers, database_url, data, self._env)
+        if services and _PROTOCOL not in self._env:
+            env[_PROTOCOL] = "consumer"  # its session timeout is as short as the classic one
+        self._start_replicas(env, ports)
+        if services:
+            self._start_services(*services, should_stop)
+        kafka = KafkaSettings.from_env({**self._env, **env})  # external brokers: replication, TLS
+        with _interruptible(should_stop):
+            self.key = prepare_installation(data, kafka, database_url, self._options.models)
+        self.url = f"http://{HOST}:{ports['api']}"
+        names = [name for name in CONTROL_PLANE if name != "api"]
+        readiness = ReadinessLines(data / "logs", names)
+        self._start_control_plane(env, ports)
+        write_state(
+            data,
+            StackState(
+                url=self.url,
+                kafka_bootstrap_servers=servers,
+                database_url=database_url,
+                pools=[model.pool for model in self._options.models],
+                metrics_ports={name: port for name, port in ports.items() if name != "api"},
+            ),
+        )
+        waits: dict[str, Callable[[], bool]] = {n: partial(readiness.is_ready, n) for n in names}
+        waits["the API"] = partial(is_api_ready, ports["api"])
+        with contextlib.ExitStack() as watching:
+            with _interruptible(should_stop):
+                has_credit = watch_replica_credit(kafka, self._pool_classes())
+                waits["a model"] = watching.enter_context(has_credit)
+            for what, is_ready in waits.items():
+                self._wait_until(is_ready, should_stop, what, READY_S_MAX)
+        _LOG.info("ready", extra={"seconds": round(time.monotonic() - began_s, 1)})
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Keep everything running until `should_stop`."""
+        self._supervisor.run(should_stop)
+
+    def _wait_until(
+        self, ready: Callable[[], bool], should_stop: Callable[[], bool], what: str, s_max: float
+    ) -> None:
+        self._supervisor.wait_until(lambda: should_stop() or ready(), timeout_s=s_max, what=what)
+
+    def _pool_classes(self) -> list[tuple[str, str]]:
+        """Return each pool with each job class that it serves."""
+        return [
+            (model.pool, job_class)
+            for model in self._options.models
+            for job_class in served_classes(self._env, model.pool)
+        ]
+
+    def _ports(self) -> dict[str, int]:
+        names = [name for name in CONTROL_PLANE if name != "api"]
+        names += [f"gpu-{model.pool}" for model in self._options.models]
+        port = self._options.port
+        if port == 0:
+            names.append("api")
+        ports = dict(
+            reserve_ports(self._options.data / "ports.json", tuple(names), random.Random())
+        )
+        if port:
+            if not is_free(port):
+                raise StackError(f"Port {port} is taken; choose another one or --port 0.")
+            ports["api"] = port
+        return ports
+
+    def _prepare_services(self) -> tuple[EmbeddedKafka, EmbeddedPostgres] | None:
+        """Return a prepared broker and server, None when `env` names external ones."""
+        if KAFKA in self._env:  # then DATABASE as well: see `refuse_reserved_variables`
+            return None
+        data, cache = self._options.data, cache_dir(self._env)
+        broker = EmbeddedKafka(data, cache, session_timeout_s=self._session_timeout_s)
+        broker.prepare()
+        server = EmbeddedPostgres(data)
+        self._closing.callback(server.remove_socket_folder)
+        server.prepare()
+        return broker, server
+
+    def _start_services(
+        self, broker: EmbeddedKafka, server: EmbeddedPostgres, should_stop: Callable[[], bool]
+    ) -> None:
+        self._supervisor.start([broker.child(), server.child()])
+        self._wait_until(server.is_ready, should_stop, "Postgres", POSTGRES_READY_S_MAX)
+        self._wait_until(broker.is_ready, should_stop, "Kafka", KAFKA_READY_S_MAX)
+
+    def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
+        # Not for replicas: vLLM creates sockets in TMPDIR, and socket paths must be short.
+        env = {**env, "TMPDIR": str(temporary_folder(self._options.data))}
+        webhooks = webhook_env(
+            self._options.data, self._env, allow_private=self._options.allow_private_webhooks
+        )
+        for name, (role, own, metrics_port) in CONTROL_PLANE.items():
+            if role in WEBHOOK_ROLES:
+                own = {**own, **webhooks}  # noqa: PLW2901
+            port = {metrics_port: str(ports[name])} if metrics_port else api_env(ports[name])
+            self._start_role(name, role, {**env, **own, **port})
+
+    def _start_replicas(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
+        for model in self._options.models:
+            name = f"gpu-{model.pool}"
+            own = {
+                **env,
+                **replica_env(model, self._options.engine_env),
+                "MILLRACE_GPU_METRICS_PORT": str(ports[name]),
+            }
+            self._start_role(name, "gpu-consumer", own)
+
+    def _start_role(self, name: str, role: str, env: Mapping[str, str]) -> None:
+        members = temporary_folder(self._options.data) / "members" / name
+        self._supervisor.start([role_child(name, role, {**env, MEMBERS_FOLDER: str(members)})])
+
+
+@contextlib.contextmanager
+def _interruptible(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Raise KeyboardInterrupt at a stop signal, also at one that arrived before the block."""
+    with interrupted_by_signals():
+        if should_stop():
+            raise KeyboardInterrupt
+        yield

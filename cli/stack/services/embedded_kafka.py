@@ -1,0 +1,200 @@
+"""A Kafka broker (one KRaft node) as a child process on the loopback address."""
+
+import base64
+import os
+import random
+import signal
+import subprocess
+import uuid
+from pathlib import Path
+
+from cli.stack.errors import StackError
+from cli.stack.jars import cached_jars
+from cli.stack.processes.child import Child
+from cli.stack.processes.ports import HOST, accepts_connections, reserve_ports
+from cli.stack.services.java_command import java_command
+from topics.records.catalogue import RETENTION_DAYS
+from topics.settings import HEARTBEATS_PER_SESSION
+
+FORMAT_TIMEOUT_S = 60.0
+READY_S_MAX = 60.0
+"""Longest start; after kill -9 the broker recovers its log first."""
+
+LOGGING = """\
+# without the next line log4j warns on every SIGTERM
+shutdownHook = disable
+status = warn
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = ${sys:kafka.logs.dir}/server.log
+appender.file.filePattern = ${sys:kafka.logs.dir}/server.log.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{ISO8601} %-5p %c{1} - %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 20MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+"""
+
+LOG = Path("log")
+"""The folder of the log, relative to the broker's working directory.
+
+In an absolute path Java would decode the bytes as Latin-1 and treat a backslash as an escape, and
+Kafka would split the path at a comma: the log would end up in another folder.
+"""
+
+ENV = {"LC_ALL": "C.UTF-8"}
+"""Java decodes paths by the locale; in the locale C it accepts only ASCII paths."""
+
+SEGMENT_BYTES = 128 * 1024 * 1024
+INDEX_BYTES = 512 * 1024
+"""Size of each index of a segment, which needs at most 12 bytes for each 4 KiB of the segment.
+
+The broker maps an index of this size into memory. With large folios in the page cache (ext4 since
+Linux 6.16) the first write allocates the entire file: with Kafka's default of 10 MiB the record
+that causes it waits for 2 ms, or for 40 ms in a virtual machine that has no free memory.
+"""
+
+SESSION_TIMEOUT_S = 6.0
+"""Session timeout of group members; the default of the clients."""
+
+
+class EmbeddedKafka:
+    """One broker on one data folder. The ports may differ from start to start."""
+
+    def __init__(
+        self, data_dir: Path, cache_dir: Path, *, session_timeout_s: float = SESSION_TIMEOUT_S
+    ) -> None:
+        """Keep the log below `data_dir` and the broker's jars below `cache_dir`.
+
+        `session_timeout_s` applies to groups of the consumer protocol (KIP-848).
+        """
+        self._session_timeout_s = session_timeout_s
+        self._home = data_dir.absolute() / "kafka"
+        self._cache_dir = cache_dir
+        self._jars: Path | None = None
+        self._broker_port = 0
+
+    def prepare(self) -> None:
+        """Download the jars, reserve ports, write the configuration, format a new log.
+
+        Raises StackError when the log cannot be formatted, and the errors of `cached_jars`.
+        """
+        self._jars = cached_jars(self._cache_dir)
+        self._home.mkdir(parents=True, exist_ok=True)
+        ports = reserve_ports(self._home / "ports.json", ("broker", "controller"), random.Random())
+        self._broker_port = ports["broker"]
+        (self._home / "log4j2.properties").write_text(LOGGING)
+        properties = server_properties(
+            LOG,
+            ports["broker"],
+            ports["controller"],
+            session_ms=int(self._session_timeout_s * 1000),
+        )
+        self._properties.write_text(properties)
+        if not (self._home / LOG / "meta.properties").exists():
+            self._format()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` for clients; call `prepare` first."""
+        assert self._broker_port, "prepare() comes first"
+        return f"{HOST}:{self._broker_port}"
+
+    def child(self, *, java_options: tuple[str, ...] = ()) -> Child:
+        """The broker process. After SIGTERM it exits with code 143."""
+        return Child(
+            name="kafka",
+            argv=self._java("kafka.Kafka", str(self._properties), options=java_options),
+            env=ENV,
+            cwd=str(self._home),
+            stage=0,
+            parent_death_signal=signal.SIGTERM,
+            stop_timeout_s=5.0,
+        )
+
+    def is_ready(self) -> bool:
+        """Whether the broker accepts connections."""
+        return accepts_connections(self._broker_port)
+
+    @property
+    def _properties(self) -> Path:
+        return self._home / "server.properties"
+
+    def _format(self) -> None:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        arguments = ("format", f"--cluster-id={cluster_id}", f"--config={self._properties}")
+        result = subprocess.run(  # noqa: S603 (argv is ours)
+            self._java("kafka.tools.StorageTool", *arguments, "--ignore-formatted"),
+            env={**os.environ, **ENV},
+            cwd=self._home,
+            capture_output=True,
+            text=True,
+            timeout=FORMAT_TIMEOUT_S,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise StackError(f"Kafka could not format its log: {result.stderr.strip()[-500:]}")
+
+    def _java(
+        self, main_class: str, *arguments: str, options: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
+        assert self._jars is not None, "prepare() comes first"
+        return java_command(self._jars, self._home, main_class, *arguments, options=options)
+
+
+def server_properties(
+    log_dir: Path, broker_port: int, controller_port: int, *, session_ms: int
+) -> str:
+    """Return the broker's configuration.
+
+    Session timeouts and heartbeat intervals are short together: at the default heartbeat interval
+    the controller would fence the broker repeatedly. Committed offsets outlive every record that a
+    group may still have to read. Rebalances start at once, because groups are small: by default a
+    member that joins within a second of another change, such as the replacement of a crashed
+    member, would wait for its partitions.
+    """
+    broker = f"PLAINTEXT://{HOST}:{broker_port}"
+    controller = f"{HOST}:{controller_port}"
+    retention_days = RETENTION_DAYS + 7
+    settings: dict[str, object] = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"{broker},CONTROLLER://{controller}",
+        "advertised.listeners": broker,
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": log_dir,
+        "default.replication.factor": 1,
+        "min.insync.replicas": 1,
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 4,
+        "offsets.retention.minutes": retention_days * 24 * 60,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 2,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "share.coordinator.state.topic.num.partitions": 2,
+        "num.partitions": 1,
+        "log.retention.hours": retention_days * 24,
+        "log.segment.bytes": SEGMENT_BYTES,
+        "log.index.size.max.bytes": INDEX_BYTES,
+        "log.cleaner.dedupe.buffer.size": 32 * 1024 * 1024,  # allocated on the heap at start
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": 0,
+        "broker.session.timeout.ms": 2000,
+        "broker.heartbeat.interval.ms": 500,
+        "group.min.session.timeout.ms": 1000,
+        "group.consumer.min.session.timeout.ms": 1000,
+        "group.consumer.min.heartbeat.interval.ms": 100,
+        "group.consumer.session.timeout.ms": max(1000, session_ms),
+        "group.consumer.heartbeat.interval.ms": max(100, session_ms // HEARTBEATS_PER_SESSION),
+        "group.consumer.assignment.interval.ms": 0,
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())

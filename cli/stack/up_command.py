@@ -1,0 +1,139 @@
+"""`millrace up`: the embedded stack with every role, in the foreground until a signal."""
+
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from cli.stack.embedded_stack import EmbeddedStack, StackOptions
+from cli.stack.engine_options import engine_options
+from cli.stack.processes.role_children import replica_env
+from cli.stack.served_models import served_models
+from core.logs import configure_logs
+from core.shutdown import stop_on_signals
+from gpu_consumers.engines.settings import EngineSettings
+
+
+class EngineKind(StrEnum):
+    """The kind of the engine that executes items."""
+
+    VLLM = "vllm"
+    SIMULATED = "simulated"
+    OPENAI_HTTP = "openai_http"
+
+
+_LatencyOption: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
+        help="simulated: milliseconds for each item.",
+        min=0,
+    ),
+]
+
+
+def up(  # noqa: PLR0913, PLR0917  one parameter an option
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the log, the database and the files; it persists.", file_okay=False
+        ),
+    ] = Path(".millrace"),
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port of the API; 0 picks a free one.")
+    ] = 8080,
+    engine: Annotated[
+        EngineKind, typer.Option(help="Engine that executes items.")
+    ] = EngineKind.SIMULATED,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MILLRACE_ENGINE_UPSTREAM", help="openai_http: base URL of the upstream."
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model to serve, NAME=PATH (PATH for vllm only); may be repeated."),
+    ] = None,
+    simulated_latency_ms: _LatencyOption = 0.0,
+    simulated_concurrency: Annotated[
+        int,
+        typer.Option(envvar="MILLRACE_ENGINE_CONCURRENCY", help="simulated: items at once.", min=1),
+    ] = 64,
+    simulated_token_ms: Annotated[
+        float | None, typer.Option(help="simulated: milliseconds for each streamed token.", min=0)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="openai_http: calls at once.", min=1)
+    ] = None,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A setting of the engine, NAME=VALUE: vllm_tool_call_parser=hermes stands for "
+            "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER; may be repeated."
+        ),
+    ] = None,
+    allow_private_webhooks: Annotated[
+        bool, typer.Option(help="Development: webhooks may reach private addresses and http URLs.")
+    ] = False,
+) -> None:
+    """Start a Kafka broker, a Postgres server and every role; stop them on a signal.
+
+    Prints one line on stdout when a call and a job can run: `ready http://127.0.0.1:PORT key sk-…`.
+    Everything else goes to stderr and to the log files below DATA/logs. Started again on the same
+    DATA, it continues all jobs and prints the same key.
+    """
+    configure_logs("up")
+    stop = stop_on_signals()
+    engine_env: dict[str, str] = {}
+    if engine is EngineKind.SIMULATED:
+        engine_env = _simulated_env(simulated_latency_ms, simulated_concurrency, simulated_token_ms)
+    elif engine is EngineKind.OPENAI_HTTP:
+        engine_env = _upstream_env(upstream, concurrency)
+    names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
+    if not names:
+        raise typer.BadParameter(f"--engine {engine} needs at least one --model")
+    options = StackOptions(
+        data=data.absolute(),
+        port=port,
+        models=served_models(names, engine.value, upstream),
+        engine_env=engine_env | engine_options(engine_option or []),
+        allow_private_webhooks=allow_private_webhooks,
+    )
+    _run(options, stop.is_set)
+
+
+def _simulated_env(latency_ms: float, concurrency: int, token_ms: float | None) -> dict[str, str]:
+    env = {
+        "MILLRACE_ENGINE_SIMULATED_LATENCY_MS": str(latency_ms),
+        "MILLRACE_ENGINE_CONCURRENCY": str(concurrency),
+    }
+    if token_ms is not None:
+        env["MILLRACE_ENGINE_SIMULATED_TOKEN_MS"] = str(token_ms)
+    return env
+
+
+def _upstream_env(upstream: str | None, concurrency: int | None) -> dict[str, str]:
+    if upstream is None:
+        raise typer.BadParameter("--engine openai_http needs --upstream URL")
+    env = {"MILLRACE_ENGINE_UPSTREAM": upstream}
+    if concurrency is not None:
+        env["MILLRACE_ENGINE_CONCURRENCY"] = str(concurrency)
+    return env
+
+
+def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
+    """Start the stack and keep it running. Raises SettingsError before it starts a process."""
+    for model in options.models:
+        EngineSettings.from_env({**os.environ, **replica_env(model, options.engine_env)})
+    with EmbeddedStack(options, os.environ) as stack:
+        typer.echo(f"millrace: starting; logs in {options.data / 'logs'}", err=True)
+        stack.start(should_stop)
+        if not should_stop():  # stopped during the start: not ready
+            sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
+            sys.stdout.flush()
+        stack.run(should_stop)

@@ -1,0 +1,151 @@
+"""Parses the HTTP/1.1 responses of one connection, tolerating arbitrary bytes."""
+
+import contextlib
+from collections.abc import Container
+
+import httptools
+
+HEAD_BYTES_MAX = 64 * 1024
+"""Bound on the heads of one response, including those of interim responses."""
+
+_FINAL_STATUS_MIN = 200
+
+HttpResponse = tuple[int, bytes]
+"""Status and content; the head in place of the content for an unread status."""
+
+
+class DisconnectedError(Exception):
+    """The server closed the connection before it had responded."""
+
+
+class NotHttpError(Exception):
+    """The server's response is not HTTP, or its head is too large."""
+
+
+class ResponseTooLargeError(Exception):
+    """The response's content is larger than the limit."""
+
+
+class ResponseReader:
+    """The responses of one connection. It must not be used again after it has raised."""
+
+    def __init__(self, content_bytes_max: int) -> None:
+        """Expect no response yet."""
+        self._content_bytes_max = content_bytes_max
+        self._parser = httptools.HttpResponseParser(self)  # a reference cycle until `release`
+        self.expect(())
+
+    def expect(self, unread: Container[int]) -> None:
+        """Start another response; if its status is in `unread`, only its head is returned."""
+        self._unread = unread
+        self._status = 0  # until the head has ended
+        self._heads: list[bytes] = []  # received until then
+        self._heads_bytes = 0
+        self._parts: list[bytes] = []
+        self._bytes_left = self._content_bytes_max
+        self._complete = False
+        self.leaves_connection_usable = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything relevant was received although the response is incomplete."""
+        return False
+
+    def feed(self, data: bytes) -> HttpResponse | None:
+        """Return the response once it is complete. Raises NotHttpError, ResponseTooLargeError."""
+        if not self._status:
+            self._heads.append(data)
+            self._heads_bytes += len(data)
+        is_broken = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            is_broken = not self._complete  # else the response is complete and more follows it
+            self.leaves_connection_usable = False
+        if self._status in self._unread:
+            return self._status, b"".join(self._heads)
+        if self._bytes_left < 0:
+            raise ResponseTooLargeError
+        if is_broken or (not self._status and self._heads_bytes > HEAD_BYTES_MAX):
+            raise NotHttpError
+        return self._response() if self._complete else None
+
+    def end(self) -> HttpResponse:
+        """Return the response that the connection's close ends. Raises DisconnectedError."""
+        if self._status and _ends_with_close(b"".join(self._heads)):
+            return self._response()
+        raise DisconnectedError
+
+    def release(self) -> None:
+        """Delete the parser; nothing is fed afterwards."""
+        del self._parser
+
+    def _response(self) -> HttpResponse:
+        parts, self._parts, self._heads = self._parts, [], []
+        return self._status, parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def on_message_begin(self) -> None:
+        """See `httptools`; raises to stop the parser at an unrequested response."""
+        if self._complete:
+            raise NotHttpError
+
+    def on_headers_complete(self) -> None:
+        """See `httptools`; a status below 200 is an interim response."""
+        status = self._parser.get_status_code()
+        if status >= _FINAL_STATUS_MIN:
+            self._status = status
+
+    def on_body(self, part: bytes) -> None:
+        """See `httptools`."""
+        self._bytes_left -= len(part)
+        if self._bytes_left >= 0:
+            self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        """See `httptools`."""
+        if self._status:
+            self._complete = True
+            self.leaves_connection_usable = self._parser.should_keep_alive()
+
+
+class _RetryAfter:
+    """Records the Retry-After field of the last head that a parser reads."""
+
+    text: str | None = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after":
+            self.text = value.decode("latin-1").strip()
+
+
+def retry_after(head: bytes) -> str | None:
+    """Return the Retry-After field of a head that a ResponseReader returned; None without one."""
+    field = _RetryAfter()
+    with contextlib.suppress(httptools.HttpParserError):  # in bytes after the head
+        httptools.HttpResponseParser(field).feed_data(head)
+    return field.text
+
+
+class _StatedLength:
+    """Records whether the last head that a parser reads states where its content ends."""
+
+    is_stated = False
+
+    def on_message_begin(self) -> None:
+        self.is_stated = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        field = name.lower()
+        is_chunked = field == b"transfer-encoding" and b"chunked" in value.lower()
+        self.is_stated = self.is_stated or is_chunked or field == b"content-length"
+
+
+def _ends_with_close(heads: bytes) -> bool:
+    """Whether the content after the last head in `heads` ends with the connection.
+
+    Parsed a second time, only here: the parser does not report it, and a header callback would
+    slow down every response.
+    """
+    length = _StatedLength()
+    httptools.HttpResponseParser(length).feed_data(heads)
+    return not length.is_stated

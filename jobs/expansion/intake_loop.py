@@ -1,0 +1,122 @@
+"""The loop of the intake role: claim jobs, read the load of every open job, emit within windows."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.clock import Clock
+from jobs import metrics
+from jobs.expansion.expander import ROUND_ITEMS_MAX, Expander
+from jobs.expansion.job_loads import job_loads
+from jobs.expansion.job_selection import select_jobs
+from jobs.expansion.leased_jobs import LeasedJobs
+from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.windows import (
+    JobLoad,
+    TenantModel,
+    WindowLimits,
+    allowances,
+    tenant_model_windows,
+)
+from jobs.settings import IntakeSettings
+from jobs.validation.validator import Validator
+from storage.postgres.notifications import NotificationListener
+
+_CLAIM_INTERVAL_S: Final = 0.5  # new jobs send notifications; this finds expired leases
+_IDLE_ROUND_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted
+_ROUND_PAUSE_S: Final = 0.01  # also while notifications never stop
+_WAKEUP_DELAY_S_MAX: Final = 0.25  # added delay of a job's start after a useless notification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeLoopDeps:
+    """Dependencies of the loop."""
+
+    engine: sa.Engine
+    leased_jobs: LeasedJobs
+    expander: Expander
+    validator: Validator
+    capacities: PoolCapacities
+    notifications: NotificationListener
+    clock: Clock
+    stop: threading.Event
+
+
+class IntakeLoop:
+    """Rounds of intake. All state is in database rows, so a restart continues from them."""
+
+    def __init__(self, deps: IntakeLoopDeps, settings: IntakeSettings) -> None:
+        """Run `run_once` and `wait_for_work` alternately in one thread."""
+        self._deps = deps
+        self._settings = settings
+        self._limits = WindowLimits(
+            window_s=settings.window_s,
+            window_items_max=settings.window_items_max,
+            read_ahead_items=settings.read_ahead_items,
+        )
+        self._claim_at_s = 0.0
+        self._idle_round_s = 0.0
+        self._wakeup_delay_s = _ROUND_PAUSE_S
+        self._was_notified = False
+        self._has_more = False
+
+    def run_once(self) -> None:
+        """Claim and emit what is possible now. Raises DeliveryError and `DATABASE_UNAVAILABLE`."""
+        deps, clock = self._deps, self._deps.clock
+        started_s = clock.monotonic_s()
+        with deps.engine.begin() as connection:
+            loads = job_loads(connection)
+        windows = tenant_model_windows(loads, deps.capacities.pools(), self._limits)
+        started_count = 0
+        if started_s >= self._claim_at_s:
+            self._claim_at_s = started_s + _CLAIM_INTERVAL_S
+            started_count = deps.validator.claim()
+            leased_ids = deps.leased_jobs.ids
+            loads = self._claim_jobs(loads, windows)
+            started_count += len(deps.leased_jobs.ids - leased_ids)
+        metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
+        deps.leased_jobs.reload_changed(loads)
+        deps.leased_jobs.release_finished({load.job_id for load in loads})
+        emitted = deps.expander.run_once(allowances(loads, windows))
+        self._has_more = emitted >= ROUND_ITEMS_MAX
+        # A round without emission only reads loads: its duration sets how often to run it.
+        self._idle_round_s = 0.0 if emitted else clock.monotonic_s() - started_s
+        was_useless = self._was_notified and not started_count
+        self._wakeup_delay_s = wakeup_delay_s(self._idle_round_s) if was_useless else _ROUND_PAUSE_S
+
+    def _claim_jobs(
+        self, loads: list[JobLoad], windows: Mapping[TenantModel, int]
+    ) -> list[JobLoad]:
+        """Select and lease jobs to expand; return `loads` with the claimed ones marked as held."""
+        leased_jobs, count_max = self._deps.leased_jobs, self._settings.jobs_held_max
+        before = leased_jobs.ids
+        ranked = select_jobs(loads, windows, leased_ids=before, count_max=count_max)
+        leased_jobs.acquire(ranked, count_max)
+        claimed = leased_jobs.ids - before
+        if not claimed:
+            return loads
+        return [load._replace(is_leased=load.is_leased or load.job_id in claimed) for load in loads]
+
+    def wait_for_work(self) -> None:
+        """Wait until another round may have work."""
+        deps = self._deps
+        if self._has_more:
+            return
+        deps.stop.wait(self._wakeup_delay_s)
+        idle_s = self._settings.poll_idle_s
+        if deps.leased_jobs.ids:
+            idle_s = max(self._settings.poll_busy_s, self._idle_round_s / _IDLE_ROUND_SHARE_MAX)
+        self._was_notified = deps.notifications.wait(idle_s)
+        if self._was_notified:
+            self._claim_at_s = 0.0
+
+
+def wakeup_delay_s(idle_round_s: float) -> float:
+    """Return how long to ignore notifications after one that started nothing, in seconds.
+
+    Each notification costs another round, and clients may cause any number of them.
+    """
+    return max(_ROUND_PAUSE_S, min(idle_round_s / _IDLE_ROUND_SHARE_MAX, _WAKEUP_DELAY_S_MAX))

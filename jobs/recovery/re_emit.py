@@ -1,0 +1,264 @@
+"""Re-emits the items of a job that have no row, so that no lost record can stall a job.
+
+The items lie below the expansion cursor and wait for no retry (rule 7 of delivery).
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.errors import LeaseLostError, MillraceError
+from jobs import metrics
+from jobs.expansion.cursors import fence_cursor
+from jobs.expansion.emission import parse_item, send_items
+from jobs.expansion.job_failures import is_job_failure
+from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs
+from jobs.input.input_files import InputFile
+from jobs.input.line_reader import input_lines
+from jobs.leasing import leases
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.leases import Lease
+from jobs.recovery.retry_queue import last_failed_attempts
+from jobs.settings import LINE_BYTES_CEILING
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters, job_cursors
+from storage.crypto.data_keys import DataKeys
+from storage.objects.object_store import ObjectStore
+from storage.postgres.intervals import seconds
+from topics.clients.producer import RecordProducer, RecordSender
+
+_LOG: Final = logging.getLogger(__name__)
+
+RANGE_ITEMS: Final = 50_000
+"""Indexes of one query for missing items: it takes some tenths of a second in a job of any size."""
+
+# Raw SQL, because `items` belongs to the results writer. Indexes without a row that wait for no
+# retry and are no copies. Each table is limited to the same range: a plan that hashes a table would
+# otherwise read all rows of the job for each range.
+MISSING_INDEXES: Final = sa.text(
+    """
+    SELECT wanted.item_index
+    FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS wanted (item_index)
+    WHERE NOT EXISTS (
+        SELECT FROM items
+        WHERE items.job_day = :day
+            AND items.job_id = :job_id
+            AND items.item_index BETWEEN :first AND :last
+            AND items.item_index = wanted.item_index
+    ) AND NOT EXISTS (
+        SELECT FROM item_retries
+        WHERE item_retries.job_id = :job_id
+            AND item_retries.item_index BETWEEN :first AND :last
+            AND item_retries.item_index = wanted.item_index
+    ) AND NOT EXISTS (
+        SELECT FROM item_copies
+        WHERE item_copies.job_id = :job_id
+            AND item_copies.item_index BETWEEN :first AND :last
+            AND item_copies.item_index = wanted.item_index
+    )
+    ORDER BY wanted.item_index
+    """
+).bindparams(sa.bindparam("job_id", type_=sa.Uuid))
+
+
+class ReEmitter:
+    """Re-emits every index below the cursor that has no row and waits for no retry."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: ObjectStore,
+        producer: RecordProducer,
+        leases: ActiveLeases,
+    ) -> None:
+        """`producer` belongs to this thread alone: a flush waits for all its records."""
+        self._engine = engine
+        self._objects = objects
+        self._producer = producer
+        self._leases = leases
+
+    def re_emit_job(self, job_id: UUID, due: sa.ColumnElement[bool]) -> int | None:
+        """Re-emit one job; return how many items, or None if another replica holds the job.
+
+        Uses the lease of this process if it expands the job. Otherwise it claims a lease while
+        `due` holds, and releases it. Raises the job's failure (see `record_job_failure`),
+        DeliveryError, and one of DATABASE_UNAVAILABLE.
+        """
+        lease = held = self._leases.lease_of(job_id)
+        if lease is None:
+            claimed = self._leases.claim(due, 1)
+            if not claimed:
+                return None  # another replica holds the job
+            (lease,) = claimed
+        try:
+            count = self._re_emit(lease)
+        except BaseException:
+            if held is None:  # heartbeats would keep the job from the process that expands it
+                self._leases.let_expire(lease)
+            raise
+        if held is None:
+            self._leases.release(lease)
+        return count
+
+    def _re_emit(self, lease: Lease) -> int:
+        try:
+            return self._re_emit_missing(lease)
+        except LeaseLostError:
+            _LOG.info("another replica emits again", extra={"job": lease.job_id.hex})
+        return 0
+
+    def _re_emit_missing(self, lease: Lease) -> int:
+        """Re-emit the missing items of one job; return how many. Raises LeaseLostError.
+
+        1. Fence and read the cursor under the lock of the lease, and commit. 2. Find the missing
+        indexes below that cursor without a lock, so that heartbeats pass. 3. Check the lease again,
+        emit, and record it. From step 1 on only records that are not void move the cursor, so
+        nothing is missing above it. An item that gets its row, or a job that gets another holder,
+        after its range was read is emitted twice at worst; every reader accepts repeats.
+        """
+        with self._engine.begin() as connection:
+            void_below = connection.scalar(
+                sa.select(jobs.c.void_below).where(jobs.c.id == lease.job_id)
+            )
+            fence_cursor(connection, lease, void_below or 0)
+            job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
+        if job is None:
+            return 0
+        indexes, failed = self._find_missing(job)
+        with self._engine.begin() as connection:
+            leases.lock_lease(connection, lease)
+        count = re_emit_items(self._producer, self._objects, job, indexes, failed)
+        self._producer.flush()
+        with self._engine.begin() as connection:
+            record_re_emission(connection, lease, void_below or 0)
+        return count
+
+    def _find_missing(self, job: OpenJob) -> tuple[list[int], dict[int, int]]:
+        """Return the indexes without a row, in order, and the last failed attempt of each."""
+        indexes: list[int] = []
+        failed: dict[int, int] = {}
+        # One snapshot: an item that ends between the two queries has its row and is not retried.
+        snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        for index_range in index_ranges(job.cursor.item_index):
+            with snapshots.begin() as connection:
+                found = missing_indexes(connection, job, index_range)
+                failed |= last_failed_attempts(connection, job.ref.job_id, found)
+            indexes += found
+        return indexes, failed
+
+
+def re_emit_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElement[bool]:
+    """Return the condition on stalled jobs of `job_ids` that no replica re-emitted recently."""
+    stalled_since = sa.func.now() - seconds(stall_limit_s)
+    return sa.and_(
+        OPEN,
+        # One array parameter: a statement is limited to 65,535 parameters.
+        jobs.c.id == sa.any_(sa.literal(list(job_ids), sa.ARRAY(sa.Uuid))),
+        sa.exists().where(
+            job_cursors.c.job_id == jobs.c.id,
+            sa.or_(job_cursors.c.repaired_at.is_(None), job_cursors.c.repaired_at <= stalled_since),
+        ),
+        sa.exists().where(
+            job_counters.c.job_id == jobs.c.id, job_counters.c.updated_at <= stalled_since
+        ),
+    )
+
+
+def index_ranges(emitted: int) -> Iterator[range]:
+    """Split the indexes below a cursor into ranges of one query each."""
+    for first in range(0, emitted, RANGE_ITEMS):
+        yield range(first, min(first + RANGE_ITEMS, emitted))
+
+
+def missing_indexes(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
+    """Return the missing indexes of `span`, which is not empty, in order."""
+    bound = {"first": span[0], "last": span[-1], "day": job.ref.day, "job_id": job.ref.job_id}
+    return list(connection.scalars(MISSING_INDEXES, bound))
+
+
+def re_emit_items(
+    sender: RecordSender,
+    objects: ObjectStore,
+    job: OpenJob,
+    indexes: Sequence[int],
+    failed: Mapping[int, int],
+) -> int:
+    """Send the items of `indexes` (in order), reading each file from its start; return how many.
+
+    An item of `failed` gets the attempt number after that one; otherwise its next failure would
+    count as a repeat. Flush before relying on the items. Raises InputChangedError.
+    """
+    count, keys = 0, DataKeys(objects, SystemClock())
+    for file, file_indexes in job.files.group_by_file(indexes, lambda index: index):
+        lines = read_item_lines(objects, file, file_indexes)
+        items = (parse_item(*line, job.ref.endpoint) for line in lines)
+        attempts = (
+            msgspec.structs.replace(item, attempt=failed[item.index] + 1)
+            if item.index in failed
+            else item
+            for item in items
+        )
+        count += send_items(sender, job.ref_at(file_indexes[0]), attempts, keys)
+    return count
+
+
+def record_re_emission(connection: sa.Connection, lease: Lease, void_below: int) -> None:
+    """Record that the missing items are on the log again. Raises LeaseLostError.
+
+    They were emitted under a control version that was not void when `void_below` was read.
+    """
+    leases.lock_lease(connection, lease)
+    connection.execute(
+        sa.update(job_cursors)
+        .where(job_cursors.c.job_id == lease.job_id)
+        .values(repaired_at=sa.func.now(), void_below=void_below)
+    )
+
+
+def record_job_failure(job_id: UUID, failure: MillraceError) -> None:
+    """Count and log a failure of one job. Raises a failure that concerns the whole process."""
+    if not is_job_failure(failure):
+        raise failure
+    metrics.JOB_FAILURES.inc()
+    facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}
+    _LOG.error("a job cannot be emitted", extra=facts)
+
+
+def read_item_lines(
+    objects: ObjectStore,
+    file: InputFile,
+    indexes: Sequence[int],
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield index, offset and line of the items of `indexes` (in order, at least one).
+
+    Reads the file from its start. A line is None if validation would have rejected it.
+    `is_stopped` is called after each block and ends the iteration.
+    """
+    remaining = iter(indexes)
+    next_index: int | None = next(remaining)
+    with objects.read(file.key) as blocks, suppress(_StoppedError):
+        lines = input_lines(_until(blocks, is_stopped), line_bytes_max=LINE_BYTES_CEILING)
+        for index, (_, offset, line) in enumerate(lines, file.first_index):
+            if index == next_index:
+                yield index, offset, line
+                next_index = next(remaining, None)
+                if next_index is None:
+                    return
+
+
+class _StoppedError(Exception):
+    """Ends the blocks without a line: a regular end would yield the part of the last line."""
+
+
+def _until(blocks: Iterable[bytes], is_stopped: Callable[[], bool]) -> Iterator[bytes]:
+    for block in blocks:
+        yield block
+        if is_stopped():
+            raise _StoppedError

@@ -1,0 +1,92 @@
+"""Groups records into transactions of bounded size, in log order."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from topics.clients.offset_tracker import Partition
+from topics.records.records import CopiesDue, ItemOutcome, JobClose, JobRef, Outcomes
+
+JobItems = dict[UUID, list[ItemOutcome]]
+"""Outcomes by job, each list in the order of the log."""
+
+_EXCLUSIVE: Final = (JobClose, CopiesDue)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record of `results` as read; `record` is None when it was unreadable."""
+
+    partition: Partition
+    next_offset: int
+    size_bytes: int
+    record: Outcomes | JobClose | CopiesDue | None
+
+
+@dataclass(slots=True)
+class Group:
+    """The content of one transaction: outcomes, or one exclusive record, with their offsets."""
+
+    jobs: JobItems = field(default_factory=dict)
+    calls: list[Outcomes] = field(default_factory=list)  # of connection-bound calls, to be billed
+    exclusive: JobClose | CopiesDue | None = None
+    item_count: int = 0
+    size_bytes: int = 0
+    job_partitions: dict[UUID, Partition] = field(default_factory=dict)  # each job has one
+    offsets: dict[Partition, int] = field(default_factory=dict)  # of the first records
+    next_offsets: dict[Partition, int] = field(default_factory=dict)  # to commit
+
+    @property
+    def job_ids(self) -> Collection[UUID]:
+        """The jobs that the group concerns."""
+        return self.jobs.keys() if self.exclusive is None else {self.exclusive.job_id}
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry; entries of a partition must come in order."""
+        self.offsets.setdefault(entry.partition, entry.next_offset - 1)
+        self.next_offsets[entry.partition] = entry.next_offset
+        self.size_bytes += entry.size_bytes
+        if isinstance(entry.record, Outcomes) and is_bill(entry.record.job):
+            self.calls.append(entry.record)
+            self.item_count += len(entry.record.items)
+        elif isinstance(entry.record, Outcomes):
+            job_id = entry.record.job.job_id
+            self.jobs.setdefault(job_id, []).extend(entry.record.items)
+            self.job_partitions[job_id] = entry.partition
+            self.item_count += len(entry.record.items)
+        elif entry.record is not None:
+            self.exclusive = entry.record
+
+
+def is_bill(job: JobRef) -> bool:
+    """Whether outcomes of `job` only report the cost of a connection-bound call."""
+    return job.call is not None and not job.call.durable
+
+
+def grouped(entries: Iterable[Entry], *, items_max: int, bytes_max: int) -> Iterator[Group]:
+    """Yield groups within the bounds; a record above a bound is a group of its own.
+
+    A Close or CopiesDue ends the current group and is a group of its own, so it keeps its place
+    in the order. The next entry is read only after the yielded group was processed.
+    """
+    group = Group()
+    for entry in entries:
+        is_exclusive = isinstance(entry.record, _EXCLUSIVE)
+        if group.next_offsets and (
+            is_exclusive
+            or group.item_count + _item_count(entry) > items_max
+            or group.size_bytes + entry.size_bytes > bytes_max
+        ):
+            yield group
+            group = Group()
+        group.add(entry)
+        if is_exclusive:
+            yield group
+            group = Group()
+    if group.next_offsets:
+        yield group
+
+
+def _item_count(entry: Entry) -> int:
+    return len(entry.record.items) if isinstance(entry.record, Outcomes) else 0

@@ -1,0 +1,58 @@
+"""The expansion of one intake process."""
+
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from jobs.expansion.expander import Expander
+from jobs.expansion.job_loads import job_loads
+from jobs.expansion.leased_jobs import LeasedJobs
+from jobs.expansion.windows import JobLoad
+from jobs.leasing.active_leases import ActiveLeases
+from storage.objects.local_object_store import LocalObjectStore
+from topics.clients.producer import RecordProducer
+
+
+class ExpansionProcess:
+    """Leases and expands jobs at the request of a test."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: LocalObjectStore,
+        producer: RecordProducer,
+        holder: str = "a",
+    ) -> None:
+        self.engine = engine
+        self.leases = ActiveLeases(engine, role="intake", holder=holder, ttl_s=60)
+        clock = SystemClock()
+        self.jobs = LeasedJobs(engine, self.leases, clock)
+        self.expander = Expander(engine, objects, producer, self.jobs, clock)
+
+    def loads(self) -> list[JobLoad]:
+        with self.engine.begin() as connection:
+            return job_loads(connection)
+
+    def claim(self) -> None:
+        """Lease all jobs without a holder."""
+        free = [load.job_id for load in self.loads() if not load.is_leased]
+        self.jobs.acquire([*self.jobs.ids, *free], 10)
+
+    def lease_jobs(self) -> None:
+        """Claim, reload and release jobs, as a round does before it emits."""
+        loads = self.loads()
+        self.jobs.acquire([load.job_id for load in loads if load.remaining], 10)
+        self.jobs.reload_changed(loads)
+        self.jobs.release_finished({load.job_id for load in loads})
+
+    def emit_all(self, *, at_once: int = 100) -> None:
+        """Run rounds until no item remains, with new readers for each round."""
+        while loads := [load for load in self.loads() if load.remaining]:
+            self.jobs.close()
+            self.lease_jobs()
+            self.expander.run_once({load.job_id: min(at_once, load.remaining) for load in loads})
+
+    def die(self) -> None:
+        """Expire all leases without releasing them."""
+        self.jobs.close()
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))

@@ -1,0 +1,338 @@
+"""Goal: exactly the lost items of a stalled job are re-emitted; no other job is touched."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from jobs.expansion.job_loads import OpenJob, request_loads
+from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.leasing import leases
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.recovery import re_emit
+from jobs.recovery.re_emit import MISSING_INDEXES, re_emit_due
+from jobs.recovery.stall_recovery import StallRecovery
+from jobs.recovery.stall_watch import StallWatch
+from jobs.store.days import job_day
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_cursors, job_leases
+from jobs.tables.retries import item_attempts, item_retries
+from storage.objects.local_object_store import LocalObjectStore
+from tests.integration.jobs.log_reader import chunks_by_partition, indexes
+from tests.integration.jobs.rows import add_item_row, add_running_job, add_tenant, job_row
+from tests.support.clock import ManualClock
+from topics.clients.producer import RecordProducer
+from topics.records.codec import encode, kind_headers
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Capacity
+from topics.settings import KafkaSettings
+
+STALL_S = 60.0
+DONE = {0, 1, 2, 5, 6, 299}
+CURSOR = 300
+
+
+@pytest.fixture
+def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
+    """A job of 400 items, 300 of them emitted, without change for two minutes."""
+    store_lines("in", 400)
+    with engine.begin() as connection:
+        job_id = add_running_job(
+            connection,
+            add_tenant(connection),
+            400,
+            cursor={"item_index": CURSOR, "byte_offset": 1, "line_number": CURSOR},
+            counters={
+                "succeeded": len(DONE),
+                "updated_at": sa.text("now() - interval '2 min'"),
+            },
+        )
+        add_item_row(connection, job_id, *DONE)
+    return job_id
+
+
+class Recovery:
+    """A stall recovery with a manual clock."""
+
+    def __init__(
+        self, engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+    ) -> None:
+        self.clock = ManualClock()
+        self.capacities = PoolCapacities(self.clock)
+        self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
+        self._recovery = StallRecovery(engine, objects, producer, self.leases, StallWatch(STALL_S))
+
+    def run(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
+        self.clock.now_s = at_s
+        capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, items_per_s, 1, pool_is_up)
+        record = ReceivedRecord("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
+        self.capacities.update([record])
+        self._recovery.run_once(self.capacities, self.clock)
+
+
+@pytest.fixture
+def recovery(engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer) -> Recovery:
+    return Recovery(engine, objects, producer)
+
+
+def test_exactly_the_missing_items_are_re_emitted(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
+) -> None:
+    recovery.run(0)
+    recovery.run(STALL_S - 1)
+    assert indexes(kafka) == []
+    recovery.run(STALL_S)
+    missing = sorted(set(range(CURSOR)) - DONE)
+    assert indexes(kafka) == missing
+    for chunks in chunks_by_partition(kafka).values():
+        for chunk in chunks:
+            assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
+    assert recovery.leases.lease_of(job_id) is None
+    recovery.run(STALL_S + 1)
+    recovery.run(3 * STALL_S)  # stalled again by this clock, but not by the database's
+    assert indexes(kafka) == missing
+    with engine.begin() as connection:
+        connection.execute(
+            sa.update(job_cursors).values(repaired_at=sa.text("now() - interval '2 min'"))
+        )
+    recovery.run(3 * STALL_S + 1)
+    assert indexes(kafka) == sorted(missing * 2)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE jobs SET close_reason = 'expired'",
+        "UPDATE jobs SET settled_at = now()",
+        "UPDATE job_cursors SET repaired_at = now()",
+        "UPDATE job_counters SET updated_at = now()",
+        "UPDATE job_counters SET succeeded = 300",
+    ],
+)
+def test_a_job_that_is_not_stalled_is_not_re_emitted(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery, statement: str
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+    recovery.run(0)
+    recovery.run(STALL_S)
+    assert indexes(kafka) == []
+
+
+def test_an_unavailable_pool_is_not_a_stall(
+    kafka: KafkaSettings, job_id: UUID, recovery: Recovery
+) -> None:
+    recovery.run(0, pool_is_up=False)
+    recovery.run(STALL_S, pool_is_up=False)
+    assert indexes(kafka) == []
+
+
+def test_only_the_holder_of_a_job_re_emits_it(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
+) -> None:
+    other = ActiveLeases(engine, role="intake", holder="b", ttl_s=60)
+    (held,) = other.claim(sa.true(), 1)
+    recovery.run(0)
+    recovery.run(STALL_S)
+    assert indexes(kafka) == []
+    other.release(held)
+    (ours,) = recovery.leases.claim(sa.true(), 1)
+    recovery.run(2 * STALL_S)
+    assert len(indexes(kafka)) == CURSOR - len(DONE)
+    assert recovery.leases.is_leased(ours)
+
+
+@pytest.fixture
+def requests(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> list[UUID]:
+    """Lost single requests, the oldest first: four of one pool, then one of another."""
+    store_lines("in", 1)
+    added: list[UUID] = []
+    for pool in (*["pool-small"] * 4, "other"):
+        with engine.begin() as connection:
+            one = add_running_job(
+                connection,
+                add_tenant(connection),
+                1,
+                kind="request",
+                input_file_id=None,
+                pool=pool,
+                cursor={"item_index": 1, "byte_offset": 1, "line_number": 1},
+                counters={"updated_at": sa.text("now() - interval '2 min'")},
+            )
+        added.append(one)
+    return added
+
+
+def test_the_oldest_requests_of_each_pool_are_watched(
+    engine: sa.Engine, requests: list[UUID]
+) -> None:
+    with engine.begin() as connection:
+        both = request_loads(connection, ["pool-small", "other", "third"], 3)
+        one = request_loads(connection, ["other"], 3)
+    assert [load.job_id for load in both] == [*requests[:3], requests[4]]
+    assert [load.job_id for load in one] == requests[4:]
+
+
+def test_the_number_of_watched_requests_is_limited(
+    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
+    recovery.run(0)
+    recovery.run(STALL_S)
+    emitted = [c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks]
+    assert sorted(emitted) == sorted(requests[:2])
+
+
+def test_a_flapping_pool_does_not_hide_a_lost_request(
+    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery
+) -> None:
+    for number in range(20):
+        recovery.run(number * STALL_S / 2, pool_is_up=number % 2 == 0)
+    recovery.run(10 * STALL_S)
+    emitted = {c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks}
+    assert emitted == set(requests[:4])
+
+
+def test_unwatched_requests_count_as_backlog(
+    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of watched requests includes the backlog of unwatched ones."""
+    monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
+    rate = len(requests[:4]) / STALL_S  # a backlog of four requests doubles the limit
+    recovery.run(0, items_per_s=rate)
+    recovery.run(1.9 * STALL_S, items_per_s=rate)
+    assert not any(chunks_by_partition(kafka).values())
+    recovery.run(2 * STALL_S, items_per_s=rate)
+    assert any(chunks_by_partition(kafka).values())
+
+
+def test_any_number_of_jobs_may_stall(engine: sa.Engine, job_id: UUID) -> None:
+    stalled = [job_id, *(UUID(int=number) for number in range(70_000))]
+    with engine.begin() as connection:
+        query = sa.select(jobs.c.id).where(re_emit_due(stalled, STALL_S))
+        assert list(connection.scalars(query)) == [job_id]
+
+
+def test_a_database_outage_leaves_no_lease(
+    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*_: object) -> None:
+        raise OperationalError("the database is away", {}, Exception())
+
+    recovery.run(0)
+    monkeypatch.setattr("jobs.recovery.re_emit.missing_indexes", unavailable)
+    with pytest.raises(OperationalError):
+        recovery.run(STALL_S)
+    assert recovery.leases.count == 0
+
+
+def during_search(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], None]) -> None:
+    """Call `happens` after each query for missing indexes."""
+    query = re_emit.missing_indexes
+
+    def query_and_call(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
+        found = query(connection, job, span)
+        happens(span)
+        return found
+
+    monkeypatch.setattr(re_emit, "missing_indexes", query_and_call)
+
+
+def test_a_large_job_is_searched_in_ranges_without_blocking_heartbeats(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    job_id: UUID,
+    recovery: Recovery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans: list[range] = []
+
+    def heartbeat(span: range) -> None:
+        spans.append(span)
+        lease = recovery.leases.lease_of(job_id)
+        assert lease is not None
+        with engine.begin() as connection:
+            connection.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
+            leases.lock_lease(connection, lease)
+            assert leases.extend(connection, [lease], 60) == {job_id}
+
+    monkeypatch.setattr(re_emit, "RANGE_ITEMS", 110)
+    during_search(monkeypatch, heartbeat)
+    recovery.run(0)
+    recovery.run(STALL_S)
+    assert spans == [range(110), range(110, 220), range(220, 300)]
+    assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE)
+
+
+def test_a_lost_lease_emits_nothing(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    job_id: UUID,
+    recovery: Recovery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def take_over(_: range) -> None:
+        with engine.begin() as connection:
+            statement = sa.update(job_leases).values(holder="b", epoch=job_leases.c.epoch + 1)
+            connection.execute(statement)
+
+    during_search(monkeypatch, take_over)
+    recovery.run(0)
+    recovery.run(STALL_S)
+    assert indexes(kafka) == []
+    with engine.begin() as connection:
+        assert connection.scalar(sa.select(job_cursors.c.repaired_at)) is None
+
+
+def test_waiting_retries_are_skipped_and_attempts_continue(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
+) -> None:
+    waiting = {"job_id": job_id, "item_index": 3, "attempt": 2, "due_at": sa.func.now()}
+    failed = {"job_id": job_id, "status_code": 500, "code": "broken"}
+    with engine.begin() as connection:
+        connection.execute(item_retries.insert().values(**waiting))
+        for index, attempt in ((3, 1), (7, 1), (7, 2)):
+            row = failed | {"item_index": index, "attempt": attempt}
+            connection.execute(item_attempts.insert().values(**row))
+    recovery.run(0)
+    recovery.run(STALL_S)
+    assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE - {3})
+    emitted = [c for chunks in chunks_by_partition(kafka).values() for c in chunks]
+    attempts = {item.index: item.attempt for chunk in emitted for item in chunk.items}
+    assert attempts.pop(7) == 3
+    assert set(attempts.values()) == {1}
+
+
+def test_an_item_that_fails_during_the_search_keeps_its_attempt(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    job_id: UUID,
+    recovery: Recovery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The item is emitted as its first attempt, which readers count as a repeat."""
+
+    def fail(_: range) -> None:
+        row = {"job_id": job_id, "item_index": 7, "status_code": 500, "code": "broken"}
+        with engine.begin() as connection:
+            connection.execute(item_attempts.insert().values(**row, attempt=3))
+
+    during_search(monkeypatch, fail)
+    recovery.run(0)
+    recovery.run(STALL_S)
+    emitted = [c for chunks in chunks_by_partition(kafka).values() for c in chunks]
+    assert {item.attempt for chunk in emitted for item in chunk.items} == {1}
+
+
+def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: UUID) -> None:
+    with engine.begin() as connection:
+        day = job_day(job_row(connection, job_id).created_at)
+        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        explain = sa.text(f"EXPLAIN {MISSING_INDEXES.text}").bindparams(
+            sa.bindparam("job_id", type_=sa.Uuid)
+        )
+        bound = {"first": 0, "last": CURSOR - 1, "day": day, "job_id": job_id}
+        plan = "\n".join(connection.scalars(explain, bound))
+    assert "Seq Scan" not in plan

@@ -1,0 +1,264 @@
+"""Goal: records of the batcher name their items' jobs, in index order."""
+
+import asyncio
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
+from batcher.inbound.unreadable_records import failed_outcomes, send_unreadable
+from batcher.outbound.batch_sender import BatcherIdentity, BatchSender, batch_headers, merge_chunks
+from batcher.outbound.capacity_reader import latest_capacities
+from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of, chunk_bytes
+from batcher.queueing.queues import Queues
+from core.errors import SchemaTooNewError
+from core.limits import RECORD_BYTES_MAX
+from core.outcomes import Outcome
+from topics.records.chunks import send_chunk
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.headers import ItemRange, chunk_headers
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import (
+    Batch,
+    CallRef,
+    Capacity,
+    Chunk,
+    DeadLetter,
+    Item,
+    JobRef,
+    Outcomes,
+)
+
+
+def job_ref(number: int) -> JobRef:
+    return JobRef(
+        job_id=UUID(int=number),
+        day=3,
+        tenant_id=UUID(int=7),
+        model="m",
+        model_version="2",
+        pool="p",
+        endpoint="/v1/embeddings",
+        input_key="k",
+        deadline_s=1e9,
+    )
+
+
+def held(job: int, indexes: list[int]) -> BufferedChunk:
+    items = [Item(index, f"c{index}", b"{}", 5) for index in indexes]
+    return BufferedChunk(
+        job_ref(job), items, AckTicket(("requests.bulk", 0), None, len(items), 0.0)
+    )
+
+
+def test_single_chunk_is_not_copied() -> None:
+    chunk = held(1, [0, 1, 2])
+    (part,) = merge_chunks([chunk], now_s=2.5)
+    assert part.items is chunk.items
+
+
+def test_merged_chunk_reports_wait_and_redelivery() -> None:
+    early, late = held(1, [0]), held(1, [1])
+    early.ticket.arrived_s, late.ticket.arrived_s, late.redelivered = 10.0, 11.0, True
+    alone, merged = merge_chunks([early], now_s=12.5), merge_chunks([early, late], now_s=12.5)
+    assert [(part.waited_s, part.redelivered) for part in alone] == [(2.5, False)]
+    assert [(part.waited_s, part.redelivered) for part in merged] == [(2.5, True)]
+
+
+def test_chunks_are_merged_by_job_and_sorted_by_index() -> None:
+    parts = merge_chunks([held(1, [4, 9]), held(2, [0]), held(1, [1, 6])], now_s=0.0)
+    assert [(part.job.job_id.int, [item.index for item in part.items]) for part in parts] == [
+        (1, [1, 4, 6, 9]),
+        (2, [0]),
+    ]
+
+
+def test_chunk_size_includes_its_longest_custom_ids() -> None:
+    items = [Item(n, chr(0x1F600) * 512, b"x" * 100, 5) for n in range(100)]
+    chunk = BufferedChunk(job_ref(1), items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
+    assert len(encode(Chunk(chunk.job, items))) <= chunk.byte_count
+
+
+LONG = "n" * 256
+CALL = JobRef(
+    job_id=UUID(int=2**128 - 1),
+    day=2**31,
+    tenant_id=UUID(int=2**128 - 1),
+    model=LONG,
+    model_version=LONG,
+    pool="p" * 100,
+    endpoint="/v1/chat/completions",
+    input_key=LONG,
+    deadline_s=1e9 + 0.1,
+    traceparent="t" * 55,
+    call=CallRef("c" * 64, 2**31, True, True, 1e9 + 0.1),
+    version=2**63,
+    priority=2**63,
+    key_name=LONG,
+)
+SHORT_CALL = msgspec.structs.replace(
+    CALL, model="m", model_version="1", pool="p", input_key="", key_name=""
+)
+
+
+@pytest.mark.parametrize("job", [CALL, SHORT_CALL])
+def test_chunk_size_includes_its_job(job: JobRef) -> None:
+    empty = Chunk(job, [], redelivered=True, waited_s=0.1)
+    assert len(encode(empty)) <= chunk_bytes(job)
+
+
+@pytest.mark.parametrize("body_bytes", [2, 500, 800, 5000])
+@pytest.mark.parametrize("job", [CALL, SHORT_CALL])
+def test_batch_of_calls_fits_into_a_record(job: JobRef, body_bytes: int) -> None:
+    queues = Queues(items_max=10**6, bytes_max=10**9)
+    for number in range(1000):
+        call = msgspec.structs.replace(job, job_id=UUID(int=number))
+        item = Item(2**31, "", b"x" * body_bytes, 2**31, 2**31)
+        ticket = AckTicket(("requests.interactive", 0), None, 1, 0.1)
+        queues.add(BufferedChunk(call, [item], ticket, redelivered=True), now_s=0.0)
+    (lane,) = queues.pools[job.pool].by_fairness()
+    taken = queues.pop_batch(lane, item_count_max=1000, token_count_max=2**63)
+    batch = Batch(UUID(int=1), "b" * 64, merge_chunks(taken, now_s=1e6), "r" * 200, 2**63)
+    headers = sum(len(name) + len(value) for name, value in batch_headers(lane.key, taken))
+    assert len(encode(batch)) + headers <= RECORD_BYTES_MAX
+    assert len(encode(batch)) > RECORD_BYTES_MAX / 2 or len(taken) == 1000
+
+
+def test_split_keeps_byte_counts_exact() -> None:
+    whole = held(1, list(range(10)))
+    front = whole.split(4)
+    assert front.byte_count == held(1, [0, 1, 2, 3]).byte_count
+    assert whole.byte_count == held(1, [4, 5, 6, 7, 8, 9]).byte_count
+
+
+def test_batch_headers() -> None:
+    chunk = held(1, [0, 1, 2])
+    headers = dict(batch_headers(batch_key_of(chunk.job), [chunk]))
+    assert headers == {
+        "kind": b"batch",
+        "schema": b"1",
+        "pool": b"p",
+        "model": b"m@2",
+        "endpoint": b"/v1/embeddings",
+        "items": b"3",
+        "tokens": b"15",
+    }
+
+
+def test_failures_of_an_unreadable_record_come_from_its_headers() -> None:
+    chunk = Chunk(job_ref(1), [Item(index, "c", b"", 1, attempt=2) for index in (3, 4)])
+    named = ItemRange(UUID(int=1), 3, UUID(int=7), 3, 4)
+    outcomes = failed_outcomes(named, dict(chunk_headers(chunk, "bulk")))
+    assert (outcomes.job.model, outcomes.job.model_version) == ("m", "2")
+    assert [(o.index, o.attempt, o.custom_id) for o in outcomes.items] == [
+        (3, 2, None),
+        (4, 2, None),
+    ]
+    assert all(o.outcome is Outcome.FAILED and o.status_code == 0 for o in outcomes.items)
+
+
+class Log:
+    """Remembers what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes, dict[str, object]]] = []
+
+    def send(self, topic: str, value: bytes, **options: object) -> None:
+        self.sent.append((topic, value, options))
+
+
+@pytest.mark.parametrize(
+    ("items", "topics"),
+    [
+        (b"0-99", ["dead_letters", "results"]),
+        (b"0-100", ["dead_letters"]),  # gaps: its other items may run elsewhere
+        (b"5-4", ["dead_letters"]),
+        (b"x", ["dead_letters"]),
+    ],
+)
+def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: list[str]) -> None:
+    chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
+    headers = dict(chunk_headers(chunk, "bulk")) | {"items": items}
+    record = ReceivedRecord(
+        "requests.bulk", 3, 17, b"key", list(headers.items()), b"x" * 2_000_000, 0
+    )
+    log = Log()
+    sent = send_unreadable(log, record, lambda _: None)  # type: ignore[arg-type]
+    assert [topic for topic, _, _ in log.sent] == topics
+    assert sent == len(topics)
+    letter = decode(DeadLetter, log.sent[0][1], kind_headers(DeadLetter))
+    assert (letter.topic, letter.partition, letter.offset) == ("requests.bulk", 3, 17)
+    assert len(log.sent[0][1]) < 1_100_000
+
+
+@pytest.mark.parametrize("name", ["model", "attempt", "class"])
+@pytest.mark.parametrize("value", [None, b"9" * 30, b"-1", b"\xff"])
+def test_other_headers_are_not_required_to_fail_items(name: str, value: bytes | None) -> None:
+    chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
+    headers = cast(dict[str, bytes], dict(chunk_headers(chunk, "bulk")) | {name: value})
+    record = ReceivedRecord("requests.bulk", 3, 17, b"key", list(headers.items()), b"x", 0)
+    log = Log()
+    assert send_unreadable(log, record, lambda _: None) == 2  # type: ignore[arg-type]
+    decode(DeadLetter, log.sent[0][1], kind_headers(DeadLetter))
+    outcomes = decode(Outcomes, log.sent[1][1], kind_headers(Outcomes))
+    assert [(o.index, o.attempt) for o in outcomes.items] == [(0, 1)]
+
+
+def capacity(replica: str, granted: int, job_class: str = "bulk") -> ReceivedRecord:
+    value = encode(Capacity(replica, 1, "p", job_class, [0], {"b": granted}, 0.0, 8))
+    return ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
+
+
+def test_latest_capacity_of_each_replica_counts() -> None:
+    torn = ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
+    gone = ReceivedRecord("capacity", 0, 0, None, [], None, 0)
+    news = latest_capacities([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
+    assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
+
+
+def test_capacity_is_kept_by_replica_and_class() -> None:
+    news = latest_capacities([capacity("a", 1), capacity("a", 2, "interactive"), capacity("a", 3)])
+    assert {c.job_class: c.granted["b"] for c in news} == {"bulk": 3, "interactive": 2}
+
+
+def test_newer_capacity_schema_raises() -> None:
+    newer_control = ReceivedRecord(
+        "capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0
+    )
+    with pytest.raises(SchemaTooNewError):
+        latest_capacities([newer_control])
+
+
+async def test_requeued_chunk_equals_its_first_emission() -> None:
+    log = Log()
+    acknowledged: list[object] = []
+    acks = OrderedAcks(acknowledged.append)
+    sender = BatchSender(
+        log,  # type: ignore[arg-type]
+        acks,
+        identity=BatcherIdentity("b", "bulk"),
+        in_flight_bytes_max=1000,
+        on_settled=lambda: None,
+        on_failure=lambda _: None,
+    )
+    job = job_ref(1)
+    ticket = acks.track(("requests.bulk", 0), "event", item_count=2, now_s=0.0)
+    kept = BufferedChunk(
+        job, [Item(300, "c", b"{}", 5), Item(301, "d", b"{}", 5)], ticket, redelivered=True
+    )
+    emitted = Log()
+    send_chunk(emitted, kept.to_record(), "bulk")  # type: ignore[arg-type]
+
+    sender.requeue(kept)
+
+    ((topic, value, options),) = log.sent
+    on_delivery: Any = options.pop("on_delivery")
+    emitted.sent[0][2].pop("on_delivery")
+    assert (topic, value, options) == emitted.sent[0]
+    assert decode(Chunk, value, chunk_headers(kept.to_record(), "bulk")).redelivered
+    on_delivery(None)
+    await asyncio.sleep(0)
+    assert acknowledged == ["event"]
+    assert sender.in_flight_bytes == 0

@@ -1,0 +1,88 @@
+"""Goal: a stop does not wait for a broker or a database, which may be unavailable."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batcher import periodic
+from batcher.database_clock import DatabaseClock
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
+from batcher.inbound.record_handler import RecordHandler
+from batcher.periodic import PeriodicTasks
+from batcher.queueing.drop_policy import DropPolicy
+from batcher.queueing.queues import Queues
+from batcher.watchdog import Watchdog
+from core.clock import SystemClock
+from core.futures import run_in_daemon_thread
+from tests.unit.batcher.builders import JobStates, items_of, job_ref
+from topics.clients.producer import OnDelivery
+from topics.records.codec import encode
+from topics.records.headers import chunk_headers
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Chunk
+
+Blocks = Callable[..., Any]
+
+
+def run_watchdog(blocks: Blocks) -> Coroutine[Any, Any, None]:
+    fields_ = dict.fromkeys(field.name for field in fields(PeriodicTasks))
+    fields_ |= {"job_class": "bulk", "admin": SimpleNamespace(lag=blocks)}
+    return PeriodicTasks(**fields_).run_watchdog(Watchdog(60.0))  # type: ignore[arg-type]
+
+
+def read_database_time(blocks: Blocks) -> Coroutine[Any, Any, None]:
+    return DatabaseClock(SystemClock(), blocks).run()
+
+
+def check_redeliveries(blocks: Blocks) -> Coroutine[Any, Any, None]:
+    handler = RecordHandler(
+        Queues(items_max=100, bytes_max=10**9),
+        OrderedAcks(lambda _: None),
+        drop_policy=DropPolicy(JobStates(), DatabaseClock(SystemClock(), None)),
+        find_finished=blocks,
+        clock=SystemClock(),
+    )
+    chunk = Chunk(job_ref(), items_of([0]))
+    record = ReceivedRecord(
+        "requests.bulk", 3, 0, None, chunk_headers(chunk, "bulk"), encode(chunk), 0
+    )
+    handler.on_assign({("requests.bulk", 3): 1})
+    handler.handle_record(record, None, report_unreadable=lambda *_: 0, settle=unused)
+    return handler.check_redeliveries(lambda: None)
+
+
+def unused(ticket: AckTicket, item_count: int) -> OnDelivery:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("work", [run_watchdog, read_database_time, check_redeliveries])
+def test_stop_does_not_wait_for_blocking_calls(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[Blocks], Coroutine[Any, Any, None]]
+) -> None:
+    monkeypatch.setattr(periodic, "WATCHDOG_INTERVAL_S", 0.0)
+    is_called, may_return = threading.Event(), threading.Event()
+
+    def blocks(*_: object) -> None:
+        is_called.set()
+        may_return.wait(15)
+
+    async def stopped() -> None:
+        task = asyncio.create_task(work(blocks))
+        await run_in_daemon_thread(is_called.wait, name="test")
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    began_s = time.monotonic()
+    try:
+        asyncio.run(stopped())
+    finally:
+        may_return.set()
+    assert time.monotonic() - began_s < 10

@@ -1,0 +1,218 @@
+"""Goal: the outcome of a fault and of its healing is known, and one failure stops no healing."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaException
+
+from chaos.clients.history import Recorder
+from chaos.errors import DrillError
+from chaos.faults import injector, processes, redelivery, services
+from chaos.faults.healing import Heal, already_healed, no_target, require_target
+from chaos.faults.injector import FaultInjector
+from chaos.faults.plan import Fault
+from chaos.installations.installation import Installation
+from topics.errors import DeliveryError
+
+NOWHERE = cast("Installation", None)
+
+
+def fault(kind: str, at_s: float, lasts_s: float) -> Fault:
+    return Fault(at_s=at_s, kind=kind, target="t", lasts_s=lasts_s, resources=frozenset({"t"}))
+
+
+def inject(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *faults: Callable[[], Heal]
+) -> tuple[FaultInjector, list[tuple[str, str]]]:
+    """Inject faults at once, and heal all of them at the same time."""
+    kinds = {str(number): lambda _, __, apply=apply: apply() for number, apply in enumerate(faults)}
+    monkeypatch.setattr(injector, "FAULTS", kinds)
+    plan = [fault(kind, 0.0, 0.01) for kind in kinds]
+    with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
+        injecting = FaultInjector(NOWHERE, plan, recorder)
+        injecting.start()
+        injecting.join()
+        steps = [
+            (step.op, str(step.phase)) for step in recorder.operations() if step.phase != "invoke"
+        ]
+    return injecting, steps
+
+
+def test_a_cure_that_fails_is_steps_and_the_next_is_applied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    healed: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("the proxy has stopped")
+
+    found, steps = inject(monkeypatch, tmp_path, lambda: fail, lambda: lambda: healed.append(1))
+    assert healed == [1]
+    assert [reason.split(":")[0] for reason in found.unhealed] == ["0 t"]
+    assert steps == [("fault", "ok"), ("fault", "ok"), ("heal", "fail"), ("heal", "ok")]
+    assert found.healed_s <= time.monotonic()
+
+
+def test_a_fault_without_a_target_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse() -> Heal:
+        raise DrillError("no")
+
+    found, steps = inject(monkeypatch, tmp_path, lambda: no_target, refuse, lambda: already_healed)
+    assert found.failures == ["0 t: no target", "1 t: DrillError"]
+    assert steps == [("fault", "fail"), ("fault", "fail"), ("fault", "ok"), ("heal", "ok")]
+
+
+def test_a_fault_lasts_as_planned_after_a_slow_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    at_s: list[float] = []
+
+    def note() -> None:
+        at_s.append(time.monotonic())
+
+    def pause() -> Heal:
+        note()
+        return note
+
+    def be_slow() -> Heal:
+        time.sleep(0.3)
+        return already_healed
+
+    kinds = {"slow": lambda *_: be_slow(), "pause": lambda *_: pause()}
+    monkeypatch.setattr(injector, "FAULTS", kinds)
+    with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
+        plan = [fault("slow", 0.0, 0.0), fault("pause", 0.05, 0.1)]
+        injecting = FaultInjector(NOWHERE, plan, recorder)
+        injecting.start()
+        injecting.join()
+    began_s, ended_s = at_s
+    assert ended_s - began_s >= 0.1
+    assert injecting.hits == {"slow": 1, "pause": 1}
+
+
+def test_a_signal_reports_whether_the_process_exists() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
+        assert processes.send_signal(alive.pid, signal.SIGKILL)
+    assert not processes.send_signal(alive.pid, signal.SIGKILL)
+
+
+def test_a_kill_of_a_dead_role_has_no_target() -> None:
+    class Dead:
+        def roles(self) -> dict[str, int]:
+            return {}
+
+    class Running:
+        hosts: dict[str, Any] = {"a": Dead()}  # noqa: RUF012
+
+    installation = cast("Installation", Running())
+    assert processes.kill(installation, "a/api") is no_target
+    assert processes.pause(installation, "a/api") is no_target
+
+
+class OneService:
+    """An installation whose only service is a process of the test."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process, self.is_down = process, False
+
+    def service_pid(self, _name: str) -> int | None:
+        return self.process.pid if self.process.poll() is None else None
+
+    def keep_down(self, _name: str) -> None:
+        self.is_down = True
+
+    def allow_start(self, _name: str) -> None:
+        self.is_down = False
+
+
+def test_a_killed_service_has_ended_and_a_dead_one_is_no_target() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
+        one = OneService(alive)
+        installation = cast("Installation", one)
+        heal = services.kill(installation, "kafka-1")
+        assert (one.service_pid("kafka-1"), one.is_down) == (None, True)
+        heal()
+        assert not one.is_down
+        assert services.kill(installation, "kafka-1") is no_target
+        assert not one.is_down
+
+
+def test_a_service_that_survives_its_kill_fails_the_drill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "EXIT_S_MAX", 0.05)
+    monkeypatch.setattr(services, "send_signal", lambda *_: True)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
+        one = OneService(alive)
+        with pytest.raises(DrillError):
+            services.kill(cast("Installation", one), "kafka-1")
+        assert not one.is_down
+        alive.kill()
+
+
+def test_a_drill_of_one_fault_without_a_target_fails() -> None:
+    assert require_target(already_healed, "a/api") is already_healed
+    with pytest.raises(DrillError, match="a/api"):
+        require_target(no_target, "a/api")
+
+
+def test_a_failed_republication_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tail:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def read_to_end(self, _timeout_s: float) -> list[SimpleNamespace]:
+            return [SimpleNamespace(value=b"", partition=0, key=None, headers=None)]
+
+        def close(self) -> None:
+            pass
+
+    class Producer(Tail):
+        def send(self, *_: object, **__: object) -> None:
+            pass
+
+        def flush(self, _timeout_s: float) -> None:
+            raise DeliveryError("records were not acknowledged in time")
+
+        def close(self, _timeout_s: float = 10.0) -> None:
+            pass
+
+    monkeypatch.setattr(redelivery, "TopicTailReader", Tail)
+    monkeypatch.setattr(redelivery, "RecordProducer", Producer)
+    installation = cast("Installation", SimpleNamespace(kafka=None))
+    with pytest.raises(DeliveryError):
+        redelivery.republish_records(installation, "results")
+
+
+def test_records_are_deleted_once_a_broker_serves_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[object] = []
+
+    class Admin:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def delete_records(self, ends: object) -> dict[int, SimpleNamespace]:
+            requests.append(ends)
+            if len(requests) < 3:
+                raise KafkaException
+            return {0: SimpleNamespace(result=lambda _: SimpleNamespace(low_watermark=7))}
+
+    monkeypatch.setattr(redelivery, "AdminClient", Admin)
+    monkeypatch.setattr(redelivery, "SESSION_S", 0.1)
+    kafka = SimpleNamespace(client_options=dict)
+    installation = cast("Installation", SimpleNamespace(kafka=kafka))
+    assert redelivery.delete_records(installation, "batches") is already_healed
+    assert len(requests) == 3
+
+    requests.clear()
+    monkeypatch.setattr(redelivery, "_SERVED_S_MAX", -1.0)
+    with pytest.raises(KafkaException):
+        redelivery.delete_records(installation, "batches")

@@ -1,0 +1,124 @@
+"""Goal: zombie writes and lost leases are found, and a drill without lost leases fails."""
+
+import pytest
+from msgspec.structs import replace
+
+from chaos.checkers import fencing
+from chaos.checkers.fencing import CursorMove, LeaseEvent, LostLease
+from chaos.errors import DrillError
+from chaos.reports.measures import Measure
+from chaos.reports.report import lease_loss_measure
+from chaos.verification.lease_losses import (
+    PausedRole,
+    check_lost_leases,
+    leases_lost_during,
+    require_losses,
+)
+
+
+def lease(sequence: int, user: str, *, claims: bool, epoch: int) -> LeaseEvent:
+    return LeaseEvent(
+        sequence=sequence, job="j", role="intake", user=user, claims=claims, epoch=epoch
+    )
+
+
+def test_a_zombie_write_is_found() -> None:
+    taken = [
+        lease(1, "host_a", claims=True, epoch=1),
+        lease(2, "host_a", claims=False, epoch=1),
+        lease(3, "host_b", claims=True, epoch=2),
+        lease(4, "host_b", claims=False, epoch=2),
+    ]
+    assert fencing.zombie_writes(taken) == []
+    late = lease(5, "host_a", claims=False, epoch=2)
+    assert fencing.zombie_writes([late, *taken]) == [late]
+
+
+def test_a_write_is_legal_only_under_the_holders_epoch() -> None:
+    claim = lease(1, "host_a", claims=True, epoch=2)
+    write = lease(2, "host_a", claims=False, epoch=2)
+    assert fencing.zombie_writes([claim, replace(write, named_epoch=2)]) == []
+    for wrong in (
+        replace(write, named_epoch=1),
+        replace(write, epoch=3),
+        replace(write, is_fenced=False),
+        replace(write, job="never claimed"),
+    ):
+        assert fencing.zombie_writes([claim, wrong]) == [wrong]
+    again = lease(2, "host_b", claims=True, epoch=2)
+    late = lease(3, "host_b", claims=False, epoch=2)
+    assert fencing.zombie_writes([claim, again, late]) == [late]
+
+
+def test_lost_leases_are_found_with_their_late_writes() -> None:
+    steps = [
+        lease(1, "host_a", claims=True, epoch=1),
+        lease(2, "host_b", claims=False, epoch=1),
+        lease(3, "host_b", claims=True, epoch=2),
+        lease(4, "host_b", claims=True, epoch=3),
+        lease(5, "host_a", claims=True, epoch=4),
+    ]
+    found = [
+        (loss.user, loss.sequence, loss.late_writes)
+        for loss in fencing.lost_leases(steps, "intake")
+    ]
+    assert found == [("host_a", 3, 0), ("host_b", 5, 0)]
+    assert fencing.lost_leases(steps, "finaliser") == []
+    late = [*steps, lease(6, "host_b", claims=False, epoch=4)]
+    assert [loss.late_writes for loss in fencing.lost_leases(late, "intake")] == [0, 1]
+    used = [steps[0], lease(2, "host_a", claims=False, epoch=1), *steps[2:]]
+    assert [loss.was_used for loss in fencing.lost_leases(used, "intake")] == [True, False]
+
+
+def test_a_drill_without_lost_leases_fails() -> None:
+    lost = Measure("P9", lease_loss_measure("intake"), 0)
+    broken = Measure("P2", "doubled", 1)
+    assert require_losses([lost], {"intake": 1}) == [lost]
+    assert require_losses([broken], {"intake": 1}) == [broken]
+    with pytest.raises(DrillError):
+        require_losses([], {"intake": 1})
+
+
+def test_lost_leases_count_for_their_role_only() -> None:
+    lost = Measure("P9", lease_loss_measure("finaliser"), 0)
+    with pytest.raises(DrillError, match="intake"):
+        require_losses([lost], {"intake": 1})
+
+
+def loss(job: str, late_writes: int = 0) -> LostLease:
+    return LostLease(job=job, user="host_a", sequence=1, late_writes=late_writes)
+
+
+def test_lost_leases_are_reported_with_their_refused_writes() -> None:
+    stop = PausedRole("a", "finaliser", 0, 9)
+    lost, wrong, refusals, _ = check_lost_leases(
+        "finaliser", [(stop, [loss("j"), loss("k", 2)])], 3
+    )
+    assert (lost.passed, wrong.passed) == (True, False)
+    assert lost.what == lease_loss_measure("finaliser")
+    assert (refusals.value, refusals.size, refusals.evidence) == (3, 2, "")
+
+
+def test_a_fence_without_refusals_is_reported_as_untested() -> None:
+    _, refusals, _ = check_lost_leases(
+        "intake", [(PausedRole("a", "intake", 0, 9), [loss("j")])], 0
+    )
+    assert (refusals.value, refusals.size) == (0, 1)
+    assert "nothing to refuse" in refusals.evidence
+
+
+def test_a_pause_counts_the_leases_lost_during_it() -> None:
+    steps = [
+        lease(1, "host_a", claims=True, epoch=1),
+        lease(2, "host_b", claims=True, epoch=2),
+        lease(3, "host_a", claims=True, epoch=3),
+    ]
+    (lost,) = leases_lost_during(steps, PausedRole("a", "intake", 1, 2))
+    assert (lost.job, lost.sequence) == ("j", 2)
+    assert leases_lost_during(steps, PausedRole("a", "intake", 2, 3)) == []
+    assert leases_lost_during(steps, PausedRole("b", "finaliser", 0, 3)) == []
+
+
+def test_backward_moves_of_a_cursor_are_found() -> None:
+    back = CursorMove(job="j", old=200, new=100)
+    assert fencing.backward_moves([CursorMove(job="j", old=0, new=9), back]) == [back]

@@ -1,0 +1,104 @@
+"""Goal: a wrong URL or key is one error line, and every call has a time limit."""
+
+import openai
+import pytest
+from typer.testing import CliRunner
+
+from cli.api_client import READ_TIMEOUT_S, api_base, checked_key, connect, with_time_limit
+from cli.exits import ExitCode, KeyMissingError
+from cli.main import app
+from tests.unit.cli.commands import millrace
+from tests.unit.cli.scripted_server import Answer, serving
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
+def test_api_base_ends_with_v1(url: str) -> None:
+    assert api_base(url) == "http://h:1/v1"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("foo", "", "http://", "https:///x", "ftp://h", "http://h:port", "http://h:99999"),
+        *("http://h\x01:1", "http://h\n:1", "http://h h:1", "http://[::1:1", "http://:1"),
+    ],
+)
+def test_invalid_url_is_wrong_usage(url: str) -> None:
+    for command in (["batch", "list"], ["chat", "-p", "hello"], ["bench-online"]):
+        done = CliRunner().invoke(app, [*command, "--url", url, "--key", "sk-none"])
+
+        assert done.exit_code == ExitCode.USAGE, done.output
+        assert "give http://HOST:PORT" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("text", ["sk-1", " sk-1", "sk-1\n", "sk-1\r\n"])
+def test_key_is_stripped(text: str) -> None:
+    assert checked_key(text) == "sk-1"
+
+
+@pytest.mark.parametrize("text", ["", " ", "\r\n"])
+def test_blank_key_is_missing(text: str) -> None:
+    with pytest.raises(KeyMissingError):
+        checked_key(text)
+
+
+@pytest.mark.parametrize("key", ["sk-…", "sk-1\nsk-2", "sk-\x1b"])
+def test_invalid_key_is_wrong_usage(key: str) -> None:
+    env = {"MILLRACE_URL": "http://127.0.0.1:1", "MILLRACE_KEY": key}
+    for command in (["batch", "list"], ["chat", "-p", "hello"], ["bench-online"]):
+        done = CliRunner().invoke(app, command, env=env)
+
+        assert done.exit_code == ExitCode.USAGE, done.output
+        assert "contains characters that no key has" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/html; charset=utf-8", "text/plain", ""])
+@pytest.mark.parametrize(
+    "command",
+    [("batch", "status", "batch_1"), ("batch", "items", "batch_1"), ("dlq", "list")],
+    ids=" ".join,
+)
+def test_response_of_another_server_names_it(kind: str, command: tuple[str, ...]) -> None:
+    with serving(Answer(b"<html>Welcome!</html>", kind=kind)) as server:
+        done = millrace(server.url, *command)
+
+    assert done.exit_code == ExitCode.FAILED
+    assert done.stderr.startswith(f"millrace: {server.url} is not a Millrace API.")
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("body", [[], "hello", None, {}, {"status": "ok"}, b"<no json>"])
+@pytest.mark.parametrize("command", [("batch", "status", "batch_1"), ("batch", "list")])
+def test_json_of_another_server_is_one_error_line(body: object, command: tuple[str, ...]) -> None:
+    with serving(Answer(body)) as server:
+        done = millrace(server.url, *command)
+
+    assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
+    assert done.stderr.startswith(f"millrace: {server.url} is not a Millrace API.")
+    assert done.stderr.count("\n") == 1
+
+
+def test_read_timeout_is_a_minute() -> None:
+    timeout = connect("http://127.0.0.1:1", "sk-1").timeout
+
+    assert isinstance(timeout, openai.Timeout)
+    assert timeout.read == READ_TIMEOUT_S
+    assert timeout.connect == 5
+
+
+@pytest.mark.parametrize(
+    ("left_s", "retries", "timeout_s"),
+    [
+        (float("inf"), 2, READ_TIMEOUT_S),
+        (3 * READ_TIMEOUT_S, 2, READ_TIMEOUT_S),
+        (1.5 * READ_TIMEOUT_S, 2, READ_TIMEOUT_S / 2),
+        (20, 2, 20 / 3),
+        (-5, 2, 1),
+    ],
+)
+def test_time_limit_bounds_all_attempts(left_s: float, retries: int, timeout_s: float) -> None:
+    client = with_time_limit(connect("http://127.0.0.1:1", "sk-1"), left_s)
+
+    assert client.max_retries == retries
+    assert isinstance(client.timeout, openai.Timeout)
+    assert client.timeout.read == timeout_s

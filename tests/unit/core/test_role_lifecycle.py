@@ -1,0 +1,112 @@
+"""Goal: every role ends with an exit code and one log line with the reason."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client import REGISTRY
+
+from core.errors import EngineDeadError, SettingsError
+from core.logs import JsonFormatter
+from core.metrics import ROLE_READY
+from core.role_lifecycle import EXIT_FAILURE, EXIT_INVALID_SETTINGS, EXIT_OK, report_ready, run_role
+
+
+class UnavailableError(Exception):
+    """A driver's error."""
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
+    """Return the log lines of the role."""
+    written: list[str] = []
+
+    class ListHandler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            written.append(self.format(record))
+
+    handler, logger = ListHandler(), logging.getLogger("core.role_lifecycle")
+    handler.setFormatter(JsonFormatter("a-role"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield lambda: [json.loads(line) for line in written]
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+@pytest.mark.parametrize(
+    ("failure", "exit_code", "code", "reason"),
+    [
+        (
+            SettingsError("A_B: not a number"),
+            EXIT_INVALID_SETTINGS,
+            "invalid_settings",
+            "A_B: not a",
+        ),
+        (EngineDeadError("It died.", name="m"), EXIT_FAILURE, "engine_dead", "It died."),
+        (UnavailableError("INSERT secret"), EXIT_FAILURE, "service_away", "UnavailableError"),
+    ],
+)
+def test_a_failure_has_a_code_a_reason_and_an_exit_code(
+    failure: Exception,
+    exit_code: int,
+    code: str,
+    reason: str,
+    lines: Callable[[], list[dict[str, object]]],
+) -> None:
+    def run() -> None:
+        raise failure
+
+    assert run_role(run, unavailable=(UnavailableError,)) == exit_code
+    (line,) = lines()
+    assert (line["event"], line["level"], line["code"]) == ("the role ends", "critical", code)
+    assert reason in str(line["reason"])
+    assert "secret" not in json.dumps(line)
+
+
+@pytest.fixture
+def not_ready() -> Iterator[None]:
+    ROLE_READY.set(0)
+    yield
+    ROLE_READY.set(0)
+
+
+@pytest.mark.usefixtures("not_ready")
+def test_a_stopped_role_exits_with_0(lines: Callable[[], list[dict[str, object]]]) -> None:
+    assert run_role(report_ready) == EXIT_OK
+    assert [line["event"] for line in lines()] == ["ready"]
+    assert REGISTRY.get_sample_value("millrace_role_ready") == 1
+
+
+def test_a_defect_is_logged_with_its_traceback_but_no_message(
+    lines: Callable[[], list[dict[str, object]]],
+) -> None:
+    row = "(a secret)"
+
+    def run() -> None:
+        raise ValueError("Failing row contains " + row)
+
+    assert run_role(run, unavailable=(UnavailableError,)) == EXIT_FAILURE
+    (line,) = lines()
+    assert (line["event"], line["code"]) == ("the role ends", "defect")
+    assert line["reason"] == "A defect: ValueError."
+    assert "ValueError" in str(line["traceback"])
+    assert row not in json.dumps(line)
+
+
+def test_report_ready_freezes_present_objects() -> None:
+    program = """
+import gc
+from core.role_lifecycle import report_ready
+before = gc.get_threshold()
+report_ready()
+print(gc.get_freeze_count() > 1000, gc.get_threshold() > before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["True", "True"]

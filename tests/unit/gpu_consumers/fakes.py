@@ -1,0 +1,214 @@
+"""Fakes around a replica under test: its producer, attempt log, consumer and engines."""
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from core.errors import (
+    EngineDeadError,
+    EngineOutOfMemoryError,
+    PoolBusyError,
+    PoolUnavailableError,
+)
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from topics.clients.producer import OnDelivery
+from topics.records.codec import Headers, decode, kind_of
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import (
+    BatchAttempt,
+    Capacity,
+    Chunk,
+    ItemOutcome,
+    Outcomes,
+    Replies,
+    Reply,
+)
+
+
+async def run_loop(iterations: int = 20) -> None:
+    """Run the event loop until nothing is ready but what waits for another event."""
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+
+
+class RecordingProducer:
+    """Decodes records and acknowledges them at once, except those of `unacknowledged_kind`."""
+
+    def __init__(self) -> None:
+        self.unacknowledged_kind: str | None = None
+        self._unacknowledged: list[OnDelivery] = []
+        self.outcomes: list[ItemOutcome] = []
+        self.bills: list[ItemOutcome] = []  # of connection-bound calls
+        self.requeued: list[Chunk] = []
+        self.capacities: list[Capacity] = []
+        self.replies: list[Reply] = []
+        self.permission_requests: list[UUID] = []
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        kind = kind_of(headers)
+        if kind == "replies":
+            replies = decode(Replies, value, headers)
+            self.replies += replies.replies
+            self.permission_requests += replies.questions
+        elif kind == "outcomes":
+            outcomes = decode(Outcomes, value, headers)
+            is_bill = outcomes.job.call is not None and not outcomes.job.call.durable
+            (self.bills if is_bill else self.outcomes).extend(outcomes.items)
+        elif kind == "chunk":
+            self.requeued.append(decode(Chunk, value, headers))
+        elif kind == "capacity":
+            self.capacities.append(decode(Capacity, value, headers))
+        if on_delivery is None:
+            return
+        if kind == self.unacknowledged_kind:
+            self._unacknowledged.append(on_delivery)
+        else:
+            on_delivery(None)
+
+    def acknowledge(self) -> None:
+        """Acknowledge the records that were kept back."""
+        for on_delivery in self._unacknowledged:
+            on_delivery(None)
+        self._unacknowledged.clear()
+
+    @property
+    def requeued_indexes(self) -> list[int]:
+        return [item.index for chunk in self.requeued for item in chunk.items]
+
+    @property
+    def pieces(self) -> list[bytes]:
+        return [piece for reply in self.replies for piece in reply.pieces]
+
+    @property
+    def statuses(self) -> list[int]:
+        return [reply.end.status_code for reply in self.replies if reply.end is not None]
+
+
+class MemoryAttemptLog:
+    """The attempts of batches and calls; survives a replica, as the topic does."""
+
+    def __init__(self) -> None:
+        self.latest: dict[UUID, BatchAttempt] = {}
+        self.recorded: list[BatchAttempt] = []
+
+    async def read_attempt(self, batch_id: UUID, generation: int) -> BatchAttempt | None:
+        await asyncio.sleep(0)
+        return self.latest.get(batch_id)
+
+    async def record_attempt(self, attempt: BatchAttempt) -> None:
+        await asyncio.sleep(0)
+        self.latest[attempt.batch_id] = attempt
+        self.recorded.append(attempt)
+
+    async def delete_attempt(self, batch_id: UUID) -> None:
+        await asyncio.sleep(0)
+        self.latest.pop(batch_id, None)
+
+
+class FakeConsumer:
+    """Records the offsets that are reported as finished; they count as committed."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def mark_finished(self, record: ReceivedRecord, generation: int) -> None:
+        self.offsets.append(record.offset)
+
+    def is_committed(self, record: ReceivedRecord) -> bool:
+        return record.offset in self.offsets
+
+
+class FaultyEngine:
+    """Executes bulk items; a body selects the fault of its item.
+
+    `crash` ends the process, `oom` and `memory` exceed the memory, as do more than `items_max`
+    items; `hold` waits for `gate`; `busy` is refused.
+    """
+
+    concurrency, headroom = 64, 0
+
+    def __init__(self, items_max: int = 1000) -> None:
+        self.items_max = items_max
+        self.is_unavailable = False
+        self.executed: list[list[bytes]] = []
+        self.running = 0
+        self.running_max = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.holds = asyncio.Event()  # set when an item waits for the gate
+
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+        self.executed.append([*bodies])
+        self.running += 1
+        self.running_max = max(self.running_max, self.running)
+        try:
+            await asyncio.sleep(0)
+            if self.is_unavailable:
+                raise PoolUnavailableError
+            if len(bodies) > self.items_max:
+                raise EngineOutOfMemoryError
+            for index, body in enumerate(bodies):
+                if body == b"hold":
+                    self.holds.set()
+                    await self.gate.wait()
+                if body == b"busy":
+                    continue
+                if body == b"oom":
+                    raise EngineOutOfMemoryError
+                if body == b"memory":
+                    raise MemoryError
+                if body == b"crash":
+                    raise EngineDeadError
+                finished(index, EngineAnswer(200, b"{}"))
+            if b"busy" in bodies:
+                raise PoolBusyError
+        finally:
+            self.running -= 1
+
+
+class GatedEngine:
+    """Serves calls: emits one piece, waits for `gate`, emits another and answers."""
+
+    concurrency, headroom = 8, 2
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.is_unavailable = self.is_dead = self.is_full = False
+        self.running = 0
+        self.served = 0
+        self.answer = EngineAnswer(200, b"", input_tokens=3, output_tokens=2)
+        self.piece = b"1"
+
+    async def serve(
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter
+    ) -> EngineAnswer:
+        if self.is_full:
+            await self.gate.wait()
+        meter.on_start()
+        if self.is_unavailable:
+            raise PoolUnavailableError
+        if self.is_dead:
+            raise EngineDeadError
+        self.served += 1
+        self.running += 1
+        try:
+            if emit is not None:
+                emit(self.piece)
+                meter.with_usage = lambda answer: replace(answer, input_tokens=3, output_tokens=7)
+            await self.gate.wait()
+            if emit is not None:
+                emit(b"2")
+        finally:
+            self.running -= 1
+        return self.answer

@@ -1,0 +1,319 @@
+"""Goal: an unreadable or revoked record neither blocks a partition nor leaks credit."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+from core.clock import SystemClock
+from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
+from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from tests.unit.gpu_consumers.online_replica import call_chunk
+from topics.clients.consumer import GroupConsumer
+from topics.clients.offset_tracker import Partition
+from topics.clients.producer import OnDelivery
+from topics.errors import DeliveryError, KafkaUnavailableError
+from topics.records.codec import Headers, encode, kind_headers
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Batch
+
+TOPIC = "batches.p.bulk"
+PARTITION: Partition = (TOPIC, 0)
+Step = Callable[["Group"], list[ReceivedRecord]]
+
+
+class Group:
+    """A group member whose polls follow a script; after the last one it stops the consumer."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._steps = list(steps)
+        self.assigned: set[Partition] = set()
+        self.committed: dict[Partition, int] = {}
+        self.paused: set[Partition] = set()
+        self.stop = threading.Event()
+        self.end = 0
+        self.revokes_at_close = False
+        self.is_assignment_lost = False
+        self.unanswered = 0  # requests for end offsets that fail
+
+    def connect(
+        self, on_assign: PartitionsCallback, on_revoke: PartitionsCallback
+    ) -> GroupConsumer:
+        self._on_assign, self._on_revoke = on_assign, on_revoke
+        return cast(GroupConsumer, self)
+
+    def assign(self) -> None:
+        self.paused.discard(PARTITION)  # as the real member does: its client keeps the pause
+        self.assigned.add(PARTITION)
+        self._on_assign([PARTITION])
+
+    def revoke(self, *, lost: bool = False) -> None:
+        self.is_assignment_lost = lost
+        self._on_revoke([PARTITION])
+        self.is_assignment_lost = False
+        self.assigned.discard(PARTITION)
+
+    def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
+        if not self._steps:
+            self.stop.set()
+            return []
+        return self._steps.pop(0)(self)
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        if self.unanswered:
+            self.unanswered -= 1
+            raise KafkaUnavailableError
+        return dict.fromkeys(partitions, self.end)
+
+    def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
+        self.committed |= next_offsets
+        return True
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        self.paused -= set(partitions)
+
+    def close(self) -> None:
+        if self.revokes_at_close:
+            self.revoke()
+
+
+class DeadLetters:
+    def __init__(self, failure: BaseException | None = None) -> None:
+        self._failure = failure
+        self.count = 0
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        self.count += 1
+        assert on_delivery is not None
+        on_delivery(self._failure)
+
+
+def record(offset: int, value: bytes | None = None) -> ReceivedRecord:
+    written = encode(Batch(uuid4(), "b", [])) if value is None else value
+    return ReceivedRecord(TOPIC, 0, offset, None, kind_headers(Batch), written, 0)
+
+
+def run(group: Group, letters: DeadLetters, *, in_flight_max: int = 10) -> tuple[list[int], int]:
+    """Finish every batch at once; return the delivered offsets and the count of epochs."""
+    consumer = BatchConsumer(
+        group.connect,
+        letters,
+        in_flight_max=in_flight_max,
+        commit_interval_s=0,
+        clock=SystemClock(),
+    )
+    delivered: list[int] = []
+    epochs: list[list[Partition]] = []
+
+    def deliver(delivery: DeliveredBatch) -> None:
+        delivered.append(delivery.record.offset)
+        consumer.mark_finished(delivery.record, delivery.generation)
+
+    consumer.run(deliver, epochs.append, group.stop)
+    return delivered, len(epochs)
+
+
+def assigned(*records: ReceivedRecord) -> Step:
+    def step(group: Group) -> list[ReceivedRecord]:
+        group.assign()
+        return list(records)
+
+    return step
+
+
+def test_a_record_revoked_by_its_own_poll_blocks_no_later_offset() -> None:
+    def lost(group: Group) -> list[ReceivedRecord]:
+        group.revoke()
+        return [record(5)]
+
+    group = Group([assigned(record(4)), lost, assigned(record(3), record(6))])
+    delivered, _ = run(group, DeadLetters(), in_flight_max=1)
+
+    assert delivered == [4, 3, 6]
+    assert group.committed == {PARTITION: 7}
+    assert group.paused == set()
+
+
+def test_a_full_partition_that_returns_is_read_and_paused_again() -> None:
+    seen: list[bool] = []
+
+    def observe(group: Group) -> list[ReceivedRecord]:
+        seen.append(PARTITION in group.paused)
+        return []
+
+    def moved(group: Group) -> list[ReceivedRecord]:
+        group.revoke()
+        seen.append(PARTITION in group.paused)
+        return []
+
+    full = assigned(record(4), record(5))
+    group = Group(
+        [full, observe, moved, assigned(), observe, lambda _: [record(4), record(5)], observe]
+    )
+    consumer = BatchConsumer(
+        group.connect, DeadLetters(), in_flight_max=2, commit_interval_s=60, clock=SystemClock()
+    )
+    consumer.run(lambda _: None, lambda _: None, group.stop)
+
+    assert seen == [True, True, False, True]
+
+
+def test_is_committed_is_reset_by_a_new_assignment() -> None:
+    seen: list[list[bool]] = []
+
+    def observe(group: Group) -> list[ReceivedRecord]:
+        seen.append([consumer.is_committed(record(offset)) for offset in (3, 4, 5)])
+        return []
+
+    group = Group([assigned(record(4)), observe, observe, assigned(), observe])
+    consumer = BatchConsumer(
+        group.connect, DeadLetters(), in_flight_max=10, commit_interval_s=0, clock=SystemClock()
+    )
+    consumer.run(
+        lambda d: consumer.mark_finished(d.record, d.generation), lambda _: None, group.stop
+    )
+
+    assert seen == [[True, True, False]] * 2 + [[False] * 3]
+
+
+def test_an_unreadable_batch_starts_a_new_epoch() -> None:
+    group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), DeadLetters()
+    delivered, epochs = run(group, letters)
+
+    assert (delivered, letters.count, epochs) == ([0], 1, 2)
+    assert group.committed == {PARTITION: 2}
+
+
+def test_a_lost_dead_letter_ends_the_process() -> None:
+    group = Group([assigned(record(0, b"\xc1")), lambda _: []])
+    with pytest.raises(DeliveryError):
+        run(group, DeadLetters(DeliveryError()))
+
+    assert group.committed == {}
+
+
+@pytest.mark.parametrize(("durable", "next_offset"), [(False, 6), (True, 5)])
+def test_revoked_calls_are_committed_unless_they_are_durable(
+    durable: bool, next_offset: int
+) -> None:
+    def moved(group: Group) -> list[ReceivedRecord]:
+        group.revoke()
+        return []
+
+    call = Batch(uuid4(), "b", [call_chunk(durable=durable)])
+    first = Batch(uuid4(), "b", [call_chunk(durable=False)])
+    group = Group([assigned(record(4, encode(first)), record(5, encode(call))), moved])
+    consumer = online_consumer(group)
+    consumer.run(lambda _: None, lambda _: None, group.stop)
+
+    assert group.committed == {PARTITION: next_offset}
+
+
+def test_calls_of_a_lost_partition_are_not_committed_when_it_returns() -> None:
+    def taken(group: Group) -> list[ReceivedRecord]:
+        group.revoke(lost=True)
+        return []
+
+    def moved(group: Group) -> list[ReceivedRecord]:
+        group.revoke()
+        return []
+
+    call, durable = (
+        encode(Batch(uuid4(), "b", [call_chunk(durable=is_durable)]))
+        for is_durable in (False, True)
+    )
+    again = assigned(record(4, durable))
+    group = Group([assigned(record(4, call)), taken, again, moved])
+    online_consumer(group).run(lambda _: None, lambda _: None, group.stop)
+
+    assert group.committed == {}
+
+
+def test_a_leaving_member_does_not_commit_running_calls() -> None:
+    value = encode(Batch(uuid4(), "b", [call_chunk(durable=False)]))
+    group = Group([assigned(record(4, value))])
+    group.revokes_at_close = True
+    online_consumer(group).run(lambda _: None, lambda _: None, group.stop)
+
+    assert group.committed == {}
+
+
+def online_consumer(group: Group) -> BatchConsumer:
+    return BatchConsumer(
+        group.connect,
+        DeadLetters(),
+        in_flight_max=10,
+        commit_interval_s=60,
+        clock=SystemClock(),
+        keeps_calls=True,
+    )
+
+
+def test_records_from_before_the_assignment_are_redelivered() -> None:
+    group = Group([assigned(record(4), record(5)), lambda _: [record(6)]])
+    group.end = 5
+    assert redelivered_offsets(group) == [4]
+
+
+def test_while_ends_are_unknown_every_record_is_redelivered() -> None:
+    group = Group([assigned(record(4)), lambda _: [record(5)], lambda _: [record(6)]])
+    group.unanswered = 1
+    assert redelivered_offsets(group) == [4]
+
+
+def redelivered_offsets(group: Group) -> list[int]:
+    """Return the offsets that are delivered as redelivered."""
+    consumer = online_consumer(group)
+    redelivered: list[int] = []
+    assignments: list[list[Partition]] = []
+
+    def deliver(delivery: DeliveredBatch) -> None:
+        assert delivery.is_redelivered or assignments
+        if delivery.is_redelivered:
+            redelivered.append(delivery.record.offset)
+        consumer.mark_finished(delivery.record, delivery.generation)
+
+    consumer.run(deliver, assignments.append, group.stop)
+    return redelivered
+
+
+@pytest.mark.parametrize(("lost", "committed"), [(False, {PARTITION: 5}), (True, {})])
+def test_a_batch_finished_during_a_revocation_is_committed_unless_lost(
+    lost: bool, committed: dict[Partition, int]
+) -> None:
+    """A member commits nothing of lost partitions: they have another owner already."""
+
+    def moved(group: Group) -> list[ReceivedRecord]:
+        group.revoke(lost=lost)
+        return []
+
+    group = Group([assigned(record(4)), moved])
+    consumer = BatchConsumer(
+        group.connect, DeadLetters(), in_flight_max=10, commit_interval_s=60, clock=SystemClock()
+    )
+    running: list[DeliveredBatch] = []
+    assignments: list[bool] = []
+
+    def on_revoke(partitions: list[Partition], is_lost: bool) -> None:
+        assert partitions == [PARTITION]
+        assignments.append(is_lost)
+        consumer.mark_finished(running[0].record, running[0].generation)
+
+    consumer.run(running.append, lambda _: None, group.stop, on_revoke)
+
+    assert assignments == [lost]
+    assert group.committed == committed

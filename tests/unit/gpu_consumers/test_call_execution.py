@@ -1,0 +1,369 @@
+"""Goal: every call ends once: with an answer, an error, a requeue, or without its caller."""
+
+import asyncio
+import gc
+from uuid import UUID
+
+import pytest
+
+from core.outcomes import Outcome
+from core.supervised_tasks import TaskCancelledError
+from gpu_consumers.cancellation import liveness
+from gpu_consumers.inflight.online_call import OnlineCall
+from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
+from gpu_consumers.online import call_execution
+from tests.unit.gpu_consumers.fakes import run_loop
+from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
+
+
+async def test_a_stream_is_forwarded_and_its_end_counts_tokens() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk())
+    await run_loop()
+    assert replica.log.pieces == [b"1"]
+    replica.engine.gate.set()
+    await replica.wait_ended()
+
+    assert replica.log.pieces == [b"1", b"2"]
+    (end,) = [r.end for r in replica.log.replies if r.end is not None]
+    assert (end.status_code, end.body, end.input_tokens, end.output_tokens) == (200, b"", 3, 2)
+    assert end.waited_s == 0.25
+    assert (replica.finished_count, replica.capacity.in_flight, replica.log.outcomes) == (1, 0, [])
+
+
+async def test_a_batch_is_finished_with_its_last_call() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(1), call_chunk(2, stream=False))
+    await run_loop()
+    replica.receive_caller_record(aborted=[UUID(int=1)])
+    await run_loop()
+    assert (replica.finished_count, replica.engine.running) == (0, 1)
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert replica.finished_count == 1
+
+
+async def test_an_aborted_call_gets_no_reply_and_is_billed() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk())
+    await run_loop()
+    replica.receive_caller_record(aborted=[UUID(int=1)])
+    await run_loop()
+    assert (replica.engine.running, replica.finished_count, replica.log.statuses) == (0, 1, [])
+    (bill,) = replica.log.bills
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 3, 7)
+
+
+async def test_an_aborted_call_without_a_stream_is_billed_without_tokens() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(stream=False))
+    await run_loop()
+    replica.receive_caller_record(aborted=[UUID(int=1)])
+    await run_loop()
+    (bill,) = replica.log.bills
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 0, 0)
+
+
+async def test_an_answered_call_is_billed_once() -> None:
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk())
+    await replica.wait_ended()
+    (bill,) = replica.log.bills
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.SUCCEEDED, 3, 2)
+    assert (bill.body, replica.finished_count) == (b"", 1)
+
+
+async def test_a_call_of_a_gone_caller_is_not_executed() -> None:
+    replica = OnlineReplica()
+    replica.callers.gone = True
+    replica.start_batch(call_chunk())
+    await replica.wait_ended()
+    assert (replica.engine.served, replica.finished_count, replica.log.statuses) == (0, 1, [])
+    assert replica.log.bills == []
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_an_expired_call_is_not_executed_and_gets_an_error(durable: bool) -> None:
+    replica = OnlineReplica()
+    replica.callers.expired = True
+    replica.start_batch(call_chunk(durable=durable))
+    await replica.wait_ended()
+    assert (replica.engine.served, replica.log.statuses) == (0, [504])
+    assert [(o.outcome, o.status_code) for o in replica.log.outcomes] == [
+        (Outcome.EXPIRED, 504)
+    ] * durable
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("patience_s", [-1.0, 0.01])
+async def test_an_overdue_call_is_not_started_and_gets_an_error(
+    durable: bool, patience_s: float
+) -> None:
+    replica = OnlineReplica()
+    replica.engine.is_full = True
+    replica.callers.patience = patience_s
+    replica.start_batch(call_chunk(durable=durable))
+    await replica.wait_ended()
+    assert (replica.engine.served, replica.log.statuses, replica.log.bills) == (0, [504], [])
+    (end,) = [reply.end for reply in replica.log.replies]
+    assert end is not None
+    assert b'"queue_timeout"' in end.body
+    assert [(o.outcome, o.status_code) for o in replica.log.outcomes] == [
+        (Outcome.EXPIRED, 504)
+    ] * durable
+
+
+async def test_the_start_timeout_does_not_abort_a_started_call() -> None:
+    replica = OnlineReplica()
+    replica.callers.patience = 0.01
+    replica.start_batch(call_chunk())
+    await run_loop()
+    (call,) = replica.execution._running.values()
+    assert call._start_timeout is None
+    replica.engine.gate.set()
+    await replica.wait_ended()
+    assert replica.log.statuses == [200]
+
+
+async def test_a_requeued_call_that_had_started_has_no_start_limit() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(1, stream=False, begin_by_s=5.0))
+    await run_loop()
+    replica.engine.is_unavailable = True
+    replica.start_batch(call_chunk(2, begin_by_s=5.0))
+    await run_loop()
+    replica.worker.requeue_all()
+    replica.start_batch(call_chunk(3, begin_by_s=5.0))
+    await replica.wait_ended()
+    start_limits = {
+        c.job.job_id.int: c.job.call.begin_by_s
+        for c in replica.log.requeued
+        if c.job.call is not None
+    }
+    assert start_limits == {1: 0.0, 2: 0.0, 3: 5.0}
+
+
+async def test_a_redelivered_call_has_no_start_limit() -> None:
+    replica = OnlineReplica()
+    replica.callers.patience = -1.0
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk(1, begin_by_s=5.0), is_redelivered=True)
+    replica.start_batch(call_chunk(2, begin_by_s=5.0, durable=True), is_redelivered=True)
+    await run_loop()
+    replica.receive_caller_record(permitted=[UUID(int=1)])
+    await replica.wait_ended()
+    assert replica.log.statuses == [200, 200]
+
+
+async def test_an_ended_call_is_not_referenced() -> None:
+    replica = OnlineReplica()
+    replica.callers.patience = 60.0
+    replica.engine.gate.set()
+    gc.disable()
+    try:
+        before = sum(isinstance(thing, OnlineCall) for thing in gc.get_objects())
+        replica.start_batch(
+            *(call_chunk(number, stream=False, begin_by_s=5.0) for number in range(50))
+        )
+        await replica.wait_ended()
+        await run_loop()
+        left = sum(isinstance(thing, OnlineCall) for thing in gc.get_objects()) - before
+    finally:
+        gc.enable()
+    assert left <= 1
+
+
+async def test_a_call_of_a_silent_caller_is_aborted_by_the_periodic_check() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk())
+    await run_loop()
+    replica.callers.gone, replica.callers.alive = True, False
+    checking = asyncio.create_task(replica.execution.abort_obsolete_calls())
+    while replica.engine.running:
+        await run_loop()
+    checking.cancel()
+    await replica.wait_ended()
+    assert (replica.finished_count, replica.log.statuses) == (1, [502])
+
+
+async def test_a_late_heartbeat_lets_the_call_run() -> None:
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.callers.gone, replica.callers.alive = True, False
+    replica.start_batch(call_chunk())
+    await run_loop()
+    assert replica.engine.served == 0
+    replica.callers.gone, replica.callers.alive = False, True
+    await replica.wait_ended()
+    assert replica.log.statuses == [200]
+
+
+async def test_a_call_starts_when_its_silent_caller_is_not_known_to_be_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(liveness, "HEARTBEAT_WAIT_S", 0.01)
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.callers.alive = False  # silent, but not known to be dead
+    replica.start_batch(call_chunk())
+    await run_loop()
+    assert replica.engine.served == 0
+    await replica.wait_ended()
+    assert replica.log.statuses == [200]
+
+
+async def test_a_durable_call_does_not_wait_for_a_heartbeat() -> None:
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.callers.alive = False
+    replica.start_batch(call_chunk(durable=True))
+    await run_loop()
+    assert replica.engine.served == 1
+    await replica.wait_ended()
+
+
+async def test_the_periodic_check_spares_a_call_that_awaits_a_heartbeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call_execution, "ABORT_CHECK_S", 0.0)
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.callers.gone, replica.callers.alive = True, False
+    replica.start_batch(call_chunk())
+    checking = asyncio.create_task(replica.execution.abort_obsolete_calls())
+    await run_loop()  # many checks
+    replica.callers.gone, replica.callers.alive = False, True
+    await replica.wait_ended()
+    checking.cancel()
+    assert replica.log.statuses == [200]
+
+
+async def test_a_call_aborted_while_its_heartbeat_arrives_ends_as_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(liveness, "_HEARTBEAT_POLL_S", 0.0)
+    replica = OnlineReplica()
+    replica.callers.gone, replica.callers.alive = True, False
+    replica.start_batch(call_chunk())
+    for _ in range(3):
+        await asyncio.sleep(0)  # now each iteration runs one poll of the call
+    replica.callers.gone, replica.callers.alive = False, True
+    replica.receive_caller_record(aborted=[UUID(int=1)])
+    await replica.wait_ended()
+    assert (replica.engine.running, replica.finished_count, replica.log.statuses) == (0, 1, [])
+
+
+async def test_an_unexpected_cancellation_fails_the_process() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk())
+    await run_loop()
+    (task,) = (t for t in asyncio.all_tasks() if t is not asyncio.current_task())
+    task.cancel()
+    with pytest.raises(TaskCancelledError):
+        await replica.wait_ended()
+    assert replica.finished_count == 0
+
+
+async def test_a_cancellation_by_the_shutdown_is_no_failure() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk())
+    await run_loop()
+    replica.tasks.cancel_all()
+    await replica.wait_ended()
+    assert replica.finished_count == 0
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_durable_answer_is_sent_after_its_outcome_is_acknowledged(durable: bool) -> None:
+    replica = OnlineReplica()
+    replica.log.unacknowledged_kind = "outcomes"
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk(durable=durable))
+    await run_loop()
+    assert replica.log.pieces == [b"1", b"2"]  # pieces wait for no acknowledgement
+    assert replica.log.statuses == ([] if durable else [200])
+    assert replica.finished_count == 0
+    replica.log.acknowledge()
+    await replica.wait_ended()
+    assert (replica.log.statuses, replica.finished_count) == ([200], 1)
+
+
+async def test_the_outcome_of_a_durable_stream_holds_its_pieces() -> None:
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk(durable=True))
+    await replica.wait_ended()
+    assert [o.body for o in replica.log.outcomes] == [b"[1,2]"]
+
+
+async def test_an_unavailable_pool_requeues_a_call_to_run_later() -> None:
+    replica = OnlineReplica()
+    replica.engine.is_unavailable = True
+    replica.start_batch(call_chunk())
+    await replica.wait_ended()
+    (chunk,) = replica.log.requeued
+    assert (chunk.job, chunk.redelivered) == (call_chunk().job, False)
+    assert (replica.finished_count, replica.log.statuses) == (1, [])
+    replica.engine.is_unavailable = False
+    replica.engine.gate.set()
+    replica.start_batch(chunk)
+    await replica.wait_ended()
+    assert replica.log.statuses == [200]
+
+
+async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(1), call_chunk(2, stream=False))
+    await run_loop()
+    replica.worker.drain()
+    replica.start_batch(call_chunk(3), is_redelivered=True)
+    await run_loop()
+    assert [(c.job.job_id.int, c.redelivered) for c in replica.log.requeued] == [(3, True)]
+    replica.worker.requeue_all()
+    await replica.wait_ended()
+    assert [c.job.job_id.int for c in replica.log.requeued] == [3, 2]
+    (end,) = [r.end for r in replica.log.replies if r.end is not None]
+    assert (end.status_code, end.input_tokens, end.output_tokens) == (503, 3, 7)
+    assert [(bill.outcome, bill.output_tokens) for bill in replica.log.bills] == [
+        (Outcome.FAILED, 7)
+    ]
+    assert b"stream_interrupted" in end.body
+    assert replica.finished_count == 2
+
+
+async def test_a_drained_durable_stream_ends_for_its_caller_and_is_requeued() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(durable=True))
+    await run_loop()
+    replica.worker.requeue_all()
+    await replica.wait_ended()
+    assert (replica.log.statuses, len(replica.log.requeued), replica.log.outcomes) == ([503], 1, [])
+
+
+async def test_a_cancelled_durable_call_has_an_outcome() -> None:
+    replica = OnlineReplica()
+    replica.start_batch(call_chunk(durable=True))
+    await run_loop()
+    replica.receive_caller_record(aborted=[UUID(int=1)])
+    await replica.wait_ended()
+    assert [o.outcome for o in replica.log.outcomes] == [Outcome.CANCELLED]
+    assert replica.log.statuses == [409]
+
+
+async def test_a_call_of_a_closed_job_leaves_its_end_to_the_close_record() -> None:
+    replica = OnlineReplica()
+    replica.callers.closed = True
+    replica.start_batch(call_chunk(durable=True))
+    await replica.wait_ended()
+    assert (replica.engine.served, replica.log.outcomes, replica.log.statuses) == (0, [], [409])
+
+
+async def test_a_piece_that_fits_no_record_interrupts_its_stream() -> None:
+    replica = OnlineReplica()
+    replica.engine.piece = b"x" * (PIECE_BYTES_MAX + 1)
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk())
+    await replica.wait_ended()
+    assert (replica.log.pieces, replica.log.statuses) == ([], [502])
+    assert replica.finished_count == 1

@@ -1,0 +1,359 @@
+"""Goal: only poison and too large items fail; a first delivery records no attempt."""
+
+import asyncio
+import itertools
+
+import msgspec
+import pytest
+
+from core.errors import EngineDeadError, SchemaTooNewError
+from core.outcomes import Outcome
+from gpu_consumers.inflight.batch_run import BatchAbortReason
+from gpu_consumers.quarantine.narrowing import initial_units
+from tests.support.memory_objects import MemoryStore
+from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
+from tests.unit.gpu_consumers.fakes import FaultyEngine, MemoryAttemptLog, RecordingProducer
+from tests.unit.gpu_consumers.suspect_delays import SuspectDelay
+from topics.records.records import AttemptUnit, Batch, BatchAttempt, Item, ItemOutcome
+
+
+def code_of(outcome: ItemOutcome) -> str:
+    code: str = msgspec.json.decode(outcome.body)["error"]["code"]
+    return code
+
+
+def results(log: RecordingProducer) -> dict[int, tuple[Outcome, int]]:
+    """Return the first outcome and attempt of each item."""
+    found: dict[int, tuple[Outcome, int]] = {}
+    for outcome in log.outcomes:
+        found.setdefault(outcome.index, (outcome.outcome, outcome.attempt))
+    return found
+
+
+def item_count(units: list[AttemptUnit]) -> int:
+    return sum(unit.count for unit in units)
+
+
+async def crashes_until_finished(
+    batch: Batch, log: RecordingProducer, attempts: MemoryAttemptLog
+) -> int:
+    """Deliver a batch to new replicas until one finishes it; return the count of crashes."""
+    for crashes in itertools.count():
+        replica = BulkReplica(log, attempts)
+        replica.start_batch(batch, is_redelivered=crashes > 0)
+        failure = await replica.wait_ended()
+        if failure is None:
+            assert replica.consumer.offsets == [0]
+            return crashes
+        assert isinstance(failure, EngineDeadError)
+        assert replica.consumer.offsets == []
+    raise AssertionError
+
+
+async def test_a_first_delivery_records_no_attempt_and_runs_alongside_others() -> None:
+    replica = BulkReplica()
+    replica.start_batch(batch_of(b"{}", b"{}"))
+    replica.start_batch(batch_of(b"{}", b"{}"), offset=1)
+
+    assert await replica.wait_ended() is None
+    assert replica.attempts.recorded == []
+    assert replica.engine.running_max == 2
+    assert sorted(replica.consumer.offsets) == [0, 1]
+
+
+async def test_a_batch_that_cannot_start_ends_the_process() -> None:
+    replica = BulkReplica()
+    replica.controls.failure = SchemaTooNewError()
+    replica.tasks.call_from_thread(replica.start_batch, batch_of(b"{}"))
+
+    with pytest.raises(SchemaTooNewError):
+        await asyncio.wait_for(replica.tasks.failed, 5)
+    assert replica.consumer.offsets == []
+
+
+async def test_each_poison_item_fails_alone_after_three_crashes() -> None:
+    bodies = [b"{}"] * 100
+    for index in (17, 18, 55):
+        bodies[index] = b"crash"
+    log, attempts = RecordingProducer(), MemoryAttemptLog()
+    crashes = await crashes_until_finished(batch_of(*bodies), log, attempts)
+
+    outcomes = results(log)
+    assert {index for index, (end, _) in outcomes.items() if end is Outcome.FAILED} == {17, 18, 55}
+    assert {index for index, (end, _) in outcomes.items() if end is Outcome.SUCCEEDED} == set(
+        range(100)
+    ) - {17, 18, 55}
+    assert crashes == 1 + 2 + 3  # the batch, two tenths, each item alone
+    failed = [o for o in log.outcomes if o.outcome is Outcome.FAILED]
+    assert {(code_of(o), o.retryable) for o in failed} == {("item_crashes_engine", False)}
+    assert {o.attempt for o in failed} == {3}
+    assert [attempt.units for attempt in attempts.latest.values()] == [[]]
+    assert len(log.outcomes) == 100  # items that ended before a crash do not run again
+
+
+async def test_a_single_item_runs_three_times_before_it_fails() -> None:
+    log = RecordingProducer()
+    assert await crashes_until_finished(batch_of(b"crash"), log, MemoryAttemptLog()) == 3
+    assert results(log) == {0: (Outcome.FAILED, 3)}
+
+
+async def test_redelivered_batches_run_in_tenths_one_after_the_other() -> None:
+    replica = BulkReplica()
+    for offset in range(2):
+        replica.start_batch(batch_of(*[b"{}"] * 100), is_redelivered=True, offset=offset)
+    replica.start_batch(batch_of(b"{}"), offset=2)
+
+    assert await replica.wait_ended() is None
+    assert replica.engine.running_max == 1
+    # A new batch does not wait while the log of attempts is read.
+    assert [len(run) for run in replica.engine.executed] == [1] + [10] * 20
+    for batch_id in {attempt.batch_id for attempt in replica.attempts.recorded}:
+        attempts = [
+            attempt for attempt in replica.attempts.recorded if attempt.batch_id == batch_id
+        ]
+        runs = [item_count(attempt.units) for attempt in attempts if attempt.is_running]
+        pauses = [item_count(attempt.units) for attempt in attempts if not attempt.is_running]
+        assert (runs, pauses) == ([*range(100, 0, -10)], [*range(90, -1, -10)])
+    await replica.quarantine.delete_attempts(replica.consumer.is_committed)
+    assert replica.attempts.latest == {}
+    assert len(replica.log.outcomes) == 201
+
+
+async def test_a_batch_that_was_running_at_a_crash_runs_last() -> None:
+    poison, suspect, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}", b"{}", b"{}")
+    log, attempts = RecordingProducer(), MemoryAttemptLog()
+    attempts.latest[poison.batch_id] = BatchAttempt(poison.batch_id, 1, initial_units(1), True)
+    replica = BulkReplica(log, attempts, suspect_delay_s=0.05)
+    replica.start_batch(poison, is_redelivered=True)
+    replica.start_batch(suspect, is_redelivered=True, offset=1)
+    replica.start_batch(new, offset=2)
+
+    assert isinstance(await replica.wait_ended(), EngineDeadError)
+    assert sorted(len(run) for run in replica.engine.executed[:2]) == [2, 3]
+    assert replica.engine.executed[2:] == [[b"crash"]]
+
+
+async def test_units_with_fewest_crashes_run_first_across_batches() -> None:
+    log, attempts = RecordingProducer(), MemoryAttemptLog()
+    batches = [batch_of(b"crash", b"{}", b"{}"), batch_of(b"crash", b"{}", b"{}", b"{}")]
+    for batch in batches:
+        units = [AttemptUnit(0, 1, 1), AttemptUnit(1, len(batch.parts[0].items) - 1, 1)]
+        attempts.latest[batch.batch_id] = BatchAttempt(batch.batch_id, 1, units, True)
+    replica = BulkReplica(log, attempts, suspect_delay_s=0.02)
+    for offset, batch in enumerate(batches):
+        replica.start_batch(batch, is_redelivered=True, offset=offset)
+
+    assert isinstance(await replica.wait_ended(), EngineDeadError)
+    assert sorted(replica.engine.executed[:2]) == [[b"{}"] * 2, [b"{}"] * 3]
+    assert replica.engine.executed[2:] == [[b"crash"]]
+
+
+async def test_a_crash_between_two_units_is_charged_to_neither() -> None:
+    log, attempts = RecordingProducer(), MemoryAttemptLog()
+    batch, poison = batch_of(b"hold", *[b"{}"] * 19), batch_of(b"crash")
+    replica = BulkReplica(log, attempts)
+    replica.engine.gate.clear()
+    replica.start_batch(batch, is_redelivered=True)
+    await replica.engine.holds.wait()
+    replica.start_batch(poison, offset=1)
+    await asyncio.sleep(0)
+    replica.engine.gate.set()
+    assert isinstance(await replica.wait_ended(), EngineDeadError)
+    assert attempts.latest[batch.batch_id] == BatchAttempt(
+        batch.batch_id, 1, [AttemptUnit(10, 10, 1)], False
+    )
+
+    after = BulkReplica(log, attempts)
+    after.start_batch(batch, is_redelivered=True)
+    assert await after.wait_ended() is None
+    assert [len(run) for run in after.engine.executed] == [10]
+
+
+async def test_suspects_wait_for_new_batches_while_a_crashed_batch_is_present(
+    suspect_delay: SuspectDelay,
+) -> None:
+    attempts = MemoryAttemptLog()
+    poison, suspect, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}")
+    attempts.latest[poison.batch_id] = BatchAttempt(poison.batch_id, 1, initial_units(1), True)
+    replica = BulkReplica(attempts=attempts, suspect_delay_s=SuspectDelay.DELAY_S)
+    replica.start_batch(poison, is_redelivered=True)
+    replica.start_batch(suspect, is_redelivered=True, offset=1)
+    await suspect_delay.has_started.wait()
+    replica.start_batch(new, offset=2)
+    await suspect_delay.end_when(lambda: bool(replica.engine.executed))
+
+    assert isinstance(await replica.wait_ended(), EngineDeadError)
+    assert [len(run) for run in replica.engine.executed] == [1, 2, 1]
+
+
+async def test_a_unit_with_two_crashes_waits_for_one_with_a_single_crash() -> None:
+    attempts = MemoryAttemptLog()
+    twice, once = batch_of(b"crash"), batch_of(b"{}")
+    attempts.latest[twice.batch_id] = BatchAttempt(twice.batch_id, 2, [AttemptUnit(0, 1, 2)], False)
+    attempts.latest[once.batch_id] = BatchAttempt(once.batch_id, 1, [AttemptUnit(0, 1, 1)], True)
+    replica = BulkReplica(attempts=attempts)
+    replica.start_batch(twice, is_redelivered=True)
+    replica.start_batch(once, is_redelivered=True, offset=1)
+
+    await replica.wait_ended()
+    assert replica.engine.executed == [[b"{}"], [b"crash"]]
+
+
+async def test_an_aborted_batch_releases_its_locks() -> None:
+    replica = BulkReplica()
+    replica.engine.gate.clear()
+    attempts = replica.attempts
+    dropped, other = batch_of(b"hold"), batch_of(b"{}")
+    attempts.latest[other.batch_id] = BatchAttempt(other.batch_id, 1, [AttemptUnit(0, 1, 1)], True)
+    delivered = replica.start_batch(dropped, is_redelivered=True)
+    replica.start_batch(other, is_redelivered=True, offset=1)
+    await replica.engine.holds.wait()
+    (run,) = [run for run in replica.execution.runs if run.delivered is delivered]
+    run.abort(BatchAbortReason.LOST)
+
+    assert await replica.wait_ended() is None
+    assert replica.engine.executed == [[b"hold"], [b"{}"]]
+
+
+async def test_a_completed_batch_does_not_run_again() -> None:
+    batch, attempts = batch_of(b"{}", b"{}"), MemoryAttemptLog()
+    attempts.latest[batch.batch_id] = BatchAttempt(batch.batch_id, 1, [], False)
+    replica = BulkReplica(attempts=attempts)
+    replica.start_batch(batch, is_redelivered=True)
+
+    assert await replica.wait_ended() is None
+    assert (replica.engine.executed, replica.log.outcomes, attempts.recorded) == ([], [], [])
+    assert replica.consumer.offsets == [0]
+    await replica.quarantine.delete_attempts(replica.consumer.is_committed)
+    assert attempts.latest == {}
+
+
+async def test_a_batch_completed_alongside_a_suspect_does_not_run_again(
+    suspect_delay: SuspectDelay,
+) -> None:
+    poison, new = batch_of(b"crash"), batch_of(b"{}", b"{}")
+    log, attempts = RecordingProducer(), MemoryAttemptLog()
+    attempts.latest[poison.batch_id] = BatchAttempt(poison.batch_id, 1, initial_units(1), True)
+    replica = BulkReplica(log, attempts, suspect_delay_s=SuspectDelay.DELAY_S)
+    assert not replica.attribution.has_suspects()
+    replica.start_batch(poison, is_redelivered=True)
+    await suspect_delay.has_started.wait()
+    assert replica.attribution.has_suspects()
+    replica.start_batch(new, offset=1)
+    await suspect_delay.end_when(lambda: replica.consumer.offsets == [1])
+    assert isinstance(await replica.wait_ended(), EngineDeadError)
+    assert replica.consumer.offsets == [1]  # not committed: the offset before it is unfinished
+
+    replica = BulkReplica(log, attempts)
+    replica.start_batch(new, is_redelivered=True, offset=1)
+    assert await replica.wait_ended() is None
+    assert (replica.engine.executed, replica.attribution.has_suspects()) == ([], False)
+
+
+async def test_an_attempt_is_recorded_before_its_unit_starts() -> None:
+    attempts, engine = MemoryAttemptLog(), FaultyEngine()
+    replica = BulkReplica(attempts=attempts, engine=engine)
+    engine.gate.clear()
+    batch = batch_of(*[b"{}"] * 10, *[b"hold"] * 10)
+    replica.start_batch(batch, is_redelivered=True)
+    await engine.holds.wait()
+    said = attempts.latest[batch.batch_id]
+    assert said.is_running
+    assert (said.units[0].first, said.units[0].count) == (10, 10)
+    engine.gate.set()
+    assert await replica.wait_ended() is None
+
+
+@pytest.mark.parametrize("poison", [b"oom", b"memory"])
+async def test_an_item_that_exceeds_the_memory_fails_alone_without_a_crash(poison: bytes) -> None:
+    bodies = [b"{}"] * 100
+    bodies[42] = poison
+    replica = BulkReplica()
+    replica.start_batch(batch_of(*bodies))
+
+    assert await replica.wait_ended() is None
+    outcomes = results(replica.log)
+    assert {index for index, (end, _) in outcomes.items() if end is Outcome.FAILED} == {42}
+    assert len(outcomes) == len(replica.log.outcomes) == 100
+    (failed,) = (o for o in replica.log.outcomes if o.index == 42)
+    assert (code_of(failed), failed.retryable) == ("item_out_of_memory", False)
+    assert replica.attempts.recorded == []
+    assert replica.consumer.offsets == [0]
+    assert replica.capacity.in_flight == 0
+
+
+async def test_a_batch_that_exceeds_the_memory_is_split() -> None:
+    replica = BulkReplica(engine=FaultyEngine(items_max=30))
+    replica.start_batch(batch_of(*[b"{}"] * 100))
+
+    assert await replica.wait_ended() is None
+    assert results(replica.log) == dict.fromkeys(range(100), (Outcome.SUCCEEDED, 1))
+    assert [len(run) for run in replica.engine.executed] == [100] + [10] * 10
+
+
+async def test_a_batch_that_exceeds_the_memory_is_split_while_the_store_is_unavailable() -> None:
+    store = MemoryStore()
+    store.is_away = True
+    replica = BulkReplica(engine=FaultyEngine(items_max=2), objects=store)
+    batch = batch_of(*[b"{}"] * 4)
+    (part,) = batch.parts
+    stored = Item(4, "c4", b"", 1, length=10)
+    parts = [msgspec.structs.replace(part, items=[*part.items, stored])]
+    replica.start_batch(msgspec.structs.replace(batch, parts=parts))
+
+    assert await replica.wait_ended() is None
+    assert results(replica.log) == dict.fromkeys(range(4), (Outcome.SUCCEEDED, 1))
+    assert (replica.log.requeued_indexes, replica.consumer.offsets) == ([4], [0])
+
+
+async def test_an_unavailable_pool_requeues_the_whole_quarantined_batch() -> None:
+    replica = BulkReplica()
+    replica.engine.is_unavailable = True
+    replica.start_batch(batch_of(*[b"{}"] * 20), is_redelivered=True)
+    assert await replica.wait_ended() is None
+
+    assert replica.log.requeued_indexes == [*range(20)]
+    assert [attempt.units for attempt in replica.attempts.latest.values()] == [[]]
+
+
+async def test_a_crash_before_the_commit_does_not_run_completed_items_again() -> None:
+    log, attempts = RecordingProducer(), MemoryAttemptLog()
+    batch = batch_of(*[b"{}"] * 12, b"crash")
+    crashes = await crashes_until_finished(batch, log, attempts)
+    assert crashes == 3
+    ended = [*log.outcomes]
+
+    after = BulkReplica(log, attempts)  # the offset was not committed
+    after.start_batch(batch, is_redelivered=True)
+    assert await after.wait_ended() is None
+    assert (after.engine.executed, log.outcomes, log.requeued_indexes) == ([], ended, [])
+    assert after.consumer.offsets == [0]
+
+
+async def test_attempts_are_deleted_only_after_the_commit() -> None:
+    replica = BulkReplica()
+    batches = [batch_of(b"{}"), batch_of(b"{}")]
+    for offset, batch in enumerate(batches):
+        replica.start_batch(batch, is_redelivered=True, offset=offset)
+    assert await replica.wait_ended() is None
+
+    await replica.quarantine.delete_attempts(lambda record: record.offset == 0)
+    assert list(replica.attempts.latest) == [batches[1].batch_id]
+    await replica.quarantine.delete_attempts(lambda record: True)
+    assert replica.attempts.latest == {}
+
+
+async def test_redelivered_items_of_closed_jobs_do_not_run() -> None:
+    replica = BulkReplica()
+    batch = batch_of(*[b"crash"] * 20)
+    replica.controls.closed_ids.add(batch.parts[0].job.job_id)
+    replica.start_batch(batch, is_redelivered=True)
+    assert await replica.wait_ended() is None
+
+    assert (replica.engine.executed, replica.log.outcomes, replica.log.requeued_indexes) == (
+        [],
+        [],
+        [],
+    )
+    assert replica.consumer.offsets == [0]
+    assert replica.capacity.in_flight == 0

@@ -1,0 +1,72 @@
+"""Goal: new batches run alongside units with one crash, and wait for units with more."""
+
+import pytest
+
+from core.outcomes import Outcome
+from tests.support.until import until_true
+from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
+from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
+from topics.records.records import AttemptUnit, BatchAttempt
+
+
+async def test_a_new_batch_runs_alongside_a_first_quarantine() -> None:
+    replica = BulkReplica()
+    replica.engine.gate.clear()
+    replica.start_batch(batch_of(b"hold", *[b"{}"] * 99), is_redelivered=True)
+    await replica.engine.holds.wait()
+    replica.start_batch(batch_of(b"{}"), offset=1)
+    await until_true(lambda: replica.consumer.offsets == [1])
+    assert [len(run) for run in replica.engine.executed] == [10, 1]
+    replica.engine.gate.set()
+
+    assert await replica.wait_ended() is None
+    assert [len(run) for run in replica.engine.executed] == [10, 1] + [10] * 9
+
+
+async def test_a_new_batch_waits_for_a_unit_with_two_crashes() -> None:
+    attempts, poison = MemoryAttemptLog(), batch_of(b"hold", b"{}")
+    units = [AttemptUnit(0, 1, 2), AttemptUnit(1, 1, 2)]
+    attempts.latest[poison.batch_id] = BatchAttempt(poison.batch_id, 2, units, False)
+    replica = BulkReplica(attempts=attempts)
+    replica.engine.gate.clear()
+    replica.start_batch(poison, is_redelivered=True)
+    await replica.engine.holds.wait()
+    replica.start_batch(batch_of(b"new"), offset=1)
+    await run_loop(200)
+    assert replica.engine.executed == [[b"hold"]]
+    replica.engine.gate.set()
+
+    assert await replica.wait_ended() is None
+    assert replica.engine.executed == [[b"hold"], [b"new"], [b"{}"]]
+    assert replica.engine.running_max == 1
+
+
+async def test_ten_items_of_redelivered_batches_run_at_once() -> None:
+    replica = BulkReplica()
+    replica.engine.gate.clear()
+    for offset, size in enumerate((4, 4, 4)):
+        replica.start_batch(batch_of(*[b"hold"] * size), is_redelivered=True, offset=offset)
+    await run_loop(200)
+    assert [len(run) for run in replica.engine.executed] == [4, 4]
+    assert sorted(attempt.is_running for attempt in replica.attempts.latest.values()) == [True] * 2
+    replica.engine.gate.set()
+
+    assert await replica.wait_ended() is None
+    assert [len(run) for run in replica.engine.executed] == [4, 4, 4]
+    assert replica.engine.running_max == 2
+
+
+@pytest.mark.parametrize("bodies", [[b"oom"], [b"oom", b"{}"], [b"{}", b"oom"]])
+async def test_an_item_that_exceeds_the_memory_alongside_others_runs_alone_before_it_fails(
+    bodies: list[bytes],
+) -> None:
+    replica = BulkReplica()
+    replica.start_batch(batch_of(*bodies), is_redelivered=True)
+
+    assert await replica.wait_ended() is None
+    assert replica.engine.executed[0] == bodies
+    assert replica.engine.executed[1] == bodies[bodies.index(b"oom") :]
+    runs = [attempt.is_running for attempt in replica.attempts.recorded]
+    assert runs[:3] == [True, False, True], "recorded as stopped between the two runs"
+    failed = [o.index for o in replica.log.outcomes if o.outcome is Outcome.FAILED]
+    assert (failed, len(replica.log.outcomes)) == ([bodies.index(b"oom")], len(bodies))

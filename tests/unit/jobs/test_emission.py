@@ -1,0 +1,74 @@
+"""Goal: items are read in order from any cursor; a crash between two reads changes nothing."""
+
+import json
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from core.clock import SystemClock
+from core.limits import CHUNK_BYTES_MAX
+from jobs.expansion.cursors import ExpansionCursor
+from jobs.expansion.emission import InputChangedError, ItemReader
+from storage.objects.local_object_store import LocalObjectStore
+from topics.records.records import Item, JobRef
+
+JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embeddings", "in", 0.0)
+
+
+def stored(folder: Path, data: bytes) -> LocalObjectStore:
+    objects = LocalObjectStore(folder, clock=SystemClock())
+    with objects.begin_upload("in") as upload:
+        upload.write(data)
+        upload.complete()
+    return objects
+
+
+def line(index: int, text: str = "x") -> bytes:
+    body = {"model": "small", "input": text}
+    request = {"custom_id": f"id-{index}", "method": "POST", "url": "/v1/embeddings"}
+    return json.dumps(request | {"body": body}).encode()
+
+
+def read_all(objects: LocalObjectStore, cursor: ExpansionCursor, count: int) -> list[Item]:
+    """Use a new reader for each read, as after a crash."""
+    found: list[Item] = []
+    while True:
+        reader = ItemReader(objects, JOB, cursor)
+        items = reader.read_items(count, 10**9)
+        cursor = reader.cursor
+        reader.close()
+        if not items:
+            return found
+        found += items
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
+def test_reading_resumes_at_any_cursor(tmp_path: Path, count: int, end: bytes) -> None:
+    lines = [b"\xef\xbb\xbf" + line(0), b"", line(1) + b"\r", b"  ", line(2), line(3)]
+    items = read_all(stored(tmp_path, b"\n".join(lines) + end), ExpansionCursor(), count)
+    assert [(item.index, item.custom_id) for item in items] == [(n, f"id-{n}") for n in range(4)]
+    assert items[0].body == b'{"model": "small", "input": "x"}'
+    assert items[0].token_count == len(items[0].body) // 4
+
+
+def test_a_large_item_is_sent_by_reference(tmp_path: Path) -> None:
+    giant = line(1, "x" * CHUNK_BYTES_MAX)
+    objects = stored(tmp_path, line(0) + b"\n" + giant)
+    small, large = read_all(objects, ExpansionCursor(), 10)
+    assert small.length == 0
+    assert (large.body, large.custom_id) == (b"", "id-1")
+    with objects.read("in", offset=large.offset, length=large.length) as blocks:
+        assert b"".join(blocks) == giant
+
+
+def test_reading_stops_at_the_byte_limit(tmp_path: Path) -> None:
+    reader = ItemReader(stored(tmp_path, b"\n".join(map(line, range(9)))), JOB, ExpansionCursor())
+    assert [len(reader.read_items(100, len(line(0)) + 1)) for _ in range(5)] == [2, 2, 2, 2, 1]
+
+
+def test_a_line_that_validation_would_reject_raises(tmp_path: Path) -> None:
+    reader = ItemReader(stored(tmp_path, line(0) + b"\njunk"), JOB, ExpansionCursor())
+    with pytest.raises(InputChangedError):
+        reader.read_items(10, 1000)

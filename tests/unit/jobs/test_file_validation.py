@@ -1,0 +1,323 @@
+"""Goal: accepted items can be stored, executed and identified; errors are reported by line."""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+
+from core.limits import ERROR_LINES_MAX
+from jobs.input.line_checks import NESTING_MAX, ErrorCode, LineError
+from jobs.input.line_reader import Line, input_lines
+from jobs.validation.file_validation import (
+    ExistingItems,
+    ValidationResult,
+    repeated_hashes,
+    validate_file,
+)
+from registry.models import ModelVersion
+
+ENDPOINT = "/v1/embeddings"
+SMALL = ModelVersion(
+    "small", "1", "pool", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC)
+)
+CHAT = ModelVersion(
+    "chat", "1", "pool", "simulated", ("/v1/chat/completions",), datetime(2026, 1, 1, tzinfo=UTC)
+)
+SECRET = "the patient said"
+
+
+def line(custom_id: object = "a", **fields: Any) -> bytes:
+    body = {"model": "small", "input": SECRET}
+    value = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": body} | fields
+    return json.dumps({name: v for name, v in value.items() if v is not ...}).encode()
+
+
+def with_input(raw: bytes) -> bytes:
+    """A line whose input is `raw` JSON, valid or not."""
+    return line().replace(b'"' + SECRET.encode() + b'"', raw)
+
+
+def validated(
+    *lines: bytes, items_max: int = 1000, line_bytes_max: int = 2**20
+) -> ValidationResult:
+    data = b"\n".join(lines)
+
+    def read() -> Iterable[Line]:
+        return input_lines([data], line_bytes_max=line_bytes_max)
+
+    models = {"small": SMALL, "chat": CHAT}
+    return validate_file(
+        read,
+        endpoint=ENDPOINT,
+        items_max=items_max,
+        line_bytes_max=line_bytes_max,
+        find_model=models.get,
+    )
+
+
+def only_error(found: ValidationResult) -> LineError:
+    assert found.error_count == 1
+    (error,) = found.errors
+    assert SECRET not in error.message
+    return error
+
+
+def test_a_valid_file() -> None:
+    assert validated(line("a"), b"", line("b")) == ValidationResult(2, SMALL)
+
+
+def test_nul_in_a_custom_id_is_rejected() -> None:
+    error = only_error(validated(line("a\0b")))
+    assert (error.code, error.param, error.line) == (ErrorCode.INVALID_VALUE, "custom_id", 1)
+
+
+HOSTILE = {
+    "invalid UTF-8": b'"\xff"',
+    "overlong UTF-8": b'"\xc0\x80"',
+    "lone high surrogate": b'"\\ud800"',
+    "lone low surrogate": b'"\\udc00"',
+    "raw NUL": b'"\x00"',
+    "NaN": b"NaN",
+    "Infinity": b"-Infinity",
+    "1e400": b"1e400",
+    "deep nesting": b"[" * 100_000 + b"]" * 100_000,
+    "trailing comma": b"[1,]",
+    "single quotes": b"'a'",
+    "a second value": b'"a"}} {"b": {"c": 1',
+}
+
+
+@pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
+def test_invalid_json_is_rejected_with_its_line(raw: bytes) -> None:
+    error = only_error(validated(line("first"), with_input(raw), line("last")))
+    assert (error.code, error.param, error.line) == (ErrorCode.INVALID_JSON_LINE, None, 2)
+
+
+DEPTH_MAX = NESTING_MAX - 2  # the line and its body are two levels
+
+
+@pytest.mark.parametrize(
+    ("opened", "closed"),
+    [(b"[", b"]"), (b'{"a":', b"}"), (b"[ ", b"\t]"), (b"[0,", b"]")],
+)
+def test_nesting_is_limited_independently_of_the_stack(opened: bytes, closed: bytes) -> None:
+    def nested(depth: int) -> bytes:
+        return with_input(opened * depth + b"0" + closed * depth)
+
+    assert validated(nested(DEPTH_MAX)).error_count == 0
+    for depth in (DEPTH_MAX + 1, 500, 20_000):
+        error = only_error(validated(line("first"), nested(depth), line("last")))
+        assert (error.code, error.line) == (ErrorCode.INVALID_JSON_LINE, 2)
+        assert error.message == "This line is nested deeper than 128 levels."
+
+
+def test_many_brackets_do_not_count_as_nesting() -> None:
+    wide = b"[" + b",".join([b'[{"a": []}]'] * 1000) + b"]"
+    assert validated(with_input(wide), line("b", text="[" * 1000)).error_count == 0
+
+
+@pytest.mark.parametrize(
+    ("raw", "is_half"),
+    [
+        (b'"\\ud800"', True),
+        (b'"\\uDC00"', True),
+        (b'["\\ud83d\\ude00", "\\ud800x"]', True),
+        (b'"\\ud800" "', False),
+        (b'["\\ud83d\\ude00", NaN]', False),
+        (b'"\\\\ud800" x', False),
+    ],
+)
+def test_a_lone_surrogate_has_its_own_message(raw: bytes, *, is_half: bool) -> None:
+    message = only_error(validated(with_input(raw))).message
+    assert ("half of a surrogate pair" in message) is is_half
+
+
+HARMLESS = {
+    "escaped NUL in a body": b'"\\u0000"',
+    "30 digits": b"9" * 30,
+    "a surrogate pair": b'"\\ud83d\\ude00"',
+    "nesting within reason": b"[" * 100 + b"]" * 100,
+}
+
+
+@pytest.mark.parametrize("raw", HARMLESS.values(), ids=HARMLESS)
+def test_unusual_json_is_accepted(raw: bytes) -> None:
+    assert validated(with_input(raw)).error_count == 0
+
+
+def test_a_byte_order_mark_and_crlf_are_accepted() -> None:
+    assert validated(b"\xef\xbb\xbf" + line("a") + b"\r", line("b") + b"\r").error_count == 0
+
+
+def test_the_last_of_repeated_keys_wins() -> None:
+    repeated = line("a")[:-1] + b', "custom_id": "b", "method": "POST"}'
+    assert validated(repeated, line("a")).error_count == 0
+    assert only_error(validated(repeated, line("b"))).code is ErrorCode.DUPLICATE_CUSTOM_ID
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "param"),
+    [
+        (line(...), ErrorCode.MISSING, "custom_id"),
+        (line(None), ErrorCode.MISSING, "custom_id"),
+        (line(5), ErrorCode.INVALID_TYPE, "custom_id"),
+        (line(""), ErrorCode.INVALID_VALUE, "custom_id"),
+        (line("x" * 513), ErrorCode.INVALID_VALUE, "custom_id"),
+        (line(method=...), ErrorCode.MISSING, "method"),
+        (line(method=["POST"]), ErrorCode.INVALID_TYPE, "method"),
+        (line(method="GET"), ErrorCode.INVALID_METHOD, "method"),
+        (line(url=...), ErrorCode.MISSING, "url"),
+        (line(url=1), ErrorCode.INVALID_TYPE, "url"),
+        (line(url="/v1/completions"), ErrorCode.URL_MISMATCH, "url"),
+        (line(body=...), ErrorCode.MISSING, "body"),
+        (line(body="{}"), ErrorCode.INVALID_TYPE, "body"),
+        (line(body={}), ErrorCode.MISSING, "body.model"),
+        (line(body={"model": 1}), ErrorCode.INVALID_TYPE, "body.model"),
+        (line(body={"model": "absent"}), ErrorCode.MODEL_NOT_FOUND, "body.model"),
+        (line(body={"model": "chat"}), ErrorCode.ENDPOINT_NOT_SUPPORTED, "body.model"),
+        (b"[]", ErrorCode.INVALID_JSON_LINE, None),
+        (b"null", ErrorCode.INVALID_JSON_LINE, None),
+        (b"not json", ErrorCode.INVALID_JSON_LINE, None),
+    ],
+)
+def test_an_invalid_line_is_reported_with_code_and_param(
+    bad: bytes, code: ErrorCode, param: str | None
+) -> None:
+    error = only_error(validated(bad))
+    assert (error.code, error.param, error.line) == (code, param, 1)
+
+
+def test_the_longest_custom_id_is_accepted() -> None:
+    assert validated(line("x" * 512)).error_count == 0
+
+
+def test_all_lines_must_have_the_model_of_the_first() -> None:
+    other = line("b", body={"model": "chat"})
+    error = only_error(validated(line("a"), other, line("c")))
+    assert (error.code, error.line) == (ErrorCode.MODEL_MISMATCH, 2)
+
+
+def test_an_unknown_first_model_does_not_invalidate_other_lines() -> None:
+    mistake = line("a", body={"model": "smal"})
+    found = validated(mistake, line("b"), line("c"), mistake.replace(b'"a"', b'"d"'))
+    assert [(e.line, e.code) for e in found.errors] == [
+        (1, ErrorCode.MODEL_NOT_FOUND),
+        (4, ErrorCode.MODEL_MISMATCH),
+    ]
+
+
+def test_unknown_models_are_looked_up_once_and_up_to_a_limit() -> None:
+    names = [f"m{n % 500}" for n in range(1000)]
+    lines = [line(f"{n}", body={"model": name}) for n, name in enumerate(names)]
+    lookups: list[str] = []
+    found = validate_file(
+        lambda: input_lines([b"\n".join(lines)], line_bytes_max=1000),
+        endpoint=ENDPOINT,
+        items_max=1000,
+        line_bytes_max=1000,
+        find_model=lookups.append,
+    )
+    assert lookups == names[:100]
+    assert found.error_count == 1000
+    assert {error.code for error in found.errors} == {ErrorCode.MODEL_NOT_FOUND}
+
+
+def test_an_empty_file() -> None:
+    error = only_error(validated(b"", b" ", b""))
+    assert (error.code, error.line) == (ErrorCode.EMPTY_FILE, None)
+
+
+def test_too_many_requests() -> None:
+    assert validated(line("a"), line("b"), items_max=2).error_count == 0
+    error = only_error(validated(line("a"), line("b"), b"junk", b"junk", items_max=2))
+    assert error.code is ErrorCode.TOO_MANY_TASKS
+
+
+@pytest.mark.parametrize(
+    ("item_count", "is_refused"), [(7, False), (8, True), (10, True), (12, True)]
+)
+def test_items_of_earlier_files_count_against_the_limit(item_count: int, is_refused: bool) -> None:
+    found = validate_file(
+        lambda: input_lines([b"\n".join(map(line, "abc"))], line_bytes_max=1000),
+        endpoint=ENDPOINT,
+        items_max=10,
+        line_bytes_max=1000,
+        find_model=lambda _: None,
+        existing=ExistingItems("small", item_count, list),
+    )
+    assert found.error_count == is_refused
+    if is_refused:
+        error = only_error(found)
+        assert error.code is ErrorCode.TOO_MANY_TASKS
+        assert error.message == "A batch may have at most 10 requests."
+
+
+def test_a_line_above_the_limit() -> None:
+    error = only_error(validated(line("a"), with_input(b'"%s"' % (b"x" * 500)), line_bytes_max=400))
+    assert (error.code, error.line) == (ErrorCode.LINE_TOO_LONG, 2)
+    assert error.message == "This line has more than 400 bytes."
+
+
+def test_duplicate_ids_are_reported_in_line_order_with_other_errors() -> None:
+    found = validated(line("a"), b"junk", line("b"), line("a"), b"junk", line("a"), line("b"))
+    duplicate, junk = ErrorCode.DUPLICATE_CUSTOM_ID, ErrorCode.INVALID_JSON_LINE
+    assert [(e.line, e.code) for e in found.errors] == [
+        (2, junk),
+        (4, duplicate),
+        (5, junk),
+        (6, duplicate),
+        (7, duplicate),
+    ]
+    assert found.error_count == 5
+
+
+def test_the_first_hundred_errors_are_kept_and_all_are_counted() -> None:
+    found = validated(*[b"junk"] * 150, line("a"), *[line("a")] * 50)
+    assert (found.error_count, found.item_count) == (200, 201)
+    assert [e.line for e in found.errors] == list(range(1, 101))
+
+
+def test_duplicate_id_errors_are_counted_without_keeping_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class TrackedError(LineError):
+        __slots__ = ("__weakref__",)
+
+    alive: WeakSet[LineError] = WeakSet()
+    counts: list[int] = []
+
+    def track(*given: Any) -> LineError:
+        error = TrackedError(*given)
+        alive.add(error)
+        counts.append(len(alive))
+        return error
+
+    monkeypatch.setattr("jobs.validation.file_validation.LineError", track)
+    found = validated(*[line("a")] * 1000)
+    assert (found.error_count, len(found.errors)) == (999, ERROR_LINES_MAX)
+    assert max(counts) < 2 * ERROR_LINES_MAX
+
+
+def test_equal_hashes_of_different_ids_are_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.validation.file_validation.hash", lambda _: 7, raising=False)
+    assert validated(line("a"), line("b")).error_count == 0
+    assert validated(line("a"), line("b"), line("a")).error_count == 1
+
+
+def test_errors_are_encoded_as_clients_expect() -> None:
+    error = only_error(validated(b"junk"))
+    assert error.as_json() == {
+        "code": "invalid_json_line",
+        "message": "This line is not parseable as valid JSON.",
+        "param": None,
+        "line": 1,
+    }
+
+
+def test_no_hashes_repeat_in_an_empty_file() -> None:
+    from array import array
+
+    assert repeated_hashes(array("q")) == frozenset()

@@ -1,0 +1,33 @@
+"""Goal: dead letters fit the log, however often their items were tried."""
+
+from uuid import UUID
+
+import pytest
+
+from core.limits import RECORD_BYTES_MAX
+from results.writer.failure_handling import split_for_records
+from topics.records.codec import encode
+from topics.records.records import DeadItem, DeadItems, FailedItemAttempt
+
+JOB = UUID(int=1)
+
+
+def letters(count: int, *, id_bytes: int, attempt_count: int) -> list[DeadItem]:
+    tried = [FailedItemAttempt(n, 500, "c" * 64, 1.5e9) for n in range(attempt_count)]
+    return [DeadItem(index, "i" * id_bytes, tried) for index in range(count)]
+
+
+@pytest.mark.parametrize(("id_bytes", "attempt_count"), [(10, 1), (2048, 30), (2048, 100)])
+def test_every_record_fits_and_no_letter_is_lost(id_bytes: int, attempt_count: int) -> None:
+    all_ = letters(600, id_bytes=id_bytes, attempt_count=attempt_count)
+
+    parts = list(split_for_records(all_))
+
+    assert [letter for part in parts for letter in part] == all_
+    assert all(0 < len(part) <= 250 for part in parts)
+    records = [encode(DeadItems(JOB, 0, JOB, part)) for part in parts]
+    assert max(map(len, records)) < RECORD_BYTES_MAX / 2
+
+
+def test_no_letters_make_no_record() -> None:
+    assert list(split_for_records([])) == []

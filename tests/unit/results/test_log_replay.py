@@ -1,0 +1,45 @@
+"""Goal: executions above the attempt limit are told apart from charged crashes."""
+
+from uuid import UUID
+
+from core.ids import new_uuid
+from core.outcomes import Outcome
+from core.states import CloseReason
+from results.rebuilding.log_replay import jobs_above_limit
+from results.writer.record_groups import Entry
+from topics.records.records import ItemOutcome, JobClose, JobRef, Outcomes
+
+PLACE = ("results", 0)
+
+
+def entry(record: Outcomes | JobClose) -> Entry:
+    return Entry(PLACE, 1, 1, record)
+
+
+def ended(attempt: int, *, outcome: Outcome = Outcome.SUCCEEDED, body: bytes = b"") -> ItemOutcome:
+    return ItemOutcome(0, "a", outcome, 200, body, attempt=attempt)
+
+
+def of_job(job_id: UUID, *items: ItemOutcome) -> Entry:
+    job = JobRef(job_id, 0, job_id, "small", "1", "pool", "/v1/embeddings", "files/none", 0)
+    return entry(Outcomes(job, list(items)))
+
+
+def test_executions_above_the_limit_are_counted_by_job() -> None:
+    one, other = new_uuid(), new_uuid()
+    entries = [
+        of_job(one, ended(1), ended(2)),
+        of_job(other, ended(2)),
+        entry(JobClose(one, 0, CloseReason.CANCELLED)),
+        of_job(one, ended(3, outcome=Outcome.FAILED)),
+    ]
+
+    assert list(jobs_above_limit(entries, 1)) == [one, other, one]
+    assert list(jobs_above_limit(entries, 2)) == [one]
+    assert list(jobs_above_limit(entries, 3)) == []
+
+
+def test_crashes_charged_to_an_item_are_no_attempts() -> None:
+    charged = ended(4, outcome=Outcome.FAILED, body=b'{"error":{"code":"item_crashes_engine"}}')
+
+    assert list(jobs_above_limit([of_job(new_uuid(), charged)], 3)) == []

@@ -1,0 +1,66 @@
+"""Goal: unreadable records go to the dead letters unchanged; a newer schema stops the role."""
+
+from uuid import UUID
+
+import pytest
+
+from core.errors import SchemaTooNewError
+from core.ids import new_uuid
+from core.limits import RECORD_BYTES_MAX
+from core.states import CloseReason
+from results.writer.record_reader import read_entry
+from tests.support.recording_sender import SentRecords
+from topics.records.codec import Headers, decode, encode, kind_headers
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Chunk, DeadLetter, JobClose, JobRef, Outcomes
+
+
+def job_ref(job_id: UUID) -> JobRef:
+    return JobRef(job_id, 0, job_id, "m", "1", "p", "/v1/embeddings", "key", 0.0)
+
+
+def received(value: bytes | None, headers: Headers) -> ReceivedRecord:
+    return ReceivedRecord("results", 5, 42, b"key", headers, value, 0)
+
+
+def test_close_is_decoded() -> None:
+    close, sent = JobClose(new_uuid(), 3, CloseReason.EXPIRED), SentRecords()
+
+    entry = read_entry(received(encode(close), kind_headers(JobClose)), sent)
+
+    assert (entry.record, entry.partition, entry.next_offset) == (close, ("results", 5), 43)
+    assert sent.records == []
+
+
+@pytest.mark.parametrize(
+    ("value", "headers"),
+    [
+        (b"\xc1", kind_headers(JobClose)),
+        (None, kind_headers(JobClose)),
+        (b"", []),
+        (b"\x90", kind_headers(Chunk)),
+        (b"x" * RECORD_BYTES_MAX, kind_headers(JobClose)),
+        (encode(Outcomes(job_ref(new_uuid()), [])), kind_headers(Outcomes)),
+    ],
+    ids=["garbage", "empty", "no headers", "another kind", "as large as can be", "no outcome"],
+)
+def test_unreadable_record_becomes_a_dead_letter(value: bytes | None, headers: Headers) -> None:
+    sent = SentRecords()
+
+    entry = read_entry(received(value, headers), sent)
+
+    assert (entry.record, entry.next_offset) == (None, 43)
+    (copy,) = sent.records
+    letter = decode(DeadLetter, copy.value, copy.headers)
+    assert (copy.topic, copy.partition) == ("dead_letters", 0)
+    assert (letter.topic, letter.partition, letter.offset) == ("results", 5, 42)
+    assert (letter.code, letter.key, letter.headers) == ("record_unreadable", b"key", headers)
+    assert (value or b"").startswith(letter.value)
+    assert len(copy.value) < RECORD_BYTES_MAX
+
+
+def test_newer_schema_stops_the_role() -> None:
+    newer_control = [("kind", b"close"), ("schema", b"99")]
+
+    with pytest.raises(SchemaTooNewError):
+        read_entry(received(b"", newer_control), SentRecords())

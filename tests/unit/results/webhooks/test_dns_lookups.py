@@ -1,0 +1,79 @@
+"""Goal: hanging look-ups delay only their tenant, and waiting is no failure of the receiver."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from results.webhooks.endpoints.address_policy import AddressPolicy
+from results.webhooks.endpoints.dns_lookups import DnsLookups, DnsLookupsBusyError
+from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
+from results.webhooks.endpoints.receiver_urls import parse_url
+
+ADDRESS = "93.184.216.34"
+HANGING = parse_url("https://hanging.example.com/", allow_private=False)
+QUICK = parse_url("https://quick.example.com/", allow_private=False)
+UNKNOWN = parse_url("https://unknown.example.com/", allow_private=False)
+NUMBERS = parse_url(f"https://{ADDRESS}/", allow_private=False)
+WAIT_S = 0.05
+
+
+class Names:
+    """A name server that answers for one host when a test says so."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+
+    async def resolve(self, host: str, _: int) -> list[str]:
+        if host == HANGING.host:
+            await self.answers.wait()
+        if host == UNKNOWN.host:
+            raise OSError(host)
+        return [ADDRESS]
+
+
+async def test_tenant_gets_a_share_of_the_slots() -> None:
+    names, mine, other = Names(), uuid4(), uuid4()
+    look_ups = DnsLookups(names.resolve, count_max=16, wait_s=WAIT_S)
+    begun = [await look_ups.start(mine, HANGING) for _ in range(2)]
+    with pytest.raises(DnsLookupsBusyError):
+        await look_ups.start(mine, QUICK)
+
+    assert await (await look_ups.start(other, QUICK)) == [ADDRESS]
+    names.answers.set()
+    assert [await looked_up for looked_up in begun] == [[ADDRESS]] * 2
+    assert await (await look_ups.start(mine, QUICK)) == [ADDRESS]
+
+
+async def test_abandoned_look_up_keeps_its_slot() -> None:
+    names, mine = Names(), uuid4()
+    look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
+    looked_up = await look_ups.start(mine, HANGING)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(looked_up, WAIT_S)
+    with pytest.raises(DnsLookupsBusyError):
+        await look_ups.start(mine, QUICK)
+
+    names.answers.set()
+    assert await (await look_ups.start(mine, QUICK)) == [ADDRESS]
+
+
+async def test_waiting_for_a_slot_times_out() -> None:
+    names, mine, other = Names(), uuid4(), uuid4()
+    look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
+    looked_up = await look_ups.start(mine, HANGING)
+    with pytest.raises(DnsLookupsBusyError):
+        await look_ups.start(other, QUICK)
+    assert await (await look_ups.start(other, NUMBERS)) == [ADDRESS]  # nothing is looked up
+
+    names.answers.set()
+    await looked_up
+    assert await (await look_ups.start(other, QUICK)) == [ADDRESS]
+
+
+async def test_failed_look_up_releases_its_slot() -> None:
+    names, mine = Names(), uuid4()
+    look_ups = DnsLookups(names.resolve, count_max=1, wait_s=WAIT_S)
+    for _ in range(3):
+        with pytest.raises(AddressRefusedError):
+            await allowed_addresses(await look_ups.start(mine, UNKNOWN), AddressPolicy())

@@ -1,0 +1,155 @@
+"""Goal: a tail reader thread skips unreadable records and reports the failure that ended it."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from core.errors import SchemaTooNewError
+from core.states import CloseReason
+from tests.support.until import until
+from topics.errors import KafkaAuthorizationError, KafkaUnavailableError
+from topics.records.codec import Headers, encode, kind_headers
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import JobControl
+from topics.tail_readers import tail_reader_thread
+from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
+
+CLOSED = JobControl(job_id=UUID(int=1), version=1, closed=CloseReason.CANCELLED)
+
+
+def record(value: bytes | None, headers: Headers | None = None) -> ReceivedRecord:
+    return ReceivedRecord("control", 0, 7, b"k", headers or kind_headers(JobControl), value, 0)
+
+
+class ScriptedReader:
+    """Returns or raises each given poll, then returns nothing; seeks fail `seek_failures` times."""
+
+    def __init__(self, *polls: list[ReceivedRecord] | Exception, seek_failures: int = 0) -> None:
+        self._polls: Iterator[list[ReceivedRecord] | Exception] = iter(polls)
+        self.seek_failures = seek_failures
+        self.seek_count = 0
+        self.is_closed = False
+
+    def seek_to_end(self, timeout_s: float) -> None:
+        self.seek_count += 1
+        if self.seek_count <= self.seek_failures:
+            raise KafkaUnavailableError
+
+    def poll(self, timeout_s: float) -> list[ReceivedRecord]:
+        polled = next(self._polls, None)
+        if isinstance(polled, Exception):
+            raise polled
+        if polled is None:
+            threading.Event().wait(0.001)
+        return polled or []
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def thread_of(
+    reader: ScriptedReader, records: list[ReceivedRecord], **options: Any
+) -> TailReaderThread:
+    return TailReaderThread(cast(TopicTailReader, reader), records.extend, name="test", **options)
+
+
+@pytest.fixture(autouse=True)
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_reader_thread, "_RETRY_S", 0.001)
+
+
+def test_unreadable_records_are_skipped_and_tombstones_are_not() -> None:
+    records = [
+        record(b"junk"),
+        record(encode(CLOSED)),
+        record(None),
+        record(encode(CLOSED), [("kind", b"no such kind")]),
+    ]
+    assert [value for _, value in decode_records(JobControl, records)] == [CLOSED, None]
+
+
+def test_a_newer_schema_is_raised() -> None:
+    with pytest.raises(SchemaTooNewError):
+        list(decode_records(JobControl, [record(b"", [("kind", b"control"), ("schema", b"99")])]))
+
+
+@pytest.mark.parametrize("failure", [KafkaUnavailableError("deleted"), ZeroDivisionError()])
+def test_the_first_failure_is_kept_and_reported(failure: Exception) -> None:
+    handled: list[ReceivedRecord] = []
+    failures: list[Exception] = []
+    reader = ScriptedReader([record(None)], failure)
+    thread = thread_of(reader, handled, on_failure=failures.append)
+    thread.raise_failure()
+    thread.start()
+    until(lambda: failures)
+    assert (handled, failures) == ([record(None)], [failure])
+    with pytest.raises(type(failure)):
+        thread.raise_failure()
+    thread.stop()
+    assert reader.is_closed
+
+
+def test_a_stop_ends_the_thread_and_closes_the_reader() -> None:
+    reader = ScriptedReader()
+    thread = thread_of(reader, [])
+    thread.start()
+    assert thread.is_caught_up
+    thread.request_stop()
+    thread.stop()
+    assert not thread._thread.is_alive()
+    assert reader.is_closed
+    thread.raise_failure()
+
+
+def test_a_start_at_the_end_retries_the_seek_until_kafka_is_available() -> None:
+    reader = ScriptedReader([record(None)], seek_failures=2)
+    handled: list[ReceivedRecord] = []
+    thread = thread_of(reader, handled)
+    thread.start_at_end()
+    until(lambda: handled)
+    assert thread.is_caught_up
+    assert reader.seek_count == 3
+    thread.stop()
+
+
+def test_a_stop_ends_a_seek_that_never_succeeds() -> None:
+    thread = thread_of(ScriptedReader(seek_failures=10**9), [])
+    thread.start_at_end()
+    thread.stop()
+    assert not thread.is_caught_up
+    assert not thread._thread.is_alive()
+    thread.raise_failure()
+
+
+def test_polls_are_retried_while_kafka_is_unavailable_and_access_refusals_are_not() -> None:
+    handled: list[ReceivedRecord] = []
+    failures: list[Exception] = []
+    refusal = KafkaAuthorizationError("no access")
+    reader = ScriptedReader(KafkaUnavailableError(), [record(None)], refusal)
+    thread = thread_of(reader, handled, unavailable_s_max=60.0, on_failure=failures.append)
+    thread.start()
+    until(lambda: failures)
+    assert (handled, failures) == ([record(None)], [refusal])
+    thread.stop()
+
+
+def test_the_wait_of_a_stop_counts_from_its_request_and_a_hanging_reader_stays_open() -> None:
+    has_polled, may_return = threading.Event(), threading.Event()
+
+    class HangingReader:
+        def poll(self, _: float) -> list[ReceivedRecord]:
+            has_polled.set()
+            may_return.wait(20)
+            return []
+
+    reader = cast("TopicTailReader", HangingReader())
+    thread = TailReaderThread(reader, lambda _: None, name="test", stop_s_max=0.0)
+    thread.start()
+    assert has_polled.wait(10)
+    thread.request_stop()
+    thread.stop()  # returns although the poll hangs; closing the reader would raise AttributeError
+    may_return.set()

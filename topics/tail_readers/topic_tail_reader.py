@@ -1,0 +1,135 @@
+"""Reads a small topic without a consumer group: from its start or end, then as it grows."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from topics.clients.client_factory import new_client
+from topics.clients.missing_topics import is_missing_topic_error
+from topics.errors import KafkaUnavailableError
+from topics.records.catalogue import Topic
+from topics.records.received_record import ReceivedRecord, received_records
+from topics.settings import KafkaSettings
+
+_COUNT_MAX = 500
+_REQUEST_S = 2.0
+_RETRY_S = 0.05
+
+
+class TopicTailReader:
+    """Reads partitions of one topic: control, capacity, demand, callers, replies, attempts.
+
+    Every method that reads raises KafkaUnavailableError.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: Topic,
+        *,
+        client_id: str,
+        partitions: Sequence[int] | None = None,
+        reset_to_earliest: bool = True,
+    ) -> None:
+        """Start at the oldest record of each partition unless `seek_to_end` is called first.
+
+        `partitions` None means all of them. `reset_to_earliest` is `auto.offset.reset`: where to
+        continue once the broker has deleted the records at the position, at the oldest or newest.
+        """
+        self._prefix = settings.topic_prefix
+        name = self._prefix + topic.name
+        numbers = range(topic.partition_count) if partitions is None else partitions
+        self._partitions = [TopicPartition(name, number, 0) for number in numbers]
+        self._consumer = new_client(
+            Consumer,
+            settings.client_options()
+            | {
+                "client.id": client_id,
+                "group.id": f"{self._prefix}{client_id}",  # required by the client, never joined
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest" if reset_to_earliest else "latest",
+                "fetch.wait.max.ms": 500,
+                "queued.max.messages.kbytes": 8 * 1024,
+            },
+        )
+        self._is_assigned = self._is_missing = False
+        self._next_offsets: dict[int, int] = {}  # by partition
+
+    def seek_to_end(self, timeout_s: float) -> None:
+        """Skip every record that is on the topic now."""
+        ends = self._next_offsets = self.end_offsets(timeout_s)
+        self._assign(
+            [TopicPartition(p.topic, p.partition, ends[p.partition]) for p in self._partitions]
+        )
+
+    def read_to_end(self, timeout_s: float) -> list[ReceivedRecord]:
+        """Return every record up to the present end, within `timeout_s`."""
+        return [record for records in self.iter_to_end(timeout_s) for record in records]
+
+    def iter_to_end(self, timeout_s: float) -> Iterator[list[ReceivedRecord]]:
+        """Yield the same records poll by poll, for a topic too long to hold in memory."""
+        deadline = time.monotonic() + timeout_s
+        ends = self.end_offsets(timeout_s)  # before reading: it would wait behind a long poll
+        while not self.has_read(ends):
+            if time.monotonic() > deadline:
+                raise KafkaUnavailableError("the end of a topic was not reached in time")
+            yield self.poll(0.1)
+
+    def poll(self, timeout_s: float) -> list[ReceivedRecord]:
+        """Return the records that have arrived, waiting at most `timeout_s` for the first."""
+        if not self._is_assigned:
+            self._assign(self._partitions)
+        first = self._consumer.consume(1, timeout_s)
+        more = self._consumer.consume(_COUNT_MAX, 0) if first else []
+        messages = first + more
+        self._is_missing = self._is_missing or any(map(is_missing_topic_error, messages))
+        self._record_offsets(messages)
+        records = received_records(messages, self._prefix)
+        if self._is_missing and not records:  # records that came with the error are returned first
+            self._is_missing = False
+            raise KafkaUnavailableError("the topic does not exist any more")
+        return records
+
+    def has_read(self, ends: Mapping[int, int]) -> bool:
+        """Whether every record below these offsets, by partition, was returned or skipped."""
+        return all(self._next_offsets.get(number, 0) >= end for number, end in ends.items())
+
+    def end_offsets(self, timeout_s: float) -> dict[int, int]:
+        """Return the present end offset of each partition.
+
+        Retries until the leaders answer: they refuse for a moment after a topic's creation. The
+        last try begins after `timeout_s`, so that a pause of this process is no failure of Kafka.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            is_last = time.monotonic() > deadline
+            try:
+                return {
+                    p.partition: self._consumer.get_watermark_offsets(p, timeout=_REQUEST_S)[1]
+                    for p in self._partitions
+                }
+            except KafkaException as error:
+                if is_last:
+                    raise KafkaUnavailableError(error.args[0].str()) from None
+                time.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        """Close the client."""
+        self._consumer.close()
+
+    def _assign(self, partitions: list[TopicPartition]) -> None:
+        self._consumer.assign(partitions)
+        self._is_assigned = True
+
+    def _record_offsets(self, messages: list[Message]) -> None:
+        """Advance by records too: the client reports a partition's end only a long poll later."""
+        for message in messages:
+            error, offset, number = message.error(), message.offset(), message.partition()
+            is_end = error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001
+            if error is None or is_end:
+                assert offset is not None
+                assert number is not None
+                self._next_offsets[number] = offset if is_end else offset + 1
