@@ -187,7 +187,7 @@ def test_overlapping_redrives_share_no_item(site: Site, monkeypatch: pytest.Monk
     ok(taken)
     error = refused(late, 404)
     assert error["code"] == "dead_letter_not_found"
-    assert "meanwhile" in (error["message"] or "")
+    assert "in the meantime" in (error["message"] or "")
     assert [answer.status_code for answer in named] == [200, 200]
     assert len(site.stored()) == before + 3
 
