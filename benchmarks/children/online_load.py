@@ -7,13 +7,12 @@ line, runs, and reports `@result` with every latency.
 import asyncio
 import sys
 import time
-from urllib.parse import urlsplit
 
 import msgspec
 import uvloop
 
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
-from benchmarks.load.calls import Call, Connection, connected, post
+from cli.load.load_connection import LoadConnection, LoadTarget, TimedCall
 from core.open_files import request_open_file_limit
 
 _OTHER_FILES = 64
@@ -32,36 +31,36 @@ class LoadTask(msgspec.Struct, kw_only=True):
 
 
 class LoadResult(msgspec.Struct, kw_only=True):
-    """The result; `latencies_s` and `first_bytes_s` are in the order of completion."""
+    """The result; `latencies_s` and `first_waits_s` are in the order of completion."""
 
     seconds: float
     cpu_s: float
     latencies_s: list[float]
-    first_bytes_s: list[float]
+    first_waits_s: list[float]  # until the first piece of a stream, or byte of another body
     pieces: int  # events with parts of answers
     refused: int  # responses with status 400 and above
     broken: int  # streams with an error, without `[DONE]`, or with fewer pieces than `pieces_min`
 
 
 async def run(task: LoadTask) -> None:
-    """Warm up, wait for a line, run the calls and report the result."""
-    target = urlsplit(task.url)
-    assert target.hostname is not None
-    assert target.port is not None
-    request = post(target.netloc, task.path, task.key, task.body.encode())
+    """Warm up, wait for a line, run the calls and report the result.
+
+    Raises ConnectionError when a server closes a connection.
+    """
+    target = LoadTarget(task.url + task.path, task.key, task.body.encode())
     request_open_file_limit(task.clients + _OTHER_FILES)
-    clients = [await connected(target.hostname, target.port) for _ in range(task.clients)]
-    await asyncio.gather(*(client.ask(request) for client in clients))
+    clients = [await target.connect() for _ in range(task.clients)]
+    await asyncio.gather(*map(_send, clients))
     report_line("ready")
     await asyncio.to_thread(wait_for_line)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
-    calls = await _call(clients, request, task.calls)
+    calls = await _send_all(clients, task.calls)
     result = LoadResult(
         seconds=time.perf_counter() - started_s,
         cpu_s=time.process_time() - started_cpu_s,
         latencies_s=[call.latency_s for call in calls],
-        first_bytes_s=[call.first_byte_s for call in calls],
-        pieces=sum(call.pieces for call in calls),
+        first_waits_s=[call.first_wait_s for call in calls],
+        pieces=sum(call.event_count for call in calls),
         refused=sum(call.status >= 400 for call in calls),
         broken=sum(not is_complete(call, task.pieces_min) for call in calls),
     )
@@ -70,23 +69,30 @@ async def run(task: LoadTask) -> None:
         client.close()
 
 
-def is_complete(call: Call, pieces_min: int) -> bool:
+def is_complete(call: TimedCall, pieces_min: int) -> bool:
     """Return whether a stream is complete; a unary response always is."""
-    return not pieces_min or (call.is_done and not call.errors and call.pieces >= pieces_min)
+    return not pieces_min or (call.is_done and not call.error and call.event_count >= pieces_min)
 
 
-async def _call(clients: list[Connection], request: bytes, count: int) -> list[Call]:
+async def _send_all(clients: list[LoadConnection], count: int) -> list[TimedCall]:
     remaining = count
-    ended: list[Call] = []
+    ended: list[TimedCall] = []
 
-    async def work(client: Connection) -> None:
+    async def work(client: LoadConnection) -> None:
         nonlocal remaining
         while remaining:
             remaining -= 1
-            ended.append(await client.ask(request))
+            ended.append(await _send(client))
 
     await asyncio.gather(*map(work, clients))
     return ended
+
+
+async def _send(client: LoadConnection) -> TimedCall:
+    call = await client.send()
+    if not client.is_open:
+        raise ConnectionError(call.error or "closed")
+    return call
 
 
 if __name__ == "__main__":

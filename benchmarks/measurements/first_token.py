@@ -76,7 +76,7 @@ def _run(setup: Setup, url: str, key: str, roles: dict[str, int]) -> Run:
     body = chat_body(MODEL, stream=True, max_tokens=TOKENS)
     task = LoadTask(url=url, key=key, path=PATH, body=body, clients=1, calls=calls, pieces_min=1)
     found, used = run_measured(task, setup.work, roles)
-    facts = {f"first_p{p}_ms": percentile(found.first_bytes_s, p) * 1000 for p in PERCENTS}
+    facts = {f"first_p{p}_ms": percentile(found.first_waits_s, p) * 1000 for p in PERCENTS}
     return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)
 
 

@@ -14,51 +14,18 @@ from cli.load.load_clients import (
     run_load,
 )
 from cli.load.load_connection import LoadTarget, TimedCall
+from tests.support.scripted_http import HEAD, STREAM_HEAD, chunk, response, scripted_http
 from tests.support.until import until_true
-
-HEAD = b"HTTP/1.1 200 OK\r\n"
-STREAM = HEAD + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-Respond = Callable[[asyncio.StreamWriter], None]
-
-
-def response(status: bytes, body: bytes) -> bytes:
-    return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 @asynccontextmanager
-async def served(*parts: bytes) -> AsyncIterator[LoadTarget]:
-    """Serve every call with `parts`, each sent separately; an empty part closes."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.readuntil(b"\r\n\r\n"):
-            await reader.readexactly(2)
-            for part in parts:
-                writer.write(part)
-                await writer.drain()
-                await asyncio.sleep(0.002)
-            if parts[-1] == b"":
-                writer.close()
-                return
-
-    async def quiet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await answer(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    async with await asyncio.start_server(quiet, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        yield LoadTarget(f"http://127.0.0.1:{port}/v1", "sk-x", b"{}")
+async def serving(*parts: bytes) -> AsyncIterator[LoadTarget]:
+    async with scripted_http(*parts) as url:
+        yield LoadTarget(f"{url}/v1", "sk-x", b"{}")
 
 
 async def one_call(*parts: bytes) -> TimedCall:
-    async with served(*parts) as target:
+    async with serving(*parts) as target:
         connection = await target.connect()
         try:
             async with asyncio.timeout(10):
@@ -97,7 +64,7 @@ async def test_response_is_timed_to_its_first_and_last_byte() -> None:
 async def test_events_are_counted_in_blocks_of_any_size(size: int) -> None:
     events = b': ping\n\ndata: {"a":1}\n\ndata: {"b":2}\r\n\r\ndata: [DONE]\n\n'
     pieces = [chunk(events[at : at + size]) for at in range(0, len(events), size)]
-    call = await one_call(STREAM, *pieces, chunk(b""))
+    call = await one_call(STREAM_HEAD, *pieces, chunk(b""))
     assert (call.error, call.event_count, call.is_done, call.status) == ("", 2, True, 200)
     assert 0 < call.first_wait_s < call.latency_s
 
@@ -107,12 +74,12 @@ async def test_events_are_counted_in_blocks_of_any_size(size: int) -> None:
     [
         ([response(b"503 Unavailable", b'{"error":{"code":"no_capacity"}}')], "503 no_capacity"),
         ([response(b"500 Oops", b"<html>")], "500"),
-        ([STREAM, chunk(b'data: {"a":1}\n\n'), chunk(b"")], "broken stream"),
+        ([STREAM_HEAD, chunk(b'data: {"a":1}\n\n'), chunk(b"")], "broken stream"),
         (
-            [STREAM, chunk(b'data: {"error":{"code":"stream_interrupted"}}\n\n'), chunk(b"")],
+            [STREAM_HEAD, chunk(b'data: {"error":{"code":"stream_interrupted"}}\n\n'), chunk(b"")],
             "in the stream: stream_interrupted",
         ),
-        ([STREAM, b""], "disconnected"),
+        ([STREAM_HEAD, b""], "disconnected"),
         ([b"SSH-2.0\r\n"], "not HTTP"),
     ],
 )
@@ -122,14 +89,14 @@ async def test_failed_call_has_an_error(parts: list[bytes], error: str) -> None:
 
 
 async def test_clients_repeat_calls() -> None:
-    async with served(response(b"200 OK", b"{}")) as target:
+    async with serving(response(b"200 OK", b"{}")) as target:
         result = await calls_until(target, lambda result: len(result.latencies_s) > 3, clients=3)
     assert result.errors == {}
     assert len(result.latencies_s) == len(result.first_waits_s)
 
 
 async def test_clients_stop_after_the_duration() -> None:
-    async with served(response(b"200 OK", b"{}")) as target, asyncio.timeout(20):
+    async with serving(response(b"200 OK", b"{}")) as target, asyncio.timeout(20):
         result = await run_load(target, client_count=3, seconds=0.3, call_timeout_s=20)
     assert result.errors == {}
     assert result.seconds >= 0.3
@@ -137,7 +104,7 @@ async def test_clients_stop_after_the_duration() -> None:
 
 
 async def test_client_continues_after_a_call_timeout() -> None:
-    async with served(HEAD) as target:
+    async with serving(HEAD) as target:
         result = await calls_until(
             target, lambda result: result.errors["timeout"] >= 2, timeout_s=0.05
         )
@@ -145,7 +112,7 @@ async def test_client_continues_after_a_call_timeout() -> None:
 
 
 async def test_unreachable_server_fails_at_once() -> None:
-    async with served(b"") as target:
+    async with serving(b"") as target:
         pass
     with pytest.raises(ServerUnavailableError, match="Cannot reach"):
         await run_load(target, client_count=2, seconds=5, call_timeout_s=5)
