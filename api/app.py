@@ -10,23 +10,20 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from api import audit_log_routes, model_list_routes
-from api.auth.key_cache import KeyCache
-from api.auth.key_refresh import ROUNDS_PER_TTL, refresh_keys
+from api.auth.key_cache import ROUNDS_PER_TTL, KeyCache, refresh_keys
 from api.batches import batch_routes, dead_letter_routes, single_request_routes
 from api.files import file_routes
-from api.files.object_thread_pool import ObjectThreadPool
 from api.http import health
 from api.http.errors import install_error_handlers
-from api.http.head_requests import HeadAsGet
-from api.http.middleware import RequestEnvelope, WriteDeadline
+from api.http.middleware import HeadAsGet, RequestEnvelope, WriteDeadline
 from api.http.openapi_document import describe
 from api.online.asgi_app import OnlineApp
 from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
 from api.online.online_runtime import OnlineDeps, OnlineRuntime
 from api.online.settings import OnlineSettings
-from api.runtime.api_services import Services
-from api.runtime.background import end_process
+from api.runtime.api_services import Services, end_process
 from api.runtime.database import Database
+from api.runtime.object_threads import ObjectThreadPool
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from api.views import audit_routes, item_routes, result_routes
@@ -85,6 +82,7 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
         uploads=TenantSlots("uploads", settings.uploads_max, retry_after_s=2),
         response_limit=ResponseMemoryLimit(online_settings.answers_bytes_max),
+        on_failure=end_process if online_deps is None else online_deps.on_failure,
     )
     app = FastAPI(
         title="Millrace",
@@ -100,11 +98,8 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
     app.state.online = online = (
         None if online_deps is None else OnlineRuntime(online_deps, services, clock)
     )
-    app.state.on_failure = on_failure = (
-        end_process if online_deps is None else online_deps.on_failure
-    )
     app.state.views = create_view_services(
-        services, None if online_deps is None else online_deps.kafka, on_failure
+        services, None if online_deps is None else online_deps.kafka
     )
     install_error_handlers(app)
     app.add_middleware(HeadAsGet)
@@ -129,7 +124,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     asyncio.get_running_loop().set_default_executor(threads)
     every_s = services.settings.key_cache_s / ROUNDS_PER_TTL
     refresh = refresh_keys(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
-    refreshing = supervise(asyncio.create_task(refresh), app.state.on_failure)
+    refreshing = supervise(asyncio.create_task(refresh), services.on_failure)
     online: OnlineRuntime | None = app.state.online
     if online is not None:
         online.start()

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
-from api.auth.principals import PrincipalDep, ServicesDep
+from api.auth.authentication import PrincipalDep, ServicesDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response
 from api.resources import page_object

@@ -2,8 +2,9 @@
 
 from fastapi import APIRouter, Response
 
-from api.auth.principals import PrincipalDep, ServicesDep
-from api.http.responses import ApiError, json_response
+from api.auth.authentication import PrincipalDep, ServicesDep
+from api.http.errors import ApiError
+from api.http.responses import json_response
 from api.resources import model_object
 from registry.models import find_model, list_models
 

@@ -1,10 +1,13 @@
-"""Cache of authenticated API keys."""
+"""Cache of authenticated API keys, refreshed in the background."""
 
+import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Final
 
+from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import Clock
-from tenancy.api_keys import Principal, secret_hash
+from tenancy.api_keys import Principal, secret_hash, working_keys
 
 _ENTRIES_MAX: Final = 10_000
 
@@ -82,3 +85,24 @@ def offered_secret(authorization: str | None, x_api_key: str | None) -> str | No
     if scheme.lower() == "bearer" and credentials.strip():
         return credentials.strip()
     return (x_api_key or "").strip() or None
+
+
+_LOG = logging.getLogger(__name__)
+
+ROUNDS_PER_TTL: Final = 4
+"""Refreshes within the time to live of an entry: one slow query does not let an entry expire."""
+
+
+async def refresh_keys(keys: KeyCache, database: Database, every_s: float) -> None:
+    """Refresh until cancelled. While Postgres is unavailable, entries expire."""
+    while True:
+        await asyncio.sleep(every_s)
+        queried_s, queried = keys.now_s(), keys.take_used_hashes()
+        if not queried:
+            continue
+        try:
+            working = await database.run_across_tenants(working_keys, queried)
+        except DatabaseUnavailableError:
+            _LOG.warning("keys were not confirmed")
+        else:
+            keys.confirm(queried, working, queried_s)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api.auth.audit_entries import record_audit_entry
-from api.auth.principals import PrincipalDep, ServicesDep
+from api.auth.authentication import PrincipalDep, ServicesDep
 from api.http.request_bodies import NO_BODY_SHA256, body_sha256, json_body
 from api.idempotency.idempotent_requests import (
     IdempotencyContext,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from api import metrics
 from api.auth.audit_entries import record_audit_entry
-from api.auth.principals import PrincipalDep, ServicesDep
+from api.auth.authentication import PrincipalDep, ServicesDep
 from api.batches import batch_control_routes
 from api.batches.batch_control_routes import batch_answer
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after

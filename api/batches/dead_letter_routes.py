@@ -1,8 +1,9 @@
 """Routes of dead letters: items that failed finally, and redriving them in a new batch."""
 
 import asyncio
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -11,12 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from api import metrics
 from api.auth.audit_entries import record_audit_entry
-from api.auth.principals import PrincipalDep, ServicesDep
-from api.batches.dead_letter_objects import (
-    dead_letter_detail_object,
-    dead_letter_object,
-    parse_dead_letter_id,
-)
+from api.auth.authentication import PrincipalDep, ServicesDep
 from api.files.uploads import UploadLimits, storage_quota, upload_limits
 from api.http.paging import LIMIT_DEFAULT, Limit
 from api.http.request_bodies import body_sha256, json_body
@@ -28,7 +24,7 @@ from api.idempotency.idempotent_requests import (
     idempotency_of_request,
     saved_response,
 )
-from api.resources import batch_object, page_object
+from api.resources import batch_object, page_object, seconds
 from api.runtime.api_services import Services
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
@@ -51,7 +47,14 @@ from jobs.store.redrive import (
     read_edited_lines,
     select_dead_letters,
 )
-from results.views.dead_letter_queries import find_dead_letter, list_dead_letters, readable_body
+from results.views.dead_letter_queries import (
+    DeadLetterPosition,
+    DeadLetterView,
+    code_of_row,
+    find_dead_letter,
+    list_dead_letters,
+    readable_body,
+)
 from storage.objects.object_store import ObjectStore, StoredObject
 from tenancy.audit_log import Action, Details
 
@@ -218,3 +221,58 @@ def _job_id(text: str) -> UUID:
     if job_id is None:
         raise JobNotFoundError
     return job_id
+
+
+_PREFIX: Final = "dead"
+_ID: Final = re.compile(r"dead_([0-9a-f]{32})_(0|[1-9][0-9]{0,8})")
+
+
+def parse_dead_letter_id(text: str) -> DeadLetterPosition | None:
+    """Return the item of an id, or None when it is not an id of a dead letter."""
+    match = _ID.fullmatch(text)
+    return None if match is None else DeadLetterPosition(UUID(hex=match[1]), int(match[2]))
+
+
+def dead_letter_object(row: sa.Row[Any]) -> dict[str, object]:
+    """Return a dead letter as lists show it."""
+    redriven_by: UUID | None = row.redriven_job_id
+    return {
+        "id": f"{_PREFIX}_{row.job_id.hex}_{row.item_index}",
+        "object": "dead_letter",
+        "batch_id": public_id(JOB, row.job_id),
+        "index": row.item_index,
+        "custom_id": row.custom_id,
+        "code": code_of_row(row),
+        "message": row.error_message,
+        "status_code": row.status_code or None,
+        "attempts": row.attempt,
+        "failed_at": seconds(row.failed_at),
+        "redriven_by": None if redriven_by is None else public_id(JOB, redriven_by),
+    }
+
+
+def dead_letter_detail_object(view: DeadLetterView, body: bytes | None) -> dict[str, object]:
+    """Return a dead letter with all attempts, and its last response if that is known."""
+    row = view.row
+    return {
+        **dead_letter_object(row),
+        "endpoint": row.endpoint,
+        "history": [
+            {
+                "attempt": attempt.attempt,
+                "status_code": attempt.status_code or None,
+                "code": attempt.code,
+                "failed_at": seconds(attempt.failed_at),
+            }
+            for attempt in view.attempts
+        ],
+        "response": None if body is None else _json_or_text(body),
+    }
+
+
+def _json_or_text(body: bytes) -> object:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body.decode(errors="replace")
+    return msgspec.Raw(body)

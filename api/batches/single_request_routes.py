@@ -8,15 +8,10 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api.auth.audit_entries import record_audit_entry
-from api.auth.principals import PrincipalDep, ServicesDep
-from api.http.large_responses import memory_limited_response
-from api.http.responses import ApiError
-from api.online.answer.call_failures import (
-    DEADLINE,
-    JOB_CANCELLED,
-    deadline_exceeded,
-    job_cancelled,
-)
+from api.auth.authentication import PrincipalDep, ServicesDep
+from api.http.errors import ApiError
+from api.http.responses import memory_limited_response
+from api.online.call_errors import DEADLINE, JOB_CANCELLED, deadline_exceeded, job_cancelled
 from api.online.online_runtime import OnlineRuntime
 from api.resources import seconds, usage_object
 from api.runtime.api_services import Services

@@ -1,21 +1,36 @@
 """Downloads: a whole file or one range, sent in blocks of 1 MiB."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import sqlalchemy as sa
 from fastapi import Request, Response
 
 from api import metrics
-from api.auth.key_revalidation import KeyRevalidator
-from api.files.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_range
+from api.auth.authentication import KeyRevalidator
 from api.files.filenames import content_disposition
 from api.http.bounded_streams import BoundedStream
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.runtime.api_services import Services
-from api.runtime.blocking_calls import BlockingCalls
+from api.runtime.object_threads import BlockingCalls
 from storage.objects.object_store import ObjectBlocks
+
+_ONE_RANGE: Final = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """A range of an object."""
+
+    offset: int
+    length: int
+
+
+class RangeUnsatisfiableError(Exception):
+    """The range starts after the end of the object."""
 
 
 async def file_content(request: Request, row: sa.Row[Any], services: Services) -> Response:
@@ -100,3 +115,22 @@ class ObjectResponse(BoundedStream):
         while block := await self._calls.run(next, self._blocks, b""):
             metrics.DOWNLOADED_BYTES.inc(len(block))
             yield block
+
+
+def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
+    """Return the requested range, or None for the whole object. Raises RangeUnsatisfiableError."""
+    parts = _ONE_RANGE.fullmatch(header or "")
+    if parts is None or parts[1] == parts[2] == "":
+        return None
+    if parts[1] == "":
+        length = min(int(parts[2]), size_bytes)
+        if length == 0:
+            raise RangeUnsatisfiableError
+        return ByteRange(size_bytes - length, length)
+    first = int(parts[1])
+    last = int(parts[2]) if parts[2] else size_bytes - 1
+    if parts[2] and last < first:
+        return None  # not a valid range
+    if first >= size_bytes:
+        raise RangeUnsatisfiableError
+    return ByteRange(first, min(last, size_bytes - 1) - first + 1)

@@ -11,13 +11,12 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.auth.audit_entries import record_audit_entry
-from api.auth.key_revalidation import KeyRevalidator
-from api.auth.principals import PrincipalDep, ServicesDep
+from api.auth.authentication import KeyRevalidator, PrincipalDep, ServicesDep
 from api.files.file_downloads import file_content
 from api.files.uploads import receive_upload, storage_quota
-from api.http.large_responses import memory_limited_response
+from api.http.errors import ApiError
 from api.http.paging import parse_after
-from api.http.responses import ApiError, json_response
+from api.http.responses import json_response, memory_limited_response
 from api.idempotency.idempotent_requests import (
     execute_once,
     idempotency_of_request,

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterable
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from api.auth.key_revalidation import KeyRevalidator
+from api.auth.authentication import KeyRevalidator
 from api.http.client_connection import client_connection
-from api.http.errors import as_api_error
+from api.http.errors import ApiError, as_api_error
 from api.http.middleware import request_id_of
-from api.http.responses import ApiError
 from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 

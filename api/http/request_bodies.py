@@ -11,7 +11,7 @@ import msgspec
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.settings import ApiSettings
 from core.clock import Clock
 

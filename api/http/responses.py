@@ -1,9 +1,14 @@
-"""JSON responses, and the error envelope."""
+"""JSON responses. Large ones reserve memory until their clients have read them."""
 
 from collections.abc import Mapping
 
 import msgspec
-from fastapi import Response
+from fastapi import Request, Response
+
+from api.http.middleware import request_exit_stack
+from api.online.memory_limits import LARGE_BYTES
+from api.runtime.api_services import Services
+from tenancy.api_keys import Principal
 
 
 def json_response(
@@ -15,61 +20,16 @@ def json_response(
     )
 
 
-class ApiError(Exception):
-    """An error response. Its message is for the client."""
+def memory_limited_response(
+    request: Request, principal: Principal, services: Services, content: object
+) -> Response:
+    """Return `content` as JSON.
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = "invalid_request_error",
-        code: str | None = None,
-        param: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """`kind` is the `type` on the wire, `param` the invalid field."""
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.code = code
-        self.param = param
-        self.headers = headers
-
-
-def error_response(error: ApiError) -> Response:
-    """Return the error envelope; clients rely on the presence of `param` and `code`."""
-    return Response(
-        error_body(error), error.status, dict(error.headers or {}), media_type="application/json"
-    )
-
-
-def error_body(error: ApiError) -> bytes:
-    """Return the bytes of the error envelope."""
-    fields = {
-        "message": error.message,
-        "type": error.kind,
-        "param": error.param,
-        "code": error.code,
-    }
-    return msgspec.json.encode({"error": fields})
-
-
-def internal_error_response() -> Response:
-    """Return the response to a request that crashed, without details."""
-    return error_response(
-        ApiError(500, "The server had an error.", kind="server_error", code="internal")
-    )
-
-
-def unavailable(message: str, *, retry_after_s: int, code: str) -> ApiError:
-    """Return a 503. `retry_after_s` is 1 to 60: some clients ignore or mishandle longer ones."""
-    assert 1 <= retry_after_s <= 60
-    return ApiError(
-        503,
-        message,
-        kind="service_unavailable_error",
-        code=code,
-        headers={"retry-after": str(retry_after_s)},
-    )
+    Raises ApiError, 503 or 429, when a large response exceeds the memory limit.
+    """
+    response = json_response(content)
+    byte_count = len(response.body)
+    if byte_count > LARGE_BYTES:
+        reservation = services.response_limit.reserve(principal.tenant_id, byte_count)
+        request_exit_stack(request.scope).enter_context(reservation)
+    return response

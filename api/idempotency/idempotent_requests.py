@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from fastapi import Request, Response
 
 from api import metrics
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
 from api.settings import ApiSettings

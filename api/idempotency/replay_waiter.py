@@ -31,7 +31,7 @@ class ReplayWaiter:
     def __init__(self, database: Database, clock: Clock, *, wait_s_max: float) -> None:
         self._clock, self._wait_s_max = clock, wait_s_max
         self._progress_poller = ProgressPoller(
-            database, interval_s=_POLL_S, gauge=metrics.REPLAYS_WAITING
+            database, interval_s=_POLL_S, report_count=metrics.REPLAYS_WAITING.set
         )
         self._count = 0
 

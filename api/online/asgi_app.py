@@ -5,11 +5,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.http.responses import ApiError, error_response
+from api.http.errors import ApiError, error_response
+from api.online.exchange import exchange_from_scope
 from api.online.memory_limits import body_memory_limit
 from api.online.online_runtime import OnlineRuntime
 from api.online.pipeline import CallPipeline
-from api.online.receive.exchange import exchange_from_scope
 from registry.models import ENDPOINTS
 
 _ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}

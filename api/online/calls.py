@@ -1,17 +1,54 @@
-"""Types that the steps of an online call pass on to each other."""
+"""An online call as its steps pass it on, with its time limits."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 from uuid import UUID
 
-from starlette.types import Message
-
+from api.online.admit.rate_limits import Charge
+from api.online.call_errors import deadline_exceeded
+from api.online.exchange import CompleteResponse, Exchange, RawHeaders, Recording
+from core.clock import Clock
 from jobs.store.idempotency import IdempotencyClaim
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
-from topics.records.records import JobRef
+from topics.records.records import JobRef, ReplyEnd
 
-RawHeaders = list[tuple[bytes, bytes]]
+
+@dataclass(slots=True)
+class Timings:
+    """Times of a call on the monotonic clock of this process."""
+
+    arrived_s: float
+    sent_s: float = 0.0
+    replied_s: float = 0.0  # first piece, or the end; 0: no reply yet
+
+    def gateway_ms(self) -> float:
+        """Return the time from the request's head to its record."""
+        return (self.sent_s - self.arrived_s) * 1000
+
+    def at_stream_head(self) -> bytes:
+        """Return the durations known when a stream starts: the queue ends with the first piece."""
+        if not self.replied_s:
+            return b"gateway;dur=%.2f" % self.gateway_ms()
+        queue_ms = (self.replied_s - self.sent_s) * 1000
+        return b"gateway;dur=%.2f, queue;dur=%.2f" % (self.gateway_ms(), max(0.0, queue_ms))
+
+    def at_end(self, end: ReplyEnd, *, now_s: float) -> bytes:
+        """Return all durations. The queue is the time that no other stage accounts for."""
+        batch_ms, execution_ms = end.waited_s * 1000, end.execution_s * 1000
+        log_ms = (self.replied_s - self.sent_s) * 1000 - batch_ms - execution_ms
+        return (
+            b"gateway;dur=%.2f, queue;dur=%.2f, batch;dur=%.2f, execution;dur=%.2f,"
+            b" postprocess;dur=%.2f"
+        ) % (
+            self.gateway_ms(),
+            max(0.0, log_ms),
+            batch_ms,
+            execution_ms,
+            (now_s - self.replied_s) * 1000,
+        )
 
 
 @dataclass(slots=True)
@@ -52,29 +89,6 @@ class PlannedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteResponse:
-    """A response that is sent at once, as opposed to a stream."""
-
-    status: int
-    body: bytes
-    headers: RawHeaders
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-
-class Recording(Protocol):
-    """Records a stream while it is sent, so that it can be replayed."""
-
-    async def record(self, message: Message) -> None:
-        """Record one ASGI message, before it is sent."""
-        ...
-
-    async def close(self) -> None:
-        """End the recording. Called at the end of every call, perhaps more than once."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
 class PreparedCall:
     """A call that is ready to be sent. A durable one is committed to Postgres."""
 
@@ -87,3 +101,51 @@ class PreparedCall:
     claim: IdempotencyClaim | None = (
         None  # of the idempotency key; saved with the 202, if one is sent
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedCall:
+    """An authenticated call as its client sent it."""
+
+    exchange: Exchange
+    principal: Principal
+    parsed: ParsedCall
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedCall:
+    """A call that passed all checks."""
+
+    exchange: Exchange
+    planned: PlannedCall
+    prepared: PreparedCall
+    charge: Charge  # of the tenant's rate limits; settled when the call ends
+    headers: RawHeaders  # of every response to the call
+    cache_key: bytes | None  # None: the response is not cached
+    prompt_tokens: int  # estimate
+    timings: Timings
+
+    def left_s(self, wait_s: float, *, now_s: float) -> float:
+        """Return the rest of a timeout of the call; 0 when it has passed."""
+        return self.planned.left_s(wait_s, now_s=now_s)
+
+
+@asynccontextmanager
+async def time_limit(left_s: float) -> AsyncIterator[None]:
+    """Cancel the block after `left_s`. Raises ApiError (504) then."""
+    try:
+        async with asyncio.timeout(left_s):
+            yield
+    except TimeoutError:
+        raise deadline_exceeded() from None
+
+
+def call_deadline(
+    call: PlannedCall, clock: Clock, *, wait_s: float | None = None
+) -> AbstractAsyncContextManager[None]:
+    """Cancel the block at the deadline of a call, or when its client has waited for `wait_s`.
+
+    Raises ApiError (504) then.
+    """
+    limit_s = call.timeout_s if wait_s is None else min(wait_s, call.timeout_s)
+    return time_limit(call.left_s(limit_s, now_s=clock.monotonic_s()))

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 from uuid import UUID
 
-from api.online.admit.admission import queue_full
+from api.online.call_errors import queue_full
 from api.runtime.tenant_slots import tenant_share
 
 LARGE_BYTES: Final = 64 * 1024

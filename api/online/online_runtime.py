@@ -11,21 +11,19 @@ from typing import Final
 from uuid import UUID
 
 from api.online import metrics
+from api.online.admit.admission import ExecutionTimes, PoolStates
 from api.online.admit.model_cache import ModelCache
-from api.online.admit.pool_states import ExecutionTimes, PoolStates
 from api.online.admit.rate_limits import RateLimits
 from api.online.answer.response_cache import ResponseCache
-from api.online.await_reply.caller_clock import CallerClock
-from api.online.await_reply.caller_heartbeat import CallerHeartbeatPublisher
-from api.online.await_reply.closed_jobs import ClosedJob, JobCloseReader, close_error
+from api.online.await_reply.caller_heartbeat import CallerClock, CallerHeartbeatPublisher
 from api.online.await_reply.open_calls import OpenCalls
-from api.online.await_reply.reply_reader import ReplyReader
+from api.online.await_reply.reply_records import ClosedJob, decode_closed_jobs, decode_replies
+from api.online.call_errors import deadline_exceeded, job_cancelled
 from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
 from api.online.send.call_keys import CallKeys
-from api.online.send.call_sender import CallSender
+from api.online.send.call_sender import CallSender, LogHealth
 from api.online.send.large_bodies import LargeBodies
-from api.online.send.log_health import LogHealth
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
@@ -33,6 +31,7 @@ from core.clock import Clock
 from core.errors import MillraceError
 from core.futures import run_in_daemon_thread
 from core.ids import new_uuid
+from core.states import CloseReason
 from core.supervised_tasks import report_failure, supervise
 from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
@@ -113,13 +112,20 @@ class OnlineRuntime:
         self.heartbeat = CallerHeartbeatPublisher(
             self._producer, self.caller_id, self.caller_clock, self._health
         )
-        replies = ReplyReader(self.caller_id, loop, self._receive_replies).read_records
-        closes = JobCloseReader(loop, self._end_closed_jobs).read_records
+
+        def read_replies(records: list[ReceivedRecord]) -> None:
+            if replies := decode_replies(records, self.caller_id):
+                loop.call_soon_threadsafe(self._receive_replies, replies)
+
+        def read_control(records: list[ReceivedRecord]) -> None:
+            if closed := decode_closed_jobs(records):
+                loop.call_soon_threadsafe(self._end_closed_jobs, closed)
+
         self._reply_tail = self._tail_thread(
-            REPLIES, replies, name="replies", partitions=[self.reply_partition]
+            REPLIES, read_replies, name="replies", partitions=[self.reply_partition]
         )
         self._capacity_tail = self._tail_thread(CAPACITY, self._apply_capacity, name="capacity")
-        self._control_tail = self._tail_thread(CONTROL, closes, name="control")
+        self._control_tail = self._tail_thread(CONTROL, read_control, name="control")
         for tail in self._tails:
             tail.start_at_end()
         coroutines = (
@@ -216,7 +222,8 @@ class OnlineRuntime:
         for job_id, reason in jobs:
             call = self.calls.find(job_id)
             if call is not None:
-                call.fail(close_error(reason))
+                is_expired = reason is CloseReason.EXPIRED
+                call.fail(deadline_exceeded() if is_expired else job_cancelled())
 
     def _on_lost(self, sent_before_s: float) -> None:
         """End calls that others dropped because they consider this process dead."""

@@ -9,33 +9,41 @@ from typing import Final
 
 import msgspec
 
-from api.auth.principals import authenticate_headers
-from api.http.errors import as_api_error
-from api.http.responses import ApiError
+from api.auth.authentication import authenticate_headers
+from api.http.errors import ApiError, as_api_error
 from api.online import metrics
-from api.online.admit.admission import OpenCallCounts, OpenCallLimits, find_refusal, no_capacity
-from api.online.admit.admitted_call import AdmittedCall
+from api.online.admit.admission import OpenCallCounts, OpenCallLimits, find_refusal
 from api.online.admit.call_planning import plan_call
 from api.online.admit.rate_limits import Charge
 from api.online.answer.call_accounting import close_call
-from api.online.answer.call_failures import deadline_exceeded, shutting_down
-from api.online.answer.complete_responses import error_as_response, send_response
 from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses
 from api.online.answer.response_cache import MISS
-from api.online.answer.timings import Timings
-from api.online.await_reply.deadlines import call_deadline
 from api.online.await_reply.open_call import OpenCall
-from api.online.calls import CompleteResponse, PlannedCall, PreparedCall, RawHeaders
-from api.online.online_runtime import OnlineRuntime
-from api.online.receive.body_reading import read_body
-from api.online.receive.call_parsing import parse_call
-from api.online.receive.exchange import Exchange, ReceivedCall
-from api.online.receive.preferences import (
+from api.online.call_errors import deadline_exceeded, no_capacity, shutting_down
+from api.online.call_request import (
     check_zero_retention,
     has_idempotency_key,
+    parse_call,
+    read_body,
     with_default_wait,
 )
+from api.online.calls import (
+    AdmittedCall,
+    PlannedCall,
+    PreparedCall,
+    ReceivedCall,
+    Timings,
+    call_deadline,
+)
+from api.online.exchange import (
+    CompleteResponse,
+    Exchange,
+    RawHeaders,
+    error_as_response,
+    send_response,
+)
+from api.online.online_runtime import OnlineRuntime
 from api.online.send.call_keys import encrypt_item
 from api.online.send.call_sender import call_item
 from api.online.send.large_bodies import BODY_BYTES_MAX

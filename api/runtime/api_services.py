@@ -1,5 +1,6 @@
 """The services that all routes share, created at the start of the process."""
 
+import signal
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,10 +11,17 @@ from api.online.memory_limits import ResponseMemoryLimit
 from api.runtime.database import Database
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
+from core.errors import MillraceError
+from core.supervised_tasks import OnFailure
 from storage.objects.object_store import ObjectStore
 
 _REDRIVES_MAX: Final = 4
 """Redrives at once: each writes a file in one of the threads for the object store."""
+
+
+def end_process(_failure: MillraceError) -> None:
+    """Stop this process like its supervisor does, with SIGTERM."""
+    signal.raise_signal(signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,7 @@ class Services:
     keys: KeyCache
     uploads: TenantSlots
     response_limit: ResponseMemoryLimit
+    on_failure: OnFailure = end_process  # of a background task
     redrives: TenantSlots = field(default_factory=lambda: TenantSlots("redrives", _REDRIVES_MAX))
 
 

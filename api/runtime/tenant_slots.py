@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from uuid import UUID
 
 from api import metrics
-from api.http.responses import ApiError, unavailable
+from api.http.errors import ApiError, unavailable
 
 
 class TenantSlots:

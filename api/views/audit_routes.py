@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from api.auth.principals import PrincipalDep
-from api.http.responses import ApiError, json_response, unavailable
+from api.auth.authentication import PrincipalDep
+from api.http.errors import ApiError, unavailable
+from api.http.responses import json_response
 from api.runtime.api_services import Services
-from api.views.item_objects import item_id
+from api.views.item_routes import item_id
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.errors import SchemaTooNewError
 from core.ids import JOB, parse_public_id, public_id

@@ -5,16 +5,16 @@ its commits would cost more than a query twice a second.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from api import metrics
-from api.runtime.background import end_process
+from api.runtime.api_services import end_process
 from api.runtime.database import Database, DatabaseUnavailableError
 from core.states import TERMINAL_STATES, JobState
 from core.supervised_tasks import OnFailure, supervise
@@ -32,16 +32,6 @@ PROGRESS: Final = (
     .join(job_counters, _COUNTED.job_id == jobs.c.id)
     .where(jobs.c.id == sa.any_(sa.bindparam("job_ids", type_=sa.ARRAY(sa.Uuid))))
 )
-
-
-class UpDownCounter(Protocol):
-    """A gauge."""
-
-    def inc(self) -> None:
-        """Increment by one."""
-
-    def dec(self) -> None:
-        """Decrement by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +76,14 @@ class ProgressPoller:
         *,
         interval_s: float,
         on_failure: OnFailure = end_process,
-        gauge: UpDownCounter = metrics.RESULT_STREAMS,
+        report_count: Callable[[int], None] = metrics.RESULT_STREAMS.set,
     ) -> None:
-        """Query every `interval_s` while there are subscribers, whom `gauge` counts.
+        """Query every `interval_s` while there are subscribers, and report their number.
 
         Any error but an outage goes to `on_failure`: subscribers would get no updates any more.
         """
-        self._database, self._interval_s, self._gauge = database, interval_s, gauge
-        self._on_failure = on_failure
+        self._database, self._interval_s = database, interval_s
+        self._on_failure, self._report_count = on_failure, report_count
         self._subscriptions: dict[UUID, set[ProgressSubscription]] = {}
         self._polling: asyncio.Task[None] | None = None
         self.count = 0
@@ -104,14 +94,14 @@ class ProgressPoller:
         subscription = ProgressSubscription(progress)
         self._subscriptions.setdefault(job_id, set()).add(subscription)
         self.count += 1
-        self._gauge.inc()
+        self._report_count(self.count)
         if self._polling is None or self._polling.done():
             self._polling = supervise(asyncio.create_task(self._poll()), self._on_failure)
         try:
             yield subscription
         finally:
             self.count -= 1
-            self._gauge.dec()
+            self._report_count(self.count)
             others = self._subscriptions[job_id]
             others.discard(subscription)
             if not others:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from api.auth.key_revalidation import KeyRevalidator
+from api.auth.authentication import KeyRevalidator
 from api.http.bounded_streams import BoundedStream
 from api.views.result_streaming import ResultStream
 

@@ -6,10 +6,9 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.auth.key_revalidation import KeyRevalidator
-from api.auth.principals import PrincipalDep
+from api.auth.authentication import KeyRevalidator, PrincipalDep
+from api.http.errors import ApiError
 from api.http.middleware import request_exit_stack
-from api.http.responses import ApiError
 from api.views.result_response import ResultResponse
 from api.views.result_streaming import LIMIT_MAX, ResultStream
 from api.views.view_services import ViewServices, ViewServicesDep

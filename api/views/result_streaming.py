@@ -7,10 +7,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from api.auth.key_revalidation import INTERVAL_S
+from api.auth.authentication import INTERVAL_S
 from api.resources import batch_object
-from api.runtime.blocking_calls import BlockingCalls
 from api.runtime.database import DatabaseUnavailableError
+from api.runtime.object_threads import BlockingCalls
 from api.views.progress_poller import ProgressSnapshot, ProgressSubscription
 from api.views.view_services import ViewServices
 from jobs.errors import JobNotFoundError

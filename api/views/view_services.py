@@ -8,11 +8,9 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 
 from api.runtime.api_services import Services
-from api.runtime.background import end_process
 from api.runtime.tenant_slots import TenantSlots
 from api.views.progress_poller import ProgressPoller
 from api.views.result_page_cache import ResultPageCache
-from core.supervised_tasks import OnFailure
 from results.views.dispatched_items import DispatchedItems, dispatched_items
 from topics.errors import KafkaUnavailableError
 from topics.settings import KafkaSettings
@@ -69,15 +67,13 @@ class ViewServices:
             return {}
 
 
-def create_view_services(
-    services: Services, kafka: KafkaSettings | None, on_failure: OnFailure = end_process
-) -> ViewServices:
+def create_view_services(services: Services, kafka: KafkaSettings | None) -> ViewServices:
     """Return the services of one process; they connect to nothing yet."""
     interval_s = services.settings.follow_interval_s
     return ViewServices(
         services,
         kafka,
-        ProgressPoller(services.database, interval_s=interval_s, on_failure=on_failure),
+        ProgressPoller(services.database, interval_s=interval_s, on_failure=services.on_failure),
         TenantSlots("followers", services.settings.followers_max, kind="streams of results"),
         ResultPageCache(services.database),
     )

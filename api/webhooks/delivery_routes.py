@@ -9,10 +9,11 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
-from api.auth.principals import PrincipalDep, ServicesDep
+from api.auth.authentication import PrincipalDep, ServicesDep
+from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.request_bodies import body_sha256, json_body
-from api.http.responses import ApiError, json_response
+from api.http.responses import json_response
 from api.idempotency.idempotent_requests import (
     execute_once,
     execute_once_holding_key,

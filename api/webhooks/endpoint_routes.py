@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api.auth.audit_entries import record_audit_entry
-from api.auth.principals import PrincipalDep, ServicesDep
+from api.auth.authentication import PrincipalDep, ServicesDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.request_bodies import body_sha256, json_body
 from api.http.responses import json_response
@@ -18,7 +18,7 @@ from api.idempotency.idempotent_requests import (
     saved_response,
 )
 from api.resources import page_object
-from api.webhooks.secret_answers import decrypted_answer, encrypted_answer
+from api.webhooks.secret_routes import decrypted_answer, encrypted_answer
 from api.webhooks.webhook_objects import endpoint_object
 from api.webhooks.webhook_services import WebhookServicesDep
 from core.ids import JOB, parse_public_id, public_id

@@ -1,21 +1,27 @@
-"""Routes that rotate signing secrets; only the response contains the new one."""
+"""Routes that rotate signing secrets, and the answers that contain one."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api.auth.audit_entries import record_audit_entry
-from api.auth.principals import PrincipalDep, ServicesDep
+from api.auth.authentication import PrincipalDep, ServicesDep
+from api.http.errors import ApiError
 from api.http.request_bodies import body_sha256, json_body
 from api.idempotency.idempotent_requests import execute_once, idempotency_of_request, saved_response
-from api.webhooks.secret_answers import decrypted_answer, encrypted_answer
 from api.webhooks.webhook_objects import endpoint_object
 from api.webhooks.webhook_services import WebhookServicesDep
 from core.ids import parse_public_id
 from jobs.store.idempotency import StoredAnswer
-from results.webhooks.delivery.signatures import secret_hint
+from results.webhooks.delivery.signatures import secret_hint, secret_text
 from results.webhooks.endpoints.callbacks import rotate_callback_secret
 from results.webhooks.endpoints.endpoints import ENDPOINT, rotate_secret
+from results.webhooks.endpoints.secret_encryption import SecretCipher, SecretUnreadableError
 from tenancy.audit_log import Action
 
 router = APIRouter()
@@ -75,3 +81,25 @@ async def rotate_for_callbacks(
     return saved_response(
         decrypted_answer(answer, sealer, principal.tenant_id), is_replay=is_replay
     )
+
+
+def encrypted_answer(
+    shown: Mapping[str, object], secret: bytes, sealer: SecretCipher, tenant_id: UUID
+) -> StoredAnswer:
+    """Return `shown` with its secret encrypted: no stored data may contain one in plain text."""
+    encrypted = base64.b64encode(sealer.encrypt(secret, tenant_id)).decode()
+    return StoredAnswer(200, msgspec.json.encode({**shown, "signing_secret": encrypted}))
+
+
+def decrypted_answer(answer: StoredAnswer, sealer: SecretCipher, tenant_id: UUID) -> StoredAnswer:
+    """Return the answer with the secret in plain text. Every replay has the same bytes.
+
+    Raises ApiError (410) when the encryption key is gone.
+    """
+    shown = msgspec.json.decode(answer.body)
+    try:
+        secret = sealer.decrypt(base64.b64decode(shown["signing_secret"]), tenant_id)
+    except SecretUnreadableError:
+        raise ApiError(410, "The stored answer is deleted.", code="answer_gone") from None
+    body = msgspec.json.encode({**shown, "signing_secret": secret_text(secret)})
+    return replace(answer, body=body)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.http.multipart import FileForm, FormRefusedError
+from api.files.upload_form import FileForm, FormRefusedError
 
 BOUNDARY = b"ab"
 

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Send
 
-from api.online.answer.call_failures import deadline_exceeded, stream_interrupted
 from api.online.answer.event_stream import DONE, KEEP_ALIVE, EventStreamResponse
-from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
 from api.online.await_reply.open_calls import OpenCalls
-from api.online.calls import Recording
-from api.online.receive.exchange import Exchange
+from api.online.call_errors import deadline_exceeded, stream_interrupted
+from api.online.calls import Timings
+from api.online.exchange import Exchange, Recording
 from core.clock import SystemClock
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd

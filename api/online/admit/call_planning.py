@@ -6,13 +6,15 @@ from typing import Final
 
 import msgspec
 
-from api.http.responses import ApiError
-from api.online.await_reply.deadlines import call_deadline
-from api.online.calls import PlannedCall
+from api.http.errors import ApiError
+from api.online.call_request import (
+    QUEUE_TIMEOUT_HEADER,
+    header_timeout_s,
+    may_be_accepted,
+    wants_durable,
+)
+from api.online.calls import PlannedCall, ReceivedCall, call_deadline
 from api.online.online_runtime import OnlineRuntime
-from api.online.receive.call_parsing import header_timeout_s
-from api.online.receive.exchange import ReceivedCall
-from api.online.receive.preferences import QUEUE_TIMEOUT_HEADER, may_be_accepted, wants_durable
 from api.online.settings import OnlineSettings
 from registry.models import ModelVersion
 from topics.records.records import CallRef, JobRef

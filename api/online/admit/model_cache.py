@@ -4,8 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
-from api.http.responses import ApiError
-from api.online.await_reply.deadlines import time_limit
+from api.http.errors import ApiError
+from api.online.calls import time_limit
 from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import Clock
 from registry.models import NAME_CHARS_MAX, ModelVersion, find_model, list_models

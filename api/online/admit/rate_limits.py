@@ -6,9 +6,9 @@ from math import ceil
 from typing import Final
 from uuid import UUID
 
-from api.http.responses import ApiError
-from api.online.admit.admission import retry_after_seconds
-from api.online.calls import RawHeaders
+from api.http.errors import ApiError
+from api.online.call_errors import retry_after_seconds
+from api.online.exchange import RawHeaders
 
 _TENANTS_MAX: Final = 100_000  # the least recently used one is evicted
 _MINUTE_S: Final = 60.0

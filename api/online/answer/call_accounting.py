@@ -3,9 +3,9 @@
 from typing import Final
 
 from api.online import metrics
-from api.online.admit.admitted_call import AdmittedCall
-from api.online.answer.call_failures import DEADLINE, JOB_CANCELLED, QUEUE_TIMEOUT
 from api.online.await_reply.open_call import OpenCall
+from api.online.call_errors import DEADLINE, JOB_CANCELLED, QUEUE_TIMEOUT
+from api.online.calls import AdmittedCall
 from api.online.online_runtime import OnlineRuntime
 
 _ENDS_JOB: Final = frozenset({DEADLINE, JOB_CANCELLED, QUEUE_TIMEOUT})

@@ -10,14 +10,18 @@ from typing import Final, TypeAlias
 
 from starlette.types import Message
 
-from api.http.responses import ApiError, error_body
+from api.http.errors import ApiError, error_body
 from api.online import metrics
-from api.online.answer.call_failures import shutting_down, stream_interrupted, without_retry
-from api.online.answer.complete_responses import error_as_response, send_response
-from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
-from api.online.calls import CompleteResponse, RawHeaders
-from api.online.receive.exchange import Exchange
+from api.online.call_errors import shutting_down, stream_interrupted, without_retry
+from api.online.calls import Timings
+from api.online.exchange import (
+    CompleteResponse,
+    Exchange,
+    RawHeaders,
+    error_as_response,
+    send_response,
+)
 from core.clock import Clock
 from topics.records.records import ReplyEnd
 

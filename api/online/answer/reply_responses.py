@@ -4,9 +4,9 @@ import asyncio
 from http import HTTPStatus
 from typing import Final
 
-from api.http.responses import ApiError
-from api.online.admit.admitted_call import AdmittedCall
-from api.online.answer.call_failures import (
+from api.http.errors import ApiError
+from api.online.await_reply.open_call import OpenCall
+from api.online.call_errors import (
     LOCAL_FAILURES,
     QUEUE_TIMEOUT,
     deadline_exceeded,
@@ -16,10 +16,8 @@ from api.online.answer.call_failures import (
     stream_interrupted,
     without_retry,
 )
-from api.online.answer.complete_responses import error_as_response
-from api.online.await_reply.deadlines import call_deadline
-from api.online.await_reply.open_call import OpenCall
-from api.online.calls import CompleteResponse
+from api.online.calls import AdmittedCall, call_deadline
+from api.online.exchange import CompleteResponse, error_as_response
 from api.online.online_runtime import OnlineRuntime
 from api.online.send.call_keys import decrypt_body
 from storage.crypto.body_ciphers import BodyUnreadableError

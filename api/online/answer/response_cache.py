@@ -16,7 +16,8 @@ from uuid import UUID
 import msgspec
 
 from api.online import metrics
-from api.online.calls import CompleteResponse, PlannedCall
+from api.online.calls import PlannedCall
+from api.online.exchange import CompleteResponse
 from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import Clock
 from tenancy.response_cache import (

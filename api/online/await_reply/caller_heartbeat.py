@@ -5,14 +5,36 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from api.online.await_reply.caller_clock import CallerClock
-from api.online.send.log_health import LogHealth
+from api.online.send.call_sender import LogHealth
+from core.clock import Clock
 from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError, ProducerFatalError
 from topics.records.catalogue import CALLERS
 from topics.records.codec import encode, kind_headers
 from topics.records.records import CallerHeartbeat
 from topics.tail_readers.caller_liveness import CALLER_HEARTBEAT_S, CALLER_TIMEOUT_S
+
+
+class CallerClock:
+    """Starts at the wall time and advances with the monotonic clock.
+
+    Batchers and replicas compare deadlines with the time in this caller's heartbeats
+    (`CallerHeartbeat.now_s`). A wrong wall clock is harmless then; one that is adjusted while calls
+    are open would end them.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._origin_s = clock.wall_s() - clock.monotonic_s()
+
+    def monotonic_s(self) -> float:
+        """See `Clock`."""
+        return self._clock.monotonic_s()
+
+    def now_s(self) -> float:
+        """Return seconds since the epoch, with the error of the wall clock at the start."""
+        return self._origin_s + self._clock.monotonic_s()
+
 
 LOST_S: Final = CALLER_TIMEOUT_S - 0.5
 """Age of the last acknowledged heartbeat from which others may consider this process dead."""

@@ -5,9 +5,9 @@ from uuid import UUID
 
 import msgspec
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.online import metrics
-from api.online.answer.call_failures import queue_timeout, slow_reader, stream_interrupted
+from api.online.call_errors import queue_timeout, slow_reader, stream_interrupted
 from api.online.send.call_keys import decrypt_end, decrypt_pieces
 from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError
 from topics.records.records import JobRef, Reply, ReplyEnd

@@ -7,8 +7,8 @@ from typing import Final
 from uuid import UUID
 
 from api.online import metrics
-from api.online.answer.call_failures import log_unavailable, stream_interrupted
 from api.online.await_reply.open_call import OpenCall
+from api.online.call_errors import log_unavailable, stream_interrupted
 from topics.records.records import JobRef, Reply
 
 RERUN_SILENCE_S_MAX: Final = 2.0

@@ -19,18 +19,17 @@ import msgspec
 import sqlalchemy as sa
 
 from api import metrics
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.idempotency.idempotent_requests import REPLAYED, idempotency_from_headers
 from api.idempotency.replay_waiter import ReplayWaiter
-from api.online.await_reply.deadlines import call_deadline
-from api.online.calls import CompleteResponse, ParsedCall, PlannedCall, PreparedCall
+from api.online.call_request import preferred_wait_s
+from api.online.calls import ParsedCall, PlannedCall, PreparedCall, call_deadline
 from api.online.durable.durable_streams import StreamRecording
+from api.online.exchange import CompleteResponse, Exchange
 from api.online.memory_limits import MemoryLimit
-from api.online.receive.exchange import Exchange
-from api.online.receive.preferences import preferred_wait_s
-from api.online.send.store_threads import ObjectDeletions, run_in_store_thread
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
+from api.runtime.object_threads import ObjectDeletions, run_in_store_thread
 from core.clock import Clock
 from core.errors import MillraceError
 from core.ids import REQUEST, SINGLE, public_id

@@ -15,9 +15,9 @@ from starlette.types import Message
 from api.online import metrics
 from api.online.answer.event_stream import STREAM_HEADERS
 from api.online.memory_limits import MemoryLimit
-from api.online.send.store_threads import run_in_store_thread
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
+from api.runtime.object_threads import run_in_store_thread
 from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
 from jobs.store import idempotency

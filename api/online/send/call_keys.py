@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from api.online.send.store_threads import run_in_store_thread
+from api.runtime.object_threads import run_in_store_thread
 from core.clock import Clock
 from core.errors import MillraceError
 from core.object_names import CALL_KEYS

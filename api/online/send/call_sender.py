@@ -1,13 +1,16 @@
 """Sending of a call to the batcher as one record of `requests.interactive`."""
 
 import asyncio
+import threading
+from collections.abc import Callable
+from itertools import count
 
-from api.online.answer.call_failures import log_unavailable
 from api.online.await_reply.open_call import OpenCall
+from api.online.call_errors import log_unavailable
 from api.online.send.large_bodies import BODY_BYTES_MAX
-from api.online.send.log_health import LogHealth
+from core.clock import Clock
 from core.ids import REQUEST, public_id
-from topics.clients.producer import RecordSender
+from topics.clients.producer import OnDelivery, RecordSender
 from topics.errors import DeliveryError
 from topics.records.chunks import send_chunk
 from topics.records.records import Chunk, Item, JobRef
@@ -25,6 +28,35 @@ def call_item(job: JobRef, body: bytes, token_count: int, line_bytes: int) -> It
         token_count=token_count,
         length=line_bytes if by_reference else 0,
     )
+
+
+class LogHealth:
+    """Tracks the records that are not acknowledged yet. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._pending: dict[int, float] = {}  # in the order of sending
+
+    def track(self, then: Callable[[BaseException | None], object]) -> OnDelivery:
+        """Track a record that is sent now. Pass the result to the producer as `on_delivery`."""
+        number = next(self._numbers)
+        with self._lock:
+            self._pending[number] = self._clock.monotonic_s()
+
+        def on_delivery(failure: BaseException | None) -> None:
+            with self._lock:
+                self._pending.pop(number, None)
+            then(failure)
+
+        return on_delivery
+
+    def oldest_pending_s(self) -> float:
+        """Return the age of the oldest unacknowledged record; 0 when there is none."""
+        with self._lock:
+            oldest_pending_s = next(iter(self._pending.values()), None)
+        return 0.0 if oldest_pending_s is None else self._clock.monotonic_s() - oldest_pending_s
 
 
 class CallSender:

@@ -7,9 +7,9 @@ from uuid import UUID
 import msgspec
 
 from api.http.errors import as_api_error
-from api.online.answer.call_failures import stream_interrupted
+from api.online.call_errors import stream_interrupted
 from api.online.calls import PlannedCall
-from api.online.send.store_threads import ObjectDeletions, run_in_store_thread
+from api.runtime.object_threads import ObjectDeletions, run_in_store_thread
 from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 from core.object_names import REQUESTS

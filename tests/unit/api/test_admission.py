@@ -7,8 +7,8 @@ from api.online.admit.admission import (
     OpenCallLimits,
     find_refusal,
     predicted_wait_s,
-    retry_after_seconds,
 )
+from api.online.call_errors import retry_after_seconds
 from jobs.expansion.windows import PoolCapacity
 
 BOUNDS = OpenCallLimits(total_max=10, of_tenant_max=5)

@@ -6,8 +6,7 @@ from typing import cast
 
 import pytest
 
-from api.auth.key_cache import KeyCache
-from api.auth.key_refresh import refresh_keys
+from api.auth.key_cache import KeyCache, refresh_keys
 from api.online.admit.model_cache import ModelCache
 from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import SystemClock

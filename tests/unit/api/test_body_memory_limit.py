@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
+from api.online.call_request import read_body
 from api.online.memory_limits import BodyReservation, MemoryLimit, body_memory_limit
-from api.online.receive.body_reading import read_body
 from api.online.settings import OnlineSettings
 
 ME, OTHER, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)

@@ -12,13 +12,12 @@ from fastapi import FastAPI, Response
 from prometheus_client import REGISTRY
 from starlette.types import Message, Scope, Send
 
-from api.auth.key_revalidation import KeyRevalidator
+from api.auth.authentication import KeyRevalidator
 from api.files.file_downloads import ObjectResponse
 from api.http.bounded_streams import BoundedStream
 from api.http.client_connection import EXTENSION, ClientConnection
-from api.http.errors import install_error_handlers
+from api.http.errors import ApiError, install_error_handlers
 from api.http.middleware import RequestEnvelope
-from api.http.responses import ApiError
 from api.runtime.database import DatabaseUnavailableError
 from core.errors import MillraceError
 from jobs.errors import JobNotFoundError

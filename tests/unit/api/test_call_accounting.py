@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.online.admit.rate_limits import Charge, RateLimits
 from api.online.answer.call_accounting import used_tokens
-from api.online.answer.call_failures import (
+from api.online.await_reply.open_call import OpenCall
+from api.online.call_errors import (
     deadline_exceeded,
     job_cancelled,
     log_unavailable,
@@ -15,7 +16,6 @@ from api.online.answer.call_failures import (
     slow_reader,
     stream_interrupted,
 )
-from api.online.await_reply.open_call import OpenCall
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 

@@ -5,10 +5,15 @@ from typing import Any
 
 import pytest
 
-from api.http.responses import ApiError
-from api.online.receive.call_parsing import header_timeout_s, parse_call
-from api.online.receive.exchange import ReceivedCall
-from api.online.receive.preferences import check_zero_retention, may_be_accepted, preferred_wait_s
+from api.http.errors import ApiError
+from api.online.call_request import (
+    check_zero_retention,
+    header_timeout_s,
+    may_be_accepted,
+    parse_call,
+    preferred_wait_s,
+)
+from api.online.calls import ReceivedCall
 from core.ids import new_uuid
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS

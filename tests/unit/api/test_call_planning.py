@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.online.admit.call_planning import plan_call
 from api.online.admit.model_cache import ModelCache
-from api.online.await_reply.caller_clock import CallerClock
-from api.online.calls import ParsedCall, PlannedCall
-from api.online.receive.exchange import ReceivedCall
+from api.online.await_reply.caller_heartbeat import CallerClock
+from api.online.calls import ParsedCall, PlannedCall, ReceivedCall
 from api.online.settings import OnlineSettings
 from core.ids import new_uuid
 from registry.models import ModelVersion

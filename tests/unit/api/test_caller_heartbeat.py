@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from api.online.await_reply.caller_clock import CallerClock
-from api.online.await_reply.caller_heartbeat import IDS_MAX, LOST_S, CallerHeartbeatPublisher
-from api.online.send.log_health import LogHealth
+from api.online.await_reply.caller_heartbeat import (
+    IDS_MAX,
+    LOST_S,
+    CallerClock,
+    CallerHeartbeatPublisher,
+)
+from api.online.send.call_sender import LogHealth
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from tests.support.clock import ManualClock

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.idempotency.idempotent_requests import IdempotencyContext, idempotency_from_headers
 from api.settings import ApiSettings
 from jobs.store.idempotency import KeyScope

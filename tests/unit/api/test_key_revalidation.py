@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from api.auth.authentication import KeyRevalidator
 from api.auth.key_cache import KeyCache
-from api.auth.key_revalidation import KeyRevalidator
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.runtime.database import DatabaseUnavailableError
 from core.clock import Clock
 from core.ids import new_uuid

@@ -10,8 +10,8 @@ from fastapi import Request
 
 from api.batches import single_request_routes
 from api.files import file_routes
+from api.http.errors import ApiError
 from api.http.middleware import request_exit_stack
-from api.http.responses import ApiError
 from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
 from api.runtime.api_services import Services
 from core.ids import SINGLE, new_uuid, public_id

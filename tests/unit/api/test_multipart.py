@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.http.multipart import (
+from api.files.upload_form import (
     FIELD_BYTES_MAX,
     PARTS_MAX,
     FileForm,

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from api.files.object_sink import ObjectSink
+from api.files.uploads import ObjectSink
 from storage.objects.errors import ObjectStoreFullError
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore
 

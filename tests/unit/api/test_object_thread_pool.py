@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from api.files.object_thread_pool import ObjectThreadPool
+from api.runtime.object_threads import ObjectThreadPool
 
 
 def test_a_hanging_thread_does_not_block_shutdown() -> None:

@@ -1,6 +1,6 @@
 """Goal: the capacity of a pool is the sum of its replicas' recent reports for online calls."""
 
-from api.online.admit.pool_states import SILENCE_S_MAX, ExecutionTimes, PoolStates
+from api.online.admit.admission import SILENCE_S_MAX, ExecutionTimes, PoolStates
 from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord

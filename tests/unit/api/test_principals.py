@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
+from api.auth.authentication import authenticate_headers
 from api.auth.key_cache import KeyCache
-from api.auth.principals import authenticate_headers
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.runtime.api_services import Services
 from core.clock import SystemClock
 from core.ids import new_uuid

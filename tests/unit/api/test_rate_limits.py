@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.online.admit.rate_limits import Charge, RateLimits, TokenBucket
 from core.ids import new_uuid
 

@@ -1,8 +1,6 @@
 """Goal: replies to other callers on the same partition are skipped undecoded."""
 
-import asyncio
-
-from api.online.await_reply.reply_reader import ReplyReader
+from api.online.await_reply.reply_records import decode_replies
 from core.ids import new_uuid
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
@@ -15,15 +13,9 @@ def record(caller: str, value: bytes | None = None) -> ReceivedRecord:
     return ReceivedRecord("replies", 0, 0, b"k", headers, value or encode(replies), 0)
 
 
-async def test_own_replies_are_delivered_once_a_poll() -> None:
-    delivered: list[list[Replies]] = []
-    reader = ReplyReader("me", asyncio.get_running_loop(), delivered.append)
-    reader.read_records(
-        [record("other", b"unreadable"), record("me"), record("me", b"\xc1"), record("me")]
+def test_replies_to_others_and_unreadable_ones_are_skipped() -> None:
+    replies = decode_replies(
+        [record("other", b"unreadable"), record("me"), record("me", b"\xc1"), record("me")], "me"
     )
-    reader.read_records([record("other")])
-    reader.read_records([])
-    await asyncio.sleep(0)
 
-    (replies,) = delivered
     assert [one.caller_id for one in replies] == ["me", "me"]

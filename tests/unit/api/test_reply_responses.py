@@ -12,13 +12,12 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
-from api.http.responses import ApiError
-from api.online.admit.admitted_call import AdmittedCall
+from api.http.errors import ApiError
 from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses
-from api.online.answer.timings import Timings
 from api.online.await_reply.open_call import OpenCall
-from api.online.calls import CompleteResponse, PlannedCall, PreparedCall
+from api.online.calls import AdmittedCall, PlannedCall, PreparedCall, Timings
+from api.online.exchange import CompleteResponse, Exchange
 from api.online.memory_limits import (
     LARGE_BYTES,
     BodyReservation,
@@ -26,10 +25,9 @@ from api.online.memory_limits import (
     body_memory_limit,
 )
 from api.online.pipeline import CallPipeline
-from api.online.receive.exchange import Exchange
-from api.online.send import store_threads
 from api.online.send.large_bodies import LargeBodies
 from api.online.settings import OnlineSettings
+from api.runtime import object_threads
 from core.clock import SystemClock
 from core.ids import new_uuid
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
@@ -234,7 +232,7 @@ async def test_a_job_closed_at_its_deadline_is_expired_not_cancelled(
 async def test_the_response_does_not_wait_for_the_deletion_of_its_body(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store_threads, "_DELETE_S_MAX", 60.0)
+    monkeypatch.setattr(object_threads, "_DELETE_S_MAX", 60.0)
     call = AnsweredCall("hanging delete")
     await asyncio.wait_for(call.pipeline._answer(call.admitted, call.call), 10)
     assert [call.sent[0]["status"], call.sent[1]["body"]] == [200, BODY]
@@ -244,15 +242,15 @@ async def test_the_response_does_not_wait_for_the_deletion_of_its_body(
 
 
 async def test_concurrent_deletions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_threads, "DELETIONS_MAX", 2)
+    monkeypatch.setattr(object_threads, "DELETIONS_MAX", 2)
     started: list[str] = []
 
     async def delete(_: object, key: str) -> None:
         started.append(key)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(store_threads, "delete_object", delete)
-    deletions = store_threads.ObjectDeletions(MemoryStore())
+    monkeypatch.setattr(object_threads, "delete_object", delete)
+    deletions = object_threads.ObjectDeletions(MemoryStore())
     for key in "abc":
         deletions.start(key)
     for _ in range(4):

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from api.online.answer.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, request_digest
-from api.online.calls import CompleteResponse, ParsedCall, PlannedCall
+from api.online.calls import ParsedCall, PlannedCall
+from api.online.exchange import CompleteResponse
 from api.runtime.database import Database, DatabaseUnavailableError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal

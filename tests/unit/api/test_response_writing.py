@@ -11,17 +11,15 @@ from prometheus_client import REGISTRY
 from starlette.types import Message, Receive, Scope, Send
 
 from api.http.client_connection import EXTENSION
+from api.http.errors import ApiError
 from api.http.middleware import RequestEnvelope, WriteDeadline
-from api.http.responses import ApiError
-from api.online.answer.complete_responses import send_response
-from api.online.calls import CompleteResponse, Recording
+from api.online.exchange import CompleteResponse, Exchange, Recording, send_response
 from api.online.memory_limits import (
     LARGE_BYTES,
     BodyReservation,
     ResponseMemoryLimit,
     body_memory_limit,
 )
-from api.online.receive.exchange import Exchange
 from core.ids import new_uuid
 
 ME, OTHER = UUID(int=1), UUID(int=2)

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from api.online.send.store_threads import delete_object, run_in_store_thread
+from api.runtime.object_threads import delete_object, run_in_store_thread
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
 
@@ -77,5 +77,5 @@ async def test_a_hanging_deletion_is_abandoned(
         def delete(self, _: str) -> None:
             hanging.wait(20)
 
-    monkeypatch.setattr("api.online.send.store_threads._DELETE_S_MAX", 0.01)
+    monkeypatch.setattr("api.runtime.object_threads._DELETE_S_MAX", 0.01)
     await asyncio.wait_for(delete_object(cast("ObjectStore", Store()), "key"), 5)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.runtime.tenant_slots import TenantSlots
 
 ME, OTHER = UUID(int=1), UUID(int=2)

@@ -1,6 +1,6 @@
 """Goal: `server-timing` has the durations that are known, and no others."""
 
-from api.online.answer.timings import Timings
+from api.online.calls import Timings
 from topics.records.records import ReplyEnd
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import api
 
 ACROSS_TENANTS = {
-    "auth/key_refresh.py": {"working_keys"},
+    "auth/key_cache.py": {"working_keys"},
     "online/answer/response_cache.py": {"read_response_cache_ttls", "record_cache_hits"},
     "online/admit/model_cache.py": {"list_models", "find_model"},
-    "auth/principals.py": {"authenticate"},  # who is calling is not known yet
+    "auth/authentication.py": {"authenticate"},  # who is calling is not known yet
     "views/progress_poller.py": {"read_progress"},  # one look for all who follow
 }
 _CALL = re.compile(r"\brun_across_tenants\(\s*(\w+)")

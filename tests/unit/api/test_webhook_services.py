@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.webhooks import webhook_services
 from api.webhooks.webhook_services import WebhookServices
 from results.webhooks.endpoints.address_policy import AddressPolicy

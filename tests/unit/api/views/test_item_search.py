@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.runtime.tenant_slots import TenantSlots
 from api.views import item_routes
 from core.ids import new_uuid

@@ -3,7 +3,7 @@
 import pytest
 from fastapi import Request
 
-from api.http.responses import ApiError
+from api.http.errors import ApiError
 from api.views.result_routes import SEQUENCE_MAX, _last_event_id
 
 

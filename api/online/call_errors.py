@@ -1,11 +1,12 @@
 """The errors of ours that end a call after its admission."""
 
 from http import HTTPStatus
+from math import ceil
 from typing import Final
 
 import msgspec
 
-from api.http.responses import ApiError, unavailable
+from api.http.errors import ApiError, unavailable
 from topics.records.records import ReplyEnd
 
 DEADLINE: Final = "deadline_exceeded"
@@ -99,3 +100,30 @@ def log_unavailable() -> ApiError:
     return unavailable(
         "The service is not available at the moment.", retry_after_s=2, code=LOG_UNAVAILABLE
     )
+
+
+def queue_full(status: int, message: str, retry_after_s: float) -> ApiError:
+    """Return a refusal because of load."""
+    return ApiError(
+        status,
+        message,
+        kind="service_unavailable_error" if status == 503 else "rate_limit_exceeded",
+        code="queue_full",
+        headers={"retry-after": str(retry_after_seconds(retry_after_s))},
+    )
+
+
+def no_capacity() -> ApiError:
+    """Return the refusal of a call whose pool has no replica."""
+    return unavailable(
+        "No replica serves the model at the moment.", retry_after_s=5, code="no_capacity"
+    )
+
+
+RETRY_AFTER_S_MAX: Final = 60
+"""Clients ignore or mishandle a longer `Retry-After`."""
+
+
+def retry_after_seconds(seconds: float) -> int:
+    """Return a `Retry-After` of 1 to 60 whole seconds."""
+    return min(RETRY_AFTER_S_MAX, max(1, ceil(seconds)))

@@ -1,13 +1,15 @@
-"""Authentication: the dependency of every `/v1` route."""
+"""Authentication of requests: at their start, and again while a long one is served."""
 
+from contextlib import suppress
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
 from api.auth.key_cache import offered_secret
+from api.http.errors import ApiError
 from api.http.middleware import count_for_tenant
-from api.http.responses import ApiError
 from api.runtime.api_services import Services, services_of
+from api.runtime.database import DatabaseUnavailableError
 from tenancy.api_keys import Principal, authenticate, is_well_formed
 
 ServicesDep = Annotated[Services, Depends(services_of)]
@@ -60,3 +62,36 @@ def _unauthorized(message: str) -> ApiError:
         code="invalid_api_key",
         headers={"www-authenticate": "Bearer"},
     )
+
+
+INTERVAL_S: Final = 2.0
+"""Time between two checks: revoking a key ends the requests that use it."""
+
+_OUTAGE_INTERVAL_S: Final = 30.0  # after Postgres did not answer, which may have taken seconds
+
+
+class KeyRevalidator:
+    """Revalidates the key of one request."""
+
+    def __init__(self, request: Request, services: Services) -> None:
+        """The key of `request` was valid just now."""
+        self._headers, self._services = request.headers, services
+        self._due_s = services.keys.now_s() + INTERVAL_S
+
+    async def check_if_due(self) -> None:
+        """Check the key when the interval has passed. Raises ApiError (401) when it is revoked.
+
+        While Postgres does not answer, the request continues.
+        """
+        if self._services.keys.now_s() < self._due_s:
+            return
+        with suppress(DatabaseUnavailableError):
+            await self.check_now()
+
+    async def check_now(self) -> None:
+        """Check the key at once. Raises ApiError (401), DatabaseUnavailableError."""
+        # also when this call is cancelled
+        self._due_s = self._services.keys.now_s() + _OUTAGE_INTERVAL_S
+        bearer, x_api_key = self._headers.get("authorization"), self._headers.get("x-api-key")
+        await authenticate_headers(bearer, x_api_key, self._services)
+        self._due_s = self._services.keys.now_s() + INTERVAL_S

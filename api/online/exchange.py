@@ -1,18 +1,45 @@
-"""The HTTP request of an online call and the way to respond, read from raw ASGI."""
+"""The HTTP request of an online call and its response, as raw ASGI messages."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Final, Protocol
 from uuid import UUID
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from api.http.client_connection import ClientConnection, client_connection
+from api.http.errors import ApiError, error_body
 from api.http.middleware import count_for_tenant, request_id_of
-from api.online.calls import ParsedCall, Recording
-from api.online.memory_limits import BodyReservation, MemoryLimit, ResponseMemoryLimit
-from tenancy.api_keys import Principal
+from api.online.memory_limits import LARGE_BYTES, BodyReservation, MemoryLimit, ResponseMemoryLimit
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+_JSON: Final = (b"content-type", b"application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteResponse:
+    """A response that is sent at once, as opposed to a stream."""
+
+    status: int
+    body: bytes
+    headers: RawHeaders
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Recording(Protocol):
+    """Records a stream while it is sent, so that it can be replayed."""
+
+    async def record(self, message: Message) -> None:
+        """Record one ASGI message, before it is sent."""
+        ...
+
+    async def close(self) -> None:
+        """End the recording. Called at the end of every call, perhaps more than once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +75,6 @@ class Exchange:
         return self.response_limit.reserve(tenant_id, byte_count)
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedCall:
-    """An authenticated call as its client sent it."""
-
-    exchange: Exchange
-    principal: Principal
-    parsed: ParsedCall
-
-
 def exchange_from_scope(
     scope: Scope,
     receive: Receive,
@@ -88,3 +106,36 @@ def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         is_continued = name == b"prefer" and name in found
         found[name] = b"%b, %b" % (found[name], value) if is_continued else value
     return found
+
+
+async def send_response(exchange: Exchange, response: CompleteResponse) -> None:
+    """Send a response, as JSON unless its headers name another type.
+
+    The middleware waits until the client has read it. Raises ApiError, before anything is sent,
+    when large responses of slow clients exceed their memory limit.
+    """
+    if exchange.recording is not None:
+        await exchange.recording.close()  # not a stream: free its key before the client knows
+    if len(response.body) <= LARGE_BYTES:
+        await _send(exchange, response)
+        return
+    with exchange.reserve_response_memory(len(response.body)):
+        await _send(exchange, response)
+
+
+def error_as_response(error: ApiError, headers: RawHeaders) -> CompleteResponse:
+    """Return an error in its JSON envelope, with the headers of the call."""
+    own = [(name.encode(), value.encode()) for name, value in (error.headers or {}).items()]
+    return CompleteResponse(error.status, error_body(error), [*headers, *own])
+
+
+async def _send(exchange: Exchange, response: CompleteResponse) -> None:
+    has_type = any(name == _JSON[0] for name, _ in response.headers)
+    headers = [
+        *(() if has_type else (_JSON,)),
+        (b"content-length", b"%d" % len(response.body)),
+        *response.headers,
+    ]
+    head = {"type": "http.response.start", "status": response.status, "headers": headers}
+    await exchange.send(head)
+    await exchange.send({"type": "http.response.body", "body": response.body})
