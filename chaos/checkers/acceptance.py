@@ -31,13 +31,13 @@ def missing_or_unfinished(
     return {job: state for job, state in found.items() if state not in ends}
 
 
-def conflicting_ids(history: Iterable[Operation], op: str = "create") -> dict[str, set[str]]:
-    """Return the keys for which different ids were returned (P5)."""
-    ids: dict[str, set[str]] = {}
-    for step in history:
-        if step.op == op and step.phase == "ok":
-            ids.setdefault(step.key, set()).add(str(step.detail["id"]))
-    return {key: found for key, found in ids.items() if len(found) > 1}
+def conflicting_ids(history: Iterable[Operation], op: str = "create") -> dict[str, str]:
+    """Return the keys for which different ids were returned (P5), with these ids."""
+    ids = {
+        key: sorted({str(response["id"]) for response in responses})
+        for key, responses in _responses(history, op).items()
+    }
+    return {key: " ".join(found) for key, found in ids.items() if len(found) > 1}
 
 
 def inconsistent_replays(history: Iterable[Operation], op: str = "create") -> dict[str, str]:

@@ -1,5 +1,6 @@
 """P10 and P11: duration and status of requests during an outage."""
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -20,6 +21,14 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     def answered_s(self) -> float:
         """When the response came."""
         return self.asked_s + self.took_s
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the response has a status of success."""
+        return 200 <= self.status < 300
+
+    def __str__(self) -> str:
+        return f"{self.status} after {self.took_s:.1f} s"
 
 
 def probes(history: Iterable[Operation], path: str) -> list[Probe]:
@@ -47,13 +56,13 @@ def improper_refusals(seen: Sequence[Probe], proper: Collection[int] = (503,)) -
     return [
         probe
         for probe in seen
-        if not 200 <= probe.status < 300
+        if not probe.is_good
         and not (probe.status in proper and probe.retry_after and probe.enveloped)
     ]
 
 
-def seconds_to_response(seen: Sequence[Probe], since_s: float, *, good: bool) -> float | None:
-    """Return seconds from `since_s` to the first good (or bad) response, or None.
+def seconds_to_response(seen: Sequence[Probe], since_s: float, *, good: bool) -> float:
+    """Return seconds from `since_s` to the first good (or bad) response; infinite without one.
 
     A good response counts when its request was sent after `since_s`, a bad one when it came after
     it.
@@ -61,18 +70,12 @@ def seconds_to_response(seen: Sequence[Probe], since_s: float, *, good: bool) ->
     times = [
         probe.answered_s - since_s
         for probe in seen
-        if (probe.asked_s if good else probe.answered_s) >= since_s
-        and (200 <= probe.status < 300) == good
+        if (probe.asked_s if good else probe.answered_s) >= since_s and probe.is_good == good
     ]
-    return min(times, default=None)
+    return min(times, default=math.inf)
 
 
 def was_available(seen: Sequence[Probe], at_s: float) -> bool:
     """Return whether the last response before a moment was good; False without one."""
     before = [probe for probe in seen if probe.answered_s < at_s]
-    return bool(before) and 200 <= max(before, key=lambda p: p.answered_s).status < 300
-
-
-def describe_probes(seen: Sequence[Probe]) -> str:
-    """Return the first five for a report."""
-    return "; ".join(f"{probe.status} after {probe.took_s:.1f} s" for probe in seen[:5])
+    return bool(before) and max(before, key=lambda probe: probe.answered_s).is_good

@@ -1,5 +1,6 @@
 """A12: time until the rate recovers, from samples of a counter."""
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -39,12 +40,12 @@ def rate(samples: Sequence[Sample], since_s: float, until_s: float) -> float:
 
 def seconds_to_recovery(
     samples: Sequence[Sample], since_s: float, goal: float, *, over_s: float, settled_s: float = 0.0
-) -> float | None:
+) -> float:
     """Return seconds from a moment until the rate over `over_s` is back at `goal`.
 
     The mean rate of the `settled_s` after that window must reach `goal` too, so that a burst of
     piled-up work is no recovery. Work in flight still completes after a kill, so the search starts
-    at the first window below `goal`: the result is 0 when there is none, and None when the rate
+    at the first window below `goal`: the result is 0 when there is none, and infinite when the rate
     never recovers.
     """
     total_s = over_s + settled_s
@@ -61,4 +62,4 @@ def seconds_to_recovery(
             continue
         if not settled_s or rate(samples, at_s + over_s, at_s + total_s) >= goal:
             return at_s - since_s
-    return None
+    return math.inf

@@ -1,10 +1,10 @@
 """P10: loss of one of three brokers, and of all brokers."""
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 from chaos.checkers import outages
@@ -19,7 +19,7 @@ from chaos.faults import services
 from chaos.faults.healing import require_target
 from chaos.installations.hosts import wait_until
 from chaos.observations import database
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_jobs
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
@@ -33,8 +33,6 @@ LEAD_S: Final = 5.0
 SAMPLE_S: Final = 1.0
 END_S_MAX: Final = 300.0
 CREATE: Final = "create batch"
-
-_measure = partial(Measure, "P10")
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
@@ -100,11 +98,11 @@ def _kill_brokers(
     what = "one broker lost" if is_one else "all brokers lost and back"
     context.note(f"{' '.join(names)}: {rate:.0f} items/s before, back after {took_s:.1f} s")
     return [
-        _measure(
+        duration(
+            "P10",
             f"{what}: until 90 % of the rate",
-            round(took_s, 2),
-            unit="s",
-            limit=limit_s,
+            took_s,
+            limit_s,
             size=ITEMS,
             evidence=f"{rate:.0f} items/s before",
         ),
@@ -120,28 +118,20 @@ def _require_down(context: DrillContext, names: list[str]) -> None:
 
 def _await_recovery(sampler: RateSampler, since_s: float, goal: float, limit_s: float) -> float:
     """Return seconds until the rate has fallen and recovered; infinite if it does not."""
-    took_s: float | None = None
-    while time.monotonic() < since_s + limit_s + SETTLED_S + WINDOW_S:
+    took_s = math.inf
+    while took_s == math.inf and time.monotonic() < since_s + limit_s + SETTLED_S + WINDOW_S:
         time.sleep(SAMPLE_S)
         seen = list(sampler.samples)
-        if seen[-1].at_s < since_s + SETTLED_S + WINDOW_S:
-            continue  # the dip may come late
-        took_s = seconds_to_recovery(seen, since_s, goal, over_s=WINDOW_S, settled_s=SETTLED_S)
-        if took_s is not None:
-            break
-    return float("inf") if took_s is None else took_s
+        if seen[-1].at_s >= since_s + SETTLED_S + WINDOW_S:  # the dip may come late
+            took_s = seconds_to_recovery(seen, since_s, goal, over_s=WINDOW_S, settled_s=SETTLED_S)
+    return took_s
 
 
 def _check_acceptance(context: DrillContext) -> list[Measure]:
     seen = outages.probes(context.recorder.operations(), CREATE)
-    refused = [probe for probe in seen if not 200 <= probe.status < 300]
+    refused = [str(probe) for probe in seen if not probe.is_good]
     until_s = time.monotonic() + END_S_MAX
     return [
-        _measure(
-            "creations that were refused or not answered",
-            len(refused),
-            size=len(seen),
-            evidence=outages.describe_probes(refused),
-        ),
+        violations("P10", "creations that were refused or not answered", refused, size=len(seen)),
         *check_jobs(context, "P10", items=1, until_s=until_s),
     ]

@@ -20,7 +20,7 @@ from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
 from chaos.observations.job_files import JobFiles
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.partial_results import check_partial_results, group_by_job
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
@@ -72,20 +72,18 @@ def cancel(context: DrillContext) -> list[Measure]:
         ended_s = database.ended_s(engine, ids[number], "cancelled")
         status = ended[ids[number]]["status"]
         measures += [
-            Measure(
+            duration(
                 "P7",
                 "from cancel to the last item that began",
-                round(seconds_to_last_start(by_job[number], response.at_s), 2),
-                unit="s",
-                limit=CANCEL_S_MAX,
+                seconds_to_last_start(by_job[number], response.at_s),
+                CANCEL_S_MAX,
                 size=len(by_job[number]),
             ),
-            Measure(
+            duration(
                 "P7",
                 "from cancel until terminal",
-                max(0.0, round(ended_s - response.at_s, 2)),
-                unit="s",
-                limit=TERMINAL_S_MAX,
+                max(0.0, ended_s - response.at_s),
+                TERMINAL_S_MAX,
                 evidence="" if status == "cancelled" else status,
             ),
         ]
@@ -155,13 +153,7 @@ def _check_refusals(
         for number, response in responses.items()
         if response.is_refused and database.ended_s(engine, ids[number]) > response.at_s
     ]
-    return Measure(
-        "P7",
-        "cancels of running jobs that were refused",
-        len(wrong),
-        size=len(responses),
-        evidence=" ".join(wrong[:5]),
-    )
+    return violations("P7", "cancels of running jobs that were refused", wrong, size=len(responses))
 
 
 def expire(context: DrillContext) -> list[Measure]:
@@ -192,8 +184,7 @@ def expire(context: DrillContext) -> list[Measure]:
             continue
         files_of = JobFiles(client, job)
         outputs[number], expired_s[number] = files_of.output, due_from_s[number]
-        measures += _check_expiry(engine, job, by_job[number], files_of, at_s)
-        measures.append(_check_window(engine, job, due_from_s[number]))
+        measures += _check_expiry(engine, job, by_job[number], files_of, due_from_s[number], at_s)
     if not expired_s:
         raise DrillError("every job completed within its window: none expired")
     kept = check_partial_results(context, "P8", group, expired_s, outputs)
@@ -218,40 +209,31 @@ def _check_expiry(
     job: Mapping[str, Any],
     starts: Sequence[Start],
     files: JobFiles,
+    due_from_s: float,
     due_s: float,
 ) -> list[Measure]:
-    """Check one job by the clock of the client that set its window."""
-    codes = set(files.error_codes().values())
-    after_s = database.ended_s(engine, job["id"], "expired") - due_s
+    """Check one job by the clock of the client that set its window.
+
+    The window ends between `due_from_s` and `due_s`.
+    """
+    late = [start.item for start in started_after(starts, due_s)]
+    codes = sorted(set(files.error_codes().values()) - {"batch_expired"})
+    ended_s = database.ended_s(engine, job["id"], "expired")
+    status = "" if job["status"] == "expired" else job["status"]
     return [
-        Measure(
-            "P8",
-            "items that began after expires_at",
-            len(started_after(starts, due_s)),
-            size=len(starts),
-        ),
-        Measure(
+        violations("P8", "items that began after expires_at", late, size=len(starts)),
+        duration(
             "P8",
             "from expires_at until terminal",
-            max(0.0, round(after_s, 2)),
-            unit="s",
-            limit=TERMINAL_S_MAX,
-            evidence="" if job["status"] == "expired" else job["status"],
+            max(0.0, ended_s - due_s),
+            TERMINAL_S_MAX,
+            evidence=status,
         ),
-        Measure(
-            "P8",
-            "codes of unfinished items other than batch_expired",
-            len(codes - {"batch_expired"}),
-            evidence=str(sorted(codes)),
+        violations("P8", "codes of unfinished items other than batch_expired", codes, size=1),
+        duration(
+            "P8", "from an expiry to the end of its window", max(0.0, due_from_s - ended_s), 0.0
         ),
     ]
-
-
-def _check_window(engine: sa.Engine, job: Mapping[str, Any], due_from_s: float) -> Measure:
-    early_s = due_from_s - database.ended_s(engine, job["id"], "expired")
-    return Measure(
-        "P8", "from an expiry to the end of its window", max(0.0, round(early_s, 2)), unit="s"
-    )
 
 
 def _upload(client: Client, group: str, number: int, count: int, until_s: float) -> str:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
 from chaos.faults import disk
 from chaos.observations import database
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_files, check_jobs
 
 SIZE_MB: Final = 256
@@ -37,8 +36,6 @@ UPLOAD: Final = "upload a file"
 CREATE: Final = "create batch"
 CONTENT: Final = b"{}\n" * 2000
 ITEMS: Final = 20
-
-_measure = partial(Measure, "P12")
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
@@ -81,37 +78,34 @@ def _fill(
         prober.stop()
     history = context.recorder.operations()
     seen = [p for path in requests for p in outages.probes(history, path) if p.asked_s >= full_s]
-    improper_refusals = outages.improper_refusals(seen, proper=(503, 507))
-    refused = sum(not 200 <= probe.status < 300 and probe.answered_s <= freed_s for probe in seen)
+    improper = outages.improper_refusals(seen, proper=(503, 507))
+    refused = sum(not probe.is_good and probe.answered_s <= freed_s for probe in seen)
     context.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
     return [
-        _measure(
+        violations(
+            "P12",
             f"{name} full: answers that are neither good nor 503 or 507",
-            len(improper_refusals),
+            list(map(str, improper)),
             size=len(seen),
-            evidence=outages.describe_probes(improper_refusals),
         ),
-        _measure(
+        duration(
+            "P12",
             f"{name} full: longest answer",
-            round(outages.longest_response_s(seen), 2),
-            unit="s",
-            limit=ANSWER_S_MAX,
+            outages.longest_response_s(seen),
+            ANSWER_S_MAX,
             size=len(seen),
         ),
-        _measure(
-            f"{name} full: from space to a new job's end",
-            round(took_s, 2),
-            unit="s",
-            limit=HEALTHY_S_MAX,
-        ),
-        _measure(
+        duration("P12", f"{name} full: from space to a new job's end", took_s, HEALTHY_S_MAX),
+        Measure(
+            "P12",
             f"{name} full: requests that were refused meanwhile",
             refused,
             limit=1,
             relation=">=" if name in REFUSING else "report",
             size=len(seen),
         ),
-        _measure(
+        Measure(
+            "P12",
             f"{name} full: jobs that stood still until there was space",
             stalled,
             limit=1,

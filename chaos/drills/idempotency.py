@@ -22,7 +22,7 @@ from chaos.clients.client import PAUSE_S, RETRYABLE_STATUSES, Client, input_line
 from chaos.drills.context import MODEL, DrillContext
 from chaos.drills.killed_commits import CommitKiller, slow_commits
 from chaos.errors import DrillError
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, violations
 
 CREATE_S_MAX: Final = 240.0
 THREADS: Final = 50
@@ -53,18 +53,19 @@ def run(context: DrillContext) -> Iterator[Measure]:
     history = context.recorder.operations()
     broken, lost = broken_connections(history), len(lost_responses(history))
     context.note(f"{killer.count} kills, {broken} connections broken, {lost} first answers lost")
-    replays = inconsistent_replays(history)
     made, ids = _count(context, mark), acknowledged_ids(history)
     found = [
         _measure("jobs beyond or short of one a key", abs(made - keys), size=keys),
-        _measure(
+        violations(
+            "P5",
             "keys whose answers are not one answer and its replays",
-            len(replays),
+            inconsistent_replays(history),
             size=len(answered),
-            evidence=str(list(replays.items())[:3]) if replays else "",
         ),
         _measure("jobs whose own answer a kill took away", lost, relation="report", size=broken),
-        _measure("keys answered with different ids", len(conflicting_ids(history)), size=len(ids)),
+        violations(
+            "P5", "keys answered with different ids", conflicting_ids(history), size=len(ids)
+        ),
     ]
     is_tested = killer.count and broken and lost
     if not is_tested and not any(measure.is_violation for measure in found):

@@ -6,7 +6,6 @@ A file with invalid lines is refused as a whole before any item runs.
 import random
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 
 from chaos.checkers.answers import is_nan_answer, is_simulated_answer
@@ -19,7 +18,7 @@ from chaos.errors import NotServedError
 from chaos.installations.settings import CRASHING_FAULTS, NAN, POISON
 from chaos.observations import database
 from chaos.observations.job_files import JobFiles
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, violations
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from chaos.workloads.edge_cases import EDGE_CASES, INVALID_LINES, invalid_file
 from chaos.workloads.neighbor_tenant import check_neighbor, neighbor_jobs
@@ -29,8 +28,6 @@ STARTS_MAX: Final = 3
 JOB_S_MAX: Final = 480.0
 ENDS: Final[EndStates] = {"completed": frozenset(POISON.values())}
 """Allowed ends for the reconciliation, which does not know the positions of the poison."""
-
-_measure = partial(Measure, "P13")
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
@@ -87,19 +84,13 @@ def _check_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str
         shown = client.read_json_lines(f"/v1/batches/{job['id']}/results")
     except NotServedError:
         shown = []  # counts as all missing
+    mismatch = compare_ids(
+        (f"item-{n}" for n in range(ITEMS)), [line["custom_id"] for line in shown]
+    )
     return [
-        _measure(
-            "items that ended otherwise than they had to",
-            len(wrong),
-            size=ITEMS,
-            evidence=str(dict(list(wrong.items())[:5])) if wrong else "",
-        ),
-        _measure(
-            "items missing or doubled on the page of results",
-            compare_ids(
-                (f"item-{n}" for n in range(ITEMS)), [line["custom_id"] for line in shown]
-            ).total,
-            size=ITEMS,
+        violations("P13", "items that ended otherwise than they had to", wrong, size=ITEMS),
+        Measure(
+            "P13", "items missing or doubled on the page of results", mismatch.total, size=ITEMS
         ),
     ]
 
@@ -108,16 +99,17 @@ def _check_replica_deaths(starts: int, kinds: Mapping[int, str]) -> list[Measure
     """Compare with the number of crashing items: other poison items end no process."""
     ending = sum(kind in CRASHING_FAULTS for kind in kinds.values())
     return [
-        _measure(
+        Measure(
+            "P13",
             "starts of the replica for each item that ends it",
             starts / ending,
             limit=STARTS_MAX,
             size=ending,
         ),
         Measure(
-            promise="P13",
-            what="starts of the replica that were seen",
-            value=starts,
+            "P13",
+            "starts of the replica that were seen",
+            starts,
             limit=1,  # 0: no item ended a process, or the count is broken
             relation=">=",
             size=ending,
@@ -126,10 +118,6 @@ def _check_replica_deaths(starts: int, kinds: Mapping[int, str]) -> list[Measure
 
 
 def _check_invalid_file(job: Mapping[str, Any]) -> Measure:
+    what = "lines of a refused file that were not told by number and code"
     wrong = line_error_mismatches(INVALID_LINES, job)
-    return _measure(
-        "lines of a refused file that were not told by number and code",
-        len(wrong),
-        size=len(INVALID_LINES),
-        evidence="; ".join(wrong),
-    )
+    return violations("P13", what, wrong, size=len(INVALID_LINES))

@@ -23,7 +23,7 @@ from chaos.faults.healing import Heal, require_target
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
 from chaos.observations import database
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_accepted_calls, check_files
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from chaos.workloads.durable_calls import chat_body
@@ -72,8 +72,6 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     CHAT: _ONE_CHAT,
     DURABLE: _ONE_CHAT | {"headers": {**_JSON, "prefer": "wait=5"}},
 }
-
-_measure = partial(Measure, "P11")
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
@@ -147,7 +145,7 @@ def _run_outage(
         time.sleep(OBSERVED_S)
     finally:
         prober.stop()
-    ended = sorted(before_pids - _role_pids(context.installation))
+    ended = sorted(role for role, _ in before_pids - _role_pids(context.installation))
     seen = {
         path: [
             p
@@ -159,12 +157,7 @@ def _run_outage(
     return [
         *_check_requests(name, seen, healed_s),
         *check_readiness(name, seen[READY], began_s, healed_s, must_flip=not restarts),
-        _measure(
-            f"{name}: roles that ended",
-            len(ended),
-            size=len(before_pids),
-            evidence=", ".join(role for role, _ in ended),
-        ),
+        violations("P11", f"{name}: roles that ended", ended, size=len(before_pids)),
         *_run_small_job(context, name),
     ]
 
@@ -202,46 +195,24 @@ def _run_small_job(context: DrillContext, name: str) -> list[Measure]:
     else:
         job = database.await_jobs(engine, client, [job_id], until_s)[job_id]
         if job["status"] == "completed":
-            took_s = round(time.monotonic() - began_s, 2)
+            took_s = time.monotonic() - began_s
         reconciled = reconcile_jobs(engine, client, [EndedJob(job, JOB_ITEMS)])
-    return [
-        _measure(
-            f"{name}: a job that began after it took",
-            took_s,
-            unit="s",
-            limit=JOB_S_MAX,
-            size=JOB_ITEMS,
-        ),
-        *reconciled,
-    ]
+    what = f"{name}: a job that began after it took"
+    return [duration("P11", what, took_s, JOB_S_MAX, size=JOB_ITEMS), *reconciled]
 
 
 def _check_requests(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Measure]:
     calls = [probe for path in CALLS for probe in seen[path]]
-    improper_refusals = outages.improper_refusals(calls)
-    back_s = max(
-        _or_infinite(outages.seconds_to_response(seen[path], healed_s, good=True)) for path in CALLS
-    )
+    improper = list(map(str, outages.improper_refusals(calls)))
+    longest_s = outages.longest_response_s(calls)
+    back_s = max(outages.seconds_to_response(seen[path], healed_s, good=True) for path in CALLS)
+    dead = [str(probe) for probe in seen[ALIVE] if probe.status != 200]
+    what = f"{name}: answers that are neither good nor a proper 503"
     return [
-        _measure(
-            f"{name}: answers that are neither good nor a proper 503",
-            len(improper_refusals),
-            size=len(calls),
-            evidence=outages.describe_probes(improper_refusals),
-        ),
-        _measure(
-            f"{name}: longest answer",
-            round(outages.longest_response_s(calls), 2),
-            unit="s",
-            limit=ANSWER_S_MAX,
-            size=len(calls),
-        ),
-        _measure(f"{name}: from heal to service", round(back_s, 2), unit="s", limit=RETURN_S_MAX),
-        _measure(
-            f"{name}: liveness failures",
-            sum(probe.status != 200 for probe in seen[ALIVE]),
-            size=len(seen[ALIVE]),
-        ),
+        violations("P11", what, improper, size=len(calls)),
+        duration("P11", f"{name}: longest answer", longest_s, ANSWER_S_MAX, size=len(calls)),
+        duration("P11", f"{name}: from heal to service", back_s, RETURN_S_MAX),
+        violations("P11", f"{name}: liveness failures", dead, size=len(seen[ALIVE])),
     ]
 
 
@@ -252,31 +223,13 @@ def check_readiness(
 
     A restart may end before the next probe, so `must_flip` is False for it.
     """
+    size = len(seen)
+    unready = [] if outages.was_available(seen, began_s) else [name]
     flip_s = outages.seconds_to_response(seen, began_s, good=False)
-    flip = _measure(
-        f"{name}: until readiness says so",
-        round(_or_infinite(flip_s), 2),
-        unit="s",
-        limit=FLIP_S_MAX,
-        size=len(seen),
-    )
+    flip = duration("P11", f"{name}: until readiness says so", flip_s, FLIP_S_MAX, size=size)
     back_s = outages.seconds_to_response(seen, healed_s, good=True)
     return [
-        _measure(
-            f"{name}: losses before which readiness was bad",
-            int(not outages.was_available(seen, began_s)),
-            size=len(seen),
-        ),
+        violations("P11", f"{name}: losses before which readiness was bad", unready, size=size),
         *([flip] if must_flip else []),
-        _measure(
-            f"{name}: from heal to readiness",
-            round(_or_infinite(back_s), 2),
-            unit="s",
-            limit=RETURN_S_MAX,
-            size=len(seen),
-        ),
+        duration("P11", f"{name}: from heal to readiness", back_s, RETURN_S_MAX, size=size),
     ]
-
-
-def _or_infinite(seconds: float | None) -> float:
-    return float("inf") if seconds is None else seconds

@@ -180,11 +180,11 @@ def measure_kill(
     )
     record_samples(context, name, samples, killed_s)
     took_s = seconds_to_recovery(samples, killed_s, RECOVERED_SHARE * rate, over_s=over_s)
-    context.note(f"{name} at {rate:.0f} items/s: {took_s} s")
+    context.note(f"{name} at {rate:.0f} items/s: {took_s:.2f} s")
     return Measure(
         "A12",
         f"from kill -9 to 90 % of the rate: {name}",
-        float("inf") if took_s is None else round(took_s, 2),
+        round(took_s, 2),
         unit="s",
         relation="report",
         size=round(rate),
@@ -236,7 +236,7 @@ class RateSampler:
             time.sleep(over_s)
             seen = list(self.samples)
             took_s = seconds_to_recovery(seen, killed_s, goal, over_s=over_s)
-            if took_s is not None and seen[-1].at_s > killed_s + took_s + SETTLED_S:
+            if seen[-1].at_s > killed_s + took_s + SETTLED_S:
                 break
         return self.stop()
 

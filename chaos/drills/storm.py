@@ -22,7 +22,7 @@ from chaos.faults.injector import FaultInjector, fault_kinds
 from chaos.faults.plan import plan_faults
 from chaos.installations.settings import FINALISER_LEASE_S
 from chaos.observations import database
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_contents
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from chaos.workloads.durable_calls import DurableCalls, check_calls
@@ -121,13 +121,7 @@ def check_faults(
             size=count,
             evidence="; ".join(no_target),
         ),
-        Measure(
-            "P1",
-            "faults that could not be healed",
-            len(unhealed),
-            size=count,
-            evidence="; ".join(unhealed),
-        ),
+        violations("P1", "faults that could not be healed", unhealed, size=count),
     ]
 
 
@@ -204,42 +198,28 @@ def _check_acceptance(
     accepted = acknowledged_ids(history)
     lost = missing_or_unfinished(accepted.values(), database.job_states(context.engine), TERMINAL)
     files = dict.fromkeys(acknowledged_ids(history, "upload").values(), b"") | jobs.sent
-    disagree: dict[str, set[str]] = {}
+    disagree: dict[str, str] = {}
     for op in CREATIONS:
         disagree |= conflicting_ids(history, op)
-    errors = [step for step in history if step.op in CREATIONS and step.detail.get("status") == 500]
+    errors = [
+        f"{step.op} {step.key}"
+        for step in history
+        if step.op in CREATIONS and step.detail.get("status") == 500
+    ]
     keys = sum(len(acknowledged_ids(history, op)) for op in CREATIONS)
     failures = jobs.failures + calls.failures
     return [
-        Measure(
+        violations(
             "P1",
             "acknowledged jobs missing or not terminal 600 s after heal",
-            len(lost),
+            lost,
             size=len(accepted),
-            evidence="; ".join(f"{job}: {state}" for job, state in list(lost.items())[:5]),
         ),
         check_contents(context, "P1", files),
-        Measure(
-            "P1",
-            "from heal until all were terminal",
-            round(took_s, 1),
-            unit="s",
-            limit=HEALED_S_MAX,
-            size=len(accepted),
+        duration(
+            "P1", "from heal until all were terminal", took_s, HEALED_S_MAX, size=len(accepted)
         ),
-        Measure(
-            "P1",
-            "creations that never succeeded",
-            len(failures),
-            size=keys + len(failures),
-            evidence="; ".join(failures[:5]),
-        ),
-        Measure(
-            "P5",
-            "keys answered with different ids",
-            len(disagree),
-            size=keys,
-            evidence=str(list(disagree.items())[:3]) if disagree else "",
-        ),
-        Measure("P5", "answers 500 to creations, uploads and calls", len(errors), size=keys),
+        violations("P1", "creations that never succeeded", failures, size=keys + len(failures)),
+        violations("P5", "keys answered with different ids", disagree, size=keys),
+        violations("P5", "answers 500 to creations, uploads and calls", errors, size=keys),
     ]

@@ -1,6 +1,6 @@
 """Measures: one number of one trial with its limit, and summaries over many trials."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -50,6 +50,26 @@ class Measure(_Result, frozen=True, kw_only=True):
     def is_violation(self) -> bool:
         """Whether the value breaks a promise, rather than misses a goal."""
         return not self.passed and self.relation != "goal"
+
+
+def violations(
+    promise: str, what: str, wrong: Collection[str] | Mapping[str, str], *, size: int
+) -> Measure:
+    """Return a measure that counts what is wrong, with the first five as evidence.
+
+    `wrong` is descriptions, or maps a name to a description. `size` is how many were checked.
+    """
+    if isinstance(wrong, Mapping):
+        wrong = [f"{name}: {reason}" for name, reason in wrong.items()]
+    return Measure(promise, what, len(wrong), size=size, evidence="; ".join(list(wrong)[:5]))
+
+
+def duration(
+    promise: str, what: str, seconds: float, limit: float, *, size: int = 1, evidence: str = ""
+) -> Measure:
+    """Return a measure of seconds with an upper limit."""
+    value = round(seconds, 2)
+    return Measure(promise, what, value, limit=limit, unit="s", size=size, evidence=evidence)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from chaos.checkers.results import tally_from_job
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
 from chaos.observations import database
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, violations
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from chaos.workloads.durable_calls import check_calls
 
@@ -34,13 +34,7 @@ def check_jobs(context: DrillContext, promise: str, *, items: int, until_s: floa
     }
     lost = missing_or_unfinished(ids, states, {"completed"})
     return [
-        Measure(
-            promise,
-            "acknowledged jobs missing or not completed",
-            len(lost),
-            size=len(ids),
-            evidence="; ".join(f"{job}: {state}" for job, state in list(lost.items())[:5]),
-        ),
+        violations(promise, "acknowledged jobs missing or not completed", lost, size=len(ids)),
         *reconcile_jobs(engine, client, [EndedJob(job, items) for job in ended.values()]),
     ]
 
@@ -84,13 +78,8 @@ def compare_contents(
         for file_id, content in found.items()
         if content != sent[file_id]
     }
-    return Measure(
-        promise,
-        "acknowledged files missing or of other content",
-        len(wrong),
-        size=len(found),
-        evidence="; ".join(f"{file_id}: {reason}" for file_id, reason in list(wrong.items())[:5]),
-    )
+    what = "acknowledged files missing or of other content"
+    return violations(promise, what, wrong, size=len(found))
 
 
 def _created_ids(context: DrillContext, prefix: str) -> Collection[str]:

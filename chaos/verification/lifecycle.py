@@ -1,15 +1,15 @@
 """P6 and P9: state transitions and lease writes of jobs, as triggers and watchers saw them."""
 
 from collections.abc import Iterable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
-from chaos.checkers.fencing import backward_moves, zombie_writes
-from chaos.checkers.states import contradictory_observations, illegal_transitions
+from chaos.checkers.fencing import CursorMove, LeaseEvent, backward_moves, zombie_writes
+from chaos.checkers.states import Transition, contradictory_observations, illegal_transitions
 from chaos.clients.history import Operation
 from chaos.observations.triggers import cursor_moves, lease_events, transitions
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, violations
 from core.states import NEXT_STATES
 
 GRAPH: Final = {
@@ -17,26 +17,17 @@ GRAPH: Final = {
 }
 
 
-class _Row(Protocol):
-    @property
-    def sequence(self) -> int: ...
+R = TypeVar("R", Transition, LeaseEvent, CursorMove)
 
 
-R = TypeVar("R", bound=_Row)
+def unseen_rows(rows: Iterable[R], seen: set[int]) -> list[R]:
+    """Return the rows whose sequence number is not in `seen`, and add it.
 
-
-class UnseenRows:
-    """Filters rows by their sequence number, so that each is processed once."""
-
-    def __init__(self) -> None:
-        """Treat every row as unseen."""
-        self._seen: set[int] = set()
-
-    def filter(self, rows: Iterable[R]) -> list[R]:
-        """Return the unseen rows, including rows whose transaction committed late."""
-        unseen = [row for row in rows if row.sequence not in self._seen]
-        self._seen |= {row.sequence for row in unseen}
-        return unseen
+    Rows whose transaction committed late are unseen, too.
+    """
+    unseen = [row for row in rows if row.sequence not in seen]
+    seen |= {row.sequence for row in unseen}
+    return unseen
 
 
 class LifecycleChecker:
@@ -45,45 +36,39 @@ class LifecycleChecker:
     def __init__(self, engine: sa.Engine) -> None:
         """Start with all rows unchecked."""
         self._engine = engine
-        self._transitions, self._writes, self._moves = UnseenRows(), UnseenRows(), UnseenRows()
+        self._transitions: set[int] = set()  # sequence numbers of checked rows
+        self._writes: set[int] = set()
+        self._cursors: set[int] = set()
 
     def check(self, history: Iterable[Operation]) -> list[Measure]:
         """Return the measures of P6 and P9 over the rows since the last call."""
-        moves = self._transitions.filter(transitions(self._engine))
-        illegal = illegal_transitions(moves, GRAPH)
+        moves = unseen_rows(transitions(self._engine), self._transitions)
+        illegal = [
+            f"{move.job}: {move.old}-{move.new} {move.changed_stamps}"
+            for move in illegal_transitions(moves, GRAPH)
+        ]
         observed = [step for step in history if step.op == "watch" and step.phase == "ok"]
-        contradictions = contradictory_observations(observed, GRAPH)
         events = lease_events(self._engine)
-        writes = self._writes.filter(event for event in events if not event.claims)
+        writes = unseen_rows((event for event in events if not event.claims), self._writes)
         unseen = {event.sequence for event in writes}
         # The holder of a lease may have claimed it in an earlier round.
-        zombies = [event for event in zombie_writes(events) if event.sequence in unseen]
-        cursors = self._moves.filter(cursor_moves(self._engine))
+        zombies = [
+            f"{event.job} {event.role} by {event.user}"
+            for event in zombie_writes(events)
+            if event.sequence in unseen
+        ]
+        cursors = unseen_rows(cursor_moves(self._engine), self._cursors)
+        back = [f"{move.job}: {move.old}-{move.new}" for move in backward_moves(cursors)]
         return [
-            Measure(
-                "P6",
-                "illegal transitions, as the database saw them",
-                len(illegal),
-                size=len(moves),
-                evidence="; ".join(
-                    f"{m.job}: {m.old}-{m.new} {m.changed_stamps}" for m in illegal[:5]
-                ),
+            violations(
+                "P6", "illegal transitions, as the database saw them", illegal, size=len(moves)
             ),
-            Measure(
+            violations(
                 "P6",
                 "observations that contradict earlier ones",
-                len(contradictions),
+                contradictory_observations(observed, GRAPH),
                 size=len(observed),
-                evidence="; ".join(contradictions[:5]),
             ),
-            Measure(
-                "P9",
-                "writes accepted from an old epoch",
-                len(zombies),
-                size=len(writes),
-                evidence="; ".join(f"{z.job} {z.role} by {z.user}" for z in zombies[:5]),
-            ),
-            Measure(
-                "P9", "cursors that went back", len(backward_moves(cursors)), size=len(cursors)
-            ),
+            violations("P9", "writes accepted from an old epoch", zombies, size=len(writes)),
+            violations("P9", "cursors that went back", back, size=len(cursors)),
         ]

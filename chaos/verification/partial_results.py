@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from chaos.checkers.executions import Answer, Start, finished_before, output_mismatches
 from chaos.drills.context import DrillContext
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, violations
 
 COMMIT_S_MAX: Final = 2.0
 """Time from an answer until replica and writer have committed it, with a large margin.
@@ -28,22 +28,17 @@ def check_partial_results(
     """Compare output files with the answers that came before each job was closed."""
     by_job = group_by_job(context.recording().answers(group))
     checked = 0
-    wrong: list[tuple[str, str]] = []
+    wrong: dict[str, str] = {}
     for number, moment_s in closed_s.items():
         answers = by_job[number]
         finished = finished_before(answers, moment_s, deaths_s, commit_s=COMMIT_S_MAX)
         output = {f"{group} {number} {line['custom_id'][5:]}" for line in outputs[number]}
         checked += len(finished)
-        wrong += output_mismatches(finished, {answer.item for answer in answers}, output).items()
+        wrong |= output_mismatches(finished, {answer.item for answer in answers}, output)
     if not checked and not wrong:
         context.note(f"no item was answered {COMMIT_S_MAX:g} s before its job's end")
-    return Measure(
-        promise,
-        "finished items that are not in the output file, or others that are",
-        len(wrong),
-        size=checked,
-        evidence="; ".join(f"{item}: {reason}" for item, reason in wrong[:5]),
-    )
+    what = "finished items that are not in the output file, or others that are"
+    return violations(promise, what, wrong, size=checked)
 
 
 def group_by_job(events: Iterable[Event]) -> defaultdict[int, list[Event]]:

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from chaos.clients.client import ENDPOINT, PAUSE_S, TERMINAL, Client
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.observations.database import billed_usage
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, violations
 
 INTERVAL_S: Final = 0.3
 ACCEPT_S_MAX: Final = 600.0
@@ -89,17 +89,12 @@ def check_calls(
     misbilled = [
         job for job, found in good.items() if billed_usage(engine, job) != _shown_usage(found)
     ]
-
-    def measure(promise: str, what: str, wrong: list[str]) -> Measure:
-        details = "; ".join(wrong[:5])
-        return Measure(promise, what, len(wrong), size=len(bodies), evidence=details)
-
-    missing = [f"{job}: {why}" for job, why in unanswered.items()]
-    return [
-        measure(promise, "accepted calls that were never answered well", missing),
-        measure("P2", "accepted calls with an answer or tokens that are not their own", foreign),
-        measure("P4", "accepted calls that are not on the ledger once, to the token", misbilled),
+    wrong: list[tuple[str, str, Collection[str] | Mapping[str, str]]] = [
+        (promise, "accepted calls that were never answered well", unanswered),
+        ("P2", "accepted calls with an answer or tokens that are not their own", foreign),
+        ("P4", "accepted calls that are not on the ledger once, to the token", misbilled),
     ]
+    return [violations(*one, size=len(bodies)) for one in wrong]
 
 
 def await_calls(

@@ -18,7 +18,7 @@ from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
-from chaos.reports.measures import Measure
+from chaos.reports.measures import Measure, violations
 from cli.load.load_clients import percentile
 
 CREATE: Final = "create batch"
@@ -73,13 +73,7 @@ def check_neighbor(context: DrillContext, client: Client, job_id: str) -> list[M
             size=len(during),
             evidence=f"p95 {percentile(alone, QUANTILE):.2f} s alone",
         ),
-        Measure(
-            "P13",
-            "jobs of another tenant that did not succeed",
-            len(failed),
-            size=len(ended),
-            evidence=" ".join(failed[:5]),
-        ),
+        violations("P13", "jobs of another tenant that did not succeed", failed, size=len(ended)),
     ]
 
 

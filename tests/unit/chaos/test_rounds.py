@@ -13,7 +13,7 @@ from chaos.reports.measures import OTHER_DRILLS, Measure
 from chaos.reports.report import ABORTED_ROUNDS
 from chaos.rounds import Round, run_round
 from chaos.runs import Run
-from chaos.verification.lifecycle import UnseenRows
+from chaos.verification.lifecycle import unseen_rows
 
 ONE = Round("storm", frozenset({"P1"}), 7, "python -m chaos --part storm --seed 7")
 
@@ -125,9 +125,9 @@ def move(sequence: int) -> Transition:
 
 
 def test_a_row_is_checked_once_even_if_it_commits_late() -> None:
-    unseen = UnseenRows()
-    assert [m.sequence for m in unseen.filter([move(1), move(3)])] == [1, 3]
-    assert [m.sequence for m in unseen.filter([move(1), move(2), move(3), move(4)])] == [2, 4]
+    seen: set[int] = set()
+    assert unseen_rows([move(1), move(3)], seen) == [move(1), move(3)]
+    assert unseen_rows([move(1), move(2), move(3), move(4)], seen) == [move(2), move(4)]
 
 
 def test_measures_before_an_abort_are_kept() -> None:
