@@ -10,7 +10,6 @@ from chaos.drills import (
     broker_loss,
     cancel_expire,
     disk_full,
-    engine_recovery,
     idempotency,
     lost_leases,
     poison_items,
@@ -77,8 +76,8 @@ def _recorded(data: Path, url: str, _skew_s: float) -> InstallationSpec:
 
 def _engine(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     """One host with vLLM and a small model of random weights."""
-    model = ensure_tiny_llama(cache_dir(os.environ) / "models" / engine_recovery.MODEL)
-    options = ("--engine", "vllm", "--model", f"{engine_recovery.MODEL}={model}")
+    model = ensure_tiny_llama(cache_dir(os.environ) / "models" / recovery.VLLM_MODEL)
+    options = ("--engine", "vllm", "--model", f"{recovery.VLLM_MODEL}={model}")
     return InstallationSpec(data=data, options=options)
 
 
@@ -135,7 +134,7 @@ SUITES: Final = (
     Suite(
         name="engine",
         build_spec=_engine,
-        drills=(_drill("vllm", engine_recovery.run, "A12", rounds=(0, 1)),),
+        drills=(_drill("vllm", recovery.run_vllm, "A12", rounds=(0, 1)),),
     ),
     Suite(
         name="cluster",

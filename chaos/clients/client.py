@@ -145,6 +145,10 @@ class Client:
         found: dict[str, Any] = response.json()
         return found
 
+    def submit(self, key: str, content: bytes, until_s: float) -> dict[str, Any]:
+        """Upload an input file, create a job of it, and return the job. Raises NotServedError."""
+        return self.create(key, self.upload(f"file-{key}", content, until_s), until_s)
+
     def cancel(self, job_id: str, until_s: float) -> float | None:
         """Cancel a job; return the time of the response, or None when the job had ended."""
         response = self.request_cancel(job_id, until_s)

@@ -4,31 +4,28 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from chaos.checkers import outages
 from chaos.checkers.end_states import MAY_BE_CANCELLED
-from chaos.checkers.recovery import RATE_MIN, rate_before, seconds_to_recovery
+from chaos.checkers.recovery import RATE_MIN, Sample, rate_before, seconds_to_recovery
 from chaos.clients.client import Client, input_lines, job_body
-from chaos.clients.prober import Prober
+from chaos.clients.prober import probing
 from chaos.drills.context import MODEL, DrillContext
-from chaos.drills.recovery import SETTLED_S, RateSampler, record_samples
+from chaos.drills.recovery import RECOVERED_SHARE, SETTLED_S, record_samples, sampling
 from chaos.errors import DrillError
 from chaos.faults import services
 from chaos.faults.healing import require_target
-from chaos.installations.hosts import wait_until
 from chaos.observations import database
 from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_jobs
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 ITEMS: Final = 40_000
-RECOVERED_SHARE: Final = 0.9
 WINDOW_S: Final = 2.0
 ONE_S_MAX: Final = 30.0
 ALL_S_MAX: Final = 60.0
-PROGRESS_S_MAX: Final = 180.0
 LEAD_S: Final = 5.0
 SAMPLE_S: Final = 1.0
 END_S_MAX: Final = 300.0
@@ -43,41 +40,29 @@ def run(context: DrillContext) -> Iterator[Measure]:
     tiny = client.upload(f"tiny-{context.seed}", input_lines(1, MODEL), until_s)
     file_id = client.upload(f"brokers-{context.seed}", input_lines(ITEMS, MODEL), until_s)
     host = installation.hosts["a"]
-    prober = Prober(
-        context.recorder,
-        host.url,
-        host.key,
-        {CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(tiny)}},
-    )
+    requests = {CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(tiny)}}
     names = [f"kafka-{node + 1}" for node in range(installation.spec.broker_count)]
     random.Random(context.seed).shuffle(names)
-    try:
+    with probing(context.recorder, host.url, host.key, requests):
         for name in names:
             job = client.create(f"lose-{context.seed}-{name}", file_id, until_s)
-            yield from _kill_brokers(context, client, job, [name], context.size(15, 6))
+            yield from _kill_brokers(context, client, job["id"], [name], context.size(15, 6))
         job = client.create(f"lose-{context.seed}-all", file_id, until_s)
-        yield from _kill_brokers(context, client, job, names, context.size(60, 15))
-    finally:
-        prober.stop()
+        yield from _kill_brokers(context, client, job["id"], names, context.size(60, 15))
     yield from _check_acceptance(context)
 
 
 def _kill_brokers(
-    context: DrillContext, client: Client, job: dict[str, Any], names: list[str], down_s: float
+    context: DrillContext, client: Client, job_id: str, names: list[str], down_s: float
 ) -> list[Measure]:
     engine = context.engine
-    before_count = database.succeeded_count(engine)
-    wait_until(
-        lambda: database.succeeded_count(engine) > before_count + 500, PROGRESS_S_MAX, "progress"
-    )
-    sampler = RateSampler(context.installation)
+    database.await_progress(engine, 500)
     is_one = len(names) == 1
     limit_s = ONE_S_MAX if is_one else ALL_S_MAX
-    with contextlib.ExitStack() as cleanup:
-        cleanup.callback(sampler.stop)
+    with sampling(engine) as samples, contextlib.ExitStack() as cleanup:
         time.sleep(LEAD_S)
         lost_s = time.monotonic()
-        rate = rate_before(sampler.samples, lost_s, over_s=LEAD_S - 1)
+        rate = rate_before(samples, lost_s, over_s=LEAD_S - 1)
         if rate < RATE_MIN:
             raise DrillError(f"{rate:.1f} items/s before the loss: too few to measure a recovery")
         for name in names:
@@ -88,12 +73,11 @@ def _kill_brokers(
             for name in names:
                 context.installation.allow_start(name)
         since_s = lost_s if is_one else time.monotonic()
-        took_s = _await_recovery(sampler, since_s, RECOVERED_SHARE * rate, limit_s)
+        took_s = _await_recovery(samples, since_s, RECOVERED_SHARE * rate, limit_s)
         if is_one:
             _require_down(context, names)
-    record_samples(context, " ".join(names), sampler.samples, lost_s)
-    client.cancel(job["id"], time.monotonic() + 60)
-    ended = database.await_jobs(engine, client, [job["id"]], time.monotonic() + 120)
+    record_samples(context, " ".join(names), samples, lost_s)
+    ended = database.cancel_jobs(engine, client, [job_id], time.monotonic() + 120)
     time.sleep(down_s if is_one else 0)  # until replicas are in sync again
     what = "one broker lost" if is_one else "all brokers lost and back"
     context.note(f"{' '.join(names)}: {rate:.0f} items/s before, back after {took_s:.1f} s")
@@ -106,7 +90,7 @@ def _kill_brokers(
             size=ITEMS,
             evidence=f"{rate:.0f} items/s before",
         ),
-        *reconcile_jobs(engine, client, [EndedJob(ended[job["id"]], ITEMS, MAY_BE_CANCELLED)]),
+        *reconcile_jobs(engine, client, [EndedJob(ended[job_id], ITEMS, MAY_BE_CANCELLED)]),
     ]
 
 
@@ -116,12 +100,14 @@ def _require_down(context: DrillContext, names: list[str]) -> None:
         raise DrillError(f"{' '.join(up)} restarted while it had to stay down")
 
 
-def _await_recovery(sampler: RateSampler, since_s: float, goal: float, limit_s: float) -> float:
+def _await_recovery(
+    samples: Sequence[Sample], since_s: float, goal: float, limit_s: float
+) -> float:
     """Return seconds until the rate has fallen and recovered; infinite if it does not."""
     took_s = math.inf
     while took_s == math.inf and time.monotonic() < since_s + limit_s + SETTLED_S + WINDOW_S:
         time.sleep(SAMPLE_S)
-        seen = list(sampler.samples)
+        seen = list(samples)
         if seen[-1].at_s >= since_s + SETTLED_S + WINDOW_S:  # the dip may come late
             took_s = seconds_to_recovery(seen, since_s, goal, over_s=WINDOW_S, settled_s=SETTLED_S)
     return took_s

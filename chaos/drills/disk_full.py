@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from chaos.checkers import outages
 from chaos.clients.client import input_lines, job_body
-from chaos.clients.prober import Prober
+from chaos.clients.prober import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
 from chaos.faults import disk
@@ -66,16 +66,13 @@ def _fill(
     context: DrillContext, name: str, folder: Path, requests: Mapping[str, Mapping[str, Any]]
 ) -> list[Measure]:
     host = context.installation.hosts["a"]
-    prober = Prober(context.recorder, host.url, host.key, requests)
-    try:
+    with probing(context.recorder, host.url, host.key, requests):
         time.sleep(BEFORE_S)
         full_s = time.time()
         _keep_full(folder, full_s + context.size(60, 15))
         freed_s = time.time()
         stalled = database.unfinished_count(context.engine, full_s, freed_s - STALLED_S)
         took_s = _seconds_to_healthy(context, freed_s)
-    finally:
-        prober.stop()
     history = context.recorder.operations()
     seen = [p for path in requests for p in outages.probes(history, path) if p.asked_s >= full_s]
     improper = outages.improper_refusals(seen, proper=(503, 507))
@@ -132,8 +129,7 @@ def _seconds_to_healthy(context: DrillContext, freed_s: float) -> float:
     until_s = time.monotonic() + 2 * HEALTHY_S_MAX
     key = f"healthy-{freed_s}"
     try:
-        file_id = client.upload(f"file-{key}", input_lines(ITEMS, MODEL), until_s)
-        job = client.create(key, file_id, until_s)
+        job = client.submit(key, input_lines(ITEMS, MODEL), until_s)
     except NotServedError as failure:
         context.note(str(failure))
         return float("inf")

@@ -23,6 +23,7 @@ from chaos.drills.context import MODEL, DrillContext
 from chaos.drills.killed_commits import CommitKiller, slow_commits
 from chaos.errors import DrillError
 from chaos.reports.measures import Measure, violations
+from chaos.threads import background_threads
 
 CREATE_S_MAX: Final = 240.0
 THREADS: Final = 50
@@ -39,9 +40,10 @@ def run(context: DrillContext) -> Iterator[Measure]:
     client = context.client("p5")
     file_id = client.upload(f"file-{mark}", input_lines(1, MODEL), until_s)
     answered: list[str] = []
+    killer = CommitKiller(context, answered, THREADS * keys)
     with (
         slow_commits(context.engine),
-        CommitKiller(context, answered, THREADS * keys) as killer,
+        background_threads(killer.run),
         ThreadPoolExecutor(THREADS) as pool,
     ):
         futures = [

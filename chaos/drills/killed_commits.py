@@ -4,7 +4,7 @@ import random
 import threading
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from typing import Final, Self
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -30,35 +30,24 @@ _COMMITTING: Final = sa.text(
 
 
 class CommitKiller:
-    """Kills API processes in the middle of a commit for a block, each after a number of responses.
+    """Kills API processes in the middle of a commit, each after a number of responses.
 
     The commit succeeds without the API process; its response is lost.
     """
 
     def __init__(self, context: DrillContext, answered: Sized, total: int) -> None:
-        """Prepare the thread; `total` is the expected number of `answered`."""
+        """Prepare; `total` is the expected number of `answered`."""
         self.count = 0
         self._context, self._answered, self._total = context, answered, total
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._kill, daemon=True)
 
-    def __enter__(self) -> Self:
-        """Start killing."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop killing."""
-        self._stop.set()
-        self._thread.join()
-
-    def _kill(self) -> None:
+    def run(self, stop: threading.Event) -> None:
+        """Kill until `stop` is set, at most `KILLS` times."""
         chance = random.Random(self._context.seed)
         for number in range(KILLS):
             goal = (number + chance.uniform(0.0, 0.7)) / KILLS * self._total
             host = None
             while host is None:
-                if self._stop.wait(_PAUSE_S):
+                if stop.wait(_PAUSE_S):
                     return
                 if len(self._answered) >= goal:
                     host = self._committing_host()

@@ -56,10 +56,7 @@ def run(context: DrillContext) -> list[Measure]:
         time.sleep(chance.uniform(0, 1))
         pauses.append(_pause_holder(context, len(job_ids) // 2))
         lost += len(leases_lost_during(lease_events(engine), pauses[-1]))
-    until_s = time.monotonic() + ENDED_S_MAX
-    for job_id in job_ids:
-        client.cancel(job_id, until_s)
-    ended = database.await_jobs(engine, client, job_ids, until_s)
+    ended = database.cancel_jobs(engine, client, job_ids, time.monotonic() + ENDED_S_MAX)
     books = reconcile_jobs(
         engine, client, [EndedJob(job, ITEMS, MAY_BE_CANCELLED) for job in ended.values()]
     )

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from chaos.checkers import outages
 from chaos.checkers.outages import Probe
 from chaos.clients.client import input_lines
-from chaos.clients.prober import Prober
+from chaos.clients.prober import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
 from chaos.faults import connections, network, services
@@ -88,21 +88,14 @@ def run(context: DrillContext) -> Iterator[Measure]:
 def _outages(
     installation: Installation, outage_s: float
 ) -> dict[str, tuple[Callable[[], Heal], float]]:
+    url = installation.addresses.database_url
+    set_mode = partial(network.set_proxy_mode, installation)
     return {
-        "immediate restart": (lambda: services.restart_immediately(installation, "postgres"), 0.0),
-        "stopped": (lambda: services.pause(installation, "postgres"), outage_s),
-        "black hole": (
-            lambda: network.set_proxy_mode(installation, "postgres-a:blackhole"),
-            outage_s,
-        ),
-        "refused": (
-            lambda: network.set_proxy_mode(installation, "postgres-a:refuse"),
-            outage_s / 2,
-        ),
-        "connections taken": (
-            lambda: connections.exhaust_connections(installation.addresses.database_url),
-            outage_s,
-        ),
+        "immediate restart": (partial(services.restart_immediately, installation, "postgres"), 0.0),
+        "stopped": (partial(services.pause, installation, "postgres"), outage_s),
+        "black hole": (partial(set_mode, "postgres-a:blackhole"), outage_s),
+        "refused": (partial(set_mode, "postgres-a:refuse"), outage_s / 2),
+        "connections taken": (partial(connections.exhaust_connections, url), outage_s),
     }
 
 
@@ -125,13 +118,12 @@ def _run_outage(
     host, restarts = context.installation.hosts["a"], not duration_s
     before_pids = _role_pids(context.installation)
     started_before = _postgres_started_s(context.engine)
-    prober = Prober(context.recorder, host.url, host.key, REQUESTS)
 
     def is_back() -> bool:
         started_s = _postgres_started_s(context.engine)
         return started_s is not None and (started_s != started_before or not restarts)
 
-    try:
+    with probing(context.recorder, host.url, host.key, REQUESTS):
         time.sleep(BEFORE_S)
         began_s = time.time()
         heal = require_target(inject(), name)
@@ -143,15 +135,10 @@ def _run_outage(
         wait_until(is_back, HEAL_S_MAX, "a new Postgres" if restarts else "Postgres")
         healed_s = time.time()
         time.sleep(OBSERVED_S)
-    finally:
-        prober.stop()
     ended = sorted(role for role, _ in before_pids - _role_pids(context.installation))
+    history, from_s = context.recorder.operations(), began_s - BEFORE_S
     seen = {
-        path: [
-            p
-            for p in outages.probes(context.recorder.operations(), path)
-            if p.asked_s > began_s - BEFORE_S
-        ]
+        path: [probe for probe in outages.probes(history, path) if probe.asked_s > from_s]
         for path in REQUESTS
     }
     return [
@@ -188,8 +175,7 @@ def _run_small_job(context: DrillContext, name: str) -> list[Measure]:
     until_s = began_s + JOB_S_MAX
     reconciled, took_s = [], float("inf")
     try:
-        file_id = client.upload(f"file-{key}", input_lines(JOB_ITEMS, MODEL), until_s)
-        job_id = client.create(key, file_id, until_s)["id"]
+        job_id = client.submit(key, input_lines(JOB_ITEMS, MODEL), until_s)["id"]
     except NotServedError as failure:
         context.note(str(failure))
     else:

@@ -56,8 +56,7 @@ def run(context: DrillContext) -> list[Measure]:
     items = (kills + 1) * ITEMS_A_KILL[role]
     texts = {number: f"{name} {number}" for number in range(items)}
     content = input_lines(items, MODEL, texts)
-    file_id = client.upload(f"file-{name}", content, until_s)
-    job = client.create(name, file_id, until_s)
+    job = client.submit(name, content, until_s)
     seen = context.starts(name)
     killed_s: list[float] = []
     for _ in range(kills):
@@ -69,8 +68,8 @@ def run(context: DrillContext) -> list[Measure]:
         killed_s.append(time.time())
         require_target(kill(context.installation, f"a/{role}"), f"a/{role}")
     _await_work(context, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
-    client.cancel(job["id"], until_s)  # the repeated work is done; the rest is not measured
-    ended = database.await_jobs(context.engine, client, [job["id"]], until_s)
+    # The repeated work is done; the rest is not measured.
+    (ended,) = database.cancel_jobs(context.engine, client, [job["id"]], until_s).values()
     if not killed_s:
         raise DrillError("the work was done before the first kill")
     again = reexecutions_after(seen(), killed_s)
@@ -91,7 +90,7 @@ def run(context: DrillContext) -> list[Measure]:
         size=len(again),
         evidence=str(again),
     )
-    ended_job = EndedJob(ended[job["id"]], items, MAY_BE_CANCELLED, content, is_echo_answer)
+    ended_job = EndedJob(ended, items, MAY_BE_CANCELLED, content, is_echo_answer)
     reconciled = reconcile_jobs(context.engine, client, [ended_job])
     return [*each, middle, *reconciled]
 

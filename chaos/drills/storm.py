@@ -8,14 +8,14 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from chaos.checkers.acceptance import acknowledged_ids, conflicting_ids, missing_or_unfinished
 from chaos.checkers.end_states import ALL_SUCCEED, CANCELLED, MAY_BE_CANCELLED, EndStates
 from chaos.clients.client import TERMINAL, Client, input_lines
-from chaos.clients.watchers import Watchers
+from chaos.clients.watchers import watching_jobs
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.faults.injector import FaultInjector, fault_kinds
@@ -23,6 +23,7 @@ from chaos.faults.plan import plan_faults
 from chaos.installations.settings import FINALISER_LEASE_S
 from chaos.observations import database
 from chaos.reports.measures import Measure, duration, violations
+from chaos.threads import background_threads
 from chaos.verification.acknowledged import check_contents
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from chaos.workloads.durable_calls import DurableCalls, check_calls
@@ -48,9 +49,9 @@ def run(context: DrillContext) -> Iterator[Measure]:
     clients = [context.client(f"watcher-{name}", host=name) for name in installation.hosts]
     injector = FaultInjector(installation, faults, context.recorder)
     calls = DurableCalls(context)
-    with Watchers(clients) as watchers:
-        with _injecting(injector), calls:
-            jobs.run(watchers)
+    with watching_jobs(clients) as watch:
+        with _injecting(injector), background_threads(calls.run):
+            jobs.run(watch)
         planned = Counter(fault.kind for fault in faults)
         context.note(
             f"healed; {len(jobs.sizes)} jobs; faults: {describe_hits(planned, injector.hits)}"
@@ -143,10 +144,10 @@ class JobCreator:
             for job_id, size in self.sizes.items()
         ]
 
-    def run(self, watchers: Watchers) -> None:
+    def run(self, watch: Callable[[str], None]) -> None:
         """Create jobs throughout the storm; return when every client knows its jobs."""
         threads = [
-            threading.Thread(target=self._create, args=(number, watchers), daemon=True)
+            threading.Thread(target=self._create, args=(number, watch), daemon=True)
             for number in range(4)
         ]
         for thread in threads:
@@ -154,7 +155,7 @@ class JobCreator:
         for thread in threads:
             thread.join()
 
-    def _create(self, number: int, watchers: Watchers) -> None:
+    def _create(self, number: int, watch: Callable[[str], None]) -> None:
         context = self._context
         chance = random.Random(f"{context.seed}-{number}")
         client = context.client(f"client-{number}")
@@ -169,7 +170,7 @@ class JobCreator:
             key = f"{context.seed}-{number}-{count}"
             try:
                 job = self._create_job(client, key, size, until_s)
-                watchers.add(job["id"])
+                watch(job["id"])
                 if chance.random() < CANCELLED_SHARE:
                     time.sleep(chance.uniform(0.1, 2.0))
                     self.cancel(client, job["id"], until_s)

@@ -15,7 +15,6 @@ from chaos.clients.client import PAUSE_S, input_lines
 from chaos.drills.context import MODEL, DrillContext
 from chaos.faults.healing import Heal, require_target
 from chaos.faults.processes import pause
-from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
 from chaos.installations.settings import FINALISER_LEASE_S, SESSION_S
 from chaos.observations import database
@@ -58,12 +57,10 @@ def run(context: DrillContext) -> list[Measure]:
     client = context.client("zombies")
     until_s = time.monotonic() + JOB_S_MAX
     sizes = {}
-    before = database.succeeded_count(installation.engine)
     large = client.upload(f"large-{context.seed}", input_lines(ITEMS, MODEL), until_s)
     small = client.upload(f"small-{context.seed}", input_lines(SMALL_ITEMS, MODEL), until_s)
     sizes[client.create(f"zombie-{context.seed}", large, until_s)["id"]] = ITEMS
-    goal = before + chance.randrange(100, PROGRESS_MAX)
-    wait_until(lambda: database.succeeded_count(installation.engine) >= goal, JOB_S_MAX, "progress")
+    database.await_progress(installation.engine, chance.randrange(100, PROGRESS_MAX))
     host = _busier_host(installation, chance)
     before_refused = {role: read_counters(installation, refused_writes(role)) for role in LEASED}
     heals: list[Heal] = []

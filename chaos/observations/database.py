@@ -1,14 +1,17 @@
 """Queries of the database under test."""
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from chaos.checkers.results import Tally, Usage
 from chaos.clients.client import TERMINAL, Client
+from chaos.installations.hosts import wait_until
 from core.ids import JOB, SINGLE, parse_public_id, public_id
+
+PROGRESS_S_MAX: Final = 180.0
 
 
 def job_states(engine: sa.Engine) -> dict[str, str]:
@@ -144,6 +147,21 @@ def await_jobs(
     return finished | {
         job_id: {**unknown, **(job or {}), "id": job_id} for job_id, job in late.items()
     }
+
+
+def cancel_jobs(
+    engine: sa.Engine, client: Client, job_ids: Collection[str], until_s: float
+) -> dict[str, dict[str, Any]]:
+    """Cancel jobs whose rest is not needed, and return them as `await_jobs` does."""
+    for job_id in job_ids:
+        client.cancel(job_id, until_s)
+    return await_jobs(engine, client, job_ids, until_s)
+
+
+def await_progress(engine: sa.Engine, items: int) -> None:
+    """Wait until so many more items have succeeded. Raises DrillError."""
+    goal = succeeded_count(engine) + items
+    wait_until(lambda: succeeded_count(engine) >= goal, PROGRESS_S_MAX, "progress")
 
 
 def unfinished_jobs(engine: sa.Engine) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -27,29 +27,18 @@ def chat_body(text: str, tokens: int) -> bytes:
 
 
 class DurableCalls:
-    """Sends background calls throughout a block, each under an idempotency key."""
+    """Sends background calls, each under an idempotency key."""
 
     def __init__(self, context: DrillContext) -> None:
-        """Prepare the thread; the block starts it."""
+        """Prepare; `run` sends the calls."""
         self.bodies: dict[str, bytes] = {}  # job of a call to the body that its engine receives
         self.failures: list[str] = []
         self._context = context
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="calls", daemon=True)
 
-    def __enter__(self) -> Self:
-        """Start calling."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop once the last call is accepted or has failed."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self, stop: threading.Event) -> None:
+        """Send calls until `stop` is set and the last call is accepted or has failed."""
         seed, client, number = self._context.seed, self._context.client("calls"), 0
-        while not self._stop.wait(INTERVAL_S):
+        while not stop.wait(INTERVAL_S):
             body = chat_body(f"call {seed} {number}", 1 + number % 8)
             try:
                 self.bodies[_send_call(client, f"call-{seed}-{number}", body)] = body

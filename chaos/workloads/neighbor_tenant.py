@@ -13,7 +13,7 @@ from typing import Final
 from chaos.checkers.acceptance import probed_ids
 from chaos.checkers.results import tally_from_job
 from chaos.clients.client import Client, input_lines, job_body
-from chaos.clients.prober import Prober
+from chaos.clients.prober import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.installations.settings import SESSION_S
@@ -38,12 +38,9 @@ def neighbor_jobs(context: DrillContext) -> Iterator[Client]:
         f"bystander-{context.seed}", input_lines(1, MODEL), time.monotonic() + END_S_MAX
     )
     requests = {CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(file_id)}}
-    prober = Prober(context.recorder, client.urls[0], client.key, requests)
-    try:
+    with probing(context.recorder, client.urls[0], client.key, requests):
         time.sleep(ALONE_S)
         yield client
-    finally:
-        prober.stop()
 
 
 def check_neighbor(context: DrillContext, client: Client, job_id: str) -> list[Measure]:

@@ -1,5 +1,6 @@
 """Goal: clients record every response, and watchers stop polling terminal jobs."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ import pytest
 from chaos.checkers.acceptance import acknowledged_ids
 from chaos.clients.client import Client
 from chaos.clients.history import Recorder
-from chaos.clients.watchers import POLLS_AFTER_END, Watchers
+from chaos.clients.watchers import POLLS_AFTER_END, watching_jobs
 from chaos.errors import DrillError
+from tests.support.until import until
 
 JOB = {"id": "batch_1", "status": "in_progress", "created_at": 1}
 
@@ -69,28 +71,18 @@ def test_watchers_stop_polling_terminal_jobs(recorder: Recorder) -> None:
         )
 
     http = httpx.Client(transport=httpx.MockTransport(answer))
-    watchers = Watchers([Client("w", ["http://api"], "key", recorder, http)])
-    watchers.add("ended")
-    watchers.add("running")
-    watchers.start()
-    deadline_s = time.monotonic() + 10
-    while seen.count("running") < 2 * POLLS_AFTER_END:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-    watchers.stop()
+    with watching_jobs([Client("w", ["http://api"], "key", recorder, http)]) as watch:
+        watch("ended")
+        watch("running")
+        until(lambda: seen.count("running") >= 2 * POLLS_AFTER_END)
     assert seen.count("ended") == POLLS_AFTER_END
 
 
 def test_watchers_stop_when_a_drill_aborts(recorder: Recorder) -> None:
-    watchers = Watchers([client_of(recorder, httpx.Response(200, json=JOB))])
-    watchers.add("batch_1")
+    client = client_of(recorder, httpx.Response(200, json=JOB))
     before = set(threading.enumerate())
-
-    def drill() -> None:
-        with watchers:
-            assert set(threading.enumerate()) - before
-            raise KeyError("status")
-
-    with pytest.raises(KeyError):
-        drill()
+    with contextlib.suppress(KeyError), watching_jobs([client]) as watch:
+        watch("batch_1")
+        assert set(threading.enumerate()) - before
+        raise KeyError("status")
     assert set(threading.enumerate()) == before
