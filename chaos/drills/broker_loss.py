@@ -15,7 +15,7 @@ from chaos.clients.prober import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.drills.recovery import RECOVERED_SHARE, SETTLED_S, record_samples, sampling
 from chaos.errors import DrillError
-from chaos.faults import services
+from chaos.faults import processes
 from chaos.faults.healing import require_target
 from chaos.observations import database
 from chaos.reports.measures import Measure, duration, violations
@@ -66,7 +66,9 @@ def _kill_brokers(
         if rate < RATE_MIN:
             raise DrillError(f"{rate:.1f} items/s before the loss: too few to measure a recovery")
         for name in names:
-            cleanup.callback(require_target(services.kill(context.installation, name), name))
+            cleanup.callback(
+                require_target(processes.kill_service(context.installation, name), name)
+            )
         if not is_one:
             time.sleep(down_s)
             _require_down(context, names)

@@ -15,7 +15,7 @@ from chaos.clients.client import CancelResponse, Client, input_lines
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
 from chaos.faults.healing import no_target
-from chaos.faults.processes import kill
+from chaos.faults.processes import kill_role
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
@@ -126,7 +126,7 @@ def _cancel_each(
                 responses[number] = pool.submit(client.request_cancel, ids[number], until_s)
                 is_due = kills and len(responses) % CANCELS_PER_KILL == CANCELS_PER_KILL // 2
                 # A replica that is still restarting cannot be killed again.
-                if is_due and kill(context.installation, REPLICA) is not no_target:
+                if is_due and kill_role(context.installation, REPLICA) is not no_target:
                     deaths_s.append(time.time())  # after any response that preceded the kill
         return len(responses) == len(moments)
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from chaos.drills.context import DrillContext
 from chaos.faults.healing import no_target
-from chaos.faults.processes import kill
+from chaos.faults.processes import kill_role
 
 KILLS: Final = 4
 _PAUSE_S: Final = 0.01
@@ -51,7 +51,7 @@ class CommitKiller:
                     return
                 if len(self._answered) >= goal:
                     host = self._committing_host()
-            self.count += kill(self._context.installation, f"{host}/api") is not no_target
+            self.count += kill_role(self._context.installation, f"{host}/api") is not no_target
 
     def _committing_host(self) -> str | None:
         """Return a host whose API is waiting for a commit."""

@@ -11,7 +11,7 @@ from chaos.checkers.end_states import MAY_BE_CANCELLED
 from chaos.clients.client import input_lines
 from chaos.drills.context import MODEL, DrillContext
 from chaos.faults.healing import require_target
-from chaos.faults.processes import pause
+from chaos.faults.processes import pause_role
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
@@ -79,7 +79,7 @@ def _pause_holder(context: DrillContext, least: int) -> PausedRole:
     wait_until(holds_enough, HELD_S_MAX, f"an intake with {least} leases")
     host = max(lease_counts, key=lambda name: lease_counts[name])
     first = last_lease_event(engine)
-    heal = require_target(pause(context.installation, f"{host}/{ROLE}"), f"{host}/{ROLE}")
+    heal = require_target(pause_role(context.installation, f"{host}/{ROLE}"), f"{host}/{ROLE}")
     try:
         time.sleep(PAUSED_S)
         last = last_lease_event(engine)

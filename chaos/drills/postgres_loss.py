@@ -18,7 +18,7 @@ from chaos.clients.client import input_lines
 from chaos.clients.prober import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
-from chaos.faults import connections, network, services
+from chaos.faults import connections, processes
 from chaos.faults.healing import Heal, require_target
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
@@ -89,10 +89,10 @@ def _outages(
     installation: Installation, outage_s: float
 ) -> dict[str, tuple[Callable[[], Heal], float]]:
     url = installation.addresses.database_url
-    set_mode = partial(network.set_proxy_mode, installation)
+    set_mode = partial(connections.set_proxy_mode, installation)
     return {
-        "immediate restart": (partial(services.restart_immediately, installation, "postgres"), 0.0),
-        "stopped": (partial(services.pause, installation, "postgres"), outage_s),
+        "immediate restart": (partial(processes.restart_service, installation, "postgres"), 0.0),
+        "stopped": (partial(processes.pause_service, installation, "postgres"), outage_s),
         "black hole": (partial(set_mode, "postgres-a:blackhole"), outage_s),
         "refused": (partial(set_mode, "postgres-a:refuse"), outage_s / 2),
         "connections taken": (partial(connections.exhaust_connections, url), outage_s),

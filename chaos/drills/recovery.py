@@ -18,7 +18,7 @@ from chaos.checkers.end_states import MAY_BE_CANCELLED
 from chaos.checkers.recovery import RATE_MIN, Sample, seconds_to_recovery, steady_rate
 from chaos.clients.client import input_lines
 from chaos.drills.context import MODEL, DrillContext
-from chaos.faults import processes, services
+from chaos.faults import processes
 from chaos.faults.healing import Heal, require_target
 from chaos.faults.redelivery import POOL, consumed_topics
 from chaos.installations.hosts import wait_until
@@ -86,7 +86,7 @@ def run_vllm(context: DrillContext) -> list[Measure]:
     recovered = measure_kill(
         context,
         "gpu-consumer with vLLM, its start included",
-        partial(processes.kill, context.installation, f"{host}/gpu-consumer"),
+        partial(processes.kill_role, context.installation, f"{host}/gpu-consumer"),
         lead_s=2 * LEAD_S,
         over_s=3.0,
         watched_s=180.0,
@@ -104,18 +104,18 @@ def _kills(context: DrillContext) -> list[tuple[str, Callable[[], Heal]]]:
     roles = (*WITH_GOAL, *(("finaliser", "api") if context.long else ()))
     return [
         *(
-            (role, partial(processes.kill, installation, f"{h}/{role}"))
+            (role, partial(processes.kill_role, installation, f"{h}/{role}"))
             for role in roles
             for h in hosts
         ),
-        ("postgres", partial(services.restart_immediately, installation, "postgres")),
+        ("postgres", partial(processes.restart_service, installation, "postgres")),
         (BROKER, partial(_kill_broker, installation)),
     ]
 
 
 def _kill_broker(installation: Installation) -> Heal:
     """Kill the broker and let it restart at once."""
-    allow_start = services.kill(installation, "kafka-1")
+    allow_start = processes.kill_service(installation, "kafka-1")
     allow_start()
     return allow_start
 

@@ -14,7 +14,7 @@ from chaos.clients.client import input_lines
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
 from chaos.faults.healing import require_target
-from chaos.faults.processes import kill
+from chaos.faults.processes import kill_role
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
@@ -66,7 +66,7 @@ def run(context: DrillContext) -> list[Measure]:
             context.note(f"only {len(killed_s)} kills: the work is done")
             break
         killed_s.append(time.time())
-        require_target(kill(context.installation, f"a/{role}"), f"a/{role}")
+        require_target(kill_role(context.installation, f"a/{role}"), f"a/{role}")
     _await_work(context, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
     # The repeated work is done; the rest is not measured.
     (ended,) = database.cancel_jobs(context.engine, client, [job["id"]], until_s).values()

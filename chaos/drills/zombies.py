@@ -14,7 +14,7 @@ from typing import Final
 from chaos.clients.client import PAUSE_S, input_lines
 from chaos.drills.context import MODEL, DrillContext
 from chaos.faults.healing import Heal, require_target
-from chaos.faults.processes import pause
+from chaos.faults.processes import pause_role
 from chaos.installations.installation import Installation
 from chaos.installations.settings import FINALISER_LEASE_S, SESSION_S
 from chaos.observations import database
@@ -126,7 +126,7 @@ def _pause(installation: Installation, host: str, role: str) -> Heal:
     target = f"{host}/{role}"
     until_s = time.monotonic() + HELD_S_MAX
     while True:
-        heal = require_target(pause(installation, target), target)
+        heal = require_target(pause_role(installation, target), target)
         try:
             if role not in LEASED or time.monotonic() > until_s:
                 return heal

@@ -1,14 +1,16 @@
-"""Takes all connections of Postgres: new ones fail with "too many clients"."""
+"""Faults of connections: TCP faults between a host and a service, and all of Postgres's taken."""
 
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import sqlalchemy as sa
 
 from chaos.errors import DrillError
-from chaos.faults.healing import Heal
+from chaos.faults.healing import Heal, already_healed
+from chaos.installations.installation import Installation
+from chaos.installations.proxy import Mode
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 
@@ -23,8 +25,21 @@ _END_OTHERS: Final = sa.text(
 )
 
 
+def set_proxy_mode(installation: Installation, target: str) -> Heal:
+    """Set the mode of a proxy route, or reset its connections once (`reset`).
+
+    A target is `route:mode`, such as `kafka-a:blackhole`.
+    """
+    route, _, mode = target.partition(":")
+    if mode == "reset":
+        installation.proxy.reset(route)
+        return already_healed
+    installation.proxy.set_mode(route, cast("Mode", mode))
+    return lambda: installation.proxy.set_mode(route, "pass")
+
+
 def exhaust_connections(database_url: str) -> Heal:
-    """Take and hold every connection, including those reserved for superusers.
+    """Take and hold every connection of Postgres, including those for superusers.
 
     A pool would keep using its connections, so they are terminated, and the freed ones are taken
     before their owners reconnect, or in the next round. Needs a superuser. Raises DrillError when

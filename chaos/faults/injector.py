@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from chaos.clients.history import Recorder
 from chaos.errors import DrillError
-from chaos.faults import network, processes, redelivery, services
+from chaos.faults import connections, processes, redelivery
 from chaos.faults.healing import Heal, no_target
 from chaos.faults.plan import Fault, FaultKind
 from chaos.installations.installation import Installation
@@ -21,12 +21,12 @@ from core.errors import MillraceError
 Apply = Callable[[Installation, str], Heal]
 
 FAULTS: Final[Mapping[str, Apply]] = {
-    "kill": processes.kill,
-    "pause": processes.pause,
-    "network": network.set_proxy_mode,
-    "postgres-restart": services.restart_immediately,
-    "postgres-pause": services.pause,
-    "broker-kill": services.kill,
+    "kill": processes.kill_role,
+    "pause": processes.pause_role,
+    "network": connections.set_proxy_mode,
+    "postgres-restart": processes.restart_service,
+    "postgres-pause": processes.pause_service,
+    "broker-kill": processes.kill_service,
     "publish-again": redelivery.republish_records,
     "rewind": redelivery.rewind_offsets,
     "lose-records": redelivery.delete_records,

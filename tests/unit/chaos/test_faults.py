@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 
 from chaos.clients.history import Recorder
 from chaos.errors import DrillError
-from chaos.faults import injector, processes, redelivery, services
+from chaos.faults import injector, processes, redelivery
 from chaos.faults.healing import Heal, already_healed, no_target, require_target
 from chaos.faults.injector import FaultInjector
 from chaos.faults.plan import Fault
@@ -115,8 +115,8 @@ def test_a_kill_of_a_dead_role_has_no_target() -> None:
         hosts: dict[str, Any] = {"a": Dead()}  # noqa: RUF012
 
     installation = cast("Installation", Running())
-    assert processes.kill(installation, "a/api") is no_target
-    assert processes.pause(installation, "a/api") is no_target
+    assert processes.kill_role(installation, "a/api") is no_target
+    assert processes.pause_role(installation, "a/api") is no_target
 
 
 class OneService:
@@ -139,21 +139,21 @@ def test_a_killed_service_has_ended_and_a_dead_one_is_no_target() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
         one = OneService(alive)
         installation = cast("Installation", one)
-        heal = services.kill(installation, "kafka-1")
+        heal = processes.kill_service(installation, "kafka-1")
         assert (one.service_pid("kafka-1"), one.is_down) == (None, True)
         heal()
         assert not one.is_down
-        assert services.kill(installation, "kafka-1") is no_target
+        assert processes.kill_service(installation, "kafka-1") is no_target
         assert not one.is_down
 
 
 def test_a_service_that_survives_its_kill_fails_the_drill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "EXIT_S_MAX", 0.05)
-    monkeypatch.setattr(services, "send_signal", lambda *_: True)
+    monkeypatch.setattr(processes, "EXIT_S_MAX", 0.05)
+    monkeypatch.setattr(processes, "send_signal", lambda *_: True)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
         one = OneService(alive)
         with pytest.raises(DrillError):
-            services.kill(cast("Installation", one), "kafka-1")
+            processes.kill_service(cast("Installation", one), "kafka-1")
         assert not one.is_down
         alive.kill()
 

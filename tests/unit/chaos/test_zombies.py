@@ -24,7 +24,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(f"pause {target}")
         return lambda: found.append("resume")
 
-    monkeypatch.setattr(zombies, "pause", pause)
+    monkeypatch.setattr(zombies, "pause_role", pause)
     monkeypatch.setattr(zombies, "_CHECK_S", 0.0)
     return found
 
@@ -67,6 +67,6 @@ def test_a_role_is_resumed_when_the_check_fails(
 
 
 def test_a_dead_role_cannot_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zombies, "pause", lambda *_: no_target)
+    monkeypatch.setattr(zombies, "pause_role", lambda *_: no_target)
     with pytest.raises(DrillError):
         zombies._pause(RUNNING, "a", "intake")
