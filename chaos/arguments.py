@@ -5,11 +5,11 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.faults import clocks
+from chaos.installations.settings import CLOCK_SKEW_S
 from chaos.suites import SUITES, DrillSpec
 
 SEEDS = 2**31
-SKEWS = {"ahead": clocks.SKEW_S, "behind": -clocks.SKEW_S}
+SKEWS = {"ahead": CLOCK_SKEW_S, "behind": -CLOCK_SKEW_S}
 DESCRIPTION = "Inject faults into a running installation and check its promises."
 
 

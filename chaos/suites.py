@@ -20,9 +20,8 @@ from chaos.drills import (
     zombies,
 )
 from chaos.drills.context import Drill
-from chaos.faults import clocks
 from chaos.installations.installation import InstallationSpec
-from chaos.installations.settings import CLUSTER_ROLES, POISONED_ROLES
+from chaos.installations.settings import CLUSTER_ROLES, POISONED_ROLES, skewed_clock
 from cli.demo.demo_models import ensure_tiny_llama
 from cli.stack.state.data_folder import cache_dir
 
@@ -58,7 +57,7 @@ def _pair(data: Path, _url: str, skew_s: float) -> InstallationSpec:
         data=data,
         options=_SIMULATED,
         host_names=("a", "b"),
-        env_by_host={"b": clocks.skewed(skew_s)},
+        env_by_host={"b": skewed_clock(skew_s)},
     )
 
 

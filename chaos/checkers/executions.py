@@ -1,25 +1,27 @@
 """P3, P7 and P8: which executions started, how often and when, as `RecordingUpstream` saw them."""
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 
-class Start(NamedTuple):
-    """The start of an item's execution."""
+class ItemEvent(NamedTuple):
+    """The start or the answer of an item's execution."""
 
     at_s: float
     item: str
 
 
-class Answer(NamedTuple):
-    """The answer to an item's execution."""
+def group_by_job(events: Iterable[ItemEvent]) -> defaultdict[int, list[ItemEvent]]:
+    """Return events by the job's number, the second word of an item's text."""
+    found: defaultdict[int, list[ItemEvent]] = defaultdict(list)
+    for event in events:
+        found[int(event.item.split(" ")[1])].append(event)
+    return found
 
-    at_s: float
-    item: str
 
-
-def reexecutions_after(starts: Iterable[Start], moments_s: Sequence[float]) -> list[int]:
+def reexecutions_after(starts: Iterable[ItemEvent], moments_s: Sequence[float]) -> list[int]:
     """Return how many repeated executions started after each moment, up to the next one.
 
     `moments_s` are in order. An execution before all of them counts for the first.
@@ -34,18 +36,18 @@ def reexecutions_after(starts: Iterable[Start], moments_s: Sequence[float]) -> l
     return counts
 
 
-def started_after(starts: Iterable[Start], moment_s: float) -> list[Start]:
+def started_after(starts: Iterable[ItemEvent], moment_s: float) -> list[ItemEvent]:
     """Return the executions that started after a moment."""
     return [start for start in starts if start.at_s > moment_s]
 
 
-def seconds_to_last_start(starts: Sequence[Start], since_s: float) -> float:
+def seconds_to_last_start(starts: Sequence[ItemEvent], since_s: float) -> float:
     """Return seconds from a moment to the last start; negative when all are earlier."""
     return max((start.at_s - since_s for start in starts), default=0.0)
 
 
 def finished_before(
-    answers: Iterable[Answer], moment_s: float, deaths_s: Sequence[float], *, commit_s: float
+    answers: Iterable[ItemEvent], moment_s: float, deaths_s: Sequence[float], *, commit_s: float
 ) -> set[str]:
     """Return the items answered at least `commit_s` before `moment_s`.
 

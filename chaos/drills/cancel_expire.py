@@ -10,7 +10,14 @@ import sqlalchemy as sa
 
 from chaos.checkers.answers import is_echo_answer
 from chaos.checkers.end_states import CANCELLED, MAY_BE_CANCELLED, MAY_EXPIRE
-from chaos.checkers.executions import Start, seconds_to_last_start, started_after
+from chaos.checkers.executions import (
+    ItemEvent,
+    finished_before,
+    group_by_job,
+    output_mismatches,
+    seconds_to_last_start,
+    started_after,
+)
 from chaos.clients.client import CancelResponse, Client, input_lines
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
@@ -21,12 +28,17 @@ from chaos.installations.settings import SESSION_S
 from chaos.observations import database
 from chaos.observations.job_files import JobFiles
 from chaos.reports.measures import Measure, duration, violations
-from chaos.verification.partial_results import check_partial_results, group_by_job
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 CANCEL_S_MAX: Final = 5.0
 TERMINAL_S_MAX: Final = 30.0
 JOB_S_MAX: Final = 240.0
+COMMIT_S_MAX: Final = 2.0
+"""Time from an answer until replica and writer have committed it, with a large margin.
+
+A younger item may count as unfinished when its job ends.
+"""
+
 WINDOW_S: Final = 30
 REPLICA: Final = "a/gpu-consumer"
 MODEL: Final = "small"
@@ -90,7 +102,7 @@ def cancel(context: DrillContext) -> list[Measure]:
     if not closed_s and not refusals.is_violation:
         raise DrillError("every job had ended before its cancel")
     outputs = {number: JobFiles(client, ended[ids[number]]).output for number in closed_s}
-    kept = check_partial_results(context, "P7", group, closed_s, outputs, deaths_s)
+    kept = _check_partial_results(context, "P7", group, closed_s, outputs, deaths_s)
     ended_jobs = [
         EndedJob(
             ended[job_id],
@@ -187,7 +199,7 @@ def expire(context: DrillContext) -> list[Measure]:
         measures += _check_expiry(engine, job, by_job[number], files_of, due_from_s[number], at_s)
     if not expired_s:
         raise DrillError("every job completed within its window: none expired")
-    kept = check_partial_results(context, "P8", group, expired_s, outputs)
+    kept = _check_partial_results(context, "P8", group, expired_s, outputs)
     ended_jobs = [
         EndedJob(ended[job_id], size, MAY_EXPIRE, _content(group, number, size), is_echo_answer)
         for number, job_id in ids.items()
@@ -196,7 +208,7 @@ def expire(context: DrillContext) -> list[Measure]:
 
 
 def _is_completed_in_time(
-    engine: sa.Engine, job: Mapping[str, Any], starts: Sequence[Start], due_s: float
+    engine: sa.Engine, job: Mapping[str, Any], starts: Sequence[ItemEvent], due_s: float
 ) -> bool:
     """Return whether a job completed within its window."""
     if job["status"] != "completed" or started_after(starts, due_s):
@@ -207,7 +219,7 @@ def _is_completed_in_time(
 def _check_expiry(
     engine: sa.Engine,
     job: Mapping[str, Any],
-    starts: Sequence[Start],
+    starts: Sequence[ItemEvent],
     files: JobFiles,
     due_from_s: float,
     due_s: float,
@@ -234,6 +246,30 @@ def _check_expiry(
             "P8", "from an expiry to the end of its window", max(0.0, due_from_s - ended_s), 0.0
         ),
     ]
+
+
+def _check_partial_results(
+    context: DrillContext,
+    promise: str,
+    group: str,
+    closed_s: Mapping[int, float],
+    outputs: Mapping[int, Sequence[Mapping[str, Any]]],
+    deaths_s: Sequence[float] = (),
+) -> Measure:
+    """Compare output files with the answers that came before each job was closed."""
+    by_job = group_by_job(context.recording().answers(group))
+    checked = 0
+    wrong: dict[str, str] = {}
+    for number, moment_s in closed_s.items():
+        answers = by_job[number]
+        finished = finished_before(answers, moment_s, deaths_s, commit_s=COMMIT_S_MAX)
+        output = {f"{group} {number} {line['custom_id'][5:]}" for line in outputs[number]}
+        checked += len(finished)
+        wrong |= output_mismatches(finished, {answer.item for answer in answers}, output)
+    if not checked and not wrong:
+        context.note(f"no item was answered {COMMIT_S_MAX:g} s before its job's end")
+    what = "finished items that are not in the output file, or others that are"
+    return violations(promise, what, wrong, size=checked)
 
 
 def _upload(client: Client, group: str, number: int, count: int, until_s: float) -> str:

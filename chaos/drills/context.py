@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from chaos.checkers.executions import Start
+from chaos.checkers.executions import ItemEvent
 from chaos.clients.client import Client
 from chaos.clients.history import Recorder
 from chaos.errors import DrillError
@@ -37,7 +37,7 @@ class DrillContext:
         """The installation's database, without the proxies."""
         return self.installation.engine
 
-    def starts(self, name: str) -> Callable[[], list[Start]]:
+    def starts(self, name: str) -> Callable[[], list[ItemEvent]]:
         """Return a function that reads the executions of items whose text starts with `name`."""
         upstream = self.recording()
         return lambda: upstream.starts(name)

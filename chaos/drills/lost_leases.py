@@ -5,11 +5,14 @@ The other host takes every lease meanwhile, so one pause is as many trials as le
 
 import random
 import time
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from chaos.checkers.end_states import MAY_BE_CANCELLED
+from chaos.checkers.fencing import LeaseEvent, LostLease, lost_leases
 from chaos.clients.client import input_lines
 from chaos.drills.context import MODEL, DrillContext
+from chaos.errors import DrillError
 from chaos.faults.healing import require_target
 from chaos.faults.processes import pause_role
 from chaos.installations.hosts import wait_until
@@ -18,12 +21,7 @@ from chaos.observations import database
 from chaos.observations.role_counters import read_counters, refused_writes, total_increase
 from chaos.observations.triggers import last_lease_event, lease_events
 from chaos.reports.measures import Measure
-from chaos.verification.lease_losses import (
-    PausedRole,
-    check_paused_roles,
-    leases_lost_during,
-    require_losses,
-)
+from chaos.reports.report import lease_loss_measure
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 ROLE: Final = "intake"
@@ -37,6 +35,15 @@ ITEMS: Final = 5_000
 HELD_S_MAX: Final = 60.0
 CREATED_S_MAX: Final = 120.0
 ENDED_S_MAX: Final = 300.0
+
+
+class PausedRole(NamedTuple):
+    """A process that was paused between two lease events."""
+
+    host: str
+    role: str
+    from_sequence: int
+    to_sequence: int
 
 
 def run(context: DrillContext) -> list[Measure]:
@@ -86,3 +93,83 @@ def _pause_holder(context: DrillContext, least: int) -> PausedRole:
     finally:
         heal()
     return PausedRole(host, ROLE, first, last)
+
+
+def leases_lost_during(events: Iterable[LeaseEvent], pause: PausedRole) -> list[LostLease]:
+    """Return the leases that other hosts took during a pause."""
+    return [
+        lost
+        for lost in lost_leases(events, pause.role)
+        if lost.user == f"host_{pause.host}"
+        and pause.from_sequence < lost.sequence <= pause.to_sequence
+    ]
+
+
+def check_paused_roles(
+    context: DrillContext, pauses: Sequence[PausedRole], refused: Mapping[str, int]
+) -> list[Measure]:
+    """Return a trial for each lease that a paused process lost, and counts of refused writes.
+
+    `refused` is, by role, how many writes of the paused processes were refused.
+    """
+    events = lease_events(context.engine)
+    found: list[Measure] = []
+    for role, count in refused.items():
+        lost = [
+            (pause, leases_lost_during(events, pause)) for pause in pauses if pause.role == role
+        ]
+        for pause, leases in lost:
+            context.note(f"{role} of {pause.host} lost {len(leases)} leases while it was paused")
+        found += check_lost_leases(role, lost, count)
+        context.note(f"{role}: {count} writes under a lost lease were tried, and refused")
+    return found
+
+
+def check_lost_leases(
+    role: str, lost: Iterable[tuple[PausedRole, Iterable[LostLease]]], refused: int
+) -> list[Measure]:
+    """Return the measures of one role's lost leases.
+
+    A resumed process may drop its leases before it writes, which leaves the fence untested. The
+    number of refused writes is therefore reported and has no limit.
+    """
+    trials, used = [], 0
+    for pause, leases in lost:
+        for lease in leases:
+            used += lease.was_used
+            details = f"paused: {role} of {pause.host}; {lease.job}" if lease.late_writes else ""
+            trials.append(
+                Measure("P9", lease_loss_measure(role), lease.late_writes, evidence=details)
+            )
+    return [
+        *trials,
+        Measure(
+            "P9",
+            f"writes under a lost lease that were tried, and refused: {role}",
+            refused,
+            relation="report",
+            size=len(trials),
+            evidence="" if refused else "none was tried: the fence had nothing to refuse",
+        ),
+        Measure(
+            "P9",
+            f"of the lost leases those under which the stopped {role} had written",
+            used,
+            relation="report",
+            size=len(trials),
+        ),
+    ]
+
+
+def require_losses(measures: list[Measure], required: Mapping[str, int]) -> list[Measure]:
+    """Return `measures`; `required` is the least number of lost leases by role.
+
+    Raises DrillError when no measure is a violation and a role lost too few leases.
+    """
+    if any(measure.is_violation for measure in measures):
+        return measures
+    for role, count in required.items():
+        lost = sum(measure.what == lease_loss_measure(role) for measure in measures)
+        if lost < count:
+            raise DrillError(f"paused processes lost {lost} leases of {role}, {count} are required")
+    return measures

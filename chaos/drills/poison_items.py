@@ -6,11 +6,11 @@ A file with invalid lines is refused as a whole before any item runs.
 import random
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.checkers.answers import is_nan_answer, is_simulated_answer
-from chaos.checkers.end_states import EndStates
-from chaos.checkers.poison import line_error_mismatches, unexpected_failures
+from chaos.checkers.end_states import EndStates, line_error_mismatches, unexpected_failures
 from chaos.checkers.results import compare_ids
 from chaos.clients.client import Client, input_lines
 from chaos.drills.context import MODEL, DrillContext
@@ -20,7 +20,6 @@ from chaos.observations import database
 from chaos.observations.job_files import JobFiles
 from chaos.reports.measures import Measure, violations
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
-from chaos.workloads.edge_cases import EDGE_CASES, INVALID_LINES, invalid_file
 from chaos.workloads.neighbor_tenant import check_neighbor, neighbor_jobs
 
 ITEMS: Final = 5000
@@ -28,6 +27,28 @@ STARTS_MAX: Final = 3
 JOB_S_MAX: Final = 480.0
 ENDS: Final[EndStates] = {"completed": frozenset(POISON.values())}
 """Allowed ends for the reconciliation, which does not know the positions of the poison."""
+
+_MB: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeCase:
+    """The prompt of an item and its error code; None: it must succeed."""
+
+    text: str
+    code: str | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)  # further fields of its body
+
+
+EDGE_CASES: Final[Mapping[str, EdgeCase]] = {
+    **{fault: EdgeCase(f"POISON-{fault}", code) for fault, code in POISON.items()},
+    NAN: EdgeCase(f"POISON-{NAN}"),
+    "NUL in the prompt": EdgeCase("before\0after"),
+    "stop string of 1 MB": EdgeCase("hello", fields={"stop": "s" * _MB}),
+}
+
+INVALID_LINES: Final[Mapping[int, str]] = {2: "invalid_json_line", 4: "line_too_long"}
+"""Line of `invalid_file` to its error code."""
 
 
 def run(context: DrillContext) -> Iterator[Measure]:
@@ -54,13 +75,17 @@ def run(context: DrillContext) -> Iterator[Measure]:
     yield from check_neighbor(context, other, job_id)
 
 
+def invalid_file(model: str) -> bytes:
+    """Return a file with half of a surrogate pair in one line, and a 10 MB prompt in another."""
+    content = input_lines(5, model, {1: "half of a pair: \ud800", 3: "p" * 10 * _MB})
+    assert rb"\ud800" in content, "the surrogate must be escaped: it is not valid UTF-8"
+    return content
+
+
 def is_own_answer(body: bytes, answer: object) -> bool:
     """Return whether an answer belongs to a body; the answer for NaN identifies no item."""
-    return (
-        is_nan_answer(answer)
-        if EDGE_CASES[NAN].text.encode() in body
-        else is_simulated_answer(body, answer)
-    )
+    is_nan = EDGE_CASES[NAN].text.encode() in body
+    return is_nan_answer(answer) if is_nan else is_simulated_answer(body, answer)
 
 
 def _replica_deaths(context: DrillContext) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 
 from chaos.checkers.answers import is_echo_answer
 from chaos.checkers.end_states import MAY_BE_CANCELLED
-from chaos.checkers.executions import Start, reexecutions_after
+from chaos.checkers.executions import ItemEvent, reexecutions_after
 from chaos.clients.client import input_lines
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
@@ -95,13 +95,13 @@ def run(context: DrillContext) -> list[Measure]:
     return [*each, middle, *reconciled]
 
 
-def started_items(starts: Iterable[Start]) -> int:
+def started_items(starts: Iterable[ItemEvent]) -> int:
     """Return how many different items have started."""
     return len({start.item for start in starts})
 
 
 def _await_work(
-    context: DrillContext, role: str, seen: Callable[[], list[Start]], count: int, items: int
+    context: DrillContext, role: str, seen: Callable[[], list[ItemEvent]], count: int, items: int
 ) -> None:
     """Wait until a role works and `count` more executions have started, or all items have."""
     before = len(seen())

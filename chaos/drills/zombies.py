@@ -13,6 +13,7 @@ from typing import Final
 
 from chaos.clients.client import PAUSE_S, input_lines
 from chaos.drills.context import MODEL, DrillContext
+from chaos.drills.lost_leases import PausedRole, check_paused_roles, require_losses
 from chaos.faults.healing import Heal, require_target
 from chaos.faults.processes import pause_role
 from chaos.installations.installation import Installation
@@ -21,7 +22,6 @@ from chaos.observations import database
 from chaos.observations.role_counters import read_counters, refused_writes, total_increase
 from chaos.observations.triggers import last_lease_event
 from chaos.reports.measures import Measure
-from chaos.verification.lease_losses import PausedRole, check_paused_roles, require_losses
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 LEASED: Final = ("intake", "finaliser")

@@ -13,7 +13,7 @@ import psutil
 
 from benchmarks.stacks import stack
 from chaos.errors import DrillError
-from chaos.faults.clocks import FOLDER
+from chaos.installations.settings import CLOCK_FOLDER
 from cli.stack.processes.child import Child, ChildProcess, spawn
 from cli.stack.processes.role_children import MODULES
 
@@ -94,7 +94,9 @@ def start_host(
         shutil.copy(secrets_from.data / "webhook-key", data / "webhook-key")
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
     own = {
-        "PYTHONPATH": os.pathsep.join([str(FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        "PYTHONPATH": os.pathsep.join(
+            [str(CLOCK_FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        )
     }
     child = Child(
         name="up", argv=(*command, *options), env={**own, **env}, parent_death_signal=signal.SIGTERM

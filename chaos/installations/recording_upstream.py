@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from chaos.checkers.executions import Answer, Start
+from chaos.checkers.executions import ItemEvent
 
 LATENCY_S: Final = 0.05
 _START_S_MAX: Final = 10.0
@@ -22,20 +22,16 @@ class RecordingUpstream:
     def __init__(self) -> None:
         """Create an empty record; `recording_upstream` serves it."""
         self.url = ""
-        self._starts: list[tuple[float, str]] = []
-        self._answers: list[tuple[float, str]] = []
+        self._starts: list[ItemEvent] = []
+        self._answers: list[ItemEvent] = []
 
-    def starts(self, name: str) -> list[Start]:
+    def starts(self, name: str) -> list[ItemEvent]:
         """Return the executions of items whose text starts with `name` and a space."""
-        return [
-            Start(at_s, text) for at_s, text in list(self._starts) if text.startswith(f"{name} ")
-        ]
+        return [event for event in list(self._starts) if event.item.startswith(f"{name} ")]
 
-    def answers(self, name: str) -> list[Answer]:
+    def answers(self, name: str) -> list[ItemEvent]:
         """Return the answers to items of that name, whether or not the caller received them."""
-        return [
-            Answer(at_s, text) for at_s, text in list(self._answers) if text.startswith(f"{name} ")
-        ]
+        return [event for event in list(self._answers) if event.item.startswith(f"{name} ")]
 
     async def handle(self, request: web.Request) -> web.Response:
         """Serve one request."""
@@ -44,9 +40,9 @@ class RecordingUpstream:
             return web.json_response({"object": "list", "data": []})
         body = await request.json()
         text = body["messages"][0]["content"]
-        self._starts.append((started_s, text))
+        self._starts.append(ItemEvent(started_s, text))
         await asyncio.sleep(LATENCY_S)
-        self._answers.append((time.time(), text))
+        self._answers.append(ItemEvent(time.time(), text))
         given, granted = len(text), body["max_tokens"]
         return web.json_response(
             {

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 SESSION_S: Final = 2.0
@@ -57,3 +58,16 @@ CLUSTER_ROLES: Final[Mapping[str, str]] = {
     "MILLRACE_KAFKA_REPLICATION_FACTOR": "3",
     "MILLRACE_KAFKA_MIN_INSYNC_REPLICAS": "2",
 }
+
+CLOCK_SKEW_S: Final = 400
+CLOCK_FOLDER: Final = Path(__file__).parents[1] / "skewed"
+"""Lies on the PYTHONPATH of every host; it has no effect without the variable of `skewed_clock`."""
+
+
+def skewed_clock(seconds: float) -> Mapping[str, str]:
+    """Return the environment of a host whose wall clock is `seconds` ahead; behind when negative.
+
+    Python's clock is shifted in every role of the host. libfaketime is no option: under it
+    librdkafka's clients wait for as long as the clock is ahead, which no such host does.
+    """
+    return {"CHAOS_CLOCK_OFFSET_S": str(seconds)}

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from chaos.checkers import acceptance, executions, poison, results, states
-from chaos.checkers.executions import Answer, Start
+from chaos.checkers import acceptance, end_states, executions, results, states
+from chaos.checkers.executions import ItemEvent
 from chaos.checkers.results import Usage
 from chaos.checkers.states import Transition
 from chaos.clients.history import Operation, Phase
@@ -222,17 +222,17 @@ def test_legal_ends_are_accepted(status: str, stamps: dict[str, int]) -> None:
 
 
 def test_executions_are_counted_and_timed() -> None:
-    starts = [Start(1.0, "a"), Start(2.0, "b"), Start(5.0, "a")]
-    assert executions.started_after(starts, 4.0) == [Start(5.0, "a")]
+    starts = [ItemEvent(1.0, "a"), ItemEvent(2.0, "b"), ItemEvent(5.0, "a")]
+    assert executions.started_after(starts, 4.0) == [ItemEvent(5.0, "a")]
     assert executions.seconds_to_last_start(starts, 4.0) == 1.0
     assert executions.seconds_to_last_start([], 4.0) == 0.0
 
 
 def test_items_answered_before_the_end_have_finished() -> None:
-    answers = [Answer(1.0, "a"), Answer(4.0, "b"), Answer(8.5, "c")]
+    answers = [ItemEvent(1.0, "a"), ItemEvent(4.0, "b"), ItemEvent(8.5, "c")]
     assert executions.finished_before(answers, 10.0, [], commit_s=2.0) == {"a", "b"}
     assert executions.finished_before(answers, 10.0, [5.0], commit_s=2.0) == {"a"}
-    again = [*answers, Answer(6.0, "b")]  # re-executed after the death that lost its answer
+    again = [*answers, ItemEvent(6.0, "b")]  # re-executed after the death that lost its answer
     assert executions.finished_before(again, 10.0, [5.0], commit_s=2.0) == {"a", "b"}
 
 
@@ -243,9 +243,15 @@ def test_an_output_file_has_exactly_the_finished_items() -> None:
 
 
 def test_reexecutions_count_for_the_kill_before_them() -> None:
-    starts = [Start(5.0, "a"), Start(1.0, "a"), Start(2.0, "b"), Start(9.0, "b"), Start(9.5, "c")]
+    starts = [
+        ItemEvent(5.0, "a"),
+        ItemEvent(1.0, "a"),
+        ItemEvent(2.0, "b"),
+        ItemEvent(9.0, "b"),
+        ItemEvent(9.5, "c"),
+    ]
     assert executions.reexecutions_after(starts, [4.0, 8.0]) == [1, 1]
-    assert executions.reexecutions_after([*starts, Start(3.0, "b")], [4.0, 8.0]) == [2, 1]
+    assert executions.reexecutions_after([*starts, ItemEvent(3.0, "b")], [4.0, 8.0]) == [2, 1]
     assert executions.reexecutions_after(starts[1:3], [4.0]) == [0]
 
 
@@ -269,9 +275,9 @@ millrace_results_duplicates_created 1.7e+09
 
 def test_only_poison_items_may_fail() -> None:
     expected = {"item-1": "item_timeout", "item-2": "item_crashes_engine"}
-    assert poison.unexpected_failures(expected, dict(expected)) == {}
+    assert end_states.unexpected_failures(expected, dict(expected)) == {}
     found = {"item-1": "batch_expired", "item-3": "item_timeout"}
-    assert set(poison.unexpected_failures(expected, found)) == {"item-1", "item-2", "item-3"}
+    assert set(end_states.unexpected_failures(expected, found)) == {"item-1", "item-2", "item-3"}
 
 
 def test_a_refused_file_has_an_error_for_each_invalid_line() -> None:
@@ -280,11 +286,14 @@ def test_a_refused_file_has_an_error_for_each_invalid_line() -> None:
         return {"status": status, "errors": {"object": "list", "data": data}}
 
     expected = {2: "a", 4: "b"}
-    assert poison.line_error_mismatches(expected, job("failed", expected)) == []
-    wrong = poison.line_error_mismatches(expected, job("failed", {2: "b", 3: "a"}))
+    assert end_states.line_error_mismatches(expected, job("failed", expected)) == []
+    wrong = end_states.line_error_mismatches(expected, job("failed", {2: "b", 3: "a"}))
     assert wrong == [
         "line 2: b instead of a",
         "line 3: a instead of None",
         "line 4: None instead of b",
     ]
-    assert len(poison.line_error_mismatches(expected, {"status": "completed", "errors": None})) == 3
+    assert (
+        len(end_states.line_error_mismatches(expected, {"status": "completed", "errors": None}))
+        == 3
+    )

@@ -8,9 +8,8 @@ from pydantic import TypeAdapter
 from chaos.checkers.answers import input_bodies
 from chaos.clients.client import ENDPOINT, input_lines
 from chaos.drills.context import MODEL
-from chaos.drills.poison_items import is_own_answer
+from chaos.drills.poison_items import EDGE_CASES, INVALID_LINES, invalid_file, is_own_answer
 from chaos.installations.settings import CRASHING_FAULTS, POISON, POISONED_ROLES
-from chaos.workloads.edge_cases import EDGE_CASES, INVALID_LINES, invalid_file
 from gpu_consumers.engines.simulated.fault_injection_engine import NAN_ANSWER
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault, fault_of

@@ -5,15 +5,15 @@ from msgspec.structs import replace
 
 from chaos.checkers import fencing
 from chaos.checkers.fencing import CursorMove, LeaseEvent, LostLease
-from chaos.errors import DrillError
-from chaos.reports.measures import Measure
-from chaos.reports.report import lease_loss_measure
-from chaos.verification.lease_losses import (
+from chaos.drills.lost_leases import (
     PausedRole,
     check_lost_leases,
     leases_lost_during,
     require_losses,
 )
+from chaos.errors import DrillError
+from chaos.reports.measures import Measure
+from chaos.reports.report import lease_loss_measure
 
 
 def lease(sequence: int, user: str, *, claims: bool, epoch: int) -> LeaseEvent:

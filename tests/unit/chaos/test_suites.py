@@ -7,7 +7,7 @@ import pytest
 
 from chaos.__main__ import main
 from chaos.arguments import is_selected, parse, rerun_command, round_count, skew_s
-from chaos.installations.brokers import Broker, properties
+from chaos.services import Broker, properties
 from chaos.suites import SUITES
 
 DRILLS = [drill for suite in SUITES for drill in suite.drills]
