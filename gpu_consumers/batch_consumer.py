@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from core.clock import Clock
 from core.errors import RecordUnreadableError
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.batch_run import DeliveredBatch
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import OffsetTracker, Partition
 from topics.clients.producer import RecordSender

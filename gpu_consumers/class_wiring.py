@@ -23,8 +23,7 @@ from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from gpu_consumers.quarantine.quarantine import Quarantine
-from gpu_consumers.quarantine.rerun_permission import RerunPermissions
-from gpu_consumers.quarantine.suspect_calls import SuspectCalls
+from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
 from topics.clients.consumer import GroupConsumer
@@ -69,7 +68,6 @@ def build_bulk_worker(shared: SharedDeps, capacity: CapacityPublisher) -> BulkWo
         capacity=capacity,
         lock=lock,
         attribution=shared.attribution,
-        job_class="bulk",
     )
     log = AttemptLog(shared.kafka, shared.producer, client_id=shared.replica_id)
     crashes_max = shared.settings.crashes_max

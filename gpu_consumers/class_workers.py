@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from core.clock import Clock
 from core.supervised_tasks import SupervisedTasks
@@ -12,50 +12,21 @@ from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.batch_run import BatchAbortReason, BatchRun, ExecutionStatus
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.batch_run import (
+    BatchAbortReason,
+    BatchRun,
+    DeliveredBatch,
+    ExecutionStatus,
+)
 from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.quarantine.quarantine import Quarantine
-from gpu_consumers.quarantine.suspect_calls import SuspectCalls
+from gpu_consumers.quarantine.redelivered_calls import SuspectCalls
 from topics.clients.offset_tracker import Partition
 
 _CLEANUP_INTERVAL_S: Final = 1.0  # between two deletions of committed attempts
 
 REVOKE_S_MAX: Final = 2.0
 """How long the rebalance of a group waits until this member has stopped revoked batches."""
-
-
-class ClassWorker(Protocol):
-    """Runs the batches of one job class. Its methods are called on the event loop."""
-
-    @property
-    def consumer(self) -> BatchConsumer:
-        """The consumer that delivers the batches."""
-        ...
-
-    @property
-    def capacity(self) -> CapacityPublisher:
-        """The credit that batchers have for this class."""
-        ...
-
-    def start_batch(self, delivered: DeliveredBatch) -> None:
-        """Start a batch; report it to the consumer when all its records are acknowledged."""
-        ...
-
-    async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
-        """Stop the batches of partitions that have moved; return within `REVOKE_S_MAX`.
-
-        The partitions are `lost` when they have another owner already.
-        """
-        ...
-
-    def drain(self) -> None:
-        """Start no new work."""
-        ...
-
-    def requeue_all(self) -> None:
-        """Abort what runs and requeue what is not answered."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +60,9 @@ class BulkWorker:
         run.task = self.tasks.start(self._run_batch(run))
 
     async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
-        """Abort the batches of the partitions and requeue their open items.
+        """Abort the batches of the partitions and requeue their open items, within `REVOKE_S_MAX`.
 
-        Batches of lost partitions run elsewhere by now. Redelivered batches keep their offset and
+        Batches of `lost` partitions run elsewhere by now. Redelivered batches keep their offset and
         attempt: a requeued item would look like a new one.
         """
         revoked = [run for run in self.execution.runs if run.partition in partitions]
@@ -209,3 +180,7 @@ class OnlineWorker:
     def requeue_all(self) -> None:
         """Abort what runs; calls that have sent nothing are requeued."""
         self.execution.abort_all()
+
+
+ClassWorker = BulkWorker | OnlineWorker
+"""Runs the batches of one job class. Its methods are called on the event loop."""

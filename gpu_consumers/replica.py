@@ -16,7 +16,7 @@ from gpu_consumers import metrics
 from gpu_consumers.class_workers import REVOKE_S_MAX, ClassWorker
 from gpu_consumers.flow_control.capacity_publisher import REPEAT_S
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.batch_run import DeliveredBatch
 from topics.clients.offset_tracker import Partition
 from topics.records.received_record import ReceivedRecord
 from topics.tail_readers.tail_reader_thread import TailReaderThread

@@ -18,17 +18,17 @@ from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.inflight.batch_run import (
     BatchAbortReason,
     BatchRun,
+    DeliveredBatch,
     cancel_once,
     is_survivable,
 )
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import (
     ANSWER_MISSING,
+    PendingSends,
     count_outcomes,
     group_by_job,
     outcome_of,
 )
-from gpu_consumers.inflight.publishing import PendingSends
 from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
@@ -49,7 +49,6 @@ class BatchExecution:
     capacity: CapacityPublisher
     lock: SharedExclusiveLock  # quarantined units take it exclusively
     attribution: CrashAttribution
-    job_class: str
     runs: set[BatchRun] = field(default_factory=set)  # the batches in flight
     _requeues_new_runs: bool = False
 
@@ -152,7 +151,7 @@ class BatchExecution:
                     if run.items[p][1].index not in published and (requeues or p in run.answers)
                 ]
                 metrics.ITEMS_HANDED_BACK.inc(len(requeued))
-                sends.requeue_items(job, requeued, self.job_class)
+                sends.requeue_items(job, requeued, "bulk")
         await sends.wait_acknowledged()
 
     def _drop_items(self, job: JobRef, item_count: int) -> bool:

@@ -1,11 +1,23 @@
 """The interface of engines to the replica; each passes the same conformance suite."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import msgspec
 
-from gpu_consumers.engines.engine_slots import SlotCounts
+_ERROR_STATUS_MIN: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCounts:
+    """Slots in use, and what waits for one."""
+
+    bulk: int
+    online: int
+    waiting: int  # online calls without a slot
+    idle: int = 0  # bulk items without a slot although one is free for bulk
+    refused: int = 0  # refusals of a busy upstream since the start: they show that it responds
 
 
 class EngineAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -20,6 +32,11 @@ class EngineAnswer(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the item failed."""
+        return self.status_code >= _ERROR_STATUS_MIN
 
 
 OnAnswer = Callable[[int, EngineAnswer], None]

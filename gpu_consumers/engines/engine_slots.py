@@ -7,18 +7,8 @@ slots than the headroom are free, so that the next online call finds one.
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class SlotCounts:
-    """Slots in use, and what waits for one."""
-
-    bulk: int
-    online: int
-    waiting: int  # online calls without a slot
-    idle: int = 0  # bulk items without a slot although one is free for bulk
-    refused: int = 0  # refusals of a busy upstream since the start: they show that it responds
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, SlotCounts, UsageMeter
 
 
 def square_root_headroom(total: int) -> int:
@@ -121,7 +111,7 @@ class EngineSlots:
 
 
 class SlottedEngine:
-    """The part of an `Engine` that follows from its slots."""
+    """The part of an `Engine` that follows from its slots; by default it starts nothing."""
 
     def __init__(self, slots: EngineSlots) -> None:
         self._slots = slots
@@ -141,6 +131,30 @@ class SlottedEngine:
         """See `Engine`."""
         return self._slots.counts
 
+    async def start(self) -> None:
+        """See `Engine`."""
+
+    async def stop(self) -> None:
+        """See `Engine`."""
+
+    async def serve(
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
+        """See `Engine`."""
+        await self._slots.acquire_online()
+        try:
+            if meter is not None:
+                meter.on_start()
+            return await self._serve(endpoint, body, emit, meter)
+        finally:
+            self._slots.release_online()
+
+    async def _serve(
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
+    ) -> EngineAnswer:
+        """Run one online call, which has a slot. Cancelling and errors: see `Engine.serve`."""
+        raise NotImplementedError
+
 
 def _do_nothing() -> None:
     """There are no bulk items."""
@@ -149,3 +163,12 @@ def _do_nothing() -> None:
 def _zero() -> int:
     """There are no bulk items."""
     return 0
+
+
+def scheduler_priority(requested: int, *, is_bulk: bool) -> int:
+    """Return the priority for vLLM's scheduler; lower is earlier.
+
+    Online calls are equal and ahead of every item: a requested priority would delay the calls of
+    other clients. Items keep their requested order among themselves.
+    """
+    return max(requested, 0) + 1 if is_bulk else 0

@@ -63,11 +63,17 @@ def error_answer(
     status_code: int,
     message: str,
     *,
-    type_: str = "invalid_request_error",
+    type_: str | None = None,
     param: str | None = None,
     code: str | None = None,
 ) -> EngineAnswer:
-    """Build `{"error": {...}}` with all four keys present, as clients expect."""
+    """Build `{"error": {...}}` with all four keys present, as clients expect.
+
+    Without `type_` the error is the server's from status 500 on, and the request's below.
+    """
+    if type_ is None:
+        is_of_server = status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+        type_ = "server_error" if is_of_server else "invalid_request_error"
     error = {"message": message, "type": type_, "param": param, "code": code}
     return EngineAnswer(status_code, msgspec.json.encode({"error": error}))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from core.errors import PoolBusyError, PoolUnavailableError
 from gpu_consumers.engines.engine import EngineAnswer, OnAnswer
 from gpu_consumers.engines.engine_slots import EngineSlots
-from gpu_consumers.engines.openai_http.congestion_window import CongestionWindow, LoadRefusals
+from gpu_consumers.engines.openai_http.upstream_failures import CongestionWindow, LoadRefusals
 
 RunItem = Callable[[str, bytes], Awaitable[EngineAnswer]]
 """Runs one body against an endpoint. Any exception but PoolBusyError fails the call."""

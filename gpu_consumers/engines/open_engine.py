@@ -1,7 +1,5 @@
 """Builds the engine that the settings name; third-party engines are imported by its `start`."""
 
-from collections.abc import Sequence
-
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.engine_slots import EngineSlots
@@ -9,7 +7,6 @@ from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngin
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
-from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
 
 
@@ -20,29 +17,20 @@ def open_engine(settings: EngineSettings) -> Engine:
     if settings.kind == "openai_http":
         return OpenAIHttpEngine(settings)
     slots = EngineSlots(settings.items_at_once, settings.headroom)
-    if settings.simulated_faults:
-        return _with_faults(settings, settings.simulated_faults, slots)
-    return _simulated(settings, settings.simulated_latency_ms, slots)
-
-
-def _simulated(settings: EngineSettings, latency_ms: float, slots: EngineSlots) -> SimulatedEngine:
-    return SimulatedEngine(
+    latency_ms, faults = settings.simulated_latency_ms, settings.simulated_faults
+    simulated = SimulatedEngine(
         settings.model_name,
-        latency_ms=latency_ms,
+        latency_ms=0 if faults else latency_ms,
         token_ms=settings.simulated_token_ms,
-        slots=slots,
+        slots=EngineSlots(settings.items_at_once) if faults else slots,
         clock=SystemClock(),
     )
-
-
-def _with_faults(
-    settings: EngineSettings, faults: Sequence[SimulatedFault], slots: EngineSlots
-) -> FaultInjectionEngine:
-    inner = _simulated(settings, 0, EngineSlots(settings.items_at_once))
+    if not faults:
+        return simulated
     return FaultInjectionEngine(
-        inner,
+        simulated,
         faults,
         slots,
-        latency_ms=settings.simulated_latency_ms,
+        latency_ms=latency_ms,
         item_timeout_s=settings.item_timeout_s,
     )

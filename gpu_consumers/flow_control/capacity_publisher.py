@@ -8,11 +8,11 @@ from core.clock import Clock
 from core.database_time import DatabaseTime
 from gpu_consumers.flow_control.grants import (
     Grants,
+    MeasuredRate,
     bulk_limit,
     online_limit,
     publish_threshold,
 )
-from gpu_consumers.flow_control.measured_rate import MeasuredRate
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY

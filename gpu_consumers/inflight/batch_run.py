@@ -8,9 +8,19 @@ from typing import Any
 
 from core.errors import EngineOutOfMemoryError, PoolUnavailableError
 from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
 from topics.clients.offset_tracker import Partition
-from topics.records.records import Item, JobRef
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Batch, Item, JobRef
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredBatch:
+    """A batch, and the record and generation with which it is reported as finished."""
+
+    record: ReceivedRecord
+    batch: Batch
+    generation: int  # of the partition assignment that delivered it
+    is_redelivered: bool = False  # older than the assignment: a previous owner may have run it
 
 
 class BatchAbortReason(Enum):

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
 from gpu_consumers.inflight.replies import ReplyStream
-from gpu_consumers.payloads.fingerprints import WriteFingerprint, fingerprint_writer
 from storage.crypto.body_ciphers import BodyCipher
 from topics.clients.offset_tracker import Partition
 from topics.records.records import Batch, BatchAttempt, Item, JobRef
@@ -71,11 +70,6 @@ class OnlineCall:
     def request_id(self) -> UUID:
         """The id that the caller, the batcher and the replica use."""
         return self.job.job_id
-
-    @property
-    def write_fingerprint(self) -> WriteFingerprint:
-        """Return the function that writes the model version into answers and pieces."""
-        return fingerprint_writer(self.job.endpoint, self.job.model, self.job.model_version)
 
     @property
     def is_durable(self) -> bool:

@@ -1,6 +1,7 @@
 """Executes online calls; see `OnlineWorker` for the order of steps."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,17 +15,37 @@ from gpu_consumers.cancellation.liveness import CallLiveness
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_server import CallServer
-from gpu_consumers.online.completed_calls import CompletedCalls
-from gpu_consumers.quarantine.rerun_permission import RerunPermissions
-from gpu_consumers.quarantine.suspect_calls import SuspectCalls
+from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
 from topics.clients.offset_tracker import Partition
 from topics.records.records import CallerHeartbeat, Chunk, Item
+
+COMPLETED_MAX = 100_000
+"""Calls that are remembered; the oldest are forgotten first."""
+
+
+class CompletedCalls:
+    """The newest ids of calls whose end is acknowledged."""
+
+    def __init__(self, count_max: int = COMPLETED_MAX) -> None:
+        self._count_max = count_max
+        self._ids: OrderedDict[UUID, None] = OrderedDict()
+
+    def add(self, request_id: UUID) -> None:
+        """Remember a call."""
+        self._ids[request_id] = None
+        if len(self._ids) > self._count_max:
+            self._ids.popitem(last=False)
+
+    def __contains__(self, request_id: UUID) -> bool:
+        """Return whether the call is remembered."""
+        return request_id in self._ids
+
 
 ABORT_CHECK_S: Final = 0.5
 """Time between two checks of running calls for silent callers and deadlines."""
@@ -154,7 +175,7 @@ class CallExecution:
             if isinstance(body, EngineAnswer):
                 answer = body
             elif not is_suspect:
-                async with self.suspects.run_new_call():
+                async with self.suspects.attribution.run_alongside():
                     answer = await self.server.serve_call(call, body)
             else:
                 async with self.suspects.run_redelivered_call(call) as may_run:

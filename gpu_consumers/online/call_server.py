@@ -1,6 +1,15 @@
-"""Runs one online call on the engine: loads its body and sends the pieces of its stream."""
+"""Runs one online call on the engine: loads its body and sends the pieces of its stream.
+
+Answers and pieces name the model version that answered in `system_fingerprint`. Engines write their
+own value into some chunks or none. It is replaced, so that the field always equals the header
+`x-millrace-model-version`.
+"""
 
 import asyncio
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -13,10 +22,44 @@ from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.item_outcomes import INPUT_MISSING
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
-from gpu_consumers.online.call_answers import FIRST_ERROR_STATUS
 from gpu_consumers.payloads.bodies import BODY_UNREADABLE, EncryptedBodies, load_body
 from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.objects.object_store import ObjectStore
+
+WriteFingerprint = Callable[[bytes], bytes]
+
+_ENDPOINTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Endpoints whose answers have the field."""
+
+# Inside a JSON string its quotes would be escaped, so a match is always the field.
+_FIELD: Final = re.compile(rb'"system_fingerprint"\s*:\s*(?:null|"(?:[^"\\]|\\.)*")')
+_NAME: Final = b'"system_fingerprint"'
+_VALUE_ENDS: Final = tuple(bytes([byte]) for byte in b'"]}0123456789el')  # also of true, null
+
+
+@lru_cache(maxsize=1024)
+def fingerprint_writer(endpoint: str, model: str, version: str) -> WriteFingerprint:
+    """Return a function that writes the fingerprint into a JSON object.
+
+    For an endpoint without the field, the function returns its argument.
+    """
+    if endpoint not in _ENDPOINTS:
+        return _unchanged
+    field = b'"system_fingerprint":' + msgspec.json.encode(f"{model}@{version}")
+
+    def write_fingerprint(payload: bytes) -> bytes:
+        if _NAME in payload and (found := _FIELD.search(payload)) is not None:
+            return payload[: found.start()] + field + payload[found.end() :]
+        end = payload.rfind(b"}")
+        if end < 0 or not payload[:end].rstrip().endswith(_VALUE_ENDS):
+            return payload  # no object, or an empty one
+        return b"%b,%b%b" % (payload[:end], field, payload[end:])
+
+    return write_fingerprint
+
+
+def _unchanged(payload: bytes) -> bytes:
+    return payload
 
 
 class CallServer:
@@ -56,12 +99,12 @@ class CallServer:
             call.execution_s = self._clock.monotonic_s() - began_s
         if not is_transient(answer):  # a failure that may pass may be one of the pool
             self._pool.mark_available()
-        if answer.body and answer.status_code < FIRST_ERROR_STATUS:
-            return msgspec.structs.replace(answer, body=call.write_fingerprint(answer.body))
+        if answer.body and not answer.is_error:
+            return msgspec.structs.replace(answer, body=_fingerprint_writer(call)(answer.body))
         return answer
 
     def _piece_sender(self, call: OnlineCall) -> EmitEvent:
-        write_fingerprint = call.write_fingerprint
+        write_fingerprint = _fingerprint_writer(call)
 
         def send_piece(event: bytes) -> None:
             if call.abort_reason is not None:
@@ -81,3 +124,7 @@ class CallServer:
                 call.pieces.append(piece)
 
         return send_piece
+
+
+def _fingerprint_writer(call: OnlineCall) -> WriteFingerprint:
+    return fingerprint_writer(call.job.endpoint, call.job.model, call.job.model_version)

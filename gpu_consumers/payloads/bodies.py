@@ -37,7 +37,6 @@ ANSWER_BYTES_MAX = 512 * 1024
 BODY_UNREADABLE: Final = error_answer(
     500,
     "The body of this request cannot be decrypted: its key is deleted, or of another request.",
-    type_="server_error",
     code="body_unreadable",
 )
 

@@ -132,3 +132,17 @@ class CrashAttribution:
         finally:
             run.has_ended = True
             self._suspect_run = None
+
+    @contextlib.asynccontextmanager
+    async def run_recorded(self, record_run: RecordRun, *, is_suspect: bool) -> AsyncIterator[None]:
+        """Run the block as a recorded execution; a suspect's record also says what runs alongside.
+
+        It is recorded after its admission: a crash before that is not one of its own.
+        """
+        if is_suspect:
+            async with self.run_suspect(record_run):
+                yield
+        else:
+            async with self.run_alongside():
+                await record_run(False)
+                yield

@@ -13,10 +13,9 @@ An engine that runs out of memory survives, so its batch is split at once and no
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -25,8 +24,12 @@ import msgspec
 
 from gpu_consumers import metrics
 from gpu_consumers.bulk.batch_execution import BatchExecution
-from gpu_consumers.inflight.batch_run import BatchAbortReason, BatchRun, ExecutionStatus
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.batch_run import (
+    BatchAbortReason,
+    BatchRun,
+    DeliveredBatch,
+    ExecutionStatus,
+)
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
@@ -60,16 +63,6 @@ class _QuarantinedBatch:
     last_attempt: BatchAttempt | None = None  # of the previous owner
     delayed_for_crashes: int = 0  # the highest crash count that has waited SUSPECT_DELAY_S
     is_too_large: bool = False  # a unit of it ran out of memory alongside others
-
-    @property
-    def was_running(self) -> bool:
-        """Whether a unit of it was running when the previous owner crashed."""
-        return self.last_attempt is not None and self.last_attempt.is_running
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the previous owner completed it and could not commit its offset."""
-        return self.last_attempt is not None and not self.last_attempt.units
 
     def runs_shared(self, unit: AttemptUnit) -> bool:
         """Whether `unit` may run alongside others: it only was in flight at one crash."""
@@ -115,7 +108,8 @@ class Quarantine:
         try:
             with self._attribution.suspect_present():
                 await run.until_aborted(self._read_last_attempt(batch))
-                if batch.is_complete:
+                last = batch.last_attempt
+                if last is not None and not last.units:  # completed, but its offset not committed
                     if run.abort_reason is not BatchAbortReason.LOST:
                         self._completed.append(run.delivered)
                     return None
@@ -162,12 +156,18 @@ class Quarantine:
                 self._completed.append(delivered)
 
     async def _run_narrowed(self, batch: _QuarantinedBatch) -> ExecutionStatus | None:
-        was_running = batch.was_running
+        """Continue where the previous owner stopped; charge and publish a poison item."""
+        run, last = batch.run, batch.last_attempt
+        was_running = last is not None and last.is_running
         self._crashed_batch_count += was_running
         try:
-            self._apply_last_attempt(batch)
-            charged = [*batch.run.answers]
-            await self._execution.publish_outcomes(batch.run, charged, requeues=False)
+            if last is not None:
+                batch.incarnation = last.life + 1
+                narrowed = narrow_units(last, crashes_max=self._crashes_max)
+                batch.units = narrowed.units
+                if narrowed.charged is not None:
+                    self._charge_item(run, narrowed.charged)
+            await self._execution.publish_outcomes(run, [*run.answers], requeues=False)
             return await self._run_units(batch)
         finally:
             self._crashed_batch_count -= was_running
@@ -252,66 +252,38 @@ class Quarantine:
             batch.units.pop(0)
             if is_too_large and len(positions) > 1:
                 batch.units[:0] = split_unit(unit)
-            if batch.incarnation:  # other batches run next: their crash must not be charged to it
-                await self._record(batch, is_running=False)
+            # Other batches run next: their crash must not be charged to it.
+            await self._record(batch, is_running=False)
         return status
 
     async def _execute_unit(
         self, batch: _QuarantinedBatch, unit: AttemptUnit, positions: list[int], *, shared: bool
     ) -> ExecutionStatus:
-        if shared:
-            return await self._execute_recorded(batch, unit, positions)
-        run = batch.run
-        # Only the last try of a single item drains the engine: larger units are never charged.
-        drains_engine = unit.count == 1 and unit.crashes >= self._crashes_max
-        status = await run.until_aborted(
-            self._attribution.acquire_suspect_slot(drains_engine=drains_engine)
-        )
-        if status is not ExecutionStatus.ANSWERED:
-            return status
-        try:
-            return await self._execute_recorded(batch, unit, positions)
-        finally:
-            self._attribution.release_suspect_slot()
-
-    async def _execute_recorded(
-        self, batch: _QuarantinedBatch, unit: AttemptUnit, positions: list[int]
-    ) -> ExecutionStatus:
-        run = batch.run
-        async with self._recorded_run(batch, unit):
-            return await run.until_aborted(
-                self._execution.execute_items(run, positions, has_lock=True)
+        """Execute and record the unit; what runs alongside is recorded if it may be charged."""
+        run, record_run = batch.run, partial(self._record, batch, True)
+        is_suspect = unit.count == 1 and unit.crashes >= self._crashes_max - 1
+        if not shared:
+            # Only the last try of a single item drains the engine: larger units are never charged.
+            drains_engine = unit.count == 1 and unit.crashes >= self._crashes_max
+            status = await run.until_aborted(
+                self._attribution.acquire_suspect_slot(drains_engine=drains_engine)
             )
-
-    @contextlib.asynccontextmanager
-    async def _recorded_run(
-        self, batch: _QuarantinedBatch, unit: AttemptUnit
-    ) -> AsyncIterator[None]:
-        """Record that the unit starts, and whether others run alongside one that may be charged."""
-        if batch.incarnation and unit.count == 1 and unit.crashes >= self._crashes_max - 1:
-            async with self._attribution.run_suspect(partial(self._record_run, batch)):
-                yield
-        else:
-            async with self._attribution.run_alongside():  # recorded only after its admission
-                if batch.incarnation:
-                    await self._record_run(batch, runs_alongside=False)
-                yield
+            if status is not ExecutionStatus.ANSWERED:
+                return status
+        try:
+            async with self._attribution.run_recorded(record_run, is_suspect=is_suspect):
+                return await run.until_aborted(
+                    self._execution.execute_items(run, positions, has_lock=True)
+                )
+        finally:
+            if not shared:
+                self._attribution.release_suspect_slot()
 
     async def _read_last_attempt(self, batch: _QuarantinedBatch) -> None:
         delivered = batch.run.delivered
         batch.last_attempt = await self._log.read_attempt(
             delivered.batch.batch_id, delivered.generation
         )
-
-    def _apply_last_attempt(self, batch: _QuarantinedBatch) -> None:
-        """Continue where the previous owner stopped; charge a poison item."""
-        if batch.last_attempt is None:
-            return
-        batch.incarnation = batch.last_attempt.life + 1
-        narrowed = narrow_units(batch.last_attempt, crashes_max=self._crashes_max)
-        batch.units = narrowed.units
-        if narrowed.charged is not None:
-            self._charge_item(batch.run, narrowed.charged)
 
     def _charge_item(self, run: BatchRun, unit: AttemptUnit) -> None:
         position = unit.first
@@ -325,12 +297,12 @@ class Quarantine:
         run.items[position] = job, msgspec.structs.replace(item, attempt=attempt)
         self._execution.set_answer(run, position, CRASHES_ENGINE)
 
-    async def _record_run(self, batch: _QuarantinedBatch, runs_alongside: bool) -> None:
-        await self._record(batch, is_running=True, runs_alongside=runs_alongside)
-
     async def _record(
-        self, batch: _QuarantinedBatch, *, is_running: bool, runs_alongside: bool = False
+        self, batch: _QuarantinedBatch, is_running: bool, runs_alongside: bool = False
     ) -> None:
+        """Record an attempt at a redelivered batch; a too large one is not recorded."""
+        if not batch.incarnation:
+            return
         batch_id, units = batch.run.delivered.batch.batch_id, [*batch.units]
         attempt = BatchAttempt(batch_id, batch.incarnation, units, is_running, runs_alongside)
         await self._log.record_attempt(attempt)

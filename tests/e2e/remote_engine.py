@@ -15,8 +15,8 @@ import aiohttp
 import msgspec
 import psutil
 
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
-from gpu_consumers.engines.engine_slots import SlotCounts, square_root_headroom
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, SlotCounts, UsageMeter
+from gpu_consumers.engines.engine_slots import square_root_headroom
 
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 60.0

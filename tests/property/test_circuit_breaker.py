@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.engines.openai_http.circuit_breaker import CircuitBreaker
+from gpu_consumers.engines.openai_http.upstream_failures import CircuitBreaker
 from tests.support.clock import ManualClock
 
 OPEN_S = 900.0

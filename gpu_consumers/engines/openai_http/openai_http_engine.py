@@ -9,7 +9,6 @@ that a busy upstream refuses are retried, with fewer at once.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Container, Sequence
-from http import HTTPStatus
 
 from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError, PoolUnavailableError, SettingsError
@@ -23,12 +22,6 @@ from gpu_consumers.engines.error_answers import (
     stream_unsupported_answer,
 )
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.openai_http.circuit_breaker import CircuitBreaker
-from gpu_consumers.engines.openai_http.congestion_window import (
-    STATED_S_MAX,
-    CongestionWindow,
-    LoadRefusals,
-)
 from gpu_consumers.engines.openai_http.http_client import CannotConnectError, HttpClient
 from gpu_consumers.engines.openai_http.http_connection import HttpRequestTemplate
 from gpu_consumers.engines.openai_http.origin import Origin
@@ -37,17 +30,23 @@ from gpu_consumers.engines.openai_http.response_reader import (
     HttpResponse,
     NotHttpError,
     ResponseTooLargeError,
+    SseReader,
     retry_after,
 )
-from gpu_consumers.engines.openai_http.sse_reader import SseReader
 from gpu_consumers.engines.openai_http.upstream_answers import (
     NOT_EVENTS,
     fault_answer,
     upstream_answer,
 )
+from gpu_consumers.engines.openai_http.upstream_failures import (
+    STATED_S_MAX,
+    CircuitBreaker,
+    CongestionWindow,
+    LoadRefusals,
+)
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.stream_events import StreamEvents
-from gpu_consumers.engines.stream_options import (
+from gpu_consumers.engines.stream_events import (
+    StreamEvents,
     StreamOptions,
     choices_per_prompt,
     requested_stream_options,
@@ -121,24 +120,15 @@ class OpenAIHttpEngine(SlottedEngine):
         """See `Engine`."""
         await self._pool.execute(endpoint, bodies, finished)
 
-    async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    async def _serve(
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
     ) -> EngineAnswer:
-        """See `Engine`."""
         requested = None if emit is None else _requested_stream(endpoint, body)
-        await self._slots.acquire_online()
-        try:
-            if meter is not None:
-                meter.on_start()
-            if emit is None or requested is None:
-                return await self._retry_while_busy(lambda: self._answer(endpoint, body))
-            events = StreamEvents(
-                emit, requested, meter, choices_per_prompt=choices_per_prompt(body)
-            )
-            with_usage = with_usage_requested(body)
-            return await self._retry_while_busy(lambda: self._run(endpoint, with_usage, events))
-        finally:
-            self._slots.release_online()
+        if emit is None or requested is None:
+            return await self._retry_while_busy(lambda: self._answer(endpoint, body))
+        events = StreamEvents(emit, requested, meter, choices_per_prompt=choices_per_prompt(body))
+        with_usage = with_usage_requested(body)
+        return await self._retry_while_busy(lambda: self._run(endpoint, with_usage, events))
 
     async def stop(self) -> None:
         """See `Engine`."""
@@ -205,7 +195,7 @@ class OpenAIHttpEngine(SlottedEngine):
         answer = upstream_answer(status, content)
         self._require_service(answer.status_code)  # a router may send it under a status of 200
         self._congestion.record_answer()
-        if events is not None and answer.status_code < HTTPStatus.BAD_REQUEST:
+        if events is not None and not answer.is_error:
             return self._recorded(NOT_EVENTS)
         return self._recorded(answer)
 
@@ -274,7 +264,7 @@ def _requested_stream(endpoint: str, body: bytes) -> StreamOptions | None:
 
 def _is_transient_failure(answer: EngineAnswer) -> bool:
     """Whether the failure may be the upstream's rather than the request's."""
-    return answer.status_code >= HTTPStatus.BAD_REQUEST and is_transient(answer)
+    return answer.is_error and is_transient(answer)
 
 
 def _bearer(key: str) -> str:

@@ -8,13 +8,12 @@ import msgspec
 
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.error_fields import NULL
 from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
     NotHttpError,
     ResponseTooLargeError,
 )
-from gpu_consumers.engines.token_usage import answer_with_usage, is_json_object
+from gpu_consumers.engines.response_fields import NULL, answer_with_usage, is_json_object
 
 _MESSAGE_FIELDS: Final = ("message", "detail", "error", "msg", "title")
 """Fields with the error message of servers that do not use OpenAI's envelope. With a `message`,
@@ -43,12 +42,12 @@ def upstream_answer(status_code: int, content: bytes) -> EngineAnswer:
         answer = answer_with_usage(HTTPStatus.OK, content)
         if answer is None:
             return _upstream_fault("answer_not_json", "The upstream's answer is not JSON.")
-        return answer if answer.status_code < HTTPStatus.BAD_REQUEST else _in_envelope(answer)
+        return _in_envelope(answer) if answer.is_error else answer
     if status_code < HTTPStatus.BAD_REQUEST:
         return _upstream_fault("upstream_redirect", "The upstream answered with a redirect.")
     if is_json_object(content):
         return _in_envelope(EngineAnswer(status_code, content))
-    return _refusal(status_code, f"The upstream answered {status_code} without a JSON object.")
+    return error_answer(status_code, f"The upstream answered {status_code} without a JSON object.")
 
 
 def fault_answer(error: DisconnectedError | NotHttpError | ResponseTooLargeError) -> EngineAnswer:
@@ -65,7 +64,7 @@ def _in_envelope(answer: EngineAnswer) -> EngineAnswer:
     if message is None:
         text = answer.body.decode()
         message = f"The upstream answered {status}: {text}"
-    refusal = _refusal(status, message[:_MESSAGE_CHARACTERS_MAX])
+    refusal = error_answer(status, message[:_MESSAGE_CHARACTERS_MAX])
     return msgspec.structs.replace(answer, body=refusal.body)
 
 
@@ -81,14 +80,9 @@ def _message_in(fields: Mapping[str, msgspec.Raw]) -> str | None:
     return None
 
 
-def _refusal(status_code: int, message: str) -> EngineAnswer:
-    kind = "server_error" if status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else None
-    return error_answer(status_code, message, type_=kind or "invalid_request_error")
-
-
 def _upstream_fault(code: str, message: str) -> EngineAnswer:
     """Return the answer to an item for which the upstream returned nothing usable."""
-    return error_answer(HTTPStatus.BAD_GATEWAY, message, type_="server_error", code=code)
+    return error_answer(HTTPStatus.BAD_GATEWAY, message, code=code)
 
 
 NOT_EVENTS: Final = _upstream_fault(

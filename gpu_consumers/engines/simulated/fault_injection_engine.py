@@ -13,12 +13,12 @@ from typing import Final, NoReturn
 
 from core.errors import EngineOutOfMemoryError
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine_failures import refusal_answer
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import error_answer, item_timeout_answer
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.request_errors import refusal_answer
+from gpu_consumers.engines.settings import SimulatedFault, fault_of
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
-from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault, fault_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ CRASH_EXIT_CODE: Final = 139
 _ERROR = error_answer(
     HTTPStatus.INTERNAL_SERVER_ERROR,
     "A simulated fault.",
-    type_="server_error",
     code="simulated_fault",
 )
 
@@ -48,8 +47,6 @@ NAN_ANSWER = EngineAnswer(
     output_tokens=1,
 )
 """vLLM's own response to a chat whose logits are NaN or minus infinity."""
-
-_ERROR_STATUS_MIN: Final = 400
 
 
 class FaultInjectionEngine(SlottedEngine):
@@ -75,29 +72,21 @@ class FaultInjectionEngine(SlottedEngine):
         """Log that faults are injected."""
         _LOG.warning("simulated faults are on", extra={"faults": len(self._faults)})
 
-    async def stop(self) -> None:
-        """Nothing to release."""
-
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`. Raises EngineOutOfMemoryError."""
         await self._pool.execute(endpoint, bodies, finished)
 
-    async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    async def _serve(
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
     ) -> EngineAnswer:
-        """See `Engine`. Out of memory fails only the call; a fault's success never streams."""
-        await self._slots.acquire_online()
+        """Out of memory fails only the call; a fault's success never streams."""
         try:
-            if meter is not None:
-                meter.on_start()
             fault = await self._inject(body)
-            if fault is not None and (emit is None or fault.status_code >= _ERROR_STATUS_MIN):
-                return fault
-            return await self._inner.serve(endpoint, body, emit, meter)
         except EngineOutOfMemoryError:
             return _ERROR
-        finally:
-            self._slots.release_online()
+        if fault is not None and (emit is None or fault.is_error):
+            return fault
+        return await self._inner.serve(endpoint, body, emit, meter)
 
     async def _run_item(self, endpoint: str, body: bytes) -> EngineAnswer:
         fault = await self._inject(body)

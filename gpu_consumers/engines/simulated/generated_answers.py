@@ -13,20 +13,18 @@ import msgspec
 
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer, stream_unsupported_answer
-from gpu_consumers.engines.simulated.generated_text import (
+from gpu_consumers.engines.simulated.reply_plans import (
     OUTPUT_TOKENS_DEFAULT,
+    ChatBody,
     GeneratedReply,
+    ReplyPlan,
     digest_of,
     input_tokens_of,
-    reply_layout,
-)
-from gpu_consumers.engines.simulated.request_parsing import (
-    ChatBody,
-    ReplyPlan,
     parse_chat,
     parse_embeddings,
     plan_completion,
     plan_parsed_chat,
+    reply_layout,
 )
 
 DIMENSIONS_DEFAULT = 8

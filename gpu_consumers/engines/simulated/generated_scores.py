@@ -9,11 +9,12 @@ import msgspec
 
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.simulated.generated_text import digest_of, input_tokens_of
-from gpu_consumers.engines.simulated.request_parsing import (
+from gpu_consumers.engines.simulated.reply_plans import (
     INPUTS_MAX,
     Input,
     decode_body,
+    digest_of,
+    input_tokens_of,
     split_inputs,
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from gpu_consumers.engines.engine import EmitEvent
 from gpu_consumers.engines.simulated.generated_answers import usage_json
-from gpu_consumers.engines.simulated.request_parsing import ReplyPlan
+from gpu_consumers.engines.simulated.reply_plans import ReplyPlan
 
 StreamStep = list[bytes]
 """The events of one step of one stream."""

@@ -1,12 +1,14 @@
 """An engine without a model: it answers at once or after a set latency. Its answers say so."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from core.clock import Clock
+from core.errors import MillraceError
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import unknown_endpoint_answer
@@ -29,8 +31,7 @@ from gpu_consumers.engines.simulated.generated_streams import (
     step_count,
     token_count_after,
 )
-from gpu_consumers.engines.simulated.latency_simulator import LatencySimulator
-from gpu_consumers.engines.simulated.request_parsing import ReplyPlan, plan_chat, plan_completion
+from gpu_consumers.engines.simulated.reply_plans import ReplyPlan, plan_chat, plan_completion
 
 _ANSWERS = {
     "/v1/chat/completions": chat_answer,
@@ -89,45 +90,33 @@ class SimulatedEngine(SlottedEngine):
         self._latency = LatencySimulator(self._report, slots, self._latency_s)
         self._streams = StreamScheduler(token_ms / 1000)
 
-    async def start(self) -> None:
-        """Nothing to load."""
-
-    async def stop(self) -> None:
-        """Nothing to release."""
-
-    async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    async def _serve(
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
     ) -> EngineAnswer:
-        """See `Engine`; the first token of a stream takes the latency of an item."""
-        await self._slots.acquire_online()
-        try:
-            if meter is not None:
-                meter.on_start()
-            if self._latency_s:
-                await asyncio.sleep(self._latency_s)
-            fault = self._inject_fault(body) if self._inject_fault is not None else None
-            if isinstance(fault, EngineAnswer):
-                return fault
-            stream_functions = _STREAMS.get(endpoint)
-            if emit is None or stream_functions is None:
-                return fault.answer if fault else self._answer(endpoint, body)
-            plan_reply, generate_steps = stream_functions
-            plan = plan_reply(body)
-            if isinstance(plan, EngineAnswer):
-                return plan
-            if not plan.stream:
-                return self._answer(endpoint, body)
-            count = step_count(plan) if fault is None else min(fault.steps, step_count(plan))
-            steps = generate_steps(plan, self._model, int(self._clock.wall_s()))
-            stream = SimulatedStream(steps, count, emit)
-            if meter is not None:
-                meter.with_usage = lambda answer: _with_usage(answer, plan, stream)
-            self._streams.start(stream)
-            await stream.ended  # cancelling this call cancels it, which ends the stream
-            answer = EngineAnswer(200, b"") if fault is None else fault.answer
-            return _with_usage(answer, plan, stream)
-        finally:
-            self._slots.release_online()
+        """The first token of a stream takes the latency of an item."""
+        if self._latency_s:
+            await asyncio.sleep(self._latency_s)
+        fault = self._inject_fault(body) if self._inject_fault is not None else None
+        if isinstance(fault, EngineAnswer):
+            return fault
+        stream_functions = _STREAMS.get(endpoint)
+        if emit is None or stream_functions is None:
+            return fault.answer if fault else self._answer(endpoint, body)
+        plan_reply, generate_steps = stream_functions
+        plan = plan_reply(body)
+        if isinstance(plan, EngineAnswer):
+            return plan
+        if not plan.stream:
+            return self._answer(endpoint, body)
+        count = step_count(plan) if fault is None else min(fault.steps, step_count(plan))
+        steps = generate_steps(plan, self._model, int(self._clock.wall_s()))
+        stream = SimulatedStream(steps, count, emit)
+        if meter is not None:
+            meter.with_usage = lambda answer: _with_usage(answer, plan, stream)
+        self._streams.start(stream)
+        await stream.ended  # cancelling this call cancels it, which ends the stream
+        answer = EngineAnswer(200, b"") if fault is None else fault.answer
+        return _with_usage(answer, plan, stream)
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`."""
@@ -177,3 +166,78 @@ def _with_usage(answer: EngineAnswer, plan: ReplyPlan, stream: SimulatedStream) 
         input_tokens=plan.input_tokens,
         output_tokens=token_count_after(plan, stream.emitted_steps),
     )
+
+
+ReportItems = Callable[[str, Sequence[bytes], OnAnswer, range], None]
+"""Answers those bodies of an `execute` that are in the range. May raise a MillraceError."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One `execute`."""
+
+    endpoint: str
+    bodies: Sequence[bytes]
+    finished: OnAnswer
+    done: asyncio.Future[None]
+    started: int = 0  # items before this index have a slot or have ended
+    ended: int = 0
+
+
+class LatencySimulator:
+    """Keeps items of concurrent calls in the bulk slots for the latency, oldest call first."""
+
+    def __init__(self, report: ReportItems, slots: EngineSlots, latency_s: float) -> None:
+        """`report` is called when the latency of a range of items is over."""
+        self._report, self._slots, self._latency_s = report, slots, latency_s
+        slots.on_bulk_available = self._fill_slots
+        self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
+
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+        """Run every body; raise what `report` raised."""
+        if not bodies:
+            return
+        done = asyncio.get_running_loop().create_future()
+        call = _Call(endpoint, bodies, finished, done)
+        self._waiting.append(call)
+        self._fill_slots()
+        try:
+            await done
+        finally:
+            self._release(call)
+
+    def _fill_slots(self) -> None:
+        """Give free slots to waiting calls, oldest first."""
+        while self._waiting:
+            call = self._waiting[0]
+            start = call.started
+            acquired = self._slots.acquire_bulk(len(call.bodies) - start)
+            if not acquired:
+                return
+            call.started += acquired
+            if call.started == len(call.bodies):
+                self._waiting.popleft()
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._latency_s, self._finish, call, range(start, call.started))
+
+    def _finish(self, call: _Call, items: range) -> None:
+        if call.done.done():  # cancelled or failed: its slots were released
+            return
+        self._slots.release_bulk(len(items))
+        call.ended += len(items)
+        try:
+            self._report(call.endpoint, call.bodies, call.finished, items)
+        except MillraceError as failure:  # injected; it fails the call
+            call.done.set_exception(failure)
+        else:
+            if call.ended == len(call.bodies):
+                call.done.set_result(None)
+        self._fill_slots()
+
+    def _release(self, call: _Call) -> None:
+        """Release the slots of a cancelled or failed call."""
+        self._slots.release_bulk(call.started - call.ended)
+        call.ended = call.started
+        if call in self._waiting:
+            self._waiting.remove(call)
+        self._fill_slots()

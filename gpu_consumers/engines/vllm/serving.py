@@ -1,11 +1,13 @@
-"""vLLM's serving objects as a table of routes; only this package imports vllm."""
+"""vLLM's serving objects as a table of routes, and their responses as answers."""
 
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any, Self
 
+import msgspec
 from pydantic import TypeAdapter, ValidationError
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.generate.base.protocol import StreamOptions as VllmStreamOptions
@@ -17,6 +19,7 @@ from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve import create_error_response
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.platforms import current_platform
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -26,20 +29,26 @@ from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
+from gpu_consumers.engines.engine_failures import (
+    NOT_FINITE,
+    check_vectors,
+    invalid_body_answer,
+    is_not_finite,
+    is_out_of_memory,
+    refusal_answer,
+    sequence_limit_answer,
+)
+from gpu_consumers.engines.engine_slots import scheduler_priority
 from gpu_consumers.engines.error_answers import (
+    error_answer,
     item_timeout_answer,
     stream_unsupported_answer,
     unknown_endpoint_answer,
 )
 from gpu_consumers.engines.item_timeout import ItemTimeout
-from gpu_consumers.engines.non_finite import NOT_FINITE, is_not_finite
-from gpu_consumers.engines.out_of_memory import is_out_of_memory
-from gpu_consumers.engines.request_errors import invalid_body_answer, sequence_limit_answer
+from gpu_consumers.engines.response_fields import answer_with_usage
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.stream_events import StreamEvents
-from gpu_consumers.engines.stream_options import StreamOptions
-from gpu_consumers.engines.vllm.scheduler_priority import scheduler_priority
-from gpu_consumers.engines.vllm.serving_answers import EmbeddingsResponse, answer_from_response
+from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +104,7 @@ class VllmServing:
         """Sequences in vLLM, including those of cancelled calls until they are aborted."""
         return int(self._engine.get_num_unfinished_requests())
 
-    async def run_item(self, endpoint: str, body: bytes) -> EngineAnswer:
-        """Run one bulk item; a refusal is its answer.
-
-        Raises EngineDeadError, EngineStalledError among them, or EngineOutOfMemoryError when the
-        engine lives on.
-        """
-        return await self._run(endpoint, body, None, None, is_bulk=True)
-
-    async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
-    ) -> EngineAnswer:
-        """Run one online call, ahead of bulk items. Raises EngineDeadError."""
-        return await self._run(endpoint, body, emit, meter, is_bulk=False)
-
-    async def _run(
+    async def run(
         self,
         endpoint: str,
         body: bytes,
@@ -118,6 +113,11 @@ class VllmServing:
         *,
         is_bulk: bool,
     ) -> EngineAnswer:
+        """Run one bulk item, or one online call ahead of bulk items; a refusal is its answer.
+
+        Raises EngineDeadError, EngineStalledError among them, and for an item
+        EngineOutOfMemoryError when the engine lives on.
+        """
         route = self._routes.get(endpoint)
         if route is None:
             return unknown_endpoint_answer(endpoint)
@@ -222,4 +222,43 @@ def _stream_events(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> S
         meter,
         strips_usage=not shows_running,
         choices_per_prompt=request.n or 1,
+    )
+
+
+class EmbeddingsResponse:
+    """Replaces the web framework's response class in the embeddings route.
+
+    Keeps the usage, and encodes hundreds of floats faster than the standard library's JSON.
+    """
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        """Encode `content`. Raises NotFiniteError for vectors that JSON cannot represent."""
+        check_vectors(content["data"])
+        self.body = msgspec.json.encode(content)
+        self.input_tokens: int = content["usage"]["prompt_tokens"]
+
+
+def answer_from_response(response: Any) -> EngineAnswer:
+    """Return the response of a serving object as an answer."""
+    if isinstance(response, ErrorResponse):
+        error = response.error
+        return refusal_answer(int(error.code), error.message, error.param)
+    if isinstance(response, EmbeddingsResponse):
+        return EngineAnswer(HTTPStatus.OK, response.body, response.input_tokens)
+    if getattr(response, "media_type", None) == "application/json":  # scores and classes
+        answer = answer_with_usage(response.status_code, response.body)
+        assert answer is not None, "vLLM wrote it"
+        return answer
+    if not hasattr(response, "usage"):  # a binary response
+        message = "Only `float` and `base64` embeddings fit an answer."
+        return error_answer(HTTPStatus.BAD_REQUEST, message, param="encoding_format")
+    usage = response.usage
+    input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
+    return EngineAnswer(
+        HTTPStatus.OK,
+        response.model_dump_json().encode(),
+        usage.prompt_tokens,
+        usage.completion_tokens or 0,
+        (input_details.cached_tokens or 0) if input_details else 0,
+        (output_details.reasoning_tokens or 0) if output_details else 0,
     )

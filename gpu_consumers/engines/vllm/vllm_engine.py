@@ -6,6 +6,7 @@ vLLM is imported by `start`, after the variables that it reads while being impor
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from core.errors import SettingsError
@@ -54,25 +55,21 @@ class VllmEngine(SlottedEngine):
         from gpu_consumers.engines.vllm.serving import VllmServing
 
         self._serving = await VllmServing.start(arguments, self._settings)
-        self._pool = ItemPool(self._serving.run_item, self._slots)
+        self._pool = ItemPool(
+            partial(self._serving.run, emit=None, meter=None, is_bulk=True), self._slots
+        )
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""
         assert self._pool is not None, "start first"
         await self._pool.execute(endpoint, bodies, finished)
 
-    async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    async def _serve(
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
     ) -> EngineAnswer:
-        """See `Engine`; a cancelled call's KV cache is freed by vLLM's abort."""
+        """A cancelled call's KV cache is freed by vLLM's abort."""
         assert self._serving is not None, "start first"
-        await self._slots.acquire_online()
-        try:
-            if meter is not None:
-                meter.on_start()
-            return await self._serving.serve(endpoint, body, emit, meter)
-        finally:
-            self._slots.release_online()
+        return await self._serving.run(endpoint, body, emit, meter, is_bulk=False)
 
     async def stop(self) -> None:
         """See `Engine`."""

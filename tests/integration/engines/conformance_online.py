@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Engine, EngineAnswer, UsageMeter
-from gpu_consumers.engines.engine_slots import SlotCounts
+from gpu_consumers.engines.engine import Engine, EngineAnswer, SlotCounts, UsageMeter
 from tests.integration.engines.conformance import (
     CHAT,
     COMPLETIONS,

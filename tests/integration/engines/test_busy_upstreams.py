@@ -13,8 +13,7 @@ import pytest
 from aiohttp import web
 
 from core.errors import PoolBusyError, PoolUnavailableError
-from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.engines.engine_slots import SlotCounts
+from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, run
 from tests.integration.engines.upstream import Upstream, http_settings, serve
@@ -113,7 +112,7 @@ async def test_upstream_that_keeps_refusing_is_unavailable_and_answers_count() -
 async def test_one_item_that_is_always_refused_affects_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpu_consumers.engines.openai_http.congestion_window.REFUSED_S_MAX", 0.3)
+    monkeypatch.setattr("gpu_consumers.engines.openai_http.upstream_failures.REFUSED_S_MAX", 0.3)
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         await asyncio.sleep(LATENCY_S)

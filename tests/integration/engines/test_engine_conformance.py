@@ -12,13 +12,13 @@ from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
+from gpu_consumers.engines.settings import SimulatedFault
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import (
     InjectFault,
     SimulatedEngine,
     StreamFailure,
 )
-from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 from tests.integration.engines.conformance import (
     MODEL,
     EmbeddingsConformance,

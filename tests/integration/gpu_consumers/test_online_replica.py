@@ -9,9 +9,9 @@ import pytest
 from core.outcomes import Outcome
 from gpu_consumers.online import call_execution
 from gpu_consumers.online.call_execution import ABORT_CHECK_S
+from gpu_consumers.online.call_server import fingerprint_writer
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX
-from gpu_consumers.payloads.fingerprints import fingerprint_writer
-from gpu_consumers.quarantine import rerun_permission
+from gpu_consumers.quarantine import redelivered_calls
 from tests.integration.gpu_consumers.caller import Caller, call_of
 from tests.integration.gpu_consumers.threaded_replica import ThreadedReplica, batch, items, job
 from tests.support.until import until
@@ -164,7 +164,7 @@ def test_a_durable_answer_reaches_its_caller_and_the_results_topic(
 def test_a_redelivered_call_runs_only_with_permission(
     online: ThreadedReplica, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rerun_permission, "PERMISSION_S_MAX", 1.0)
+    monkeypatch.setattr(redelivered_calls, "PERMISSION_S_MAX", 1.0)
     for number in (1, 2):
         send(online, call_of(number, stream=True))
     send(online, call_of(3, durable=True))
@@ -175,7 +175,7 @@ def test_a_redelivered_call_runs_only_with_permission(
     caller.await_replies(lambda c: c.end(1) and c.end(2))
     online.await_lag(0, "interactive")
     assert (caller.pieces(1), caller.pieces(2)) == ([], PIECES)
-    assert [q.int for q in caller.permission_requests()].count(1) == rerun_permission.REQUESTS_MAX
+    assert [q.int for q in caller.permission_requests()].count(1) == redelivered_calls.REQUESTS_MAX
     end = caller.end(1)
     assert end is not None
     assert end.status_code == 502

@@ -13,8 +13,14 @@ from msgspec.structs import replace
 
 from core.clock import Clock, SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
-from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer, OnAnswer, UsageMeter
-from gpu_consumers.engines.engine_slots import SlotCounts
+from gpu_consumers.engines.engine import (
+    EmitEvent,
+    Engine,
+    EngineAnswer,
+    OnAnswer,
+    SlotCounts,
+    UsageMeter,
+)
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build_replica
 from storage.objects.errors import ObjectStoreUnavailableError

@@ -15,7 +15,7 @@ from gpu_consumers.class_workers import BulkWorker
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
@@ -89,7 +89,6 @@ class BulkReplica:
             capacity=self.capacity,
             lock=lock,
             attribution=self.attribution,
-            job_class="bulk",
         )
         self.quarantine = Quarantine(
             self.execution,

@@ -12,15 +12,14 @@ from gpu_consumers.class_workers import OnlineWorker
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.online.call_server import CallServer
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
-from gpu_consumers.quarantine.rerun_permission import RerunPermissions
-from gpu_consumers.quarantine.suspect_calls import SuspectCalls
+from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.fakes import (
     FakeConsumer,

@@ -9,7 +9,7 @@ import pytest
 
 from core.clock import SystemClock
 from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
-from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from gpu_consumers.inflight.batch_run import DeliveredBatch
 from tests.unit.gpu_consumers.online_replica import call_chunk
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition

@@ -10,8 +10,7 @@ import pytest
 from core.errors import EngineDeadError, EngineStalledError
 from gpu_consumers import engine_watchdog
 from gpu_consumers.engine_watchdog import watch_progress
-from gpu_consumers.engines.engine import Engine
-from gpu_consumers.engines.engine_slots import SlotCounts
+from gpu_consumers.engines.engine import Engine, SlotCounts
 
 STUCK = """
 import asyncio, sys, time

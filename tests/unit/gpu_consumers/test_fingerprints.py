@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_consumers.payloads.fingerprints import fingerprint_writer
+from gpu_consumers.online.call_server import fingerprint_writer
 
 CHAT = "/v1/chat/completions"
 STAMP = fingerprint_writer(CHAT, "org/m", "7")

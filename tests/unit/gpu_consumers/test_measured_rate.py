@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_consumers.flow_control.measured_rate import WINDOW_S_MAX, WINDOW_S_MIN, MeasuredRate
+from gpu_consumers.flow_control.grants import WINDOW_S_MAX, WINDOW_S_MIN, MeasuredRate
 
 TICK_S = 0.2
 

@@ -7,7 +7,7 @@ import pytest
 from api.online.await_reply.open_call import OpenCall
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.quarantine import rerun_permission
+from gpu_consumers.quarantine import redelivered_calls
 from tests.unit.gpu_consumers.fakes import run_loop
 from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
@@ -26,11 +26,11 @@ async def test_a_redelivered_call_waits_for_permission() -> None:
 async def test_a_call_without_permission_does_not_run_and_gets_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rerun_permission, "PERMISSION_S_MAX", 0.0)
+    monkeypatch.setattr(redelivered_calls, "PERMISSION_S_MAX", 0.0)
     replica = OnlineReplica()
     replica.start_batch(call_chunk(), is_redelivered=True)
     await replica.wait_ended()
-    assert replica.log.permission_requests == [UUID(int=1)] * rerun_permission.REQUESTS_MAX
+    assert replica.log.permission_requests == [UUID(int=1)] * redelivered_calls.REQUESTS_MAX
     assert (replica.engine.served, replica.log.statuses, replica.log.bills) == (0, [502], [])
     assert replica.finished_count == 1
 

@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from gpu_consumers.online.completed_calls import CompletedCalls
-from gpu_consumers.quarantine import rerun_permission
-from gpu_consumers.quarantine.rerun_permission import REQUESTS_MAX, RerunPermissions
+from gpu_consumers.online.call_execution import CompletedCalls
+from gpu_consumers.quarantine import redelivered_calls
+from gpu_consumers.quarantine.redelivered_calls import REQUESTS_MAX, RerunPermissions
 from tests.unit.gpu_consumers.fakes import run_loop
 from topics.records.records import CallRef
 
@@ -51,7 +51,7 @@ async def test_a_permitted_call_may_run() -> None:
 async def test_a_request_without_an_answer_is_repeated_and_then_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rerun_permission, "PERMISSION_S_MAX", 0.001)
+    monkeypatch.setattr(redelivered_calls, "PERMISSION_S_MAX", 0.001)
     requests = PermissionRequests()
     permissions = RerunPermissions(requests.send)
     assert not await permissions.request_rerun(CALLER, ID)
@@ -62,7 +62,7 @@ async def test_a_request_without_an_answer_is_repeated_and_then_refused(
 async def test_the_time_limit_starts_with_the_acknowledgement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rerun_permission, "PERMISSION_S_MAX", 0.0)
+    monkeypatch.setattr(redelivered_calls, "PERMISSION_S_MAX", 0.0)
     requests = PermissionRequests(acknowledges=False)
     permissions = RerunPermissions(requests.send)
     waiting = asyncio.create_task(permissions.request_rerun(CALLER, ID))

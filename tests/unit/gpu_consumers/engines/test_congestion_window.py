@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import PoolBusyError, PoolUnavailableError
 from gpu_consumers.engines.engine_slots import EngineSlots
-from gpu_consumers.engines.openai_http.congestion_window import (
+from gpu_consumers.engines.openai_http.upstream_failures import (
     REFUSED_S_MAX,
     STATED_S_MAX,
     CongestionWindow,

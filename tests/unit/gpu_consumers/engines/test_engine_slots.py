@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts, square_root_headroom
+from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
+from gpu_consumers.engines.engine_slots import EngineSlots, square_root_headroom
 from gpu_consumers.engines.item_pool import ItemPool
 
 

@@ -7,14 +7,13 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import EngineOutOfMemoryError, SettingsError
-from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
+from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.error_answers import error_code_of, is_transient
 from gpu_consumers.engines.open_engine import open_engine
-from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.settings import EngineSettings, SimulatedFault
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
-from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 
 CHAT = "/v1/chat/completions"
 GOOD = b'{"messages":[{"role":"user","content":"Hello."}]}'

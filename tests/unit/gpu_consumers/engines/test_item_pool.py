@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from core.errors import EngineDeadError
-from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
+from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.item_pool import ItemPool
 
 

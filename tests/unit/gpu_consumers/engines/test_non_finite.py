@@ -8,15 +8,15 @@ import pytest
 from pydantic import BaseModel
 
 from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.engines.error_answers import error_code_of, is_transient
-from gpu_consumers.engines.non_finite import (
+from gpu_consumers.engines.engine_failures import (
     NOT_FINITE,
     NotFiniteError,
     check_vectors,
     is_not_finite,
 )
+from gpu_consumers.engines.error_answers import error_code_of, is_transient
 from gpu_consumers.engines.openai_http.upstream_answers import upstream_answer
-from gpu_consumers.engines.token_usage import answer_with_usage
+from gpu_consumers.engines.response_fields import answer_with_usage
 
 NAN, INFINITY = math.nan, math.inf
 

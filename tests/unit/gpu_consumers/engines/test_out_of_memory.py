@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_consumers.engines.out_of_memory import is_out_of_memory
+from gpu_consumers.engines.engine_failures import is_out_of_memory
 
 
 class OutOfMemoryError(RuntimeError):

@@ -12,12 +12,12 @@ from pydantic import (
     model_validator,
 )
 
-from gpu_consumers.engines.error_answers import error_code_of, is_transient
-from gpu_consumers.engines.request_errors import (
+from gpu_consumers.engines.engine_failures import (
     invalid_body_answer,
     refusal_answer,
     sequence_limit_answer,
 )
+from gpu_consumers.engines.error_answers import error_code_of, is_transient
 
 
 @pytest.mark.parametrize(

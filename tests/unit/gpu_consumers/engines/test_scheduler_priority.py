@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_consumers.engines.vllm.scheduler_priority import scheduler_priority
+from gpu_consumers.engines.engine_slots import scheduler_priority
 
 ASKED = [-(2**31), -1, 0, 1, 2**31]
 

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
-from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.engine import EngineAnswer, SlotCounts, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_answers import chat_answer, unit_vector
-from gpu_consumers.engines.simulated.request_parsing import ChatBody
+from gpu_consumers.engines.simulated.reply_plans import ChatBody
 from gpu_consumers.engines.simulated.simulated_engine import InjectFault, SimulatedEngine
 from tests.support.clock import ManualClock
 

@@ -2,8 +2,12 @@
 
 import pytest
 
-from gpu_consumers.engines.openai_http.response_reader import NotHttpError, ResponseTooLargeError
-from gpu_consumers.engines.openai_http.sse_reader import SseParser, SseReader
+from gpu_consumers.engines.openai_http.response_reader import (
+    NotHttpError,
+    ResponseTooLargeError,
+    SseParser,
+    SseReader,
+)
 
 TEXT = (
     b': keep-alive\n\ndata: {}\n\ndata:{"a":1}\r\n\r\nevent: x\nid: 7\ndata: {\ndata:  }\n\n\n'

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
-from gpu_consumers.engines.stream_events import DONE, StreamEvents, without_usage
-from gpu_consumers.engines.stream_options import StreamOptions
+from gpu_consumers.engines.stream_events import DONE, StreamEvents, StreamOptions, without_usage
 
 NOTHING = EngineAnswer(0, b"")
 ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}'

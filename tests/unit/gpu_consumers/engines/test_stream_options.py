@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_consumers.engines.stream_options import (
+from gpu_consumers.engines.stream_events import (
     StreamOptions,
     choices_per_prompt,
     requested_stream_options,

@@ -1,8 +1,13 @@
-"""Refusals of an engine in this process, as errors of the OpenAI API."""
+"""Failures of an engine in this process: refusals as errors of the OpenAI API, memory, and NaN.
 
-from collections.abc import Sequence
+JSON cannot represent NaN and infinity: the model's arithmetic failed. Such an item fails; its
+numbers would become null in an answer that looks valid.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -65,3 +70,53 @@ def refusal_answer(status_code: int, message: str, param: str | None) -> EngineA
         code = CONTEXT_EXCEEDED
     type_ = _ERROR_TYPES.get(status_code, "invalid_request_error")
     return error_answer(status_code, message, type_=type_, param=param, code=code)
+
+
+NOT_FINITE: Final = error_answer(
+    500,
+    "The model's answer holds numbers that are not finite.",
+    code="answer_not_finite",
+)
+
+_JSON_MESSAGE: Final = "not JSON compliant"
+
+
+class NotFiniteError(ValueError):
+    """A vector holds NaN or infinity."""
+
+
+def check_vectors(data: Iterable[Mapping[str, Any]]) -> None:
+    """Check the vectors of an embeddings answer; base64 vectors are not checked.
+
+    Raises NotFiniteError.
+    """
+    for row in data:
+        vector = row["embedding"]
+        # A sum finds the same as checking each number, at a tenth of the cost.
+        if not isinstance(vector, str) and not math.isfinite(sum(vector)):
+            raise NotFiniteError
+
+
+def is_not_finite(failure: BaseException) -> bool:
+    """Whether `failure` is NotFiniteError, or `json` refusing to encode such a number."""
+    if isinstance(failure, NotFiniteError):
+        return True
+    return isinstance(failure, ValueError) and _JSON_MESSAGE in str(failure)
+
+
+_CAUSES_MAX: Final = 10
+
+
+def is_out_of_memory(failure: BaseException) -> bool:
+    """Whether an exception or one of its causes is Python's or a device's out-of-memory error.
+
+    A device's is recognised by name: the frameworks that declare it are not imported here.
+    """
+    cause: BaseException | None = failure
+    for _ in range(_CAUSES_MAX):
+        if cause is None:
+            return False
+        if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -1,4 +1,4 @@
-"""Quarantine of redelivered online calls: a poison call is answered with an error in the end.
+"""Redelivered online calls: their callers permit a rerun, and a poison call fails in the end.
 
 Callers wait, so redelivered calls first run together. A call with two recorded crashes runs while
 no other suspect runs. It is charged when its next execution crashes the process and ran alone;
@@ -6,9 +6,11 @@ otherwise it has the engine to itself, for a bounded time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -16,9 +18,54 @@ from core.errors import PoolUnavailableError
 from gpu_consumers import metrics
 from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.quarantine.attempt_log import AttemptLog
-from gpu_consumers.quarantine.crash_attribution import CrashAttribution, RecordRun
+from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.narrowing import is_charged
-from topics.records.records import AttemptUnit, BatchAttempt
+from topics.records.records import AttemptUnit, BatchAttempt, CallRef
+
+PERMISSION_S_MAX: Final = 3.0
+"""Time for the caller's permission after the request is acknowledged; then it is sent again."""
+
+REQUESTS_MAX: Final = 3
+"""Requests before the call is dropped: its caller is done with it, or cannot be reached."""
+
+SendRequest = Callable[[CallRef, UUID], asyncio.Future[None]]
+"""Sends one request for permission; the future is done when it is acknowledged."""
+
+
+class RerunPermissions:
+    """Open requests for permission. Used on the event loop."""
+
+    def __init__(self, send_request: SendRequest) -> None:
+        self._send_request = send_request
+        self._open: dict[UUID, asyncio.Future[None]] = {}
+
+    async def request_rerun(self, call: CallRef, request_id: UUID) -> bool:
+        """Return whether the caller permits to run the request again.
+
+        A request may wait in the producer while its partition has no leader, so its time limit
+        starts at its acknowledgement. The task that waits is cancelled when the call is aborted,
+        expires, or loses its caller.
+        """
+        permitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open[request_id] = permitted
+        try:
+            for _ in range(REQUESTS_MAX):
+                sent = self._send_request(call, request_id)
+                await asyncio.wait([permitted, sent], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([permitted], timeout=PERMISSION_S_MAX)
+                if permitted.done():
+                    return True
+            return False
+        finally:
+            del self._open[request_id]
+
+    def grant(self, request_ids: Iterable[UUID]) -> None:
+        """Apply permissions of a caller; ids without an open request here are ignored."""
+        for request_id in request_ids:
+            waiting = self._open.get(request_id)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
 
 _SUSPECT_CRASHES = 2
 """From so many crashes on a call runs as a suspect, apart from other suspects."""
@@ -28,11 +75,8 @@ class SuspectCalls:
     """Runs redelivered calls and records each of their executions on the `attempts` topic."""
 
     def __init__(self, log: AttemptLog, attribution: CrashAttribution, *, crashes_max: int) -> None:
-        self._log, self._attribution, self._crashes_max = log, attribution, crashes_max
-
-    def run_new_call(self) -> AbstractAsyncContextManager[None]:
-        """Run the block as the execution of a first delivery. Raises DeliveryError."""
-        return self._attribution.run_alongside()
+        self._log, self._crashes_max = log, crashes_max
+        self.attribution = attribution
 
     @asynccontextmanager
     async def run_redelivered_call(self, call: OnlineCall) -> AsyncIterator[bool]:
@@ -48,9 +92,10 @@ class SuspectCalls:
             yield False
             return
         record_run = partial(self._record_run, call, incarnation, crashes)
-        async with self._suspect_slot(crashes):
+        is_suspect = crashes >= _SUSPECT_CRASHES
+        async with self._suspect_slot(crashes) if is_suspect else nullcontext():
             try:
-                async with self._recorded_run(record_run, crashes):
+                async with self.attribution.run_recorded(record_run, is_suspect=is_suspect):
                     yield True
             except PoolUnavailableError:
                 await self._delete_attempt(call)
@@ -63,27 +108,13 @@ class SuspectCalls:
 
     @asynccontextmanager
     async def _suspect_slot(self, crashes: int) -> AsyncIterator[None]:
-        if crashes < _SUSPECT_CRASHES:
-            yield
-            return
-        with self._attribution.suspect_present():
+        with self.attribution.suspect_present():
             drains_engine = crashes >= self._crashes_max
-            await self._attribution.acquire_suspect_slot(drains_engine=drains_engine)
+            await self.attribution.acquire_suspect_slot(drains_engine=drains_engine)
             try:
                 yield
             finally:
-                self._attribution.release_suspect_slot()
-
-    @asynccontextmanager
-    async def _recorded_run(self, record_run: RecordRun, crashes: int) -> AsyncIterator[None]:
-        """Record the execution after its admission: a crash before that is not one of its own."""
-        if crashes >= _SUSPECT_CRASHES:
-            async with self._attribution.run_suspect(record_run):
-                yield
-        else:
-            async with self._attribution.run_alongside():
-                await record_run(False)
-                yield
+                self.attribution.release_suspect_slot()
 
     async def delete_charge(self, call: OnlineCall) -> None:
         """Delete the attempt of a charged call whose end is acknowledged. Raises DeliveryError."""
