@@ -18,7 +18,7 @@ from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.settings import ReplicaSettings
-from gpu_consumers.wiring import build_replica, engine_settings_for
+from gpu_consumers.wiring import build_replica
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from topics.clients.admin import TopicAdmin
@@ -46,11 +46,13 @@ def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
         EngineSettings.from_env,
         object_store_from_env,
     )
+    if settings.job_class == "bulk":  # no online calls, so no headroom
+        engine = engine.model_copy(update={"interactive_headroom": 0})
     request_open_file_limit(engine.items_at_once + _OTHER_FILES)  # one connection per item
     # vLLM is tested with the loop of asyncio; other engines spend most of their CPU in the loop.
     loop_factory = None if engine.kind == "vllm" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(run(settings, kafka, engine_settings_for(settings, engine), objects, stop))
+        runner.run(run(settings, kafka, engine, objects, stop))
 
 
 async def run(

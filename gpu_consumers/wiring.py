@@ -5,45 +5,64 @@ import contextlib
 import math
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from core.clock import SystemClock
+from core.clock import Clock, SystemClock
 from core.database_time import DatabaseTime
 from core.ids import new_uuid
 from core.supervised_tasks import SupervisedTasks
-from gpu_consumers.cancellation.liveness import BatchLiveness, ObsoleteBatchAborter
-from gpu_consumers.class_wiring import (
-    START_S_MAX,
-    SharedDeps,
-    build_bulk_worker,
-    build_online_worker,
-)
-from gpu_consumers.class_workers import ClassWorker
+from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
+from gpu_consumers.bulk.batch_execution import BatchExecution
+from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness, ObsoleteBatchAborter
+from gpu_consumers.class_workers import BulkWorker, ClassWorker, OnlineWorker
 from gpu_consumers.engine_watchdog import watch_progress
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.inflight.replies import ReplyPublisher
+from gpu_consumers.online.call_completion import CallCompletion
+from gpu_consumers.online.call_execution import CallExecution
+from gpu_consumers.online.call_server import CallServer
+from gpu_consumers.payloads.bodies import BatchBodies
+from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.quarantine.locks import SharedExclusiveLock
+from gpu_consumers.quarantine.quarantine import Quarantine
+from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
 from gpu_consumers.replica import BackgroundWork, Replica
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
+from topics.clients.consumer import GroupConsumer
 from topics.clients.producer import RecordProducer
-from topics.records.catalogue import DEMAND, JOB_CLASSES
-from topics.records.records import JobControl
+from topics.records.catalogue import DEMAND, JOB_CLASSES, batches_topic
+from topics.records.records import CallerHeartbeat, JobControl
 from topics.settings import KafkaSettings
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
+_START_S_MAX: Final = 60.0  # of each topic tail reader, until it reaches the end of its topic
 _CONTROLS_CHECK_S: Final = 1.0
 
 
-def engine_settings_for(settings: ReplicaSettings, engine: EngineSettings) -> EngineSettings:
-    """Return the engine's settings for this replica: without online calls, no headroom."""
-    if settings.job_class == "bulk":
-        return engine.model_copy(update={"interactive_headroom": 0})
-    return engine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SharedDeps:
+    """The dependencies that the classes of a replica share."""
+
+    settings: ReplicaSettings
+    kafka: KafkaSettings
+    engine: Engine
+    objects: ObjectStore
+    replica_id: str
+    clock: Clock
+    closing: contextlib.ExitStack
+    producer: RecordProducer
+    controls: JobControlReader
+    tasks: SupervisedTasks
+    attribution: CrashAttribution
+    pool: PoolHealth
 
 
 def build_replica(
@@ -58,20 +77,21 @@ def build_replica(
 
     The replica fails when the engine runs bulk items and ends none of them for `silence_s_max`.
     """
+    loop = asyncio.get_running_loop()
     replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
-    clock = SystemClock()
-    closing = contextlib.ExitStack()
+    clock, closing = SystemClock(), contextlib.ExitStack()
     producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0)
     closing.callback(producer.close)
-    database_time = DatabaseTime(max)
-    control_changes = _ControlChanges(asyncio.get_running_loop())
-    controls = JobControlReader(
-        kafka, client_id=replica_id, clock=clock, on_change=control_changes.on_change
-    )
-    controls.start(START_S_MAX)
+    control_changed = asyncio.Event()
+
+    def on_control(_: JobControl) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(control_changed.set)
+
+    controls = JobControlReader(kafka, client_id=replica_id, clock=clock, on_change=on_control)
+    controls.start(_START_S_MAX)
     closing.callback(controls.stop)
-    classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
-    attribution = CrashAttribution()
+    database_time, attribution = DatabaseTime(max), CrashAttribution()
     capacities = {
         job_class: CapacityPublisher(
             ReplicaIdentity(
@@ -86,31 +106,33 @@ def build_replica(
             database_time=database_time,
             has_suspects=attribution.has_suspects,
         )
-        for job_class in classes
+        for job_class in (JOB_CLASSES if settings.job_class == "both" else (settings.job_class,))
     }
     attribution.on_suspects_changed += [capacity.publish_soon for capacity in capacities.values()]
-    shared = SharedDeps(
+    shared = _SharedDeps(
         settings=settings,
         kafka=kafka,
         engine=engine,
-        replica_id=replica_id,
-        producer=producer,
         objects=objects,
-        controls=controls,
-        liveness=BatchLiveness(controls, database_time, clock),
-        pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
-        tasks=SupervisedTasks(asyncio.get_running_loop()),
-        attribution=attribution,
+        replica_id=replica_id,
         clock=clock,
         closing=closing,
+        producer=producer,
+        controls=controls,
+        tasks=SupervisedTasks(loop),
+        attribution=attribution,
+        pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
     )
-    return _replica(shared, capacities, control_changes, silence_s_max), closing
+    liveness = BatchLiveness(controls, database_time, clock)
+    replica = _replica(shared, capacities, liveness, control_changed, silence_s_max)
+    return replica, closing
 
 
 def _replica(
-    shared: SharedDeps,
+    shared: _SharedDeps,
     capacities: Mapping[str, CapacityPublisher],
-    control_changes: "_ControlChanges",
+    liveness: BatchLiveness,
+    control_changed: asyncio.Event,
     silence_s_max: float,
 ) -> Replica:
     """Build the worker of each class, with the background work that belongs to it."""
@@ -118,16 +140,15 @@ def _replica(
     background: list[BackgroundWork] = [partial(_check_controls, shared.controls)]
     failures = []
     if bulk := capacities.get("bulk"):
-        worker = build_bulk_worker(shared, bulk)
-        aborter = ObsoleteBatchAborter(lambda: worker.execution.runs, shared.liveness)
-        control_changes.aborter = aborter
+        worker = _bulk_worker(shared, bulk, liveness)
         workers.append(worker)
+        aborter = ObsoleteBatchAborter(lambda: worker.execution.runs, liveness, control_changed)
         watch = partial(
             watch_progress, shared.engine, lambda: bulk.ended_count, silence_s_max, shared.clock
         )
         background += [aborter.run, worker.delete_attempts, watch]
     if online := capacities.get("interactive"):
-        online_worker, replies = build_online_worker(shared, online)
+        online_worker, replies = _online_worker(shared, online)
         workers.append(online_worker)
         background.append(online_worker.execution.abort_obsolete_calls)
         failures.append(replies.failed)
@@ -143,17 +164,103 @@ def _replica(
     )
 
 
-class _ControlChanges:
-    """Passes control records from the thread of their reader to the event loop."""
+def _bulk_worker(
+    shared: _SharedDeps, capacity: CapacityPublisher, liveness: BatchLiveness
+) -> BulkWorker:
+    """Return the worker of class bulk, whose consumer has joined its group."""
+    lock = SharedExclusiveLock()
+    execution = BatchExecution(
+        engine=shared.engine,
+        producer=shared.producer,
+        bodies=BatchBodies(shared.objects, shared.clock),
+        liveness=liveness,
+        capacity=capacity,
+        lock=lock,
+        attribution=shared.attribution,
+    )
+    log = AttemptLog(shared.kafka, shared.producer, client_id=shared.replica_id)
+    crashes_max = shared.settings.crashes_max
+    return BulkWorker(
+        consumer=_consumer(shared, "bulk"),
+        capacity=capacity,
+        execution=execution,
+        quarantine=Quarantine(execution, log, lock, shared.attribution, crashes_max=crashes_max),
+        pool=shared.pool,
+        tasks=shared.tasks,
+        clock=shared.clock,
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.aborter: ObsoleteBatchAborter | None = None
 
-    def on_change(self, _: JobControl) -> None:
-        if self.aborter is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                self._loop.call_soon_threadsafe(self.aborter.check_soon)
+def _online_worker(
+    shared: _SharedDeps, capacity: CapacityPublisher
+) -> tuple[OnlineWorker, ReplyPublisher]:
+    """Return the worker of class interactive, and the publisher that fails when it loses a reply.
+
+    The tail reader of callers has started and the consumer has joined its group, in this order.
+    """
+    # A producer of its own, without linger: a token must not wait for outcomes of bulk items.
+    reply_producer = RecordProducer(
+        shared.kafka, client_id=f"{shared.replica_id}-replies", linger_ms=0
+    )
+    shared.closing.callback(reply_producer.close)
+    replies = ReplyPublisher(reply_producer, shared.replica_id, asyncio.get_running_loop())
+
+    def on_caller_record(record: CallerHeartbeat) -> None:
+        if record.aborted or record.permitted or record.leaving:
+            shared.tasks.call_from_thread(execution.apply_caller_record, record)
+
+    callers = CallerHeartbeatReader(
+        shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_heartbeat=on_caller_record
+    )
+    suspects = SuspectCalls(
+        AttemptLog(shared.kafka, shared.producer, client_id=f"{shared.replica_id}-calls"),
+        shared.attribution,
+        crashes_max=shared.settings.crashes_max,
+    )
+    execution = CallExecution(
+        server=CallServer(shared.engine, shared.objects, shared.pool, shared.clock),
+        completion=CallCompletion(shared.producer, shared.objects, shared.pool),
+        replies=replies,
+        permissions=RerunPermissions(replies.request_permission),
+        liveness=CallLiveness(callers, shared.controls, shared.clock),
+        capacity=capacity,
+        pool=shared.pool,
+        suspects=suspects,
+        clock=shared.clock,
+    )
+    callers.start(_START_S_MAX)
+    shared.closing.callback(callers.stop)
+    worker = OnlineWorker(
+        consumer=_consumer(shared, "interactive"),
+        capacity=capacity,
+        execution=execution,
+        suspects=suspects,
+        tasks=shared.tasks,
+    )
+    return worker, replies
+
+
+def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
+    settings, is_online = shared.settings, job_class == "interactive"
+
+    def connect(on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> GroupConsumer:
+        return GroupConsumer(
+            shared.kafka,
+            group=f"gpu-{settings.pool}-{job_class}",
+            topics=[batches_topic(settings.pool, job_class).name],
+            client_id=f"{shared.replica_id}-{job_class}",
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+        )
+
+    return BatchConsumer(
+        connect,
+        shared.producer,
+        in_flight_max=settings.in_flight_calls_max if is_online else settings.in_flight_batches_max,
+        commit_interval_s=settings.commit_interval_s,
+        clock=shared.clock,
+        keeps_calls=is_online,
+    )
 
 
 def _concurrency(engine: Engine, job_class: str) -> int:

@@ -5,6 +5,7 @@ is not used: batchers publish the time of the database.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -54,11 +55,9 @@ class BatchLiveness:
     def remaining_s(self, job: JobRef) -> float | None:
         """Return the seconds until no item of the job may start; None while the time is unknown."""
         now_s = self._now_s()
-        return (
-            None
-            if now_s is None
-            else effective_deadline_s(job, self._controls.newer_control(job)) - now_s
-        )
+        if now_s is None:
+            return None
+        return effective_deadline_s(job, self._controls.newer_control(job)) - now_s
 
     def _now_s(self) -> float | None:
         now_s = self._time.now_s(self._clock.monotonic_s())
@@ -71,23 +70,22 @@ class ObsoleteBatchAborter:
     So no item starts from the engine's own queue either once its job is closed or expired.
     """
 
-    def __init__(self, runs: Callable[[], Iterable[BatchRun]], liveness: BatchLiveness) -> None:
-        self._runs, self._liveness = runs, liveness
-        self._changed = asyncio.Event()
-
-    def check_soon(self) -> None:
-        """Check at once: a control record has arrived. Called on the event loop."""
-        self._changed.set()
+    def __init__(
+        self,
+        runs: Callable[[], Iterable[BatchRun]],
+        liveness: BatchLiveness,
+        control_changed: asyncio.Event,
+    ) -> None:
+        """`control_changed` is set when a control record has arrived: then it checks at once."""
+        self._runs, self._liveness, self._changed = runs, liveness, control_changed
 
     async def run(self) -> None:
         """Check repeatedly until cancelled."""
         while True:
             wait_s = self.run_once()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
-            except TimeoutError:
-                pass
             self._changed.clear()
 
     def run_once(self) -> float:

@@ -1,6 +1,5 @@
 """Settings of the engine of a GPU consumer, checked before a model is loaded."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -33,11 +32,6 @@ class SimulatedFault(BaseModel):
         if (self.fault == "slow") != (self.slow_s > 0):
             raise ValueError("slow_s belongs to slow, which needs it")
         return self
-
-
-def fault_of(body: bytes, faults: Iterable[tuple[bytes, SimulatedFault]]) -> SimulatedFault | None:
-    """Return the first fault that a body triggers."""
-    return next((fault for contained, fault in faults if contained in body), None)
 
 
 class EngineSettings(Settings):

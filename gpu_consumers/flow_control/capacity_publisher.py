@@ -1,6 +1,7 @@
 """Publishes how many items this replica can accept, and reads the demand of the batchers."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -151,11 +152,9 @@ class CapacityPublisher:
         measured_s = self._clock.monotonic_s()
         while True:
             self._wake.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REPEAT_S if self._in_flight else IDLE_REPEAT_S):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
             now_s = self._clock.monotonic_s()
             if now_s - measured_s >= REPEAT_S:
                 self._rate.update(self._in_flight, concurrency=self._concurrency(), now_s=now_s)

@@ -25,51 +25,36 @@ _REPLY_OVERHEAD_BYTES = 64
 _PIECE_OVERHEAD_BYTES = 8
 
 
+@dataclass(slots=True, eq=False)
 class ReplyStream:
     """The reply to one execution of a call, in order; without a caller it sends nothing."""
 
-    __slots__ = (
-        "_acknowledged",
-        "_call",
-        "_end",
-        "_execution_id",
-        "_id",
-        "_is_enqueued",
-        "_pieces",
-        "_publisher",
-    )
-
-    def __init__(
-        self,
-        publisher: "ReplyPublisher",
-        call: CallRef | None,
-        request_id: UUID,
-        execution_id: UUID,
-    ) -> None:
-        self._publisher, self._call = publisher, call
-        self._id, self._execution_id = request_id, execution_id
-        self._pieces: list[bytes] = []
-        self._end: ReplyEnd | None = None
-        self._is_enqueued = False  # at the publisher
-        self._acknowledged: asyncio.Future[None] | None = None
+    publisher: "ReplyPublisher"
+    call: CallRef | None
+    request_id: UUID
+    execution_id: UUID
+    _pieces: list[bytes] = field(default_factory=list)
+    _end: ReplyEnd | None = None
+    _is_enqueued: bool = False  # at the publisher
+    _acknowledged: asyncio.Future[None] | None = None
 
     def send_piece(self, piece: bytes) -> None:
         """Send a piece of at most `PIECE_BYTES_MAX` after this iteration of the event loop."""
-        if self._call is None:
+        if self.call is None:
             return
-        self._enqueue(self._call)
+        self._enqueue(self.call)
         self._pieces.append(piece)
 
     def send_start(self) -> None:
         """Report the start of the execution to a caller that limits the wait for it."""
-        if self._call is not None and self._call.begin_by_s:
-            self._enqueue(self._call)
+        if self.call is not None and self.call.begin_by_s:
+            self._enqueue(self.call)
 
     async def send_end(self, end: ReplyEnd) -> None:
         """Send the end of the reply; return when it is acknowledged. Raises DeliveryError."""
-        if self._call is None:
+        if self.call is None:
             return
-        self._enqueue(self._call)
+        self._enqueue(self.call)
         self._end = end
         self._acknowledged = asyncio.get_running_loop().create_future()
         await self._acknowledged
@@ -77,7 +62,7 @@ class ReplyStream:
     def _enqueue(self, call: CallRef) -> None:
         if not self._is_enqueued:
             self._is_enqueued = True
-            self._publisher.enqueue(call, self)
+            self.publisher.enqueue(call, self)
 
     def dequeue_replies(self) -> Iterator[tuple[Reply, int, asyncio.Future[None] | None]]:
         """Yield what is to be sent: replies that fit a record, their bytes and acknowledgement."""
@@ -89,14 +74,14 @@ class ReplyStream:
             while head_size + len(pieces[count]) + _PIECE_OVERHEAD_BYTES <= REPLIES_BYTES_MAX:
                 head_size += len(pieces[count]) + _PIECE_OVERHEAD_BYTES
                 count += 1
-            yield Reply(self._id, self._execution_id, pieces[:count]), head_size, None
+            yield Reply(self.request_id, self.execution_id, pieces[:count]), head_size, None
             pieces, size = pieces[count:], size - head_size
         end, self._end = self._end, None
         if end is not None and pieces and size + len(end.body) > REPLIES_BYTES_MAX:
-            yield Reply(self._id, self._execution_id, pieces), size, None
+            yield Reply(self.request_id, self.execution_id, pieces), size, None
             pieces, size = [], 0
         size += 0 if end is None else len(end.body)
-        yield Reply(self._id, self._execution_id, pieces, end), size, self._acknowledged
+        yield Reply(self.request_id, self.execution_id, pieces, end), size, self._acknowledged
 
 
 @dataclass(slots=True)
@@ -121,12 +106,6 @@ class ReplyPublisher:
         self._headers = kind_headers(Replies)
         self.failed: asyncio.Future[None] = loop.create_future()
         """Raises DeliveryError when a record was lost: no stream may continue after a gap."""
-
-    def open_stream(
-        self, call: CallRef | None, request_id: UUID, execution_id: UUID
-    ) -> ReplyStream:
-        """Return the reply stream of one execution of a call."""
-        return ReplyStream(self, call, request_id, execution_id)
 
     def request_permission(self, call: CallRef, request_id: UUID) -> asyncio.Future[None]:
         """Ask the caller for permission to run a redelivered call again.

@@ -18,7 +18,7 @@ from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
-from gpu_consumers.inflight.replies import ReplyPublisher
+from gpu_consumers.inflight.replies import ReplyPublisher, ReplyStream
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_server import CallServer
 from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
@@ -157,7 +157,7 @@ class CallExecution:
             batch=delivered.batch,
             job=job,
             item=item,
-            replies=self.replies.open_stream(job.call, job.job_id, new_uuid()),
+            replies=ReplyStream(self.replies, job.call, job.job_id, new_uuid()),
             arrived_s=arrived_s,
             is_redelivered=delivered.is_redelivered or part.redelivered,
             waited_s=part.waited_s,

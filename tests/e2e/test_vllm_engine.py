@@ -30,6 +30,7 @@ from tests.integration.engines.conformance import (
 from tests.integration.engines.conformance_aborts import LONG, CutsConformance, await_work
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
+    InterruptionConformance,
     OnlineChatConformance,
     OnlineEmbeddingsConformance,
     ScoresConformance,
@@ -116,7 +117,7 @@ def test_a_failed_start_of_the_core_is_logged_with_its_cause(
         raise RuntimeError("the engine started")
 
 
-class TestVllmChat(OnlineChatConformance, CutsConformance):
+class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConformance):
     @pytest.fixture
     def engine(self, chat_engine: Engine) -> Engine:
         return chat_engine

@@ -108,36 +108,26 @@ class ResponseReader:
             self.leaves_connection_usable = self._parser.should_keep_alive()
 
 
-class _RetryAfter:
-    """Records the Retry-After field of the last head that a parser reads."""
+class _Heads:
+    """Records the fields of each head that a parser reads, as (lower-case name, value)."""
 
-    text: str | None = None
+    def __init__(self, data: bytes) -> None:
+        self.fields: list[list[tuple[bytes, bytes]]] = []
+        with contextlib.suppress(httptools.HttpParserError):  # in bytes after a head
+            httptools.HttpResponseParser(self).feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self.fields.append([])
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"retry-after":
-            self.text = value.decode("latin-1").strip()
+        self.fields[-1].append((name.lower(), value))
 
 
 def retry_after(head: bytes) -> str | None:
     """Return the Retry-After field of a head that a ResponseReader returned; None without one."""
-    field = _RetryAfter()
-    with contextlib.suppress(httptools.HttpParserError):  # in bytes after the head
-        httptools.HttpResponseParser(field).feed_data(head)
-    return field.text
-
-
-class _StatedLength:
-    """Records whether the last head that a parser reads states where its content ends."""
-
-    is_stated = False
-
-    def on_message_begin(self) -> None:
-        self.is_stated = False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        field = name.lower()
-        is_chunked = field == b"transfer-encoding" and b"chunked" in value.lower()
-        self.is_stated = self.is_stated or is_chunked or field == b"content-length"
+    fields = [field for fields in _Heads(head).fields for field in fields]
+    stated = [value for name, value in fields if name == b"retry-after"]
+    return stated[-1].decode("latin-1").strip() if stated else None
 
 
 def _ends_with_close(heads: bytes) -> bool:
@@ -146,9 +136,10 @@ def _ends_with_close(heads: bytes) -> bool:
     Parsed a second time, only here: the parser does not report it, and a header callback would
     slow down every response.
     """
-    length = _StatedLength()
-    httptools.HttpResponseParser(length).feed_data(heads)
-    return not length.is_stated
+    return not any(
+        name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
+        for name, value in _Heads(heads).fields[-1]
+    )
 
 
 EVENT_BYTES_MAX = 512 * 1024

@@ -7,9 +7,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
-from typing import Final, NoReturn
+from typing import Final
 
 from core.errors import EngineOutOfMemoryError
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
@@ -17,7 +17,7 @@ from gpu_consumers.engines.engine_failures import refusal_answer
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import error_answer, item_timeout_answer
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.settings import SimulatedFault, fault_of
+from gpu_consumers.engines.settings import SimulatedFault
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 
 _LOG = logging.getLogger(__name__)
@@ -107,6 +107,11 @@ class FaultInjectionEngine(SlottedEngine):
             return item_timeout_answer(self._item_timeout_s)
 
 
+def fault_of(body: bytes, faults: Iterable[tuple[bytes, SimulatedFault]]) -> SimulatedFault | None:
+    """Return the first fault that a body triggers."""
+    return next((fault for contained, fault in faults if contained in body), None)
+
+
 async def _trigger(fault: SimulatedFault) -> EngineAnswer | None:
     match fault.fault:
         case "crash":
@@ -114,7 +119,8 @@ async def _trigger(fault: SimulatedFault) -> EngineAnswer | None:
         case "hang":
             await asyncio.Event().wait()
         case "freeze":
-            _freeze()
+            while True:
+                time.sleep(1)  # noqa: ASYNC251 - the fault blocks the event loop
         case "oom":
             raise EngineOutOfMemoryError
         case "slow":
@@ -126,8 +132,3 @@ async def _trigger(fault: SimulatedFault) -> EngineAnswer | None:
         case "nan":
             return NAN_ANSWER
     return None
-
-
-def _freeze() -> NoReturn:
-    while True:
-        time.sleep(1)

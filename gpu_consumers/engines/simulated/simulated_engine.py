@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import msgspec
 
 from core.clock import Clock
-from core.errors import MillraceError
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import unknown_endpoint_answer
@@ -55,19 +54,6 @@ _ITEMS_PER_SLICE = 256
 """Items answered before the loop runs other work; about 0.5 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFailure:
-    """An injected failure: a stream ends with `answer` after `steps` tokens, an item at once."""
-
-    steps: int  # 1 or more
-    answer: EngineAnswer
-
-
-InjectFault = Callable[[bytes], EngineAnswer | StreamFailure | None]
-"""Called with each body first; may answer it, fail its stream, raise a MillraceError, or return
-None."""
-
-
 class SimulatedEngine(SlottedEngine):
     """Deterministic answers; the `model` of each is `simulated/<model>`."""
 
@@ -79,14 +65,12 @@ class SimulatedEngine(SlottedEngine):
         slots: EngineSlots,
         clock: Clock,
         token_ms: float = 0.0,
-        inject_fault: InjectFault | None = None,
     ) -> None:
         """Keep an item for `latency_ms` in one of `slots`; with 0 ms answer without waiting."""
         super().__init__(slots)
         self._model = msgspec.json.encode(f"simulated/{model}")
         self._latency_s = latency_ms / 1000
         self._clock = clock
-        self._inject_fault = inject_fault
         self._latency = LatencySimulator(self._report, slots, self._latency_s)
         self._streams = StreamScheduler(token_ms / 1000)
 
@@ -96,27 +80,22 @@ class SimulatedEngine(SlottedEngine):
         """The first token of a stream takes the latency of an item."""
         if self._latency_s:
             await asyncio.sleep(self._latency_s)
-        fault = self._inject_fault(body) if self._inject_fault is not None else None
-        if isinstance(fault, EngineAnswer):
-            return fault
         stream_functions = _STREAMS.get(endpoint)
         if emit is None or stream_functions is None:
-            return fault.answer if fault else self._answer(endpoint, body)
+            return self._answer(endpoint, body)
         plan_reply, generate_steps = stream_functions
         plan = plan_reply(body)
         if isinstance(plan, EngineAnswer):
             return plan
         if not plan.stream:
             return self._answer(endpoint, body)
-        count = step_count(plan) if fault is None else min(fault.steps, step_count(plan))
         steps = generate_steps(plan, self._model, int(self._clock.wall_s()))
-        stream = SimulatedStream(steps, count, emit)
+        stream = SimulatedStream(steps, step_count(plan), emit)
         if meter is not None:
             meter.with_usage = lambda answer: _with_usage(answer, plan, stream)
         self._streams.start(stream)
         await stream.ended  # cancelling this call cancels it, which ends the stream
-        answer = EngineAnswer(200, b"") if fault is None else fault.answer
-        return _with_usage(answer, plan, stream)
+        return _with_usage(EngineAnswer(200, b""), plan, stream)
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`."""
@@ -143,19 +122,12 @@ class SimulatedEngine(SlottedEngine):
     ) -> None:
         generate = _ANSWERS.get(endpoint)
         created_s = int(self._clock.wall_s())
-        model, inject_fault = self._model, self._inject_fault
+        model = self._model
         for index in items:
-            body = bodies[index]
-            answer = inject_fault(body) if inject_fault is not None else None
-            if isinstance(answer, StreamFailure):
-                answer = answer.answer
-            if answer is None:
-                answer = (
-                    unknown_endpoint_answer(endpoint)
-                    if generate is None
-                    else generate(body, model, created_s)
-                )
-            finished(index, answer)
+            if generate is None:
+                finished(index, unknown_endpoint_answer(endpoint))
+            else:
+                finished(index, generate(bodies[index], model, created_s))
 
 
 def _with_usage(answer: EngineAnswer, plan: ReplyPlan, stream: SimulatedStream) -> EngineAnswer:
@@ -169,7 +141,7 @@ def _with_usage(answer: EngineAnswer, plan: ReplyPlan, stream: SimulatedStream) 
 
 
 ReportItems = Callable[[str, Sequence[bytes], OnAnswer, range], None]
-"""Answers those bodies of an `execute` that are in the range. May raise a MillraceError."""
+"""Answers those bodies of an `execute` that are in the range."""
 
 
 @dataclass(slots=True, eq=False)
@@ -194,7 +166,7 @@ class LatencySimulator:
         self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
-        """Run every body; raise what `report` raised."""
+        """Run every body."""
         if not bodies:
             return
         done = asyncio.get_running_loop().create_future()
@@ -221,21 +193,17 @@ class LatencySimulator:
             loop.call_later(self._latency_s, self._finish, call, range(start, call.started))
 
     def _finish(self, call: _Call, items: range) -> None:
-        if call.done.done():  # cancelled or failed: its slots were released
+        if call.done.done():  # cancelled: its slots were released
             return
         self._slots.release_bulk(len(items))
         call.ended += len(items)
-        try:
-            self._report(call.endpoint, call.bodies, call.finished, items)
-        except MillraceError as failure:  # injected; it fails the call
-            call.done.set_exception(failure)
-        else:
-            if call.ended == len(call.bodies):
-                call.done.set_result(None)
+        self._report(call.endpoint, call.bodies, call.finished, items)
+        if call.ended == len(call.bodies):
+            call.done.set_result(None)
         self._fill_slots()
 
     def _release(self, call: _Call) -> None:
-        """Release the slots of a cancelled or failed call."""
+        """Release the slots of a cancelled call."""
         self._slots.release_bulk(call.started - call.ended)
         call.ended = call.started
         if call in self._waiting:

@@ -1,6 +1,7 @@
 """The suite of `conformance`, continued: what an online call relies on holds for every engine.
 
-A subclass also gives a `breaking` fixture: an engine and a body whose stream breaks off.
+A subclass of `InterruptionConformance` also gives a `breaking` fixture: an engine and a body whose
+stream breaks off.
 """
 
 import asyncio
@@ -274,6 +275,10 @@ class OnlineChatConformance(ChatConformance):
         bulk.cancel()
         await asyncio.wait([bulk])
         await assert_idle_within(engine, FREES_S_MAX)
+
+
+class InterruptionConformance:
+    """Holds for an engine whose streams may break off."""
 
     async def test_interrupted_stream_ends_with_an_error(
         self, breaking: tuple[Engine, bytes]

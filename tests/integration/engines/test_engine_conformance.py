@@ -10,15 +10,10 @@ from aiohttp import web
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.engine_slots import EngineSlots
-from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.settings import SimulatedFault
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
-from gpu_consumers.engines.simulated.simulated_engine import (
-    InjectFault,
-    SimulatedEngine,
-    StreamFailure,
-)
+from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from tests.integration.engines.conformance import (
     MODEL,
     EmbeddingsConformance,
@@ -27,6 +22,7 @@ from tests.integration.engines.conformance import (
 from tests.integration.engines.conformance_aborts import CutsConformance
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
+    InterruptionConformance,
     OnlineChatConformance,
     OnlineEmbeddingsConformance,
     ScoresConformance,
@@ -48,14 +44,13 @@ class _Everything(
     """An engine that simulates has no one model."""
 
 
-def simulated(fault: InjectFault | None = None, *, token_ms: float = 0.0) -> SimulatedEngine:
+def simulated(latency_ms: float = 5, token_ms: float = 0) -> SimulatedEngine:
     return SimulatedEngine(
         MODEL,
-        latency_ms=5,
+        latency_ms=latency_ms,
         token_ms=token_ms,
         slots=EngineSlots(8, 3),
         clock=SystemClock(),
-        inject_fault=fault,
     )
 
 
@@ -73,19 +68,10 @@ async def hang(_: web.Request, body: bytes) -> None:
         await asyncio.sleep(3600)
 
 
-def cut_short(_: bytes) -> StreamFailure:
-    answer = error_answer(502, "A drill.", type_="server_error", code="stream_interrupted")
-    return StreamFailure(3, answer)
-
-
 class TestSimulated(_Everything):
     @pytest.fixture
     def engine(self) -> Engine:
         return simulated()
-
-    @pytest.fixture
-    def breaking(self) -> tuple[Engine, bytes]:
-        return simulated(cut_short), chat_body(stream=True)
 
     @pytest.fixture
     def hasty(self) -> Engine:
@@ -98,10 +84,6 @@ class TestSimulatedWithTokenTime(OnlineChatConformance, CutsConformance):
         return simulated(token_ms=2)
 
     @pytest.fixture
-    def breaking(self) -> tuple[Engine, bytes]:
-        return simulated(cut_short, token_ms=2), chat_body(stream=True)
-
-    @pytest.fixture
     def hasty(self) -> Engine:
         return hanging()
 
@@ -109,10 +91,10 @@ class TestSimulatedWithTokenTime(OnlineChatConformance, CutsConformance):
 class TestSimulatedWithoutLatency(EmbeddingsConformance):
     @pytest.fixture
     def engine(self) -> Engine:
-        return SimulatedEngine(MODEL, latency_ms=0, slots=EngineSlots(8, 3), clock=SystemClock())
+        return simulated(latency_ms=0)
 
 
-class TestOpenAIHttp(_Everything):
+class TestOpenAIHttp(_Everything, InterruptionConformance):
     @pytest.fixture
     async def engine(self) -> AsyncIterator[Engine]:
         async with serve(Upstream(MODEL, latency_s=0.005)) as url:

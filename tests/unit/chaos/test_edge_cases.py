@@ -10,8 +10,8 @@ from chaos.clients.client import ENDPOINT, input_lines
 from chaos.drills.context import MODEL
 from chaos.drills.poison_items import EDGE_CASES, INVALID_LINES, invalid_file, is_own_answer
 from chaos.installations.settings import CRASHING_FAULTS, POISON, POISONED_ROLES
-from gpu_consumers.engines.settings import SimulatedFault, fault_of
-from gpu_consumers.engines.simulated.fault_injection_engine import NAN_ANSWER
+from gpu_consumers.engines.settings import SimulatedFault
+from gpu_consumers.engines.simulated.fault_injection_engine import NAN_ANSWER, fault_of
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 from jobs.input.line_reader import input_lines as lines_of
 from jobs.settings import IntakeSettings

@@ -56,8 +56,11 @@ class TimedReplica(BulkReplica):
         self.clock = ManualClock(now_s=100.0, wall_time_s=1e12)
         self.time.add_sample(NOW_S, monotonic_s=100.0)
         controls = cast(JobControlReader, self.controls)
+        self.control_changed = asyncio.Event()
         self.execution.liveness = BatchLiveness(controls, self.time, self.clock)
-        self.aborter = ObsoleteBatchAborter(lambda: self.execution.runs, self.execution.liveness)
+        self.aborter = ObsoleteBatchAborter(
+            lambda: self.execution.runs, self.execution.liveness, self.control_changed
+        )
 
     async def hold(self, batch: Batch, *, is_redelivered: bool = False) -> None:
         """Start a batch and return when its engine holds an item."""
@@ -144,7 +147,7 @@ async def test_a_close_aborts_running_items_at_once(monkeypatch: pytest.MonkeyPa
     checking = asyncio.create_task(replica.aborter.run())
     await asyncio.sleep(0)
     replica.controls.closed_ids.add(JOB)
-    replica.aborter.check_soon()
+    replica.control_changed.set()
     async with asyncio.timeout(10):
         assert await replica.results() == ([0], [], [0])
     checking.cancel()

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gpu_consumers.inflight.replies import REPLIES_BYTES_MAX, ReplyPublisher
+from gpu_consumers.inflight.replies import REPLIES_BYTES_MAX, ReplyPublisher, ReplyStream
 from tests.unit.gpu_consumers.fakes import run_loop
 from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError
@@ -50,9 +50,9 @@ def publisher(log: Log) -> ReplyPublisher:
 async def test_replies_of_one_iteration_to_one_caller_share_a_record() -> None:
     log = Log()
     replies = publisher(log)
-    first = replies.open_stream(CALLER, UUID(int=1), UUID(int=9))
-    second = replies.open_stream(CALLER, UUID(int=2), UUID(int=9))
-    third = replies.open_stream(OTHER, UUID(int=3), UUID(int=9))
+    first = ReplyStream(replies, CALLER, UUID(int=1), UUID(int=9))
+    second = ReplyStream(replies, CALLER, UUID(int=2), UUID(int=9))
+    third = ReplyStream(replies, OTHER, UUID(int=3), UUID(int=9))
     first.send_piece(b"a")
     second.send_piece(b"b")
     first.send_piece(b"c")
@@ -81,7 +81,7 @@ async def test_a_permission_request_is_done_when_it_is_acknowledged() -> None:
 
 async def test_an_end_follows_its_pieces_and_waits_for_its_acknowledgement() -> None:
     log = Log()
-    stream = publisher(log).open_stream(CALLER, uuid4(), uuid4())
+    stream = ReplyStream(publisher(log), CALLER, uuid4(), uuid4())
     stream.send_piece(b"a")
     await run_loop()
     stream.send_piece(b"b")
@@ -96,16 +96,16 @@ async def test_an_end_follows_its_pieces_and_waits_for_its_acknowledgement() -> 
 async def test_the_start_is_reported_only_to_a_caller_with_a_start_limit() -> None:
     log = Log()
     replies = publisher(log)
-    replies.open_stream(CALLER, uuid4(), uuid4()).send_start()
+    ReplyStream(replies, CALLER, uuid4(), uuid4()).send_start()
     await run_loop()
     assert log.records == []
     patient = CallRef("c1", 3, begin_by_s=1.0)
-    stream = replies.open_stream(patient, uuid4(), uuid4())
+    stream = ReplyStream(replies, patient, uuid4(), uuid4())
     stream.send_start()
     await run_loop()
     stream.send_piece(b"a")
     await run_loop()
-    late = replies.open_stream(patient, uuid4(), uuid4())
+    late = ReplyStream(replies, patient, uuid4(), uuid4())
     late.send_start()
     await late.send_end(END)
 
@@ -119,7 +119,7 @@ async def test_the_start_is_reported_only_to_a_caller_with_a_start_limit() -> No
 async def test_replies_that_fit_no_record_are_split_in_order() -> None:
     log = Log()
     replies = publisher(log)
-    big, small = (replies.open_stream(CALLER, UUID(int=n), uuid4()) for n in (1, 2))
+    big, small = (ReplyStream(replies, CALLER, UUID(int=n), uuid4()) for n in (1, 2))
     pieces = [b"%d" % n * 300_000 for n in range(7)]
     for piece in pieces:
         big.send_piece(piece)
@@ -139,8 +139,8 @@ async def test_replies_that_fit_no_record_are_split_in_order() -> None:
 async def test_a_lost_record_fails_the_publisher_and_no_end_is_reported() -> None:
     log = Log(failure=DeliveryError())
     replies = publisher(log)
-    replies.open_stream(CALLER, uuid4(), uuid4()).send_piece(b"a")
-    ending = asyncio.create_task(replies.open_stream(CALLER, uuid4(), uuid4()).send_end(END))
+    ReplyStream(replies, CALLER, uuid4(), uuid4()).send_piece(b"a")
+    ending = asyncio.create_task(ReplyStream(replies, CALLER, uuid4(), uuid4()).send_end(END))
     with pytest.raises(DeliveryError):
         await replies.failed
     assert not ending.done()
@@ -149,7 +149,7 @@ async def test_a_lost_record_fails_the_publisher_and_no_end_is_reported() -> Non
 
 async def test_a_request_without_a_caller_sends_no_reply() -> None:
     log = Log()
-    stream = publisher(log).open_stream(None, uuid4(), uuid4())
+    stream = ReplyStream(publisher(log), None, uuid4(), uuid4())
     stream.send_piece(b"a")
     await stream.send_end(END)
     await run_loop()

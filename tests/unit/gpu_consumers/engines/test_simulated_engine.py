@@ -6,13 +6,11 @@ import math
 import msgspec
 import pytest
 
-from core.errors import PoolUnavailableError
 from gpu_consumers.engines.engine import EngineAnswer, SlotCounts, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots
-from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_answers import chat_answer, unit_vector
 from gpu_consumers.engines.simulated.reply_plans import ChatBody
-from gpu_consumers.engines.simulated.simulated_engine import InjectFault, SimulatedEngine
+from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from tests.support.clock import ManualClock
 
 CHAT = "/v1/chat/completions"
@@ -21,15 +19,12 @@ BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'
 CLOCK = ManualClock(wall_time_s=1_700_000_000.0)
 
 
-def engine(
-    latency_ms: float = 0, concurrency: int = 4, inject_fault: InjectFault | None = None
-) -> SimulatedEngine:
+def engine(latency_ms: float = 0, concurrency: int = 4) -> SimulatedEngine:
     return SimulatedEngine(
         "m",
         latency_ms=latency_ms,
         slots=EngineSlots(concurrency),
         clock=CLOCK,
-        inject_fault=inject_fault,
     )
 
 
@@ -107,23 +102,6 @@ async def test_cancel_releases_the_slots() -> None:
     assert slow.slots == SlotCounts(bulk=0, online=0, waiting=0)
 
 
-@pytest.mark.parametrize("latency_ms", [0, 1])
-async def test_injected_fault_fails_an_item_or_the_pool(latency_ms: float) -> None:
-    refused = error_answer(500, "A drill.", type_="server_error")
-
-    def fault(body: bytes) -> EngineAnswer | None:
-        if b"away" in body:
-            raise PoolUnavailableError
-        return refused if b"broken" in body else None
-
-    drilled = engine(latency_ms=latency_ms, inject_fault=fault)
-    answers = await run(drilled, [BODY, b"broken", BODY])
-    assert [answers[index].status_code for index in range(3)] == [200, 500, 200]
-    with pytest.raises(PoolUnavailableError):
-        await run(drilled, [BODY] * 8 + [b"away"] + [BODY] * 8)
-    assert len(await run(drilled, [BODY] * 9)) == 9
-
-
 async def test_streams_advance_together() -> None:
     loop = asyncio.get_running_loop()
     paced = SimulatedEngine(
@@ -194,13 +172,3 @@ async def test_failing_listener_fails_only_its_stream() -> None:
     assert isinstance(good, EngineAnswer)
     assert isinstance(bad, ZeroDivisionError)
     assert one.slots == SlotCounts(0, 0, 0)
-
-
-async def test_pool_failure_is_raised_to_a_call() -> None:
-    def fault(_: bytes) -> EngineAnswer | None:
-        raise PoolUnavailableError
-
-    unavailable = engine(inject_fault=fault)
-    with pytest.raises(PoolUnavailableError):
-        await unavailable.serve(CHAT, BODY, None)
-    assert unavailable.slots == SlotCounts(0, 0, 0)
