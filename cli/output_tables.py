@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.os_errors import name_os_errors
+from cli.standard_streams import name_os_errors
 
 
 class OutputFormat(StrEnum):

@@ -1,14 +1,13 @@
-"""Prepares stdin, stdout and stderr for any character, and reports failed writes."""
+"""Prepares stdin, stdout and stderr for any character, and names files in errors of I/O."""
 
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, TextIO
 
 import typer
-
-from cli.os_errors import name_os_errors
 
 _ERROR_HANDLERS: Final = {
     "stdin": "replace",
@@ -31,6 +30,17 @@ def prepare_streams() -> None:
             setattr(sys, name, null)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=errors)
+
+
+@contextmanager
+def name_os_errors(filename: str) -> Iterator[None]:
+    """Set `filename`, a path of the user or a stream, on each OSError that the block raises."""
+    try:
+        yield
+    except OSError as failure:
+        if failure.errno is None:
+            raise
+        raise OSError(failure.errno, failure.strerror, filename) from failure
 
 
 def flush_stdout() -> None:

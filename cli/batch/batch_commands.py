@@ -14,9 +14,9 @@ from cli.api_client import (
     path_segment,
 )
 from cli.batch.batch_options import ErrorsOption, IdArgument, OutputOption
+from cli.batch.job_downloads import STDOUT, check_targets
 from cli.batch.job_progress import job_exit_code, progress_of
 from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_rows
-from cli.batch.output_targets import STDOUT, open_targets
 from cli.batch.submit_command import submit
 from cli.batch.watch_command import watch
 from cli.exits import EXIT_CODES_HELP, ExitCode, JobStillRunningError
@@ -65,8 +65,7 @@ def results(
         raise JobStillRunningError(
             f"The job is {progress.state}; `millrace batch watch {job}` waits."
         )
-    with open_targets(output or STDOUT, errors, quiet=quiet) as download_files:
-        download_files(client, batch)
+    check_targets(output or STDOUT, errors, quiet=quiet)(client, batch)
     code = job_exit_code(progress)
     if not quiet and code is not ExitCode.OK:
         print_outcome(batch, output, errors)

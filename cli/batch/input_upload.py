@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Final
 import typer
 
 from cli.exits import CommandError
-from cli.os_errors import name_os_errors
+from cli.standard_streams import name_os_errors
 from core.ids import FILE, parse_public_id
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from cli.batch.batch_options import (
     TimeoutOption,
 )
 from cli.batch.input_upload import FILE_HELP, uploaded_input
+from cli.batch.job_downloads import STDOUT, check_targets
 from cli.batch.job_progress import job_exit_code, progress_of
 from cli.batch.job_views import print_outcome, print_validation_errors
-from cli.batch.output_targets import STDOUT, open_targets
 from cli.batch.watch_command import watch_until_ended
 
 
@@ -82,19 +82,17 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         failed_ratio_sample=failed_ratio_sample,
         max_total_tokens=max_total_tokens,
     )
-    with open_targets(output, errors, quiet=quiet) as download_files:
+    download_files = check_targets(output, errors, quiet=quiet)
+    limited = with_time_limit(client, until_s - time.monotonic())
+    with uploaded_input(limited, file) as file_id:
         limited = with_time_limit(client, until_s - time.monotonic())
-        with uploaded_input(limited, file) as file_id:
-            limited = with_time_limit(client, until_s - time.monotonic())
-            batch = limited.batches.create(
-                input_file_id=file_id, **parameters, extra_body=extension
-            )
-        typer.echo(batch.id, err=STDOUT in {output, errors})
-        if not (wait or output or errors):
-            return
-        left_s = None if timeout is None else until_s - time.monotonic()
-        ended = watch_until_ended(client, batch.id, timeout_s=left_s, quiet=quiet)
-        download_files(client, ended)
+        batch = limited.batches.create(input_file_id=file_id, **parameters, extra_body=extension)
+    typer.echo(batch.id, err=STDOUT in {output, errors})
+    if not (wait or output or errors):
+        return
+    left_s = None if timeout is None else until_s - time.monotonic()
+    ended = watch_until_ended(client, batch.id, timeout_s=left_s, quiet=quiet)
+    download_files(client, ended)
     if quiet:
         print_validation_errors(ended)
     else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cli.batch.job_display import JobDisplay
+from cli.batch.job_downloads import DownloadTarget
 from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
-from cli.batch.output_targets import download_to
 from cli.batch.watch_command import poll_job
 from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
@@ -94,8 +94,8 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: DemoFiles
                 f"The job {label} did not end within {JOB_S_MAX:.0f} s."
             ) from None
     seconds = time.monotonic() - began_s
-    download_to(client, ended.output_file_id, files.results)
-    download_to(client, ended.error_file_id, files.errors)
+    DownloadTarget(files.results).download(client, ended.output_file_id)
+    DownloadTarget(files.errors).download(client, ended.error_file_id)
     return FinishedJob(
         progress=progress_of(ended),
         files=files,

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from cli.api_client import connect
-from cli.batch import resumable_download
-from cli.batch.output_targets import download_to, open_target
-from cli.batch.resumable_download import DownloadInterruptedError
+from cli.batch import job_downloads
+from cli.batch.job_downloads import DownloadInterruptedError, DownloadTarget
 from cli.exits import ExitCode
 from tests.unit.cli.batches import batch
 from tests.unit.cli.commands import millrace
@@ -20,7 +19,7 @@ CONTENT = b"line 1\nline 2\n"
 
 def download(target: Path, plan: Plan | None = None) -> None:
     with serving_file(plan or Plan(CONTENT)) as plan:
-        download_to(connect(plan.url, "sk-1"), "file-1", target)
+        DownloadTarget(target).download(connect(plan.url, "sk-1"), "file-1")
 
 
 def test_download_replaces_an_existing_file(tmp_path: Path) -> None:
@@ -36,7 +35,7 @@ def test_download_replaces_an_existing_file(tmp_path: Path) -> None:
 def test_interrupted_download_keeps_the_existing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resumable_download, "UNAVAILABLE_S_MAX", -1.0)
+    monkeypatch.setattr(job_downloads, "UNAVAILABLE_S_MAX", -1.0)
     target = tmp_path / "out.jsonl"
     target.write_bytes(b"old")
 
@@ -83,16 +82,15 @@ def test_link_remains_a_link(tmp_path: Path, exists: bool) -> None:
 
 
 def test_missing_file_id_writes_an_empty_file(tmp_path: Path) -> None:
-    download_to(connect("http://127.0.0.1:1", "sk-1"), None, tmp_path / "errors.jsonl")
+    DownloadTarget(tmp_path / "errors.jsonl").download(connect("http://127.0.0.1:1", "sk-1"), None)
 
     assert (tmp_path / "errors.jsonl").read_bytes() == b""
 
 
 def test_unused_target_is_unchanged(tmp_path: Path) -> None:
-    with open_target(tmp_path / "out.jsonl"):
-        assert list(tmp_path.iterdir()) == [], "kill -9 during the wait must leave no file"
+    DownloadTarget(tmp_path / "out.jsonl")
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [], "kill -9 during the wait must leave no file"
 
 
 def test_device_is_written_directly() -> None:

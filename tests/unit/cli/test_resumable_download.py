@@ -6,8 +6,8 @@ import openai
 import pytest
 
 from cli.api_client import connect
-from cli.batch import resumable_download
-from cli.batch.resumable_download import DownloadInterruptedError, download_file
+from cli.batch import job_downloads
+from cli.batch.job_downloads import DownloadInterruptedError, download_file
 from tests.unit.cli.ranged_server import TAG, Plan, serving_file
 
 CONTENT = bytes(range(256)) * 40
@@ -16,7 +16,7 @@ CONTENT = bytes(range(256)) * 40
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without a pause."""
-    monkeypatch.setattr(resumable_download, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(job_downloads, "_PAUSE_S", 0.0)
 
 
 def downloaded(plan: Plan) -> bytes:
@@ -53,7 +53,7 @@ def test_refused_download_raises() -> None:
 
 
 def test_download_fails_after_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resumable_download, "UNAVAILABLE_S_MAX", -1.0)
+    monkeypatch.setattr(job_downloads, "UNAVAILABLE_S_MAX", -1.0)
     with (
         serving_file(Plan(CONTENT, cuts=[100])) as plan,
         pytest.raises(DownloadInterruptedError, match=r"received 100 of 10,240 bytes"),
