@@ -5,14 +5,12 @@ import typer
 from cli.admin.audit_commands import app as audit_log
 from cli.admin.key_commands import app as keys
 from cli.admin.model_commands import app as models
-from cli.admin.rebuild_command import rebuild_jobs
-from cli.admin.recover_command import recover_jobs
+from cli.admin.recovery_commands import rebuild_jobs, recover_jobs
 from cli.admin.tenant_commands import app as tenants
 from cli.admin.topic_commands import app as topics
 from cli.admin.webhook_commands import app as webhooks
 from cli.batch.background_job_commands import app as jobs
 from cli.batch.batch_commands import app as batch
-from cli.batch.control_commands import append, pause, resume, seal, update
 from cli.batch.dead_letter_commands import app as dlq
 from cli.batch.item_commands import audit, items, stream
 from cli.chat.chat_command import chat
@@ -41,8 +39,6 @@ app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
 batch.command("items")(items)
 batch.command("stream")(stream)
 batch.command("audit")(audit)
-for control in (pause, resume, update, append, seal):
-    batch.command()(control)
 app.add_typer(batch, name="batch")
 app.add_typer(jobs, name="jobs")
 app.add_typer(dlq, name="dlq")

@@ -12,7 +12,7 @@ import msgspec
 import uvloop
 
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
-from cli.load.load_connection import LoadConnection, LoadTarget, TimedCall
+from cli.load.load_client import LoadConnection, LoadTarget, TimedCall
 from core.open_files import request_open_file_limit
 
 _OTHER_FILES = 64

@@ -19,7 +19,7 @@ from chaos.errors import DrillError
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
 from chaos.reports.measures import Measure, violations
-from cli.load.load_clients import percentile
+from cli.load.load_client import percentile
 
 CREATE: Final = "create batch"
 ALONE_S: Final = 10.0

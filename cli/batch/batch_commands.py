@@ -1,6 +1,7 @@
-"""`millrace batch`: status, results, cancel, delete and list; registers submit and watch."""
+"""`millrace batch`: watch, fetch, list, control and delete bulk jobs."""
 
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,16 +12,32 @@ from cli.api_client import (
     UrlOption,
     connect,
     drop_none,
+    extension_fields,
     path_segment,
 )
-from cli.batch.batch_options import ErrorsOption, IdArgument, OutputOption
+from cli.batch.batch_options import (
+    ErrorsOption,
+    IdArgument,
+    OutputOption,
+    PriorityOption,
+    TimeoutOption,
+)
+from cli.batch.input_upload import FILE_HELP, uploaded_input
+from cli.batch.job_display import (
+    LIST_HEADERS,
+    list_row,
+    print_outcome,
+    status_rows,
+    watch_until_ended,
+)
 from cli.batch.job_downloads import STDOUT, check_targets
 from cli.batch.job_progress import job_exit_code, progress_of
-from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_rows
 from cli.batch.submit_command import submit
-from cli.batch.watch_command import watch
 from cli.exits import EXIT_CODES_HELP, ExitCode, JobStillRunningError
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
+
+if TYPE_CHECKING:
+    from openai.types import Batch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,7 +45,22 @@ app = typer.Typer(
     epilog=EXIT_CODES_HELP,
 )
 app.command()(submit)
-app.command()(watch)
+
+
+@app.command()
+def watch(
+    job: IdArgument,
+    timeout: TimeoutOption = None,
+    quiet: QuietOption = False,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Show a job's progress on stderr until it has ended; print its final state on stdout."""
+    client = connect(url, key)
+    ended = watch_until_ended(client, job, timeout_s=timeout, quiet=quiet)
+    typer.echo(ended.status)
+    print_outcome(ended, None, None, quiet=quiet)
+    raise typer.Exit(job_exit_code(progress_of(ended)))
 
 
 @app.command()
@@ -107,3 +139,72 @@ def list_jobs(
     write_output(output_format, values, LIST_HEADERS, lambda: [list_row(b) for b in page.data])
     if page.has_more and page.data:
         print_next_page(page.data[-1].id)
+
+
+@app.command()
+def pause(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+    """Pause a job: items in flight end, no others start. Its completion window continues."""
+    typer.echo(_state(_post(url, key, job, "/pause")))
+
+
+@app.command()
+def resume(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+    """Resume a paused job."""
+    typer.echo(_state(_post(url, key, job, "/resume")))
+
+
+@app.command()
+def update(
+    job: IdArgument,
+    completion_window: Annotated[
+        str | None, typer.Option(help="Completion window, counted from the job's creation.")
+    ] = None,
+    expires_at: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="Time of expiry, in UTC."),
+    ] = None,
+    priority: PriorityOption = None,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Change the deadline or the priority of a job; print the time of expiry and the priority."""
+    expires_s = expires_at and int(expires_at.replace(tzinfo=UTC).timestamp())
+    body = drop_none(completion_window=completion_window, priority=priority, expires_at=expires_s)
+    if not body:
+        raise typer.BadParameter("give at least one option", param_hint="--completion-window")
+    batch = _post(url, key, job, "", body)
+    expires = datetime.fromtimestamp(batch.expires_at or 0, UTC).isoformat()
+    typer.echo(f"expires {expires} priority {extension_fields(batch)['priority']}")
+
+
+@app.command()
+def append(
+    job: IdArgument,
+    file: Annotated[str, typer.Argument(help=FILE_HELP)],
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Upload FILE and append it to a job submitted with --no-seal; print the file's id.
+
+    Its items count once the file is validated: see `millrace batch status`.
+    """
+    with uploaded_input(connect(url, key), file) as file_id:
+        _post(url, key, job, "/append", {"input_file_id": file_id})
+    typer.echo(file_id)
+
+
+@app.command()
+def seal(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+    """Seal a job: it accepts no more files, and can complete."""
+    typer.echo(_state(_post(url, key, job, "/seal")))
+
+
+def _post(url: str, key: str, job: str, action: str, body: dict[str, Any] | None = None) -> "Batch":
+    from openai.types import Batch  # importing takes a second; operator commands do not need it
+
+    return connect(url, key).post(f"/batches/{path_segment(job)}{action}", cast_to=Batch, body=body)
+
+
+def _state(batch: "Batch") -> str:
+    """Return the status of a job; `paused` for a paused one, which is in progress for the API."""
+    return "paused" if extension_fields(batch).get("paused_at") else batch.status

@@ -1,4 +1,4 @@
-"""Arguments and options of the commands for jobs."""
+"""Arguments and options that several commands for jobs share."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -30,25 +30,4 @@ PriorityOption: TypeAlias = Annotated[
     typer.Option(
         min=PRIORITY_MIN, max=PRIORITY_MAX, help="Priority among your jobs; the highest runs first."
     ),
-]
-SealOption: TypeAlias = Annotated[
-    bool, typer.Option("--seal/--no-seal", help="--no-seal: more files will be appended.")
-]
-DeduplicateOption: TypeAlias = Annotated[
-    bool,
-    typer.Option("--deduplicate", help="Execute identical lines once; the others get copies."),
-]
-MaxFailedItemsOption: TypeAlias = Annotated[
-    int | None, typer.Option(min=0, help="Stop the job when more items than this fail.")
-]
-MaxFailedRatioOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, help="Stop the job when a larger share of executed items fails."),
-]
-FailedRatioSampleOption: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="Executed items from which the ratio counts; default 100."),
-]
-MaxTotalTokensOption: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Stop the job when it has used this many tokens.")
 ]

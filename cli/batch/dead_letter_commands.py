@@ -16,7 +16,7 @@ from cli.api_client import (
     path_segment,
     require_id,
 )
-from cli.batch.job_views import time_text
+from cli.batch.job_display import time_text
 from cli.exits import EXIT_CODES_HELP
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 

@@ -1,9 +1,13 @@
-"""Shows a job on stderr: a progress bar on a terminal, one line for each state elsewhere."""
+"""Shows a job: on stderr until it has ended and at its end, and as the rows of a table."""
 
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,9 +21,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from cli.batch.job_progress import JobStatus, progress_of
+from cli.api_client import extension_fields
+from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
 
 if TYPE_CHECKING:
+    import openai
     from openai.types import Batch
 
 OUTCOME_STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
@@ -99,3 +105,114 @@ class _OutcomesColumn(ProgressColumn):
             (f"{count} {name} ", OUTCOME_STYLES[name]) for name, count in counts.items() if count
         ]
         return Text.assemble(*shown)
+
+
+ERRORS_SHOWN_MAX = 5
+LIST_HEADERS = ("id", "status", "ended", "total", "endpoint", "created")
+
+
+def print_outcome(
+    batch: "Batch", output: Path | None, errors: Path | None, *, quiet: bool = False
+) -> None:
+    """Print on stderr how the job ended and where its files are; if quiet, only invalid lines."""
+    if quiet:
+        _print_validation_errors(batch)
+        return
+    job = progress_of(batch)
+    counts = f"{job.succeeded} of {job.total} succeeded, {job.failed} failed, "
+    counts += f"{job.cancelled} cancelled, {job.expired} expired"
+    typer.echo(f"{batch.id} {job.state}" + (f": {counts}" if job.total else ""), err=True)
+    _print_validation_errors(batch)
+    fetch = f"millrace batch results {batch.id}"
+    if batch.output_file_id:
+        typer.echo(f"results: {output or f'{fetch} -o FILE'}", err=True)
+    if batch.error_file_id:
+        typer.echo(f"errors: {errors or f'{fetch} -o FILE --errors FILE'}", err=True)
+
+
+def _print_validation_errors(batch: "Batch") -> None:
+    """Print on stderr why the validation of the job's input failed, if it did."""
+    for line in _validation_errors(batch):
+        typer.echo(line, err=True)
+
+
+def _validation_errors(batch: "Batch") -> list[str]:
+    """Return the first errors, one line each, and the number of the others."""
+    found = (batch.errors.data if batch.errors else None) or []
+    shown = [
+        f"line {e.line}: {e.message} ({e.code})" if e.line else f"{e.message} ({e.code})"
+        for e in found[:ERRORS_SHOWN_MAX]
+    ]
+    more = max(len(found), int(extension_fields(batch).get("error_count", 0))) - len(shown)
+    if more:
+        shown.append(f"and {more} more: `millrace batch status {batch.id} -o json`")
+    return shown
+
+
+def status_rows(batch: "Batch") -> list[tuple[str, str]]:
+    """Return the fields of a job that are not empty, as (name, value)."""
+    job = progress_of(batch)
+    usage = batch.usage
+    rows = [
+        ("id", batch.id),
+        ("status", batch.status),
+        ("endpoint", batch.endpoint),
+        ("model", batch.model or ""),
+        ("items", str(job.total)),
+        ("succeeded", str(job.succeeded)),
+        ("failed", str(job.failed)),
+        ("cancelled", str(job.cancelled)),
+        ("expired", str(job.expired)),
+        ("tokens", f"{usage.input_tokens} in, {usage.output_tokens} out" if usage else ""),
+        *_control_rows(batch),
+        ("created", time_text(batch.created_at)),
+        ("expires", time_text(batch.expires_at)),
+        ("input file", batch.input_file_id),
+        ("output file", batch.output_file_id or ""),
+        ("error file", batch.error_file_id or ""),
+    ]
+    return [row for row in rows if row[1]] + [("error", line) for line in _validation_errors(batch)]
+
+
+def _control_rows(batch: "Batch") -> list[tuple[str, str]]:
+    """Return the control fields that differ from those of an ordinary job."""
+    extension = extension_fields(batch)
+    files = [str(file["state"]) for file in extension.get("appended_files") or ()]
+    is_sealed = extension.get("sealed", True)
+    return [
+        ("paused", time_text(extension.get("paused_at"))),
+        ("closed by", extension.get("close_reason") or ""),
+        ("sealed", "" if is_sealed else "no: it waits for more files, or for a seal"),
+        ("appended", ", ".join(files)),
+        ("copies", str(extension.get("deduplicated_items") or "")),
+    ]
+
+
+def list_row(batch: "Batch") -> tuple[str, ...]:
+    """Return the cells under `LIST_HEADERS`."""
+    job = progress_of(batch)
+    counts = (str(job.ended), str(job.total))
+    return (batch.id, batch.status, *counts, batch.endpoint, time_text(batch.created_at))
+
+
+def time_text(epoch_s: int | None) -> str:
+    """Return a time in UTC to the second, "" for None."""
+    return "" if epoch_s is None else datetime.fromtimestamp(epoch_s, UTC).isoformat()
+
+
+def watch_until_ended(
+    client: "openai.OpenAI", job: str, *, timeout_s: float | None, quiet: bool
+) -> "Batch":
+    """Show a job on stderr until it has ended. Raises the errors of `wait_until_ended`."""
+    with JobDisplay(job, quiet=quiet) as display:
+        return wait_until_ended(poll_job(client, job), display.show, timeout_s=timeout_s)
+
+
+def poll_job(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
+    """Return a function that retrieves a job within a timeout, for `wait_until_ended`."""
+
+    def poll(timeout_s: float) -> "Batch":
+        # No retries of the client: `wait_until_ended` retries, and knows for how long.
+        return client.with_options(timeout=timeout_s, max_retries=0).batches.retrieve(job)
+
+    return poll

@@ -15,23 +15,11 @@ from cli.api_client import (
     drop_none,
     with_time_limit,
 )
-from cli.batch.batch_options import (
-    DeduplicateOption,
-    ErrorsOption,
-    FailedRatioSampleOption,
-    MaxFailedItemsOption,
-    MaxFailedRatioOption,
-    MaxTotalTokensOption,
-    OutputOption,
-    PriorityOption,
-    SealOption,
-    TimeoutOption,
-)
+from cli.batch.batch_options import ErrorsOption, OutputOption, PriorityOption, TimeoutOption
 from cli.batch.input_upload import FILE_HELP, uploaded_input
+from cli.batch.job_display import print_outcome, watch_until_ended
 from cli.batch.job_downloads import STDOUT, check_targets
 from cli.batch.job_progress import job_exit_code, progress_of
-from cli.batch.job_views import print_outcome, print_validation_errors
-from cli.batch.watch_command import watch_until_ended
 
 
 def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
@@ -46,12 +34,29 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         list[str] | None, typer.Option(help="KEY=VALUE stored with the job; may be repeated.")
     ] = None,
     priority: PriorityOption = None,
-    seal: SealOption = True,
-    deduplicate: DeduplicateOption = False,
-    max_failed_items: MaxFailedItemsOption = None,
-    max_failed_ratio: MaxFailedRatioOption = None,
-    failed_ratio_sample: FailedRatioSampleOption = None,
-    max_total_tokens: MaxTotalTokensOption = None,
+    seal: Annotated[
+        bool, typer.Option("--seal/--no-seal", help="--no-seal: more files will be appended.")
+    ] = True,
+    deduplicate: Annotated[
+        bool,
+        typer.Option("--deduplicate", help="Execute identical lines once; the others get copies."),
+    ] = False,
+    max_failed_items: Annotated[
+        int | None, typer.Option(min=0, help="Stop the job when more items than this fail.")
+    ] = None,
+    max_failed_ratio: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Stop the job when a larger share of executed items fails."
+        ),
+    ] = None,
+    failed_ratio_sample: Annotated[
+        int | None,
+        typer.Option(min=1, help="Executed items from which the ratio counts; default 100."),
+    ] = None,
+    max_total_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Stop the job when it has used this many tokens.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     timeout: TimeoutOption = None,
     output: OutputOption = None,
@@ -93,10 +98,7 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     left_s = None if timeout is None else until_s - time.monotonic()
     ended = watch_until_ended(client, batch.id, timeout_s=left_s, quiet=quiet)
     download_files(client, ended)
-    if quiet:
-        print_validation_errors(ended)
-    else:
-        print_outcome(ended, output, errors)
+    print_outcome(ended, output, errors, quiet=quiet)
     raise typer.Exit(job_exit_code(progress_of(ended)))
 
 

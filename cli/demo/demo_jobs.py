@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cli.batch.job_display import JobDisplay
+from cli.batch.job_display import JobDisplay, poll_job
 from cli.batch.job_downloads import DownloadTarget
 from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
-from cli.batch.watch_command import poll_job
 from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState

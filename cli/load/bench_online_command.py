@@ -17,8 +17,7 @@ from cli.api_client import (
     first_chat_model,
 )
 from cli.exits import ExitCode
-from cli.load.load_clients import LoadMeasurement, percentile, run_load
-from cli.load.load_connection import LoadTarget
+from cli.load.load_client import LoadMeasurement, LoadTarget, percentile, run_load
 from cli.output_tables import FormatOption, OutputFormat, write_output
 
 _PERCENTILES = (0.5, 0.95, 0.99)

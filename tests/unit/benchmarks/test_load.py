@@ -8,7 +8,7 @@ import pytest
 from benchmarks.children.online_load import LoadTask, is_complete
 from benchmarks.load.load_runs import run_load
 from benchmarks.runs import VoidRunError
-from cli.load.load_connection import LoadTarget
+from cli.load.load_client import LoadTarget
 from tests.support.scripted_http import STREAM_HEAD, chunk, scripted_http
 
 PIECE = b'data: {"choices":[]}\n\n'

@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.admin.rebuild_command import (
+from cli.admin.recovery_commands import (
     as_json,
     attempt_limit_message,
     is_consistent,
     job_row,
     write_jobs,
 )
-from cli.batch.item_commands import audit_rows, differences, item_fields, item_row
-from cli.batch.result_events import ResultEvent, parse_events
+from cli.batch.item_commands import (
+    ResultEvent,
+    audit_rows,
+    differences,
+    item_fields,
+    item_row,
+    parse_events,
+)
 from cli.output_tables import OutputFormat
 from core.ids import new_uuid
 from core.states import JobKind

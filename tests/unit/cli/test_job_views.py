@@ -3,8 +3,7 @@
 import pytest
 import typer
 
-from cli.batch.job_display import JobDisplay
-from cli.batch.job_views import LIST_HEADERS, list_row, print_outcome, status_rows
+from cli.batch.job_display import LIST_HEADERS, JobDisplay, list_row, print_outcome, status_rows
 from cli.batch.submit_command import metadata_pairs
 from tests.unit.cli.batches import batch
 

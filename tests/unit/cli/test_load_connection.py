@@ -6,14 +6,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cli.load.load_clients import (
+from cli.load.load_client import (
     LoadMeasurement,
+    LoadTarget,
     ServerUnavailableError,
+    TimedCall,
     _repeat_calls,
     percentile,
     run_load,
 )
-from cli.load.load_connection import LoadTarget, TimedCall
 from tests.support.scripted_http import HEAD, STREAM_HEAD, chunk, response, scripted_http
 from tests.support.until import until_true
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 from cli.batch.background_job_commands import job_fields
 from cli.load.bench_online_command import measure_rows, measures
-from cli.load.load_clients import LoadMeasurement
+from cli.load.load_client import LoadMeasurement
 
 
 def seen() -> LoadMeasurement:

@@ -4,8 +4,8 @@ import openai
 import pytest
 
 from cli.api_client import connect
-from cli.batch import result_events
-from cli.batch.result_events import follow_results
+from cli.batch import item_commands
+from cli.batch.item_commands import follow_results
 from tests.unit.cli.scripted_server import Answer, serving
 
 FIRST = Answer(b'id: 1\ndata: {"sequence":1}\n\n', kind="text/event-stream")
@@ -23,7 +23,7 @@ def refusal(status: int) -> Answer:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without a pause."""
-    monkeypatch.setattr(result_events, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(item_commands, "_PAUSE_S", 0.0)
     monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.0)
 
 
@@ -45,7 +45,7 @@ def test_refused_stream_raises() -> None:
 
 
 def test_last_error_is_raised_after_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_events, "_TRIES_MAX", 3)
+    monkeypatch.setattr(item_commands, "_TRIES_MAX", 3)
     with (
         serving(refusal(500)) as server,
         pytest.raises(openai.InternalServerError, match="Not now"),
