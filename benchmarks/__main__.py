@@ -14,7 +14,7 @@ from benchmarks.machine import describe
 from benchmarks.reporting import table, write_json
 from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
 from benchmarks.work_folders import work_folder
-from cli.stack.services.external_services import external_service_variables
+from cli.stack.processes.role_children import external_service_variables
 
 NAMES = (
     "bulk_control_plane",

@@ -15,7 +15,7 @@ from chaos.reports.report import table, violation_lines
 from chaos.runs import Run, run_suite
 from chaos.signals import raise_on_signals
 from chaos.suites import SUITES
-from cli.stack.services.external_services import external_service_variables
+from cli.stack.processes.role_children import external_service_variables
 from topics.settings import CLIENT_LOG
 
 

@@ -22,14 +22,13 @@ from typing import Final
 
 import msgspec
 
+from cli.stack.data_folder import cache_dir
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
 from cli.stack.processes.ports import HOST, accepts_connections, reserve_ports
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import embedded_kafka, embedded_postgres
-from cli.stack.services.embedded_kafka import LOGGING, server_properties
-from cli.stack.services.java_command import java_command
-from cli.stack.state.data_folder import cache_dir
+from cli.stack.services.embedded_kafka import LOGGING, java_command, server_properties
 from core.shutdown import SignalSafeEvent
 
 HEAP: Final = "320m"

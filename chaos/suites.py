@@ -23,7 +23,7 @@ from chaos.drills.context import Drill
 from chaos.installations.installation import InstallationSpec
 from chaos.installations.settings import CLUSTER_ROLES, POISONED_ROLES, skewed_clock
 from cli.demo.demo_models import ensure_tiny_llama
-from cli.stack.state.data_folder import cache_dir
+from cli.stack.data_folder import cache_dir
 
 _SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", "32")
 

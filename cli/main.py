@@ -17,8 +17,7 @@ from cli.chat.chat_command import chat
 from cli.demo.demo_command import demo
 from cli.exits import EXIT_CODES_HELP, CommandGroup
 from cli.load.bench_online_command import bench_online
-from cli.stack.run_command import run
-from cli.stack.up_command import up
+from cli.stack.up_command import run, up
 from cli.standard_streams import prepare_streams
 
 app = typer.Typer(

@@ -16,10 +16,10 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 
+from cli.stack.data_folder import cache_dir
 from cli.stack.processes.child import Child
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import embedded_kafka, embedded_postgres
-from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
 
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.

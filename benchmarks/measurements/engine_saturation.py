@@ -30,7 +30,7 @@ from benchmarks.stacks.stack import running_stack
 from benchmarks.stacks.stack_jobs import upload_job
 from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 from benchmarks.statistics.pairing import paired_row, role_rows, run_pairs
-from cli.stack.state.data_folder import cache_dir
+from cli.stack.data_folder import cache_dir
 
 ITEMS, QUICK_ITEMS = 2_000, 64
 PAIRS_MAX = 3

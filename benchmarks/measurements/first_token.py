@@ -21,7 +21,7 @@ from benchmarks.load.load_runs import chat_body, percentile, run_measured, warm_
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import running_stack
 from benchmarks.statistics.pairing import paired_row, run_pairs
-from cli.stack.state.data_folder import cache_dir
+from cli.stack.data_folder import cache_dir
 
 CALLS, QUICK_CALLS = 100, 10
 MODEL = "bench-llama"

@@ -25,7 +25,7 @@ from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import RunningStack, running_stack
 from benchmarks.statistics.intervals import interval
 from benchmarks.statistics.pairing import is_peer_first, role_rows, run_repeatedly
-from cli.stack.state.stack_state import read_state
+from cli.stack.data_folder import read_state
 
 LATENCY_MS = 5
 CLIENTS = (1, 8)

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.stack.data_folder import cache_dir
 from cli.stack.processes.child import Child
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import embedded_kafka, embedded_postgres
-from cli.stack.state.data_folder import cache_dir
 from topics.clients.admin import TopicAdmin
 from topics.settings import KafkaSettings
 

@@ -8,7 +8,7 @@ import httpx
 from chaos.errors import DrillError
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
-from cli.stack.state.stack_state import read_state
+from cli.stack.data_folder import read_state
 
 ANSWER_S_MAX: Final = 5.0
 READY_S_MAX: Final = 60.0

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 import typer
 
 from cli.exits import NotFoundError
-from cli.stack.state.data_folder import is_locked
-from cli.stack.state.stack_state import StackState, read_state
+from cli.stack.data_folder import StackState, is_locked, read_state
 from registry.tables import model_versions
 from storage.postgres import engines
 from storage.postgres.settings import DatabaseSettings

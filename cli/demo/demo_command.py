@@ -17,8 +17,8 @@ from cli.demo.demo_requests import CHATTER, EMBEDDER, JOBS, DemoJob, write_input
 from cli.demo.demo_stack import StackEndpoint, demo_stack
 from cli.demo.demo_texts import collect_docstrings, standard_library
 from cli.exits import ExitCode
-from cli.stack.services.external_services import external_service_variables
-from cli.stack.state.data_folder import cache_dir
+from cli.stack.data_folder import cache_dir
+from cli.stack.processes.role_children import external_service_variables
 from core.errors import SettingsError
 from core.shutdown import treat_sighup_as_sigterm
 

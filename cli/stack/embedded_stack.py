@@ -17,19 +17,28 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from cli.stack.data_folder import (
+    StackState,
+    cache_dir,
+    lock_data_folder,
+    remove_state,
+    write_state,
+)
 from cli.stack.errors import StackError
-from cli.stack.processes.child_logs import ReadinessLines
+from cli.stack.processes.child import ReadinessLines
 from cli.stack.processes.ports import HOST, is_api_ready, is_free, reserve_ports
 from cli.stack.processes.role_children import (
     CONTROL_PLANE,
+    DATABASE,
+    KAFKA,
     MEMBERS_FOLDER,
-    api_env,
+    WEBHOOK_ROLES,
     refuse_reserved_variables,
     replica_env,
     role_child,
     served_classes,
     shared_env,
-    temporary_folder,
+    webhook_env,
 )
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.served_models import ServedModel
@@ -37,12 +46,7 @@ from cli.stack.services.embedded_kafka import READY_S_MAX as KAFKA_READY_S_MAX
 from cli.stack.services.embedded_kafka import EmbeddedKafka
 from cli.stack.services.embedded_postgres import READY_S_MAX as POSTGRES_READY_S_MAX
 from cli.stack.services.embedded_postgres import EmbeddedPostgres
-from cli.stack.services.external_services import DATABASE, KAFKA
 from cli.stack.stack_setup import prepare_installation, watch_replica_credit
-from cli.stack.state.data_folder import cache_dir, lock_data_folder
-from cli.stack.state.stack_state import StackState, remove_state, write_state
-from cli.stack.state.webhook_key import ROLES as WEBHOOK_ROLES
-from cli.stack.state.webhook_key import webhook_env
 from core.shutdown import interrupted_by_signals
 from topics.settings import KafkaSettings
 
@@ -51,6 +55,7 @@ _LOG = logging.getLogger(__name__)
 READY_S_MAX = 300.0
 """On a slow machine a model loads for minutes."""
 
+_CHILDREN_BESIDE_API = tuple(name for name in CONTROL_PLANE if name != "api")
 _PROTOCOL = "MILLRACE_KAFKA_GROUP_PROTOCOL"
 
 
@@ -75,6 +80,7 @@ class EmbeddedStack:
         """
         refuse_reserved_variables(env)
         self._options, self._env = options, env
+        self._temporary = options.data.absolute() / "tmp"  # emptied at each start
         self._session_timeout_s = KafkaSettings.from_env(
             {KAFKA: "embedded", **env}
         ).session_timeout_s
@@ -86,8 +92,8 @@ class EmbeddedStack:
     def __enter__(self) -> Self:
         """Lock the data folder. Raises DataFolderInUseError, SettingsError."""
         self._closing.enter_context(lock_data_folder(self._options.data))
-        shutil.rmtree(temporary_folder(self._options.data), ignore_errors=True)
-        temporary_folder(self._options.data).mkdir(mode=0o700)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir(mode=0o700)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,8 +131,7 @@ class EmbeddedStack:
         with _interruptible(should_stop):
             self.key = prepare_installation(data, kafka, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
-        names = [name for name in CONTROL_PLANE if name != "api"]
-        readiness = ReadinessLines(data / "logs", names)
+        readiness = ReadinessLines(data / "logs", _CHILDREN_BESIDE_API)
         self._start_control_plane(env, ports)
         write_state(
             data,
@@ -138,7 +143,9 @@ class EmbeddedStack:
                 metrics_ports={name: port for name, port in ports.items() if name != "api"},
             ),
         )
-        waits: dict[str, Callable[[], bool]] = {n: partial(readiness.is_ready, n) for n in names}
+        waits: dict[str, Callable[[], bool]] = {
+            name: partial(readiness.is_ready, name) for name in _CHILDREN_BESIDE_API
+        }
         waits["the API"] = partial(is_api_ready, ports["api"])
         with contextlib.ExitStack() as watching:
             with _interruptible(should_stop):
@@ -166,14 +173,13 @@ class EmbeddedStack:
         ]
 
     def _ports(self) -> dict[str, int]:
-        names = [name for name in CONTROL_PLANE if name != "api"]
-        names += [f"gpu-{model.pool}" for model in self._options.models]
         port = self._options.port
-        if port == 0:
-            names.append("api")
-        ports = dict(
-            reserve_ports(self._options.data / "ports.json", tuple(names), random.Random())
+        names = (
+            *_CHILDREN_BESIDE_API,
+            *(f"gpu-{model.pool}" for model in self._options.models),
+            *(() if port else ("api",)),
         )
+        ports = dict(reserve_ports(self._options.data / "ports.json", names, random.Random()))
         if port:
             if not is_free(port):
                 raise StackError(f"Port {port} is taken; choose another one or --port 0.")
@@ -201,15 +207,17 @@ class EmbeddedStack:
 
     def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         # Not for replicas: vLLM creates sockets in TMPDIR, and socket paths must be short.
-        env = {**env, "TMPDIR": str(temporary_folder(self._options.data))}
+        env = {**env, "TMPDIR": str(self._temporary)}
         webhooks = webhook_env(
             self._options.data, self._env, allow_private=self._options.allow_private_webhooks
         )
         for name, (role, own, metrics_port) in CONTROL_PLANE.items():
-            if role in WEBHOOK_ROLES:
-                own = {**own, **webhooks}  # noqa: PLW2901
-            port = {metrics_port: str(ports[name])} if metrics_port else api_env(ports[name])
-            self._start_role(name, role, {**env, **own, **port})
+            if role == "api":
+                port = {"MILLRACE_API_HOST": HOST, "MILLRACE_API_PORT": str(ports[name])}
+            else:
+                port = {metrics_port: str(ports[name])}
+            further = webhooks if role in WEBHOOK_ROLES else {}
+            self._start_role(name, role, {**env, **own, **further, **port})
 
     def _start_replicas(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         for model in self._options.models:
@@ -222,7 +230,7 @@ class EmbeddedStack:
             self._start_role(name, "gpu-consumer", own)
 
     def _start_role(self, name: str, role: str, env: Mapping[str, str]) -> None:
-        members = temporary_folder(self._options.data) / "members" / name
+        members = self._temporary / "members" / name
         self._supervisor.start([role_child(name, role, {**env, MEMBERS_FOLDER: str(members)})])
 
 

@@ -13,8 +13,8 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.stack.data_folder import file_lock
 from cli.stack.errors import JarMismatchError, JarUnavailableError
-from cli.stack.state.data_folder import file_lock
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext

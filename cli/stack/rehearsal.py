@@ -17,12 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from cli.stack.data_folder import cache_dir, file_lock
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import spawn
-from cli.stack.services.embedded_kafka import READY_S_MAX, EmbeddedKafka
-from cli.stack.services.java_command import aot_cache_path
-from cli.stack.state.data_folder import cache_dir, file_lock
+from cli.stack.services.embedded_kafka import READY_S_MAX, EmbeddedKafka, aot_cache_path
 from core.errors import MillraceError
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer

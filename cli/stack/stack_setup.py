@@ -6,8 +6,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from cli.stack.data_folder import write_private
 from cli.stack.served_models import ServedModel
-from cli.stack.state.private_files import write_private
 from core.errors import RecordUnreadableError
 from migrations.runner import upgrade
 from registry.models import add_model

@@ -1,21 +1,26 @@
-"""`millrace up`: the embedded stack with every role, in the foreground until a signal."""
+"""`millrace up`: the embedded stack, in the foreground until a signal; `millrace run`: one role."""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
 
 from cli.stack.embedded_stack import EmbeddedStack, StackOptions
-from cli.stack.engine_options import engine_options
-from cli.stack.processes.role_children import replica_env
+from cli.stack.processes.role_children import MODULES, ROLE_ENV, replica_env, role_command
 from cli.stack.served_models import served_models
+from core.errors import SettingsError
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
 from gpu_consumers.engines.settings import EngineSettings
+
+_FIXED = frozenset({"kind", "model_name", "model_path"})
+"""Fields that have their own options."""
+
+_PATHS = frozenset({"vllm_chat_template"})  # the shell does not expand ~ after =
 
 
 class EngineKind(StrEnum):
@@ -24,16 +29,6 @@ class EngineKind(StrEnum):
     VLLM = "vllm"
     SIMULATED = "simulated"
     OPENAI_HTTP = "openai_http"
-
-
-_LatencyOption: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
-        help="simulated: milliseconds for each item.",
-        min=0,
-    ),
-]
 
 
 def up(  # noqa: PLR0913, PLR0917  one parameter an option
@@ -59,7 +54,14 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         list[str] | None,
         typer.Option(help="A model to serve, NAME=PATH (PATH for vllm only); may be repeated."),
     ] = None,
-    simulated_latency_ms: _LatencyOption = 0.0,
+    simulated_latency_ms: Annotated[
+        float,
+        typer.Option(
+            envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
+            help="simulated: milliseconds for each item.",
+            min=0,
+        ),
+    ] = 0.0,
     simulated_concurrency: Annotated[
         int,
         typer.Option(envvar="MILLRACE_ENGINE_CONCURRENCY", help="simulated: items at once.", min=1),
@@ -89,11 +91,20 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     """
     configure_logs("up")
     stop = stop_on_signals()
-    engine_env: dict[str, str] = {}
+    engine_env: dict[str, object] = {}
     if engine is EngineKind.SIMULATED:
-        engine_env = _simulated_env(simulated_latency_ms, simulated_concurrency, simulated_token_ms)
+        engine_env = {
+            "MILLRACE_ENGINE_SIMULATED_LATENCY_MS": simulated_latency_ms,
+            "MILLRACE_ENGINE_CONCURRENCY": simulated_concurrency,
+            "MILLRACE_ENGINE_SIMULATED_TOKEN_MS": simulated_token_ms,
+        }
     elif engine is EngineKind.OPENAI_HTTP:
-        engine_env = _upstream_env(upstream, concurrency)
+        if upstream is None:
+            raise typer.BadParameter("--engine openai_http needs --upstream URL")
+        engine_env = {
+            "MILLRACE_ENGINE_UPSTREAM": upstream,
+            "MILLRACE_ENGINE_CONCURRENCY": concurrency,
+        }
     names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
     if not names:
         raise typer.BadParameter(f"--engine {engine} needs at least one --model")
@@ -101,29 +112,11 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         data=data.absolute(),
         port=port,
         models=served_models(names, engine.value, upstream),
-        engine_env=engine_env | engine_options(engine_option or []),
+        engine_env={name: str(value) for name, value in engine_env.items() if value is not None}
+        | engine_options(engine_option or []),
         allow_private_webhooks=allow_private_webhooks,
     )
     _run(options, stop.is_set)
-
-
-def _simulated_env(latency_ms: float, concurrency: int, token_ms: float | None) -> dict[str, str]:
-    env = {
-        "MILLRACE_ENGINE_SIMULATED_LATENCY_MS": str(latency_ms),
-        "MILLRACE_ENGINE_CONCURRENCY": str(concurrency),
-    }
-    if token_ms is not None:
-        env["MILLRACE_ENGINE_SIMULATED_TOKEN_MS"] = str(token_ms)
-    return env
-
-
-def _upstream_env(upstream: str | None, concurrency: int | None) -> dict[str, str]:
-    if upstream is None:
-        raise typer.BadParameter("--engine openai_http needs --upstream URL")
-    env = {"MILLRACE_ENGINE_UPSTREAM": upstream}
-    if concurrency is not None:
-        env["MILLRACE_ENGINE_CONCURRENCY"] = str(concurrency)
-    return env
 
 
 def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
@@ -137,3 +130,40 @@ def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
             sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
             sys.stdout.flush()
         stack.run(should_stop)
+
+
+def engine_options(texts: Iterable[str]) -> dict[str, str]:
+    """Return the variables for each `--engine-option NAME=VALUE`. Raises SettingsError."""
+    fields = [name for name in EngineSettings.model_fields if name not in _FIXED]
+    variables: dict[str, str] = {}
+    for text in texts:
+        option, equals, value = text.partition("=")
+        name = option.strip().lower()
+        if not equals or name not in fields:
+            raise SettingsError(
+                f"--engine-option {option}: give NAME=VALUE, NAME one of {', '.join(fields)}"
+            )
+        path = str(Path(value).expanduser().absolute()) if name in _PATHS else value
+        variables[f"{EngineSettings.env_prefix}{name.upper()}"] = path
+    return variables
+
+
+def _require_role(role: str) -> str:
+    if role not in MODULES:
+        raise typer.BadParameter(f"there is no role {role!r}; roles are {', '.join(MODULES)}")
+    return role
+
+
+def run(
+    role: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(MODULES)}.", callback=_require_role)
+    ],
+) -> None:
+    """Run one role in the foreground.
+
+    Kafka, Postgres, the object store and the role's own options come from `MILLRACE_…` variables
+    (docs/operations.md lists them). Each role may run in several replicas.
+    """
+    command = role_command(role)
+    env = {**os.environ, **ROLE_ENV}
+    os.execve(command[0], command, env)  # noqa: S606  the role replaces this process

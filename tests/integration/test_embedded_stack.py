@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cli.stack.data_folder import cache_dir
 from cli.stack.processes.child import Child, spawn
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services.embedded_kafka import EmbeddedKafka
 from cli.stack.services.embedded_postgres import EmbeddedPostgres
-from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
 from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings

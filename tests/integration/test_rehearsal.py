@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cli.stack import rehearsal
+from cli.stack.data_folder import cache_dir
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
-from cli.stack.services.java_command import aot_cache_path, java_command
-from cli.stack.state.data_folder import cache_dir
+from cli.stack.services.embedded_kafka import aot_cache_path, java_command
 
 
 def test_java_accepts_the_aot_cache(tmp_path: Path) -> None:

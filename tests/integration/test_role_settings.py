@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.processes.child_logs import last_exit_reason
+from cli.stack.processes.child import last_exit_reason
 from cli.stack.processes.role_children import MODULES
 from core.role_lifecycle import EXIT_INVALID_SETTINGS
 

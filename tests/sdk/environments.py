@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cli.stack.state.data_folder import cache_dir, file_lock
+from cli.stack.data_folder import cache_dir, file_lock
 
 HERE = Path(__file__).parent
 JAVASCRIPT = HERE.parents[1] / "examples" / "javascript"

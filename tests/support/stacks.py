@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 from openai import OpenAI
 
-from cli.stack.services.external_services import KAFKA
-from cli.stack.state.stack_state import StackState, read_state
+from cli.stack.data_folder import StackState, read_state
+from cli.stack.processes.role_children import KAFKA
 
 READY_S_MAX = 120.0
 STOP_S_MAX = 60.0

@@ -1,24 +1,28 @@
-"""Starts child processes that die with their parent, even when the parent is killed."""
+"""Child processes that die with their parent, even when it is killed, and their log files."""
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from cli.stack.processes.child_logs import rotate_log
+import msgspec
+
+from core.role_lifecycle import READY
 
 BACKOFF_S_MAX = 5.0
 
+LOG_BYTES_MAX: Final = 10 * 1024 * 1024
+"""A larger log is copied to `<name>.log.1` and truncated."""
+
+_TAIL_BYTES: Final = 64 * 1024
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child must not load libraries
-
-
-def _do_nothing() -> None:
-    """The default of `Child.before_start`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,7 @@ class Child:
     restart: bool = True
     niceness: int = 0  # above 0: lower priority than the other children
     backoff_s_max: float = BACKOFF_S_MAX  # longest wait before a restart
-    before_start: Callable[[], None] = _do_nothing  # removes what a killed predecessor left
+    before_start: Callable[[], None] | None = None  # removes what a killed predecessor left
 
 
 class ChildProcess:
@@ -79,7 +83,8 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
     Call it from the main thread only: the kernel sends the parent death signal when the thread
     that forked ends. Raises OSError when the program cannot be run.
     """
-    child.before_start()
+    if child.before_start is not None:
+        child.before_start()
     parent = os.getpid()
     death_signal = int(child.parent_death_signal)
 
@@ -88,7 +93,10 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
         if os.getppid() != parent:
             os._exit(1)  # the parent ended before the line above
 
-    with _log_path(child.name, log_dir).open("ab") as log:
+    log_dir.mkdir(parents=True, exist_ok=True)
+    log_path = log_dir / f"{child.name}.log"
+    rotate_log(log_path)
+    with log_path.open("ab") as log:
         popen = subprocess.Popen(  # noqa: S603 (argv is ours)
             child.argv,
             env={**os.environ, **child.env},
@@ -115,8 +123,67 @@ def _lower_priority(pid: int, niceness: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
-def _log_path(name: str, log_dir: Path) -> Path:
-    log_dir.mkdir(parents=True, exist_ok=True)
-    path = log_dir / f"{name}.log"
-    rotate_log(path)
-    return path
+class _LogLine(msgspec.Struct):
+    event: str | None = None
+    reason: str | None = None
+
+
+def rotate_log(path: Path) -> None:
+    """Copy a log that is too large and truncate it; lines written meanwhile may be lost.
+
+    The child keeps its open file, which it appends to. Does nothing when the copy fails.
+    """
+    with suppress(OSError):
+        if path.stat().st_size > LOG_BYTES_MAX:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
+
+
+def last_exit_reason(log: Path) -> str | None:
+    """Return the `reason` of the last log line that has one, or None."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    reasons = (_decode(line).reason for line in reversed(lines))
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+class ReadinessLines:
+    """Detects ready children by the `ready` event that each of them logs."""
+
+    def __init__(self, log_dir: Path, names: Iterable[str]) -> None:
+        """Create it before the children start: lines already in the logs are of earlier ones."""
+        self._log_dir = log_dir
+        self._ready: set[str] = set()
+        logs = {name: log_dir / f"{name}.log" for name in names}
+        self._offsets = {n: log.stat().st_size if log.exists() else 0 for n, log in logs.items()}
+
+    def is_ready(self, name: str) -> bool:
+        """Whether the child has logged the event."""
+        log = self._log_dir / f"{name}.log"
+        if name in self._ready:
+            return True
+        if log.exists() and any(_decode(line).event == READY for line in self._read(name, log)):
+            self._ready.add(name)
+        return name in self._ready
+
+    def _read(self, name: str, log: Path) -> list[bytes]:
+        """Return the complete lines appended since the last read."""
+        if log.stat().st_size < self._offsets[name]:
+            self._offsets[name] = 0  # the log was truncated
+        with log.open("rb") as file:
+            file.seek(self._offsets[name])
+            complete, newline, _ = file.read().rpartition(b"\n")
+        self._offsets[name] += len(complete) + len(newline)
+        return complete.splitlines()
+
+
+def _decode(line: bytes) -> _LogLine:
+    """Return an empty line for one that is not of Millrace, or not complete."""
+    try:
+        return msgspec.json.decode(line, type=_LogLine)
+    except msgspec.MsgspecError:
+        return _LogLine()

@@ -1,21 +1,27 @@
 """Defines the roles of an embedded stack as child processes configured by their environment."""
 
+import base64
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
+from cli.stack.data_folder import write_private
 from cli.stack.processes.child import BACKOFF_S_MAX, Child
 from cli.stack.processes.ports import HOST
 from cli.stack.served_models import ServedModel
-from cli.stack.services.external_services import (
-    DATABASE,
-    KAFKA,
-    names_object_store,
-    require_all_or_none,
-)
 from core.errors import SettingsError
 from gpu_consumers.settings import ReplicaSettings
+from results.webhooks.settings import KEY_BYTES, WebhookSettings
 from topics.records.catalogue import JOB_CLASSES
+
+KAFKA: Final = "MILLRACE_KAFKA_BOOTSTRAP_SERVERS"
+DATABASE: Final = "MILLRACE_DATABASE_URL"
+_OBJECTS_KIND: Final = "MILLRACE_OBJECTS_KIND"
+_OBJECTS_ROOT: Final = "MILLRACE_OBJECTS_ROOT"
+_WEBHOOK_KEY: Final = f"{WebhookSettings.env_prefix}SECRET_KEY"
+_PRIVATE_WEBHOOKS: Final = f"{WebhookSettings.env_prefix}ALLOW_PRIVATE"
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "api": ("api",),
@@ -46,6 +52,9 @@ CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
     "webhooks": ("webhooks", {}, "MILLRACE_WEBHOOKS_METRICS_PORT"),
 }
 """Every child except the replicas: its role, its variables, the variable of its metrics port."""
+
+WEBHOOK_ROLES: Final = frozenset({"api", "webhooks"})
+"""The roles that read the variables of `webhook_env`."""
 
 ROLE_ENV: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 """Applies `-P` also to the Python processes that a role's libraries start."""
@@ -95,17 +104,30 @@ def shared_env(kafka: str, database_url: str, data: Path, env: Mapping[str, str]
     Objects are stored in `data` unless `env` names an object store.
     """
     services = {KAFKA: kafka, DATABASE: database_url}
-    if names_object_store(env):
+    if _names_object_store(env):
         return services
-    return {**services, "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects")}
+    return {**services, _OBJECTS_ROOT: str(data.absolute() / "objects")}
+
+
+def _names_object_store(env: Mapping[str, str]) -> bool:
+    """Whether `env` names an object store; the kind `local` does so only with a folder."""
+    return env.get(_OBJECTS_KIND, "local") != "local" or _OBJECTS_ROOT in env
+
+
+def external_service_variables(env: Mapping[str, str]) -> str:
+    """Return the names of the variables in `env` that name an external service, or ""."""
+    named = [name for name in (KAFKA, DATABASE, _OBJECTS_ROOT) if name in env]
+    if env.get(_OBJECTS_KIND, "local") != "local":
+        named.append(_OBJECTS_KIND)
+    return ", ".join(named)
 
 
 def refuse_reserved_variables(env: Mapping[str, str]) -> None:
     """Reject variables that `millrace up` sets itself, and a partly named installation.
 
-    Raises SettingsError, which names the variables. See `require_all_or_none`.
+    Raises SettingsError, which names the variables.
     """
-    require_all_or_none(env)
+    _require_all_or_none(env)
     ports = {port for _, _, port in CONTROL_PLANE.values() if port}
     reserved = {
         **dict.fromkeys([*ports, "MILLRACE_GPU_METRICS_PORT"], "DATA/stack.json lists the ports"),
@@ -122,9 +144,25 @@ def refuse_reserved_variables(env: Mapping[str, str]) -> None:
         raise SettingsError(f"`millrace up` sets these itself: {'; '.join(refused)}")
 
 
-def temporary_folder(data: Path) -> Path:
-    """Return the folder for temporary files of roles; each start of the stack empties it."""
-    return data.absolute() / "tmp"
+def _require_all_or_none(env: Mapping[str, str]) -> None:
+    """Raise SettingsError when `env` names some of the external services and not all of them.
+
+    The three belong together. With only some of them, a stack would fail the jobs of a database
+    whose files it does not have, relay the outbox to its own temporary broker, or commit offsets of
+    a log whose jobs it does not know.
+    """
+    named = {
+        KAFKA: KAFKA in env,
+        DATABASE: DATABASE in env,
+        f"{_OBJECTS_ROOT} or {_OBJECTS_KIND}=s3": _names_object_store(env),
+    }
+    if len(set(named.values())) == 1:
+        return
+    missing = ", ".join(name for name, is_named in named.items() if not is_named)
+    raise SettingsError(
+        f"{external_service_variables(env)}: log, database and objects of an installation go "
+        f"together: set {missing}, too, or unset these"
+    )
 
 
 def replica_env(model: ServedModel, engine: Mapping[str, str]) -> dict[str, str]:
@@ -146,6 +184,14 @@ def served_classes(env: Mapping[str, str], pool: str) -> Sequence[str]:
     return (job_class,) if job_class in JOB_CLASSES else JOB_CLASSES
 
 
-def api_env(port: int) -> dict[str, str]:
-    """Return the variables of the API."""
-    return {"MILLRACE_API_HOST": HOST, "MILLRACE_API_PORT": str(port)}
+def webhook_env(data: Path, env: Mapping[str, str], *, allow_private: bool) -> dict[str, str]:
+    """Return the webhook variables of a stack. A key in `env` takes precedence."""
+    variables = {} if _WEBHOOK_KEY in env else {_WEBHOOK_KEY: _saved_key(data / "webhook-key")}
+    return {**variables, _PRIVATE_WEBHOOKS: "true"} if allow_private else variables
+
+
+def _saved_key(path: Path) -> str:
+    """Return the key in `path`, created if absent. Without it no stored secret can be decrypted."""
+    if not path.exists():
+        write_private(path, base64.b64encode(secrets.token_bytes(KEY_BYTES)))
+    return path.read_text().strip()

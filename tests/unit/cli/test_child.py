@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack import run_command
+from cli.stack import up_command
 from cli.stack.processes.child import Child, spawn
 from cli.stack.processes.role_children import CONTROL_PLANE, MODULES, role_child, role_command
 
@@ -54,7 +54,7 @@ def test_subprocesses_of_a_role_do_not_import_from_the_working_directory(
 ) -> None:
     environments: list[dict[str, str]] = []
     monkeypatch.setattr(os, "execve", lambda _, __, env: environments.append(env))
-    run_command.run("api")
+    up_command.run("api")
     child = role_child("api", "api", {})
     (tmp_path / "api.py").touch()
     command = (sys.executable, "-c", "import api; print(api.__file__)")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.stack.processes.child_logs import ReadinessLines
+from cli.stack.processes.child import ReadinessLines
 
 READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready"}\n'
 

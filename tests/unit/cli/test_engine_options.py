@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.engine_options import engine_options
+from cli.stack.up_command import engine_options
 from core.errors import SettingsError
 
 

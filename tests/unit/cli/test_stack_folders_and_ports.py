@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from cli.stack.data_folder import cache_dir, is_locked, lock_data_folder
 from cli.stack.errors import DataFolderInUseError
 from cli.stack.jars import LOCK_FILE, read_lock
 from cli.stack.processes.ports import HOST, reserve_ports
 from cli.stack.services.embedded_kafka import server_properties
 from cli.stack.services.embedded_postgres import _SOCKET_NAME, SOCKET_PATH_BYTES_MAX, socket_dir
-from cli.stack.state.data_folder import cache_dir, is_locked, lock_data_folder
 from core.errors import SettingsError
 
 NAMES = ("broker", "controller")

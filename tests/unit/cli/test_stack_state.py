@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 
 from cli.admin.operator_connections import NoStackError, database_settings, kafka_settings
-from cli.stack.state.data_folder import lock_data_folder
-from cli.stack.state.private_files import write_private
-from cli.stack.state.stack_state import StackState, read_state, remove_state, write_state
+from cli.stack.data_folder import (
+    StackState,
+    lock_data_folder,
+    read_state,
+    remove_state,
+    write_private,
+    write_state,
+)
 from core.errors import SettingsError
 
 STATE = StackState(

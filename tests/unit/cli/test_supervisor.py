@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
-from cli.stack.processes.child import Child, ChildProcess
-from cli.stack.processes.child_logs import LOG_BYTES_MAX
+from cli.stack.processes.child import LOG_BYTES_MAX, Child, ChildProcess
 from cli.stack.processes.supervisor import (
     BACKOFF_S_MIN,
     HEALTHY_S,

@@ -3,14 +3,16 @@
 import fcntl
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cli.stack.errors import DataFolderInUseError
-from cli.stack.state.private_files import is_owned_folder
 from core.errors import SettingsError
 
 _LOG = logging.getLogger(__name__)
@@ -111,3 +113,63 @@ def _lock(descriptor: int, data_dir: Path) -> None:
     raise DataFolderInUseError(
         f"Another stack runs on {data_dir}: stop it, or give another folder by --data."
     )
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace the file at `path` atomically, with mode 0600; durable on return."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # makes the rename durable
+    finally:
+        os.close(folder)
+
+
+def is_owned_folder(folder: Path) -> bool:
+    """Whether this is a folder, not a link to one, that the effective user owns."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+_NAME = "stack.json"
+
+
+class StackState(msgspec.Struct, frozen=True, kw_only=True):
+    """The addresses of a stack's services. The database URL may contain a password."""
+
+    url: str  # of the API, without /v1
+    kafka_bootstrap_servers: str
+    database_url: str
+    pools: list[str]
+    metrics_ports: dict[str, int]  # role or replica name to its port on 127.0.0.1
+
+
+def write_state(data: Path, state: StackState) -> None:
+    """Replace the state in `data` atomically."""
+    write_private(data / _NAME, msgspec.json.format(msgspec.json.encode(state)))
+
+
+def read_state(data: Path) -> StackState | None:
+    """Return the state in `data`, or None when the file does not exist.
+
+    A killed stack leaves its state behind. Raises SettingsError for a file that this release
+    cannot read.
+    """
+    try:
+        return msgspec.json.decode((data / _NAME).read_bytes(), type=StackState)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError:
+        raise SettingsError(f"{data / _NAME} was not written by this release.") from None
+
+
+def remove_state(data: Path) -> None:
+    """Remove the state in `data`, if any."""
+    (data / _NAME).unlink(missing_ok=True)

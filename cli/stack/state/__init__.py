@@ -1,1 +1,0 @@
-"""The data folder of an embedded stack and the files in it."""
