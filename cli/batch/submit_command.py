@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -20,6 +20,21 @@ from cli.batch.input_upload import FILE_HELP, uploaded_input
 from cli.batch.job_display import print_outcome, watch_until_ended
 from cli.batch.job_downloads import STDOUT, check_targets
 from cli.batch.job_progress import job_exit_code, progress_of
+
+_MaxFailedItems: TypeAlias = Annotated[
+    int | None, typer.Option(min=0, help="Stop the job when more items than this fail.")
+]
+_MaxFailedRatio: TypeAlias = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Stop the job when a larger share of executed items fails."),
+]
+_FailedRatioSample: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Executed items from which the ratio counts; default 100."),
+]
+_MaxTotalTokens: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Stop the job when it has used this many tokens.")
+]
 
 
 def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
@@ -41,22 +56,10 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         bool,
         typer.Option("--deduplicate", help="Execute identical lines once; the others get copies."),
     ] = False,
-    max_failed_items: Annotated[
-        int | None, typer.Option(min=0, help="Stop the job when more items than this fail.")
-    ] = None,
-    max_failed_ratio: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Stop the job when a larger share of executed items fails."
-        ),
-    ] = None,
-    failed_ratio_sample: Annotated[
-        int | None,
-        typer.Option(min=1, help="Executed items from which the ratio counts; default 100."),
-    ] = None,
-    max_total_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Stop the job when it has used this many tokens.")
-    ] = None,
+    max_failed_items: _MaxFailedItems = None,
+    max_failed_ratio: _MaxFailedRatio = None,
+    failed_ratio_sample: _FailedRatioSample = None,
+    max_total_tokens: _MaxTotalTokens = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     timeout: TimeoutOption = None,
     output: OutputOption = None,

@@ -10,11 +10,10 @@ import typer
 from rich.console import Console
 
 from cli.api_client import connect
-from cli.demo.demo_jobs import DemoFiles, FinishedJob, find_problems, run_job
+from cli.demo.demo_jobs import CHATTER, EMBEDDER, JOBS, find_problems, run_job, write_inputs
 from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from cli.demo.demo_report import print_report
-from cli.demo.demo_requests import CHATTER, EMBEDDER, JOBS, DemoJob, write_inputs
-from cli.demo.demo_stack import StackEndpoint, demo_stack
+from cli.demo.demo_stack import demo_stack
 from cli.demo.demo_texts import collect_docstrings, standard_library
 from cli.exits import ExitCode
 from cli.stack.data_folder import cache_dir
@@ -65,7 +64,8 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
             with console.status("Loading two models …"):
                 endpoint = stack.wait_until_ready()
             console.print(f"Ready after {time.monotonic() - began_s:.0f} s at {endpoint.url}\n")
-            jobs = _run_jobs(endpoint, out)
+            client = connect(endpoint.url, endpoint.key)
+            jobs = {job: run_job(client, job, out) for job in JOBS}
             if any(find_problems(job) for job in jobs.values()):
                 stack.keep_logs()
         finally:
@@ -76,10 +76,3 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
     console.print(f"\nFirst results after {first_s:.0f} s, everything after {all_s:.0f} s.")
     console.print(f"Requests, results and errors lie in {out.absolute()}. Nothing is left running.")
     return passed
-
-
-def _run_jobs(endpoint: StackEndpoint, out: Path) -> dict[DemoJob, FinishedJob]:
-    client = connect(endpoint.url, endpoint.key)
-    return {
-        job: run_job(client, job.name, job.endpoint, DemoFiles.of(out, job.name)) for job in JOBS
-    }

@@ -1,8 +1,8 @@
-"""Runs one job of the demo and checks that its files are complete."""
+"""The demo's three jobs: writes their requests, runs them and checks their files."""
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import msgspec
 from cli.batch.job_display import JobDisplay, poll_job
 from cli.batch.job_downloads import DownloadTarget
 from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
+from cli.demo.demo_texts import DocumentedName
 from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
     from openai.types import Batch
 
 JOB_S_MAX = 600.0
-
-
-class _Line(msgspec.Struct):
-    custom_id: str
+EMBEDDER, CHATTER = "minilm", "tiny-llama"
+CHAT_TOKENS_MAX = 32
+QUERIES = (
+    "parse a date from a string",
+    "compress data to save space",
+    "read a settings file in INI format",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +39,24 @@ class DemoFiles:
     results: Path
     errors: Path
 
-    @classmethod
-    def of(cls, folder: Path, name: str) -> "DemoFiles":
-        """Return the files of the job `name`."""
-        return cls(*(folder / f"{name}.{part}.jsonl" for part in ("requests", "results", "errors")))
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    """A job of the demo: the prefix of its file names, and the endpoint of every request."""
+
+    name: str
+    endpoint: str
+
+    def files(self, folder: Path) -> DemoFiles:
+        """Return the paths of its files in `folder`."""
+        parts = ("requests", "results", "errors")
+        return DemoFiles(*(folder / f"{self.name}.{part}.jsonl" for part in parts))
+
+
+TEXTS_JOB = DemoJob("embeddings", "/v1/embeddings")
+QUERIES_JOB = DemoJob("questions", "/v1/embeddings")
+CHAT_JOB = DemoJob("chat", "/v1/chat/completions")
+JOBS = (TEXTS_JOB, QUERIES_JOB, CHAT_JOB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,35 @@ class FinishedJob:
         return self.progress.ended / self.seconds
 
 
+def write_inputs(out: Path, documented: Sequence[DocumentedName], prompt_count: int) -> None:
+    """Write the input file of every job into `out`."""
+    bodies = {
+        TEXTS_JOB: ((d.name, _embedding(d.text)) for d in documented),
+        QUERIES_JOB: ((query, _embedding(query)) for query in QUERIES),
+        CHAT_JOB: _chats([d.name for d in documented], prompt_count),
+    }
+    for job in JOBS:
+        write_requests(job.files(out).requests, job.endpoint, bodies[job])
+
+
+def _embedding(text: str) -> Mapping[str, object]:
+    # base64, as the official client requests by default: a quarter of the bytes.
+    return {"model": EMBEDDER, "encoding_format": "base64", "input": text}
+
+
+def _chats(names: Sequence[str], count: int) -> Iterator[tuple[str, Mapping[str, object]]]:
+    for number in range(count):
+        prompt = f"What does {names[number % len(names)]} do?"
+        yield (
+            f"chat-{number}",
+            {
+                "model": CHATTER,
+                "max_tokens": CHAT_TOKENS_MAX,
+                "messages": [{"role": "user", "content": prompt}],
+            },
+        )
+
+
 def write_requests(
     path: Path, endpoint: str, bodies: Iterable[tuple[str, Mapping[str, object]]]
 ) -> None:
@@ -67,18 +114,19 @@ def write_requests(
             file.write(msgspec.json.encode(line) + b"\n")
 
 
-def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: DemoFiles) -> FinishedJob:
+def run_job(client: "openai.OpenAI", job: DemoJob, out: Path) -> FinishedJob:
     """Upload, create, watch and download a job with the official client.
 
     Raises StackTimeoutError, and the errors of the client.
     """
+    files = job.files(out)
     began_s = time.monotonic()
     first_result_at_s: float | None = None
     with files.requests.open("rb") as content:
         uploaded = client.files.create(file=(files.requests.name, content), purpose="batch")
-    parameters: dict[str, Any] = {"endpoint": endpoint, "completion_window": "24h"}
+    parameters: dict[str, Any] = {"endpoint": job.endpoint, "completion_window": "24h"}
     batch = client.batches.create(input_file_id=uploaded.id, **parameters)
-    with JobDisplay(label) as display:
+    with JobDisplay(job.name) as display:
 
         def show(current: "Batch") -> None:
             nonlocal first_result_at_s
@@ -90,7 +138,7 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: DemoFiles
             ended = wait_until_ended(poll_job(client, batch.id), show, timeout_s=JOB_S_MAX)
         except WaitTimeoutError:  # its message is about --timeout
             raise StackTimeoutError(
-                f"The job {label} did not end within {JOB_S_MAX:.0f} s."
+                f"The job {job.name} did not end within {JOB_S_MAX:.0f} s."
             ) from None
     seconds = time.monotonic() - began_s
     DownloadTarget(files.results).download(client, ended.output_file_id)
@@ -132,9 +180,8 @@ def find_problems(job: FinishedJob) -> list[str]:
 
 def custom_ids(path: Path) -> list[str]:
     """Return the `custom_id` of every line, in order."""
-    decoder = msgspec.json.Decoder(_Line)
     with path.open("rb") as lines:
-        return [decoder.decode(line).custom_id for line in lines]
+        return [msgspec.json.decode(line)["custom_id"] for line in lines]
 
 
 def _keeps_order(some: list[str], all_of_them: list[str]) -> bool:

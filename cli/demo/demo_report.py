@@ -1,11 +1,19 @@
-"""Prints the demo's results: throughput, the conservation check, and search results."""
+"""Prints the demo's results: throughput, the conservation check, and a semantic search."""
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-from cli.demo.demo_jobs import FinishedJob, find_problems
-from cli.demo.demo_requests import CHATTER, QUERIES_JOB, TEXTS_JOB, DemoJob
-from cli.demo.demo_search import most_similar, read_embeddings
+import msgspec
+
+from cli.demo.demo_jobs import CHATTER, QUERIES_JOB, TEXTS_JOB, DemoJob, FinishedJob, find_problems
 from cli.demo.demo_texts import DocumentedName
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Vectors: TypeAlias = np.typing.NDArray[np.float32]
 
 MATCHES_SHOWN = 3
 _TEXT_CHARS_SHOWN = 90
@@ -51,3 +59,26 @@ def _report_search(
         write_line(f"\n“{query}”")
         for name, cosine in most_similar(names, vectors, vector, MATCHES_SHOWN):
             write_line(f"  {cosine:.2f}  {text_by_name[name][:_TEXT_CHARS_SHOWN]}")
+
+
+def read_embeddings(path: Path) -> "tuple[list[str], Vectors]":
+    """Return the custom_ids of an output file and their normalised vectors, one per row."""
+    import numpy as np
+
+    with path.open("rb") as lines:
+        results = [msgspec.json.decode(line) for line in lines]
+    texts = [result["response"]["body"]["data"][0]["embedding"] for result in results]
+    rows = [np.frombuffer(base64.b64decode(text), dtype="<f4") for text in texts]
+    vectors = np.stack(rows).astype(np.float32)
+    names = [result["custom_id"] for result in results]
+    return names, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def most_similar(
+    names: Sequence[str], vectors: "Vectors", query: "Vectors", count: int
+) -> list[tuple[str, float]]:
+    """Return the `count` names with the highest cosine similarity to `query`, descending."""
+    import numpy as np
+
+    cosines = vectors @ query
+    return [(names[index], float(cosines[index])) for index in np.argsort(-cosines)[:count]]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -31,6 +31,23 @@ class EngineKind(StrEnum):
     OPENAI_HTTP = "openai_http"
 
 
+_LatencyOption: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
+        help="simulated: milliseconds for each item.",
+        min=0,
+    ),
+]
+_EngineOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A setting of the engine, NAME=VALUE: vllm_tool_call_parser=hermes stands for "
+        "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER; may be repeated."
+    ),
+]
+
+
 def up(  # noqa: PLR0913, PLR0917  one parameter an option
     data: Annotated[
         Path,
@@ -54,14 +71,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         list[str] | None,
         typer.Option(help="A model to serve, NAME=PATH (PATH for vllm only); may be repeated."),
     ] = None,
-    simulated_latency_ms: Annotated[
-        float,
-        typer.Option(
-            envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
-            help="simulated: milliseconds for each item.",
-            min=0,
-        ),
-    ] = 0.0,
+    simulated_latency_ms: _LatencyOption = 0.0,
     simulated_concurrency: Annotated[
         int,
         typer.Option(envvar="MILLRACE_ENGINE_CONCURRENCY", help="simulated: items at once.", min=1),
@@ -72,13 +82,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     concurrency: Annotated[
         int | None, typer.Option(help="openai_http: calls at once.", min=1)
     ] = None,
-    engine_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A setting of the engine, NAME=VALUE: vllm_tool_call_parser=hermes stands for "
-            "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER; may be repeated."
-        ),
-    ] = None,
+    engine_option: _EngineOption = None,
     allow_private_webhooks: Annotated[
         bool, typer.Option(help="Development: webhooks may reach private addresses and http URLs.")
     ] = False,
@@ -91,20 +95,18 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     """
     configure_logs("up")
     stop = stop_on_signals()
-    engine_env: dict[str, object] = {}
     if engine is EngineKind.SIMULATED:
-        engine_env = {
-            "MILLRACE_ENGINE_SIMULATED_LATENCY_MS": simulated_latency_ms,
-            "MILLRACE_ENGINE_CONCURRENCY": simulated_concurrency,
-            "MILLRACE_ENGINE_SIMULATED_TOKEN_MS": simulated_token_ms,
-        }
+        engine_env = _variables(
+            simulated_latency_ms=simulated_latency_ms,
+            concurrency=simulated_concurrency,
+            simulated_token_ms=simulated_token_ms,
+        )
     elif engine is EngineKind.OPENAI_HTTP:
         if upstream is None:
             raise typer.BadParameter("--engine openai_http needs --upstream URL")
-        engine_env = {
-            "MILLRACE_ENGINE_UPSTREAM": upstream,
-            "MILLRACE_ENGINE_CONCURRENCY": concurrency,
-        }
+        engine_env = _variables(upstream=upstream, concurrency=concurrency)
+    else:
+        engine_env = {}
     names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
     if not names:
         raise typer.BadParameter(f"--engine {engine} needs at least one --model")
@@ -112,11 +114,16 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         data=data.absolute(),
         port=port,
         models=served_models(names, engine.value, upstream),
-        engine_env={name: str(value) for name, value in engine_env.items() if value is not None}
-        | engine_options(engine_option or []),
+        engine_env=engine_env | engine_options(engine_option or []),
         allow_private_webhooks=allow_private_webhooks,
     )
     _run(options, stop.is_set)
+
+
+def _variables(**fields: object) -> dict[str, str]:
+    """Return the environment variables for the engine's settings that are given."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {f"{EngineSettings.env_prefix}{n.upper()}": str(value) for n, value in given.items()}
 
 
 def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
@@ -134,18 +141,17 @@ def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
 
 def engine_options(texts: Iterable[str]) -> dict[str, str]:
     """Return the variables for each `--engine-option NAME=VALUE`. Raises SettingsError."""
-    fields = [name for name in EngineSettings.model_fields if name not in _FIXED]
-    variables: dict[str, str] = {}
+    names = [name for name in EngineSettings.model_fields if name not in _FIXED]
+    fields: dict[str, str] = {}
     for text in texts:
         option, equals, value = text.partition("=")
         name = option.strip().lower()
-        if not equals or name not in fields:
+        if not equals or name not in names:
             raise SettingsError(
-                f"--engine-option {option}: give NAME=VALUE, NAME one of {', '.join(fields)}"
+                f"--engine-option {option}: give NAME=VALUE, NAME one of {', '.join(names)}"
             )
-        path = str(Path(value).expanduser().absolute()) if name in _PATHS else value
-        variables[f"{EngineSettings.env_prefix}{name.upper()}"] = path
-    return variables
+        fields[name] = str(Path(value).expanduser().absolute()) if name in _PATHS else value
+    return _variables(**fields)
 
 
 def _require_role(role: str) -> str:

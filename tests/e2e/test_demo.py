@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.demo.demo_requests import JOBS
+from cli.demo.demo_jobs import JOBS
 from tests.support.stacks import await_true
 
 DEMO_S_MAX = 500

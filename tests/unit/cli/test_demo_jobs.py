@@ -10,15 +10,17 @@ import pytest
 
 from cli.batch.job_progress import JobStatus
 from cli.demo.demo_jobs import (
-    DemoFiles,
+    JOBS,
+    QUERIES,
+    DemoJob,
     FinishedJob,
     custom_ids,
     find_problems,
     run_job,
+    write_inputs,
     write_requests,
 )
-from cli.demo.demo_requests import JOBS, QUERIES, write_inputs
-from cli.demo.demo_search import most_similar, read_embeddings
+from cli.demo.demo_report import most_similar, read_embeddings
 from cli.demo.demo_texts import DocumentedName
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState
@@ -28,7 +30,7 @@ from tests.unit.cli.batches import batch
 def finished(
     folder: Path, requested: list[str], answered: list[str], failed: list[str], **counts: int
 ) -> FinishedJob:
-    files = DemoFiles.of(folder, "job")
+    files = DemoJob("job", "/v1/embeddings").files(folder)
     write_requests(files.requests, "/v1/embeddings", ((name, {}) for name in requested))
     for path, names in ((files.results, answered), (files.errors, failed)):
         path.write_bytes(b"".join(msgspec.json.encode({"custom_id": n}) + b"\n" for n in names))
@@ -72,7 +74,7 @@ def test_inputs_of_every_job_are_written(tmp_path: Path) -> None:
 
     write_inputs(tmp_path, documented, prompt_count=7)
 
-    counts = [len(set(custom_ids(DemoFiles.of(tmp_path, job.name).requests))) for job in JOBS]
+    counts = [len(set(custom_ids(job.files(tmp_path).requests))) for job in JOBS]
     assert counts == [5, len(QUERIES), 7]
 
 
@@ -110,8 +112,8 @@ class UnendingJob:
 
 def test_job_timeout_is_a_stack_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.demo.demo_jobs.JOB_S_MAX", 0.0)
-    files = DemoFiles.of(tmp_path, "texts")
-    write_requests(files.requests, "/v1/embeddings", [("a", {})])
+    job = DemoJob("texts", "/v1/embeddings")
+    write_requests(job.files(tmp_path).requests, job.endpoint, [("a", {})])
 
     with pytest.raises(StackTimeoutError, match="The job texts did not end within 0 s"):
-        run_job(UnendingJob(), "texts", "/v1/embeddings", files)  # type: ignore[arg-type]
+        run_job(UnendingJob(), job, tmp_path)  # type: ignore[arg-type]
