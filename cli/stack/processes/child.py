@@ -40,7 +40,7 @@ class Child:
     restart: bool = True
     niceness: int = 0  # above 0: lower priority than the other children
     backoff_s_max: float = BACKOFF_S_MAX  # longest wait before a restart
-    before_start: Callable[[], None] | None = None  # removes what a killed predecessor left
+    before_start: Callable[[], None] = lambda: None  # removes what a killed predecessor left
 
 
 class ChildProcess:
@@ -83,8 +83,7 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
     Call it from the main thread only: the kernel sends the parent death signal when the thread
     that forked ends. Raises OSError when the program cannot be run.
     """
-    if child.before_start is not None:
-        child.before_start()
+    child.before_start()
     parent = os.getpid()
     death_signal = int(child.parent_death_signal)
 
