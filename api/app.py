@@ -28,7 +28,7 @@ from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from api.views import audit_routes, item_routes, result_routes
 from api.views.view_services import create_view_services
-from api.webhooks import delivery_routes, endpoint_routes, secret_routes
+from api.webhooks import delivery_routes, endpoint_routes
 from api.webhooks.webhook_services import webhook_services
 from core.clock import Clock
 from core.supervised_tasks import supervise
@@ -42,7 +42,6 @@ ROUTERS: Final = (
     single_request_routes.router,
     model_list_routes.router,
     endpoint_routes.router,
-    secret_routes.router,
     delivery_routes.router,
     health.router,
     audit_log_routes.router,

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
-from api.auth.authentication import PrincipalDep, ServicesDep
+from api.auth.tenant_requests import TenantRequestDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response
 from api.resources import page_object
@@ -18,19 +18,10 @@ router = APIRouter()
 
 @router.get("/v1/audit_log")
 async def show_list(
-    principal: PrincipalDep,
-    services: ServicesDep,
-    limit: Limit = LIMIT_DEFAULT,
-    after: str | None = None,
+    request: TenantRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
 ) -> Response:
     """List entries, newest first."""
-    page = await services.database.run_for_tenant(
-        principal.tenant_id,
-        read_entries,
-        principal.tenant_id,
-        after=parse_after(ENTRY, after),
-        limit=limit,
-    )
+    page = await request.run(read_entries, after=parse_after(ENTRY, after), limit=limit)
     if page is None:
         raise unknown_cursor_error()
     return json_response(page_object(Page(*page), entry_object))

@@ -1,32 +1,17 @@
 """Authentication of requests: at their start, and again while a long one is served."""
 
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import Depends, Request
+from fastapi import Request
 
 from api.auth.key_cache import offered_secret
 from api.http.errors import ApiError
-from api.http.middleware import count_for_tenant
-from api.runtime.api_services import Services, services_of
+from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
 from tenancy.api_keys import Principal, authenticate, is_well_formed
 
-ServicesDep = Annotated[Services, Depends(services_of)]
-
 _INCORRECT: Final = "Incorrect API key provided."
-
-
-async def authenticate_request(request: Request, services: ServicesDep) -> Principal:
-    """Return the principal of a request, and count the request for its tenant.
-
-    Raises ApiError: 401, 429; DatabaseUnavailableError.
-    """
-    principal = await authenticate_headers(
-        request.headers.get("authorization"), request.headers.get("x-api-key"), services
-    )
-    count_for_tenant(request.scope, principal.tenant_id)
-    return principal
 
 
 async def authenticate_headers(
@@ -52,16 +37,9 @@ async def authenticate_headers(
     return principal
 
 
-PrincipalDep = Annotated[Principal, Depends(authenticate_request)]
-
-
 def _unauthorized(message: str) -> ApiError:
-    return ApiError(
-        401,
-        message,
-        code="invalid_api_key",
-        headers={"www-authenticate": "Bearer"},
-    )
+    headers = {"www-authenticate": "Bearer"}
+    return ApiError(401, message, code="invalid_api_key", headers=headers)
 
 
 INTERVAL_S: Final = 2.0

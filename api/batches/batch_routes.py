@@ -1,26 +1,31 @@
-"""Routes of batches, compatible with OpenAI's clients. A batch is a job."""
+"""Routes of batches, compatible with OpenAI's clients. A batch is a job.
+
+The routes that change, append to, pause, resume and seal a running batch extend OpenAI's API. They
+do not affect batches that use none of them. An action that can be undone and repeated ignores retry
+counts, because its saved answer may be outdated; only an idempotency key of the client marks a
+retry.
+"""
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Literal
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from api import metrics
-from api.auth.audit_entries import record_audit_entry
-from api.auth.authentication import PrincipalDep, ServicesDep
-from api.batches import batch_control_routes
-from api.batches.batch_control_routes import batch_answer
+from api.auth.tenant_requests import TenantRequestDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
-from api.http.request_bodies import NO_BODY_SHA256, body_sha256, json_body
 from api.http.responses import json_response
 from api.idempotency.idempotent_requests import (
-    execute_once,
-    find_saved_answer,
-    idempotency_of_request,
+    IdempotentRequest,
+    IdempotentRequestDep,
     saved_response,
 )
 from api.resources import batch_object, page_object
@@ -29,20 +34,24 @@ from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
 from core.urgency import PRIORITY_DEFAULT
 from jobs.errors import JobNotFoundError
+from jobs.store.appending import append_file, seal_job
 from jobs.store.batches import NewJob, cancel_job, create_job, find_job_with_errors, list_jobs
-from jobs.store.idempotency import StoredAnswer
+from jobs.store.controls import JobChange, change_job, pause_job, resume_job
 from jobs.store.job_budgets import JobBudget
 from jobs.store.job_key import destroy_job_key
 from jobs.store.job_options import JobOptions
 from jobs.store.keyset_pages import PageCursor
 from results.retention.deletion import delete_batch
 from results.webhooks.endpoints.callbacks import add_callback
-from tenancy.audit_log import Action
+from tenancy.audit_log import Action, Details
 
 router = APIRouter()
-router.include_router(batch_control_routes.router)
 
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+_Control: TypeAlias = Callable[[sa.Connection, UUID, UUID | None], sa.Row[Any]]
+"""Controls a job of a tenant, and returns its row."""
 
 
 class OutputExpiry(msgspec.Struct):
@@ -71,46 +80,41 @@ class BatchBody(msgspec.Struct):
     max_total_tokens: int | None = None  # extension
 
 
-@router.post("/v1/batches")
-async def create(
-    request: Request, principal: PrincipalDep, services: ServicesDep, webhooks: WebhookServicesDep
-) -> Response:
-    """Create a job. Once answered, it survives any crash."""
-    context = idempotency_of_request(request, principal, services)
-    body = await json_body(request, BatchBody, services.settings)
-    expiry = body.output_expires_after
-    traceparent = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
-    new = NewJob(
-        input_file_id=parse_public_id(FILE, body.input_file_id),
-        endpoint=body.endpoint,
-        completion_window=body.completion_window,
-        metadata=body.metadata,
-        output_expires_after_s=expiry.seconds if expiry else None,
-        traceparent=traceparent[0] if traceparent else "",
-        options=_options(body),
-    )
+class ChangeBody(msgspec.Struct):
+    """The fields to change; unknown fields are ignored."""
 
+    completion_window: str | None = None
+    expires_at: int | None = None
+    priority: int | None = None
+
+
+class AppendBody(msgspec.Struct):
+    """The file to append; unknown fields are ignored."""
+
+    input_file_id: str
+
+
+@router.post("/v1/batches")
+async def create(request: IdempotentRequestDep, webhooks: WebhookServicesDep) -> Response:
+    """Create a job. Once answered, it survives any crash."""
+    body = await request.json_body(BatchBody)
+    new = _new_job(body, request.http.headers.get("traceparent", ""))
     if body.callback_url is not None:  # a new look-up of its host may fail
-        saved = await find_saved_answer(context, services, body_sha256(request))
+        saved = await request.find_saved_answer()
         if saved is not None:
             return saved_response(saved, is_replay=True)
-    callback = await webhooks.validate_callback(
-        principal.tenant_id, body.callback_url, body.callback_events
-    )
+    tenant_id, open_max = request.tenant_id, request.services.settings.open_batches_max
+    callback = await webhooks.validate_callback(tenant_id, body.callback_url, body.callback_events)
 
-    def work(connection: sa.Connection) -> StoredAnswer:
-        row = create_job(
-            connection, principal.tenant_id, new, open_max=services.settings.open_batches_max
-        )
+    def work(connection: sa.Connection) -> object:
+        row = create_job(connection, tenant_id, new, open_max=open_max)
         if callback is not None:
-            add_callback(connection, principal.tenant_id, row.id, callback, webhooks.sealer)
+            add_callback(connection, tenant_id, row.id, callback, webhooks.sealer)
         details = {"input_file": body.input_file_id, "endpoint": body.endpoint}
-        record_audit_entry(
-            connection, principal, Action.JOB_CREATED, public_id(JOB, row.id), details
-        )
-        return batch_answer(row)
+        request.record_audit_entry(connection, Action.JOB_CREATED, public_id(JOB, row.id), details)
+        return batch_object(row)
 
-    answer, is_replay = await execute_once(context, services, body_sha256(request), work)
+    answer, is_replay = await request.execute_once(work)
     if not is_replay:
         metrics.JOBS_CREATED.labels(body.endpoint).inc()
     return saved_response(answer, is_replay=is_replay)
@@ -118,72 +122,126 @@ async def create(
 
 @router.get("/v1/batches")
 async def show_list(
-    principal: PrincipalDep,
-    services: ServicesDep,
-    limit: Limit = LIMIT_DEFAULT,
-    after: str | None = None,
+    request: TenantRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
 ) -> Response:
     """List jobs, newest first."""
-    cursor = PageCursor(limit=limit, after=parse_after(JOB, after))
-    page = await services.database.run_for_tenant(
-        principal.tenant_id, list_jobs, principal.tenant_id, cursor
-    )
+    page = await request.run(list_jobs, PageCursor(limit=limit, after=parse_after(JOB, after)))
     return json_response(page_object(page, batch_object))
 
 
 @router.get("/v1/batches/{batch_id}")
-async def show(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
+async def show(batch_id: str, request: TenantRequestDep) -> Response:
     """Show a job."""
-    job_id = parse_public_id(JOB, batch_id)
-    row = await services.database.run_for_tenant(
-        principal.tenant_id, find_job_with_errors, principal.tenant_id, job_id
-    )
+    row = await request.run(find_job_with_errors, parse_public_id(JOB, batch_id))
     return json_response(batch_object(row))
 
 
+@router.post("/v1/batches/{batch_id}")
+async def change(batch_id: str, request: IdempotentRequestDep) -> Response:
+    """Change the deadline or the priority of a job."""
+    body = await request.json_body(ChangeBody)
+    job_change = JobChange(
+        completion_window=body.completion_window,
+        expires_at_s=body.expires_at,
+        priority=body.priority,
+    )
+    changed = {name: value for name, value in asdict(job_change).items() if value is not None}
+    control = partial(change_job, change=job_change)
+    return await _control(
+        request.for_client_key_only(), batch_id, control, Action.JOB_UPDATED, changed
+    )
+
+
+@router.post("/v1/batches/{batch_id}/append")
+async def append(batch_id: str, request: IdempotentRequestDep) -> Response:
+    """Append an input file to a job that is not sealed."""
+    body = await request.json_body(AppendBody)
+    control = partial(append_file, file_id=parse_public_id(FILE, body.input_file_id))
+    details = {"input_file": body.input_file_id}
+    return await _control(request, batch_id, control, Action.JOB_APPENDED, details)
+
+
+@router.post("/v1/batches/{batch_id}/pause")
+async def pause(batch_id: str, request: IdempotentRequestDep) -> Response:
+    """Pause a job; any body is ignored."""
+    return await _control(request.for_client_key_only(), batch_id, pause_job, Action.JOB_PAUSED)
+
+
+@router.post("/v1/batches/{batch_id}/resume")
+async def resume(batch_id: str, request: IdempotentRequestDep) -> Response:
+    """Resume a paused job; any body is ignored."""
+    return await _control(request.for_client_key_only(), batch_id, resume_job, Action.JOB_RESUMED)
+
+
+@router.post("/v1/batches/{batch_id}/seal")
+async def seal(batch_id: str, request: IdempotentRequestDep) -> Response:
+    """Seal a job, which then accepts no more files; any body is ignored."""
+    return await _control(request, batch_id, seal_job, Action.JOB_SEALED)
+
+
 @router.post("/v1/batches/{batch_id}/cancel")
-async def cancel(
-    request: Request, batch_id: str, principal: PrincipalDep, services: ServicesDep
-) -> Response:
+async def cancel(batch_id: str, request: IdempotentRequestDep) -> Response:
     """Cancel a job; any body is ignored. Clients send an empty one with a JSON media type."""
-    job_id = parse_public_id(JOB, batch_id)
-    context = idempotency_of_request(request, principal, services)
-
-    def work(connection: sa.Connection) -> StoredAnswer:
-        row = cancel_job(connection, principal.tenant_id, job_id)
-        record_audit_entry(connection, principal, Action.JOB_CANCELLED, public_id(JOB, row.id))
-        return batch_answer(row)
-
-    answer, is_replay = await execute_once(context, services, NO_BODY_SHA256, work)
-    return saved_response(answer, is_replay=is_replay)
+    return await _control(request, batch_id, cancel_job, Action.JOB_CANCELLED)
 
 
 @router.delete("/v1/batches/{batch_id}")
-async def delete(batch_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
+async def delete(batch_id: str, request: TenantRequestDep) -> Response:
     """Delete a job that has ended, with all its data except its entry in the ledger."""
     job_id = parse_public_id(JOB, batch_id)
     if job_id is None:
         raise JobNotFoundError
     batch_public_id = public_id(JOB, job_id)
 
-    def work(connection: sa.Connection) -> None:
-        counts = delete_batch(connection, principal.tenant_id, job_id, key_id=principal.key_id)
-        record_audit_entry(connection, principal, Action.JOB_DELETED, batch_public_id, counts)
+    def work(connection: sa.Connection, tenant_id: UUID) -> None:
+        counts = delete_batch(connection, tenant_id, job_id, key_id=request.principal.key_id)
+        request.record_audit_entry(connection, Action.JOB_DELETED, batch_public_id, counts)
 
-    await services.database.run_for_tenant(principal.tenant_id, work)
-    if principal.zero_retention:
+    await request.run(work)
+    if request.principal.zero_retention:
         with suppress(MillraceError):  # a finaliser retries it
-            await asyncio.to_thread(destroy_job_key, services.objects, job_id)
+            await asyncio.to_thread(destroy_job_key, request.services.objects, job_id)
     return json_response({"id": batch_public_id, "object": "batch", "deleted": True})
 
 
-def _options(body: BatchBody) -> JobOptions:
-    budget = JobBudget(
-        max_failed_items=body.max_failed_items,
-        max_failed_ratio=body.max_failed_ratio,
-        failed_ratio_sample=body.failed_ratio_sample,
-        max_total_tokens=body.max_total_tokens,
-    )
-    return JobOptions(
-        priority=body.priority, sealed=body.sealed, deduplicate=body.deduplicate, budget=budget
+async def _control(
+    request: IdempotentRequest,
+    batch_id: str,
+    control: _Control,
+    action: Action,
+    details: Details | None = None,
+) -> Response:
+    """Apply `control` to a job, record the action, and show the job."""
+    job_id = parse_public_id(JOB, batch_id)
+
+    def work(connection: sa.Connection) -> object:
+        row = control(connection, request.tenant_id, job_id)
+        request.record_audit_entry(connection, action, public_id(JOB, row.id), details)
+        return batch_object(row)
+
+    return await request.answer_once(work)
+
+
+def _new_job(body: BatchBody, traceparent: str) -> NewJob:
+    match = _TRACEPARENT.fullmatch(traceparent)
+    return NewJob(
+        input_file_id=parse_public_id(FILE, body.input_file_id),
+        endpoint=body.endpoint,
+        completion_window=body.completion_window,
+        metadata=body.metadata,
+        output_expires_after_s=(
+            body.output_expires_after.seconds if body.output_expires_after else None
+        ),
+        traceparent=match[0] if match else "",
+        options=JobOptions(
+            priority=body.priority,
+            sealed=body.sealed,
+            deduplicate=body.deduplicate,
+            budget=JobBudget(
+                max_failed_items=body.max_failed_items,
+                max_failed_ratio=body.max_failed_ratio,
+                failed_ratio_sample=body.failed_ratio_sample,
+                max_total_tokens=body.max_total_tokens,
+            ),
+        ),
     )

@@ -8,24 +8,19 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from api import metrics
-from api.auth.audit_entries import record_audit_entry
-from api.auth.authentication import PrincipalDep, ServicesDep
+from api.auth.tenant_requests import TenantRequestDep
 from api.files.uploads import UploadLimits, storage_quota, upload_limits
 from api.http.paging import LIMIT_DEFAULT, Limit
-from api.http.request_bodies import body_sha256, json_body
 from api.http.responses import json_response
 from api.idempotency.idempotent_requests import (
-    IdempotencyContext,
-    execute_once,
-    find_saved_answer,
-    idempotency_of_request,
+    IdempotentRequest,
+    IdempotentRequestDep,
     saved_response,
 )
 from api.resources import batch_object, page_object, seconds
-from api.runtime.api_services import Services
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
 from jobs.errors import (
@@ -36,7 +31,6 @@ from jobs.errors import (
 )
 from jobs.store.batches import check_open_batch_limit, checked_window_s, create_job
 from jobs.store.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
-from jobs.store.idempotency import StoredAnswer
 from jobs.store.keyset_pages import unknown_cursor_error
 from jobs.store.redrive import (
     REDRIVE_MAX,
@@ -73,8 +67,7 @@ class RedriveBody(msgspec.Struct):
 
 @router.get("/v1/dead_letters")
 async def show_list(
-    principal: PrincipalDep,
-    services: ServicesDep,
+    request: TenantRequestDep,
     batch: str | None = None,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
@@ -83,75 +76,57 @@ async def show_list(
     item = None if after is None else parse_dead_letter_id(after)
     if after is not None and item is None:
         raise unknown_cursor_error()
-    page = await services.database.run_for_tenant(
-        principal.tenant_id,
-        list_dead_letters,
-        principal.tenant_id,
-        job_id=None if batch is None else _job_id(batch),
-        after=item,
-        limit=limit,
-    )
+    job_id = None if batch is None else _job_id(batch)
+    page = await request.run(list_dead_letters, job_id=job_id, after=item, limit=limit)
     return json_response(page_object(page, dead_letter_object))
 
 
 @router.get("/v1/dead_letters/{letter_id}")
-async def show(letter_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
+async def show(letter_id: str, request: TenantRequestDep) -> Response:
     """Show a dead letter with all attempts and its last response."""
-    item = parse_dead_letter_id(letter_id)
-    view = await services.database.run_for_tenant(
-        principal.tenant_id, find_dead_letter, principal.tenant_id, item
-    )
+    view = await request.run(find_dead_letter, parse_dead_letter_id(letter_id))
     body = view.row.body
     if view.row.zero_retention:
-        body = await asyncio.to_thread(readable_body, services.objects, view.row)
+        body = await asyncio.to_thread(readable_body, request.services.objects, view.row)
     return json_response(dead_letter_detail_object(view, body))
 
 
 @router.post("/v1/dead_letters/redrive")
-async def redrive(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
+async def redrive(request: IdempotentRequestDep) -> Response:
     """Create a batch from dead letters, and show it."""
-    context = idempotency_of_request(request, principal, services)
-    body = await json_body(request, RedriveBody, services.settings)
+    body = await request.json_body(RedriveBody)
     # Items that this request has redriven before are no longer selected.
-    saved = await find_saved_answer(context, services, body_sha256(request))
+    saved = await request.find_saved_answer()
     if saved is not None:
         return saved_response(saved, is_replay=True)
     check_edits(body.edits)
     selection = _selected(body)
-    with services.redrives.acquire(principal.tenant_id):
-        chosen = await services.database.run_for_tenant(
-            principal.tenant_id, select_dead_letters, principal.tenant_id, *selection
-        )
-        return await _create_redrive(body, body_sha256(request), chosen, context, services)
+    with request.services.redrives.acquire(request.tenant_id):
+        chosen = await request.run(select_dead_letters, *selection)
+        return await _create_redrive(request, body, chosen)
 
 
 async def _create_redrive(
-    body: RedriveBody,
-    sha256: bytes,
-    chosen: Redrive,
-    context: IdempotencyContext,
-    services: Services,
+    request: IdempotentRequest, body: RedriveBody, chosen: Redrive
 ) -> Response:
     """Store the input file and create the job.
 
     Checks that need no file come before it is written.
     """
-    principal, settings = context.principal, services.settings
-    file_id = new_uuid()
+    objects, settings = request.services.objects, request.services.settings
+    tenant_id, file_id = request.tenant_id, new_uuid()
     new = new_redrive_job(
         chosen, file_id, completion_window=body.completion_window, metadata=body.metadata
     )
     checked_window_s(new)
     open_max = settings.open_batches_max
-    await services.database.run_for_tenant(
-        principal.tenant_id, check_open_batch_limit, principal.tenant_id, open_max=open_max
-    )
-    limits = await upload_limits(principal.tenant_id, services)
-    lines = read_edited_lines(services.objects, chosen, body.edits)
-    stored = await asyncio.to_thread(_store, services.objects, file_id, lines, limits)
+    await request.run(check_open_batch_limit, open_max=open_max)
+    limits = await upload_limits(request)
+    lines = read_edited_lines(objects, chosen, body.edits)
+    stored = await asyncio.to_thread(_store, objects, file_id, lines, limits)
     file = NewFile(
         file_id=file_id,
-        tenant_id=principal.tenant_id,
+        tenant_id=tenant_id,
         purpose=INPUT_PURPOSE,
         filename=f"redrive_of_{public_id(JOB, chosen.job.id)}.jsonl",
         object_key=stored.key,
@@ -160,24 +135,24 @@ async def _create_redrive(
         expires_after_s=INPUT_EXPIRES_AFTER_S,
     )
 
-    def work(connection: sa.Connection) -> StoredAnswer:
+    def work(connection: sa.Connection) -> object:
         add_upload(connection, file, storage_quota(settings))
-        row = create_job(connection, principal.tenant_id, new, open_max=open_max)
+        row = create_job(connection, tenant_id, new, open_max=open_max)
         mark_redriven(connection, chosen, row.id)
         details: Details = {"batch": public_id(JOB, chosen.job.id), "is_edited": bool(body.edits)}
-        record_audit_entry(
-            connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), details
+        request.record_audit_entry(
+            connection, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), details
         )
-        return StoredAnswer(200, msgspec.json.encode(batch_object(row)))
+        return batch_object(row)
 
     try:
-        answer, is_replay = await execute_once(context, services, sha256, work)
+        answer, is_replay = await request.execute_once(work)
     except InvalidRequestError:
         # After any other error the row may be committed, and must not refer to a deleted object.
-        await asyncio.to_thread(services.objects.delete, stored.key)
+        await asyncio.to_thread(objects.delete, stored.key)
         raise
     if is_replay:
-        await asyncio.to_thread(services.objects.delete, stored.key)
+        await asyncio.to_thread(objects.delete, stored.key)
     else:
         metrics.JOBS_CREATED.labels(new.endpoint).inc()
     return saved_response(answer, is_replay=is_replay)

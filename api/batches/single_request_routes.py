@@ -2,13 +2,13 @@
 
 import asyncio
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from api.auth.audit_entries import record_audit_entry
-from api.auth.authentication import PrincipalDep, ServicesDep
+from api.auth.tenant_requests import TenantRequestDep
 from api.http.errors import ApiError
 from api.http.responses import memory_limited_response
 from api.online.call_errors import DEADLINE, JOB_CANCELLED, deadline_exceeded, job_cancelled
@@ -34,36 +34,27 @@ _ERRORS: Final = {
 
 
 @router.get("/v1/jobs/{job_id}")
-async def show(
-    request: Request, job_id: str, principal: PrincipalDep, services: ServicesDep
-) -> Response:
+async def show(job_id: str, request: TenantRequestDep) -> Response:
     """Show a job and its response, if there is one."""
-    request_id = parse_public_id(SINGLE, job_id)
-    row = await services.database.run_for_tenant(
-        principal.tenant_id, find_request, principal.tenant_id, request_id
-    )
-    return memory_limited_response(request, principal, services, await _job_object(row, services))
+    row = await request.run(find_request, parse_public_id(SINGLE, job_id))
+    return memory_limited_response(request, await _job_object(row, request.services))
 
 
 @router.delete("/v1/jobs/{job_id}")
-async def cancel(
-    request: Request, job_id: str, principal: PrincipalDep, services: ServicesDep
-) -> Response:
+async def cancel(job_id: str, request: TenantRequestDep) -> Response:
     """Cancel a job. Output generated so far is lost."""
     request_id = parse_public_id(SINGLE, job_id)
 
-    def work(connection: sa.Connection) -> sa.Row[Any]:
-        row = cancel_request(connection, principal.tenant_id, request_id)
-        record_audit_entry(
-            connection, principal, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id)
-        )
+    def work(connection: sa.Connection, tenant_id: UUID) -> sa.Row[Any]:
+        row = cancel_request(connection, tenant_id, request_id)
+        request.record_audit_entry(connection, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id))
         return row
 
-    row = await services.database.run_for_tenant(principal.tenant_id, work)
-    online: OnlineRuntime | None = request.app.state.online
+    row = await request.run(work)
+    online: OnlineRuntime | None = request.http.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
         _end_open_call(online, row)
-    return memory_limited_response(request, principal, services, await _job_object(row, services))
+    return memory_limited_response(request, await _job_object(row, request.services))
 
 
 def _end_open_call(online: OnlineRuntime, row: sa.Row[Any]) -> None:

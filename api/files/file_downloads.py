@@ -48,6 +48,7 @@ async def file_content(request: Request, row: sa.Row[Any], services: Services) -
     headers = {
         "accept-ranges": "bytes",
         "content-disposition": content_disposition(row.filename),
+        "content-type": "application/octet-stream",
         "content-length": str(byte_range.length if byte_range else row.size_bytes),
         "etag": _etag(row),
         "x-content-type-options": "nosniff",  # a browser must not interpret uploaded content
@@ -55,7 +56,7 @@ async def file_content(request: Request, row: sa.Row[Any], services: Services) -
     if byte_range:
         last = byte_range.offset + byte_range.length - 1
         headers["content-range"] = f"bytes {byte_range.offset}-{last}/{row.size_bytes}"
-    return ObjectResponse(
+    return object_response(
         blocks,
         206 if byte_range else 200,
         headers,
@@ -79,44 +80,6 @@ def _requested_range(request: Request, row: sa.Row[Any]) -> ByteRange | None:
         ) from None
 
 
-def _etag(row: sa.Row[Any]) -> str:
-    """Return a strong tag: the content of a file never changes."""
-    return f'"{row.id.hex}"'
-
-
-class ObjectResponse(BoundedStream):
-    """Sends blocks that threads read."""
-
-    def __init__(
-        self,
-        blocks: ObjectBlocks,
-        status: int,
-        headers: dict[str, str],
-        *,
-        idle_timeout_s: float,
-        key_revalidator: KeyRevalidator,
-    ) -> None:
-        """See `BoundedStream`."""
-        self._blocks, self._calls = blocks, BlockingCalls()
-        super().__init__(
-            self._read(),
-            status,
-            headers,
-            media_type="application/octet-stream",
-            idle_timeout_s=idle_timeout_s,
-            key_revalidator=key_revalidator,
-        )
-
-    async def close(self) -> None:
-        """See `BoundedStream`. Waits for a read that the object store stalls."""
-        await self._calls.run_last(self._blocks.close)
-
-    async def _read(self) -> AsyncIterator[bytes]:
-        while block := await self._calls.run(next, self._blocks, b""):
-            metrics.DOWNLOADED_BYTES.inc(len(block))
-            yield block
-
-
 def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
     """Return the requested range, or None for the whole object. Raises RangeUnsatisfiableError."""
     parts = _ONE_RANGE.fullmatch(header or "")
@@ -134,3 +97,34 @@ def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
     if first >= size_bytes:
         raise RangeUnsatisfiableError
     return ByteRange(first, min(last, size_bytes - 1) - first + 1)
+
+
+def _etag(row: sa.Row[Any]) -> str:
+    """Return a strong tag: the content of a file never changes."""
+    return f'"{row.id.hex}"'
+
+
+def object_response(
+    blocks: ObjectBlocks,
+    status: int,
+    headers: dict[str, str],
+    *,
+    idle_timeout_s: float,
+    key_revalidator: KeyRevalidator,
+) -> Response:
+    """Return a response that sends blocks, which threads read. See `BoundedStream`."""
+    calls = BlockingCalls()
+
+    async def read() -> AsyncIterator[bytes]:
+        while block := await calls.run(next, blocks, b""):
+            metrics.DOWNLOADED_BYTES.inc(len(block))
+            yield block
+
+    return BoundedStream(
+        read(),
+        lambda: calls.run_last(blocks.close),  # waits for a read that the object store stalls
+        status,
+        headers,
+        idle_timeout_s=idle_timeout_s,
+        key_revalidator=key_revalidator,
+    )

@@ -8,29 +8,22 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
-from api.auth.audit_entries import record_audit_entry
-from api.auth.authentication import KeyRevalidator, PrincipalDep, ServicesDep
+from api.auth.authentication import KeyRevalidator
+from api.auth.tenant_requests import TenantRequest, TenantRequestDep
 from api.files.file_downloads import file_content
 from api.files.uploads import receive_upload, storage_quota
 from api.http.errors import ApiError
 from api.http.paging import parse_after
 from api.http.responses import json_response, memory_limited_response
-from api.idempotency.idempotent_requests import (
-    execute_once,
-    idempotency_of_request,
-    may_have_saved_answer,
-    saved_response,
-)
+from api.idempotency.idempotent_requests import IdempotentRequestDep, saved_response
 from api.resources import file_object, page_object
-from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
 from core.ids import FILE, parse_public_id, public_id
 from jobs.errors import InvalidRequestError, UploadedFileNotFoundError
 from jobs.store.file_removal import find_removable_file, mark_removed
 from jobs.store.files import NewFile, add_upload, delete_file, find_file, list_files
-from jobs.store.idempotency import StoredAnswer
 from jobs.store.keyset_pages import PageCursor
 from storage.objects.errors import ObjectStoreUnavailableError
 from tenancy.audit_log import Action
@@ -41,24 +34,22 @@ Purpose = Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")]
 
 
 @router.post("/v1/files")
-async def upload(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
+async def upload(request: IdempotentRequestDep) -> Response:
     """Store a file, then add its row."""
-    context = idempotency_of_request(request, principal, services)
-    may_be_replay = await may_have_saved_answer(context, services)
-    file = await receive_upload(request, principal.tenant_id, services, skips_quota=may_be_replay)
+    services = request.services
+    file = await receive_upload(request, skips_quota=await request.may_have_saved_answer())
     try:
-        await KeyRevalidator(request, services).check_now()  # the upload may have taken hours
+        await KeyRevalidator(request.http, services).check_now()  # the upload may have taken hours
     except (ApiError, DatabaseUnavailableError):
         await asyncio.to_thread(services.objects.delete, file.object_key)
         raise
     quota = storage_quota(services.settings)
 
-    def work(connection: sa.Connection) -> StoredAnswer:
-        row = add_upload(connection, file, quota)
-        return StoredAnswer(200, msgspec.json.encode(file_object(row)))
+    def work(connection: sa.Connection) -> object:
+        return file_object(add_upload(connection, file, quota))
 
     try:
-        answer, is_replay = await execute_once(context, services, _form_sha256(file), work)
+        answer, is_replay = await request.execute_once(work, sha256=_form_sha256(file))
     except InvalidRequestError:
         # After any other error the row may be committed, and must not refer to a deleted object.
         await asyncio.to_thread(services.objects.delete, file.object_key)
@@ -78,55 +69,43 @@ def _cursor(
 
 @router.get("/v1/files")
 async def show_list(
-    request: Request,
-    principal: PrincipalDep,
-    services: ServicesDep,
+    request: TenantRequestDep,
     cursor: Annotated[PageCursor, Depends(_cursor)],
     purpose: Purpose = None,
 ) -> Response:
     """List files, newest first by default."""
-    page = await services.database.run_for_tenant(
-        principal.tenant_id, list_files, principal.tenant_id, cursor, purpose=purpose
-    )
-    return memory_limited_response(request, principal, services, page_object(page, file_object))
+    page = await request.run(list_files, cursor, purpose=purpose)
+    return memory_limited_response(request, page_object(page, file_object))
 
 
 @router.get("/v1/files/{file_id}")
-async def show(file_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
+async def show(file_id: str, request: TenantRequestDep) -> Response:
     """Show one file."""
-    parsed_id = parse_public_id(FILE, file_id)
-    row = await services.database.run_for_tenant(
-        principal.tenant_id, find_file, principal.tenant_id, parsed_id
-    )
+    row = await request.run(find_file, parse_public_id(FILE, file_id))
     return json_response(file_object(row))
 
 
 @router.get("/v1/files/{file_id}/content")
-async def content(
-    request: Request, file_id: str, principal: PrincipalDep, services: ServicesDep
-) -> Response:
+async def content(file_id: str, request: TenantRequestDep) -> Response:
     """Return the content of a file."""
-    parsed_id = parse_public_id(FILE, file_id)
-    row = await services.database.run_for_tenant(
-        principal.tenant_id, find_file, principal.tenant_id, parsed_id
-    )
-    return await file_content(request, row, services)
+    row = await request.run(find_file, parse_public_id(FILE, file_id))
+    return await file_content(request.http, row, request.services)
 
 
 @router.delete("/v1/files/{file_id}")
-async def delete(file_id: str, principal: PrincipalDep, services: ServicesDep) -> Response:
+async def delete(file_id: str, request: TenantRequestDep) -> Response:
     """Delete a file."""
     parsed_id = parse_public_id(FILE, file_id)
     if parsed_id is None:
         raise UploadedFileNotFoundError
     shown_id = public_id(FILE, parsed_id)
 
-    def work(connection: sa.Connection) -> None:
-        delete_file(connection, principal.tenant_id, parsed_id, key_id=principal.key_id)
-        record_audit_entry(connection, principal, Action.FILE_DELETED, shown_id, {"files": 1})
+    def work(connection: sa.Connection, tenant_id: UUID) -> None:
+        delete_file(connection, tenant_id, parsed_id, key_id=request.principal.key_id)
+        request.record_audit_entry(connection, Action.FILE_DELETED, shown_id, {"files": 1})
 
-    await services.database.run_for_tenant(principal.tenant_id, work)
-    await _remove_object(principal.tenant_id, parsed_id, services)
+    await request.run(work)
+    await _remove_object(request, parsed_id)
     return json_response({"id": shown_id, "object": "file", "deleted": True})
 
 
@@ -136,11 +115,12 @@ def _form_sha256(file: NewFile) -> bytes:
     return hashlib.sha256(msgspec.json.encode(parts)).digest()
 
 
-async def _remove_object(tenant_id: UUID, file_id: UUID, services: Services) -> None:
+async def _remove_object(request: TenantRequest, file_id: UUID) -> None:
     """Delete the object now if no job reads the file; otherwise the garbage collection deletes it.
 
     The file no longer exists for its owner, so a failure here does not fail the request.
     """
+    services, tenant_id = request.services, request.tenant_id
     with suppress(DatabaseUnavailableError, ObjectStoreUnavailableError):
         for removal in await services.database.run_for_tenant(
             tenant_id, find_removable_file, file_id

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
-from uuid import UUID
 
 from fastapi import Request
 
 from api import metrics
 from api.auth.authentication import KeyRevalidator
+from api.auth.tenant_requests import TenantRequest
 from api.files.filenames import safe_filename
 from api.files.upload_form import FileForm, FormRefusedError, form_boundary, upload_fields
 from api.http.errors import ApiError
@@ -20,7 +20,6 @@ from api.http.request_bodies import (
     read_at_min_rate,
     require_identity_encoding,
 )
-from api.runtime.api_services import Services
 from api.runtime.object_threads import BlockingCalls
 from api.settings import ApiSettings
 from core.clock import SystemClock
@@ -48,37 +47,34 @@ class UploadLimits:
             raise StorageLimitError
 
 
-async def receive_upload(
-    request: Request, tenant_id: UUID, services: Services, *, skips_quota: bool = False
-) -> NewFile:
+async def receive_upload(request: TenantRequest, *, skips_quota: bool = False) -> NewFile:
     """Store the file of a request. Its object is complete, and has no row yet.
 
     `skips_quota` is for a possible replay: the tenant's quota may count this very file already.
     Raises ApiError, QuotaExceededError, DatabaseUnavailableError and the errors of the object
     store; then no object remains.
     """
-    require_identity_encoding(request)
-    with form_errors_as_api_errors(), services.uploads.acquire(tenant_id):
-        boundary = form_boundary(request.headers.get("content-type", ""))
+    require_identity_encoding(request.http)
+    services = request.services
+    with form_errors_as_api_errors(), services.uploads.acquire(request.tenant_id):
+        boundary = form_boundary(request.http.headers.get("content-type", ""))
         if boundary is None:
             raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
         file_bytes_max = services.settings.file_bytes_max
         limits = UploadLimits(file_bytes_max, file_bytes_max)
         if not skips_quota:
-            limits = await upload_limits(tenant_id, services)
-        limits.check((declared_bytes(request) or 0) - FORM_BYTES_MAX)
-        return await _store(request, boundary, limits, tenant_id, services)
+            limits = await upload_limits(request)
+        limits.check((declared_bytes(request.http) or 0) - FORM_BYTES_MAX)
+        return await _store(request, boundary, limits)
 
 
-async def upload_limits(tenant_id: UUID, services: Services) -> UploadLimits:
-    """Return the limits of a tenant's next file.
+async def upload_limits(request: TenantRequest) -> UploadLimits:
+    """Return the limits of the tenant's next file.
 
     Raises QuotaExceededError, DatabaseUnavailableError.
     """
-    settings = services.settings
-    left = await services.database.run_for_tenant(
-        tenant_id, stored_bytes_left, tenant_id, storage_quota(settings)
-    )
+    settings = request.services.settings
+    left = await request.run(stored_bytes_left, storage_quota(settings))
     return UploadLimits(settings.file_bytes_max, left)
 
 
@@ -87,15 +83,13 @@ def storage_quota(settings: ApiSettings) -> StorageQuota:
     return StorageQuota(settings.stored_bytes_max, settings.files_max)
 
 
-async def _store(
-    request: Request, boundary: bytes, limits: UploadLimits, tenant_id: UUID, services: Services
-) -> NewFile:
-    file_id = new_uuid()
+async def _store(request: TenantRequest, boundary: bytes, limits: UploadLimits) -> NewFile:
+    services, file_id = request.services, new_uuid()
     async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:
         form = FileForm(boundary, sink.buffer)
         received = 0
-        revalidator = KeyRevalidator(request, services)
-        async for data in _body(request, services):
+        revalidator = KeyRevalidator(request.http, services)
+        async for data in _body(request.http, services.settings):
             await revalidator.check_if_due()
             received += len(data)
             form.feed(data)
@@ -107,7 +101,7 @@ async def _store(
     metrics.UPLOADED_BYTES.inc(stored.size_bytes)
     return NewFile(
         file_id=file_id,
-        tenant_id=tenant_id,
+        tenant_id=request.tenant_id,
         purpose=fields.purpose,
         filename=safe_filename(form.filename or b""),
         object_key=stored.key,
@@ -133,8 +127,7 @@ def too_large(file_bytes_max: int) -> ApiError:
     )
 
 
-def _body(request: Request, services: Services) -> AsyncIterator[bytes]:
-    settings = services.settings
+def _body(request: Request, settings: ApiSettings) -> AsyncIterator[bytes]:
     rate = MinReadRate(
         window_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
     )

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Awaitable, Callable
 
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -22,7 +21,7 @@ class _AbortError(Exception):
     """The client read nothing for too long, or its key is revoked."""
 
 
-class BoundedStream(StreamingResponse, ABC):
+class BoundedStream(StreamingResponse):
     """Writes blocks, and always closes their source.
 
     After the head no error can be sent. The connection is dropped then, so that the client does not
@@ -32,16 +31,19 @@ class BoundedStream(StreamingResponse, ABC):
     def __init__(
         self,
         content: AsyncIterable[bytes],
+        close: Callable[[], Awaitable[None]],
         status: int,
         headers: dict[str, str],
         *,
-        media_type: str,
         idle_timeout_s: float,
         key_revalidator: KeyRevalidator,
     ) -> None:
-        """The connection is dropped when the client reads nothing for `idle_timeout_s`."""
-        super().__init__(content, status, headers, media_type=media_type)
-        self._idle_timeout_s = idle_timeout_s
+        """`close` closes the source of `content`, from which only a thread may still be reading.
+
+        The connection is dropped when the client reads nothing for `idle_timeout_s`.
+        """
+        super().__init__(content, status, headers)
+        self._close, self._idle_timeout_s = close, idle_timeout_s
         self._key_revalidator = key_revalidator
         self._has_started = False
 
@@ -59,7 +61,7 @@ class BoundedStream(StreamingResponse, ABC):
             client_connection(scope).abort()
         finally:
             # outside the cancelled task group, where every await would be cancelled
-            await self.close()
+            await self._close()
 
     async def stream_response(self, send: Send) -> None:
         """See `StreamingResponse`."""
@@ -75,7 +77,3 @@ class BoundedStream(StreamingResponse, ABC):
                 raise _AbortError from None
 
         await super().stream_response(bounded_send)
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close the source of the blocks. Only a thread may still be reading from it."""

@@ -9,12 +9,10 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
-from api.batches.batch_control_routes import AppendBody, ChangeBody
-from api.batches.batch_routes import BatchBody
+from api.batches.batch_routes import AppendBody, BatchBody, ChangeBody
 from api.batches.dead_letter_routes import RedriveBody
 from api.webhooks.delivery_routes import ReplayBody, TestBody
-from api.webhooks.endpoint_routes import EndpointChangeBody, NewEndpointBody
-from api.webhooks.secret_routes import RotateBody
+from api.webhooks.endpoint_routes import EndpointChangeBody, NewEndpointBody, RotateBody
 from registry.models import ENDPOINTS
 
 _REF: Final = "#/components/schemas/{name}"

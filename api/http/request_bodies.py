@@ -17,7 +17,7 @@ from core.clock import Clock
 
 T = TypeVar("T")
 
-NO_BODY_SHA256: Final = hashlib.sha256(b"").digest()
+_NO_BODY_SHA256: Final = hashlib.sha256(b"").digest()
 
 # msgspec ends a message with the path of the field, e.g. "- at `$.metadata[...]`".
 _FIELD: Final = re.compile(r"`\$\.([a-z_]+(?:\.[a-z_]+)*)")
@@ -42,9 +42,8 @@ async def json_body(request: Request, shape: type[T], settings: ApiSettings) -> 
 
 
 def body_sha256(request: Request) -> bytes:
-    """Return the hash of the body that `json_body` read."""
-    digest = request.state.body_sha256
-    assert isinstance(digest, bytes)
+    """Return the hash of the body that `json_body` read; that of an empty one if it read none."""
+    digest: bytes = getattr(request.state, "body_sha256", _NO_BODY_SHA256)
     return digest
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import Response
 
+from api.auth.tenant_requests import TenantRequest
 from api.http.middleware import request_exit_stack
 from api.online.memory_limits import LARGE_BYTES
-from api.runtime.api_services import Services
-from tenancy.api_keys import Principal
 
 
 def json_response(
@@ -20,9 +19,7 @@ def json_response(
     )
 
 
-def memory_limited_response(
-    request: Request, principal: Principal, services: Services, content: object
-) -> Response:
+def memory_limited_response(request: TenantRequest, content: object) -> Response:
     """Return `content` as JSON.
 
     Raises ApiError, 503 or 429, when a large response exceeds the memory limit.
@@ -30,6 +27,6 @@ def memory_limited_response(
     response = json_response(content)
     byte_count = len(response.body)
     if byte_count > LARGE_BYTES:
-        reservation = services.response_limit.reserve(principal.tenant_id, byte_count)
-        request_exit_stack(request.scope).enter_context(reservation)
+        reservation = request.services.response_limit.reserve(request.tenant_id, byte_count)
+        request_exit_stack(request.http.scope).enter_context(reservation)
     return response

@@ -9,20 +9,25 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Concatenate, Final, ParamSpec, Self, TypeVar
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
-from fastapi import Request, Response
+from fastapi import Depends, Response
 
 from api import metrics
+from api.auth.tenant_requests import TenantRequest, TenantRequestDep
 from api.http.errors import ApiError
-from api.runtime.api_services import Services
+from api.http.request_bodies import body_sha256, json_body
 from api.runtime.database import DatabaseUnavailableError
 from api.settings import ApiSettings
 from jobs.store import idempotency
 from jobs.store.idempotency import KEY_CHARS_MAX, IdempotencyClaim, KeyScope, StoredAnswer
 from tenancy.api_keys import Principal
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 KEY: Final = b"idempotency-key"
 RETRY_COUNT: Final = b"x-stainless-retry-count"
@@ -109,107 +114,133 @@ def idempotency_from_headers(
     )
 
 
-def idempotency_of_request(
-    request: Request, principal: Principal, services: Services
-) -> IdempotencyContext:
-    """Read the headers of a request to FastAPI. Call it before the body is read."""
-    return idempotency_from_headers(
-        dict(request.scope["headers"]),
-        principal,
-        f"{request.method} {request.url.path}",
-        settings=services.settings,
-        arrived_s=services.keys.now_s(),
-    )
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest(TenantRequest):
+    """A POST request that takes effect once, however often its client sends it.
 
-
-async def execute_once(
-    context: IdempotencyContext,
-    services: Services,
-    body_sha256: bytes,
-    work: Callable[[sa.Connection], StoredAnswer],
-) -> tuple[StoredAnswer, bool]:
-    """Return the answer of `work` and False, or the saved answer to an equal POST and True.
-
-    The effect of `work` and its answer are committed together. Raises what `work` raises,
-    IdempotencyKeyInFlightError, IdempotencyKeyReusedError, DatabaseUnavailableError; then nothing
-    is saved.
+    Routes get it as `IdempotentRequestDep`. Methods that use Postgres raise
+    DatabaseUnavailableError.
     """
-    claim = context.claim(body_sha256, services.keys.now_s)
-    answer, is_replay = await services.database.run_for_tenant(
-        context.principal.tenant_id, idempotency.answer_once, claim, work
-    )
-    if is_replay and claim is not None:
-        metrics.REPLAYED.labels(claim.scope.value).inc()
-    return answer, is_replay
 
+    context: IdempotencyContext
 
-async def execute_once_holding_key(
-    context: IdempotencyContext,
-    services: Services,
-    body_sha256: bytes,
-    begin: Callable[[sa.Connection], UUID],
-    finish: Callable[[UUID], Awaitable[StoredAnswer]],
-) -> tuple[StoredAnswer, bool]:
-    """Like `execute_once`, for work that outlasts its transaction and that `finish` answers.
+    def for_client_key_only(self) -> Self:
+        """Return the request of a repeatable action: only a key of the client marks a retry."""
+        return replace(self, context=self.context.for_client_key_only())
 
-    The effect of `begin` and the key, held for at most KEY_HELD_S, are committed together.
-    """
-    claim = context.claim(body_sha256, services.keys.now_s)
-    tenant_id, run_for_tenant = context.principal.tenant_id, services.database.run_for_tenant
-    if claim is None:
-        return await finish(await run_for_tenant(tenant_id, begin)), False
+    async def json_body(self, shape: type[T]) -> T:
+        """Return the body as `shape`. Raises ApiError: 400, 408, 413 or 415."""
+        return await json_body(self.http, shape, self.services.settings)
 
-    def begin_and_hold(connection: sa.Connection) -> StoredAnswer | UUID:
-        saved = idempotency.find_answer(connection, claim)
-        if saved is not None:
-            return saved
-        started = begin(connection)
-        idempotency.mark_in_flight(connection, claim, until_s=KEY_HELD_S)
-        return started
+    async def answer_once(self, work: Callable[[sa.Connection], object]) -> Response:
+        """Answer with the JSON of what `work` returns; see `execute_once`."""
+        answer, is_replay = await self.execute_once(work)
+        return saved_response(answer, is_replay=is_replay)
 
-    started = await run_for_tenant(tenant_id, begin_and_hold)
-    if isinstance(started, StoredAnswer):
-        metrics.REPLAYED.labels(claim.scope.value).inc()
-        return started, True
-    is_saved = False
-    try:
-        answer = await finish(started)
-        is_saved = await run_for_tenant(tenant_id, idempotency.complete_in_flight, claim, answer)
-    finally:
-        if not is_saved:
-            with suppress(DatabaseUnavailableError):  # then the key is free after KEY_HELD_S
-                await run_for_tenant(tenant_id, idempotency.release_key, claim)
-    return answer, False
+    async def execute_once(
+        self, work: Callable[[sa.Connection], object], *, sha256: bytes | None = None
+    ) -> tuple[StoredAnswer, bool]:
+        """Return what `work` returns as JSON and False, or the saved answer to an equal POST.
 
+        The second value tells whether the answer is a replay. The effect of `work` and its answer
+        are committed together. `sha256` stands for the body; by default that of the JSON body.
+        Raises what `work` raises, IdempotencyKeyInFlightError, IdempotencyKeyReusedError; then
+        nothing is saved.
+        """
+        claim = self._claim(sha256)
 
-async def find_saved_answer(
-    context: IdempotencyContext, services: Services, body_sha256: bytes
-) -> StoredAnswer | None:
-    """Return the saved answer to an equal POST.
+        def answer_work(connection: sa.Connection) -> StoredAnswer:
+            return StoredAnswer(200, msgspec.json.encode(work(connection)))
 
-    For routes that check a request before they execute it: a check may fail the second time. Raises
-    IdempotencyKeyInFlightError, IdempotencyKeyReusedError, DatabaseUnavailableError.
-    """
-    claim = context.claim(body_sha256, services.keys.now_s)
-    if claim is None:
-        return None
-    answer = await services.database.run_for_tenant(claim.tenant_id, idempotency.find_answer, claim)
-    if answer is not None:
-        metrics.REPLAYED.labels(claim.scope.value).inc()
-    return answer
+        answer, is_replay = await self._run(idempotency.answer_once, claim, answer_work)
+        if is_replay and claim is not None:
+            metrics.REPLAYED.labels(claim.scope.value).inc()
+        return answer, is_replay
 
+    async def answer_once_holding_key(
+        self,
+        begin: Callable[[sa.Connection], UUID],
+        finish: Callable[[UUID], Awaitable[object]],
+    ) -> Response:
+        """Like `answer_once`, for work that outlasts its transaction and that `finish` answers.
 
-async def may_have_saved_answer(context: IdempotencyContext, services: Services) -> bool:
-    """Whether a request whose body is not read yet may have a saved answer."""
-    claim = context.claim(b"", services.keys.now_s)
-    if claim is None or not claim.may_repeat:
-        return False
-    return await services.database.run_for_tenant(
-        claim.tenant_id, idempotency.may_have_answer, claim
-    )
+        The effect of `begin` and the key, held for at most KEY_HELD_S, are committed together.
+        """
+        claim = self._claim()
+
+        def begin_and_hold(connection: sa.Connection) -> StoredAnswer | UUID:
+            saved = None if claim is None else idempotency.find_answer(connection, claim)
+            if saved is not None:
+                return saved
+            started = begin(connection)
+            if claim is not None:
+                idempotency.mark_in_flight(connection, claim, until_s=KEY_HELD_S)
+            return started
+
+        started = await self._run(begin_and_hold)
+        if isinstance(started, StoredAnswer):
+            assert claim is not None  # without a key nothing is saved
+            metrics.REPLAYED.labels(claim.scope.value).inc()
+            return saved_response(started, is_replay=True)
+        is_saved = claim is None
+        try:
+            answer = StoredAnswer(200, msgspec.json.encode(await finish(started)))
+            if claim is not None:
+                is_saved = await self._run(idempotency.complete_in_flight, claim, answer)
+        finally:
+            if claim is not None and not is_saved:
+                with suppress(DatabaseUnavailableError):  # then the key is free after KEY_HELD_S
+                    await self._run(idempotency.release_key, claim)
+        return saved_response(answer, is_replay=False)
+
+    async def find_saved_answer(self) -> StoredAnswer | None:
+        """Return the saved answer to an equal POST.
+
+        For routes that check a request before they execute it: a check may fail the second time.
+        Raises IdempotencyKeyInFlightError, IdempotencyKeyReusedError.
+        """
+        claim = self._claim()
+        if claim is None:
+            return None
+        answer = await self._run(idempotency.find_answer, claim)
+        if answer is not None:
+            metrics.REPLAYED.labels(claim.scope.value).inc()
+        return answer
+
+    async def may_have_saved_answer(self) -> bool:
+        """Whether a request whose body is not read yet may have a saved answer."""
+        claim = self._claim(b"")
+        if claim is None or not claim.may_repeat:
+            return False
+        return await self._run(idempotency.may_have_answer, claim)
+
+    def _claim(self, sha256: bytes | None = None) -> IdempotencyClaim | None:
+        sha256 = body_sha256(self.http) if sha256 is None else sha256
+        return self.context.claim(sha256, self.services.keys.now_s)
+
+    async def _run(
+        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self.services.database.run_for_tenant(self.tenant_id, work, *args, **kwargs)
 
 
 def saved_response(answer: StoredAnswer, *, is_replay: bool) -> Response:
     """Return an answer as JSON; a replay has a header that says so."""
     headers = dict((REPLAYED,)) if is_replay else {}
     return Response(answer.body, answer.status_code, headers, media_type="application/json")
+
+
+async def _idempotent_request(request: TenantRequestDep) -> IdempotentRequest:
+    """Read the idempotency headers, before the body is read. Raises ApiError (400)."""
+    http, services = request.http, request.services
+    context = idempotency_from_headers(
+        dict(http.scope["headers"]),
+        request.principal,
+        f"{http.method} {http.url.path}",
+        settings=services.settings,
+        arrived_s=services.keys.now_s(),
+    )
+    return IdempotentRequest(http, request.principal, services, context)
+
+
+IdempotentRequestDep = Annotated[IdempotentRequest, Depends(_idempotent_request)]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from api.auth.authentication import PrincipalDep
+from api.auth.tenant_requests import TenantRequestDep
 from api.http.errors import ApiError, unavailable
 from api.http.responses import json_response
 from api.runtime.api_services import Services
@@ -45,22 +45,15 @@ _HASH_ITEMS: Final = 5000  # rows of one query when every row is compared
 
 @router.get("/v1/batches/{batch_id}/audit")
 async def show(
-    batch_id: str, principal: PrincipalDep, views: ViewServicesDep, log: bool = False
+    batch_id: str, request: TenantRequestDep, views: ViewServicesDep, log: bool = False
 ) -> Response:
     """Recompute the totals of a batch from its rows and the ledger, and with `log` from the log."""
-    job_id = parse_public_id(JOB, batch_id)
-    services = views.services
-    source = await services.database.run_for_tenant(
-        principal.tenant_id, result_source, principal.tenant_id, job_id
-    )
-    with views.audits.acquire(principal.tenant_id):
-        before = await services.database.run_for_tenant(
-            principal.tenant_id, read_recorded_totals, source.job_id
-        )
-        rows = await _tally(services, source)
-        after = await services.database.run_for_tenant(
-            principal.tenant_id, read_recorded_totals, source.job_id
-        )
+    source = await request.run(result_source, parse_public_id(JOB, batch_id))
+    tenant_id, database = source.tenant_id, request.services.database
+    with views.audits.acquire(tenant_id):
+        before = await database.run_for_tenant(tenant_id, read_recorded_totals, source.job_id)
+        rows = await _tally(request.services, source)
+        after = await database.run_for_tenant(tenant_id, read_recorded_totals, source.job_id)
         differences = compare_recorded_totals(before, rows, after)
         log_comparison = await _compare_with_log(views, source, rows) if log else None
     if log_comparison is not None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.auth.authentication import PrincipalDep
+from api.auth.tenant_requests import TenantRequestDep
 from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit
 from api.http.responses import json_response
@@ -51,17 +51,14 @@ StatusOf: TypeAlias = Annotated[ItemStatus | None, Depends(_one_status)]
 @router.get("/v1/batches/{batch_id}/items")
 async def show_list(
     batch_id: str,
-    principal: PrincipalDep,
+    request: TenantRequestDep,
     views: ViewServicesDep,
     status: StatusOf,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
     """List items in the order of the input, optionally those of one status."""
-    job_id = parse_public_id(JOB, batch_id)
-    source = await views.services.database.run_for_tenant(
-        principal.tenant_id, result_source, principal.tenant_id, job_id
-    )
+    source = await request.run(result_source, parse_public_id(JOB, batch_id))
     first = 0
     if after is not None:
         index = _index(source, after)
@@ -83,14 +80,10 @@ async def show_list(
 
 @router.get("/v1/batches/{batch_id}/items/{custom_id:path}")
 async def show(
-    batch_id: str, custom_id: str, principal: PrincipalDep, views: ViewServicesDep
+    batch_id: str, custom_id: str, request: TenantRequestDep, views: ViewServicesDep
 ) -> Response:
     """Show an item by its `custom_id` or its id."""
-    job_id = parse_public_id(JOB, batch_id)
-    database = views.services.database
-    source = await database.run_for_tenant(
-        principal.tenant_id, result_source, principal.tenant_id, job_id
-    )
+    source = await request.run(result_source, parse_public_id(JOB, batch_id))
     index = _index(source, custom_id)
     if index is None:
         index = await _search(views, source, custom_id)
@@ -98,8 +91,8 @@ async def show(
     (item,) = items
     shown = item_object(source, item)
     shown["custom_id"] = shown["custom_id"] or await _read_custom_id(views, source, index)
-    shown["sequence"] = await database.run_for_tenant(
-        principal.tenant_id, sequence_of, source.job_id, index
+    shown["sequence"] = await request.services.database.run_for_tenant(
+        source.tenant_id, sequence_of, source.job_id, index
     )
     return json_response(shown)
 

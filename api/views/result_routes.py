@@ -6,12 +6,13 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.auth.authentication import KeyRevalidator, PrincipalDep
+from api.auth.authentication import KeyRevalidator
+from api.auth.tenant_requests import TenantRequest, TenantRequestDep
+from api.http.bounded_streams import BoundedStream
 from api.http.errors import ApiError
 from api.http.middleware import request_exit_stack
-from api.views.result_response import ResultResponse
 from api.views.result_streaming import LIMIT_MAX, ResultStream
-from api.views.view_services import ViewServices, ViewServicesDep
+from api.views.view_services import ViewServicesDep
 from core.ids import JOB, parse_public_id
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent
@@ -25,24 +26,19 @@ _SEQUENCE: Final = re.compile(r"[0-9]{1,10}")
 
 @router.get("/v1/batches/{batch_id}/results")
 async def show(
-    request: Request,
     batch_id: str,
-    principal: PrincipalDep,
+    request: TenantRequestDep,
     views: ViewServicesDep,
     after: Annotated[int, Query(ge=0, le=SEQUENCE_MAX)] = 0,
     limit: Annotated[int | None, Query(ge=1, le=LIMIT_MAX)] = None,
 ) -> Response:
     """Return the results after `after` in the order of their arrival."""
-    job_id = parse_public_id(JOB, batch_id)
-    database = views.services.database
-    source = await database.run_for_tenant(
-        principal.tenant_id, result_source, principal.tenant_id, job_id
-    )
-    revalidator = KeyRevalidator(request, views.services)
-    if "text/event-stream" not in request.headers.get("accept", ""):
-        stream = ResultStream(views, principal, source, jsonl)
+    source = await request.run(result_source, parse_public_id(JOB, batch_id))
+    revalidator = KeyRevalidator(request.http, request.services)
+    if "text/event-stream" not in request.http.headers.get("accept", ""):
+        stream = ResultStream(views, source, jsonl)
         content = stream.available_lines(after, limit)
-        return _response(stream, content, views, revalidator, "application/x-ndjson")
+        return _response(stream, content, revalidator, request, "application/x-ndjson")
     if limit is not None:
         raise ApiError(
             400,
@@ -50,13 +46,14 @@ async def show(
             code="invalid_value",
             param="limit",
         )
-    after = _last_event_id(request, after)
+    after = _last_event_id(request.http, after)
     if source.is_terminal and after > source.ended_count:
         return Response(status_code=204)  # clients that reconnect by themselves stop now
-    request_exit_stack(request.scope).enter_context(views.stream_slots.acquire(principal.tenant_id))
-    stream = ResultStream(views, principal, source, server_sent)
+    slot = views.stream_slots.acquire(request.tenant_id)
+    request_exit_stack(request.http.scope).enter_context(slot)
+    stream = ResultStream(views, source, server_sent)
     content = stream.live_events(after, lambda: _is_key_valid(revalidator))
-    return _response(stream, content, views, revalidator, "text/event-stream")
+    return _response(stream, content, revalidator, request, "text/event-stream; charset=utf-8")
 
 
 async def _is_key_valid(revalidator: KeyRevalidator) -> bool:
@@ -71,15 +68,20 @@ async def _is_key_valid(revalidator: KeyRevalidator) -> bool:
 def _response(
     stream: ResultStream,
     content: AsyncGenerator[bytes, None],
-    views: ViewServices,
     revalidator: KeyRevalidator,
-    media_type: str,
+    request: TenantRequest,
+    content_type: str,
 ) -> Response:
-    return ResultResponse(
-        stream,
+    async def close() -> None:
+        await content.aclose()
+        await stream.close()
+
+    return BoundedStream(
         content,
-        media_type=media_type,
-        idle_timeout_s=views.services.settings.download_idle_timeout_s,
+        close,
+        200,
+        {"content-type": content_type, "cache-control": "no-cache", "x-accel-buffering": "no"},
+        idle_timeout_s=request.services.settings.download_idle_timeout_s,
         key_revalidator=revalidator,
     )
 

@@ -18,7 +18,6 @@ from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import Frame, SequencedLines
 from storage.objects.errors import ObjectNotFoundError
-from tenancy.api_keys import Principal
 
 T = TypeVar("T")
 
@@ -34,12 +33,9 @@ _RELOADS_MAX: Final = 3  # of a page whose bodies have moved to other objects
 class ResultStream:
     """The results of one batch for one client. It holds one page in memory. Close it."""
 
-    def __init__(
-        self, views: ViewServices, principal: Principal, source: ResultSource, frame: Frame
-    ) -> None:
+    def __init__(self, views: ViewServices, source: ResultSource, frame: Frame) -> None:
         """`frame` formats each line."""
-        self._views, self._tenant_id = views, principal.tenant_id
-        self._source, self._frame = source, frame
+        self._views, self._source, self._frame = views, source, frame
         self._rendered = SequencedLines(views.services.objects, source, frame)
         self._blocks: Generator[bytes, None, None] | None = None  # of the page
         self._calls = BlockingCalls()
@@ -149,9 +145,10 @@ class ResultStream:
 
     async def _reload(self) -> None:
         """Query the batch again. Raises DatabaseUnavailableError, JobNotFoundError."""
-        database, job_id = self._views.services.database, self._source.job_id
+        database = self._views.services.database
+        tenant_id, job_id = self._source.tenant_id, self._source.job_id
         self._source = await _retry_outage(
-            lambda: database.run_for_tenant(self._tenant_id, result_source, self._tenant_id, job_id)
+            lambda: database.run_for_tenant(tenant_id, result_source, tenant_id, job_id)
         )
         await self._calls.run(self._close)
         self._rendered = SequencedLines(self._views.services.objects, self._source, self._frame)

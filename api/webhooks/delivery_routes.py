@@ -7,25 +7,18 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from api.auth.authentication import PrincipalDep, ServicesDep
+from api.auth.tenant_requests import TenantRequest, TenantRequestDep
 from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
-from api.http.request_bodies import body_sha256, json_body
 from api.http.responses import json_response
-from api.idempotency.idempotent_requests import (
-    execute_once,
-    execute_once_holding_key,
-    idempotency_of_request,
-    saved_response,
-)
-from api.runtime.api_services import Services
-from api.webhooks.webhook_objects import delivery_object
-from core.ids import EVENT, parse_public_id, public_id
-from jobs.store.idempotency import StoredAnswer
+from api.idempotency.idempotent_requests import IdempotentRequestDep
+from api.resources import seconds
+from core.ids import EVENT, JOB, parse_public_id, public_id
 from jobs.store.keyset_pages import PageCursor
 from results.webhooks.delivery.delivery_history import (
+    DeliveryHistory,
     Replay,
     create_test_delivery,
     find_attempt,
@@ -33,7 +26,6 @@ from results.webhooks.delivery.delivery_history import (
     replay_deliveries,
 )
 from results.webhooks.endpoints.endpoints import ENDPOINT, check_event_types
-from tenancy.api_keys import Principal
 
 router = APIRouter()
 
@@ -65,16 +57,14 @@ class ReplayBody(msgspec.Struct):
 @router.get("/v1/webhook_endpoints/{endpoint_id}/deliveries")
 async def show_deliveries(
     endpoint_id: str,
-    principal: PrincipalDep,
-    services: ServicesDep,
+    request: TenantRequestDep,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
     """List an endpoint's deliveries with all attempts, newest first."""
-    parsed_endpoint_id = parse_public_id(ENDPOINT, endpoint_id)
     cursor = PageCursor(limit=limit, after=parse_after(EVENT, after))
-    histories, has_more = await services.database.run_for_tenant(
-        principal.tenant_id, list_deliveries, principal.tenant_id, parsed_endpoint_id, cursor
+    histories, has_more = await request.run(
+        list_deliveries, parse_public_id(ENDPOINT, endpoint_id), cursor
     )
     ids = [public_id(EVENT, history.delivery.message_id) for history in histories]
     return json_response(
@@ -89,55 +79,44 @@ async def show_deliveries(
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/test")
-async def test(
-    endpoint_id: str, request: Request, principal: PrincipalDep, services: ServicesDep
-) -> Response:
+async def test(endpoint_id: str, request: IdempotentRequestDep) -> Response:
     """Send a sample event once, through the webhooks role, and return the outcome."""
-    context = idempotency_of_request(request, principal, services)
-    body = await json_body(request, TestBody, services.settings)
+    body = await request.json_body(TestBody)
     check_event_types([body.event_type], param="event_type")
     parsed_endpoint_id = parse_public_id(ENDPOINT, endpoint_id)
 
     def insert_test(connection: sa.Connection) -> UUID:
         return create_test_delivery(
-            connection, principal.tenant_id, parsed_endpoint_id, body.event_type
+            connection, request.tenant_id, parsed_endpoint_id, body.event_type
         )
 
-    async def finish(message_id: UUID) -> StoredAnswer:
+    async def finish(message_id: UUID) -> object:
         assert parsed_endpoint_id is not None
-        attempt = await _first_attempt(services, principal, message_id, parsed_endpoint_id)
+        attempt = await _first_attempt(request, message_id, parsed_endpoint_id)
         if attempt is None or attempt.status_code is None:
             reason = "no answer in time" if attempt is None else attempt.error_code
             raise ApiError(
                 400, f"The endpoint could not be reached: {reason}.", code="webhook_test_failed"
             )
-        outcome = {
+        return {
             "object": "webhook_endpoint.test",
             "webhook_endpoint_id": endpoint_id,
             "event_type": body.event_type,
             "status_code": attempt.status_code,
             "success": True,
         }
-        return StoredAnswer(200, msgspec.json.encode(outcome))
 
-    digest = body_sha256(request)
-    answer, is_replay = await execute_once_holding_key(
-        context, services, digest, insert_test, finish
-    )
-    return saved_response(answer, is_replay=is_replay)
+    return await request.answer_once_holding_key(insert_test, finish)
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/replay")
-async def send_again(
-    endpoint_id: str, request: Request, principal: PrincipalDep, services: ServicesDep
-) -> Response:
+async def send_again(endpoint_id: str, request: IdempotentRequestDep) -> Response:
     """Send one message again, or those of a time span, with the same ids."""
-    context = idempotency_of_request(request, principal, services)
-    body = await json_body(request, ReplayBody, services.settings)
+    body = await request.json_body(ReplayBody)
     if body.message_id is None and body.since is None:
         raise ApiError(400, "Send message_id or since.", code="invalid_value", param="since")
-    endpoint = parse_public_id(ENDPOINT, endpoint_id)
-    parsed_endpoint_id = Replay(
+    parsed_endpoint_id = parse_public_id(ENDPOINT, endpoint_id)
+    replay = Replay(
         message_id=_message_id(body.message_id, "message_id"),
         since=_timestamp(body.since, "since"),
         until=_timestamp(body.until, "until"),
@@ -145,30 +124,54 @@ async def send_again(
         after=_message_id(body.after, "after"),
     )
 
-    def work(connection: sa.Connection) -> StoredAnswer:
-        replayed = replay_deliveries(connection, principal.tenant_id, endpoint, parsed_endpoint_id)
+    def work(connection: sa.Connection) -> object:
+        replayed = replay_deliveries(connection, request.tenant_id, parsed_endpoint_id, replay)
         last_id = replayed.last_id
-        summary = {
+        return {
             "object": "webhook_endpoint.replay",
             "webhook_endpoint_id": endpoint_id,
             "replayed": replayed.count,
             "last_id": public_id(EVENT, last_id) if last_id is not None else None,
             "has_more": last_id is not None,
         }
-        return StoredAnswer(200, msgspec.json.encode(summary))
 
-    answer, is_replay = await execute_once(context, services, body_sha256(request), work)
-    return saved_response(answer, is_replay=is_replay)
+    return await request.answer_once(work)
+
+
+def delivery_object(history: DeliveryHistory) -> dict[str, object]:
+    """Return a delivery with its attempts."""
+    row = history.delivery
+    return {
+        "id": public_id(EVENT, row.message_id),
+        "object": "webhook_endpoint.delivery",
+        "event_type": row.event_type,
+        "batch_id": None if row.job_id is None else public_id(JOB, row.job_id),
+        "status": row.state,
+        "is_test": row.is_test,
+        "created_at": seconds(row.created_at),
+        "next_try_at": seconds(row.next_try_at) if row.state == "pending" else None,
+        "ended_at": seconds(row.ended_at),
+        "attempts": [
+            {
+                "number": attempt.number,
+                "started_at": seconds(attempt.started_at),
+                "duration_ms": attempt.duration_ms,
+                "status_code": attempt.status_code,
+                "error_code": attempt.error_code,
+            }
+            for attempt in history.attempts
+        ],
+    }
 
 
 async def _first_attempt(
-    services: Services, principal: Principal, message_id: UUID, endpoint_id: UUID
+    request: TenantRequest, message_id: UUID, endpoint_id: UUID
 ) -> sa.Row[tuple[object, ...]] | None:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + _TEST_S_MAX
     while loop.time() < deadline_s:
-        attempt = await services.database.run_for_tenant(
-            principal.tenant_id, find_attempt, message_id, endpoint_id
+        attempt = await request.services.database.run_for_tenant(
+            request.tenant_id, find_attempt, message_id, endpoint_id
         )
         if attempt is not None:
             return attempt

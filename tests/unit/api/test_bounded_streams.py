@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from starlette.types import Message, Scope, Send
 
 from api.auth.authentication import KeyRevalidator
-from api.files.file_downloads import ObjectResponse
+from api.files.file_downloads import object_response
 from api.http.bounded_streams import BoundedStream
 from api.http.client_connection import EXTENSION, ClientConnection
 from api.http.errors import ApiError, install_error_handlers
@@ -45,17 +45,12 @@ class Pieces(BoundedStream):
     def __init__(
         self, content: AsyncGenerator[bytes, None], key_revalidator: KeyRevalidator
     ) -> None:
-        super().__init__(
-            content,
-            200,
-            {},
-            media_type="text/plain",
-            idle_timeout_s=5,
-            key_revalidator=key_revalidator,
-        )
         self.closed = asyncio.Event()
+        super().__init__(
+            content, self._set_closed, 200, {}, idle_timeout_s=5, key_revalidator=key_revalidator
+        )
 
-    async def close(self) -> None:
+    async def _set_closed(self) -> None:
         await asyncio.sleep(0)  # a wait, which a cancelled group would cut
         self.closed.set()
 
@@ -165,7 +160,7 @@ async def test_a_disconnect_during_a_read_does_not_block_the_loop() -> None:
         closed_by.append(threading.current_thread().name)
 
     def download() -> Response:
-        return ObjectResponse(
+        return object_response(
             ObjectBlocks(read, close, 10), 200, {}, idle_timeout_s=5, key_revalidator=watch()
         )
 

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fastapi import Request
 
+from api.auth.tenant_requests import TenantRequest
 from api.batches import single_request_routes
 from api.files import file_routes
 from api.http.errors import ApiError
 from api.http.middleware import request_exit_stack
 from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
-from api.runtime.api_services import Services
 from core.ids import SINGLE, new_uuid, public_id
 from core.outcomes import Outcome
 from core.states import JobState
@@ -28,22 +28,16 @@ class Site:
 
     def __init__(self, found: object, answer_bytes: int) -> None:
         self._found = found
-        self.response_limit = ResponseMemoryLimit(2 * answer_bytes)
-        parts = SimpleNamespace(database=self, response_limit=self.response_limit)
-        self.services = cast("Services", parts)
+        limit = ResponseMemoryLimit(2 * answer_bytes)
+        self.services: Any = SimpleNamespace(database=self, response_limit=limit)
 
     async def run_for_tenant(self, *_: object, **__: object) -> object:
         return self._found
 
-
-def request() -> Request:
-    parts = SimpleNamespace(online=None)
-    scope = {
-        "type": "http",
-        "app": SimpleNamespace(state=parts),
-        "millrace.exit_stack": ExitStack(),
-    }
-    return Request(scope)
+    def request(self) -> TenantRequest:
+        app = SimpleNamespace(state=SimpleNamespace(online=None))
+        scope = {"type": "http", "app": app, "millrace.exit_stack": ExitStack()}
+        return TenantRequest(Request(scope), ME, self.services)
 
 
 def job(body: bytes) -> Any:
@@ -77,18 +71,16 @@ def file() -> Any:
     )
 
 
-async def show_job(site: Site, asked: Request) -> Any:
-    return await single_request_routes.show(asked, public_id(SINGLE, new_uuid()), ME, site.services)
+async def show_job(request: TenantRequest) -> Any:
+    return await single_request_routes.show(public_id(SINGLE, new_uuid()), request)
 
 
-async def cancel_job(site: Site, asked: Request) -> Any:
-    return await single_request_routes.cancel(
-        asked, public_id(SINGLE, new_uuid()), ME, site.services
-    )
+async def cancel_job(request: TenantRequest) -> Any:
+    return await single_request_routes.cancel(public_id(SINGLE, new_uuid()), request)
 
 
-async def list_files(site: Site, asked: Request) -> Any:
-    return await file_routes.show_list(asked, ME, site.services, PageCursor(limit=10_000))
+async def list_files(request: TenantRequest) -> Any:
+    return await file_routes.show_list(request, PageCursor(limit=10_000))
 
 
 LARGE = b'"%b"' % (b"x" * LARGE_BYTES)
@@ -99,21 +91,22 @@ PAGE = Page([file() for _ in range(400)], has_more=False)
     ("found", "ask"), [(job(LARGE), show_job), (job(LARGE), cancel_job), (PAGE, list_files)]
 )
 async def test_a_large_response_reserves_memory_until_it_is_sent(
-    found: object, ask: Callable[[Site, Request], Any]
+    found: object, ask: Callable[[TenantRequest], Any]
 ) -> None:
-    answer = await ask(Site(found, 1 << 20), request())
+    answer = await ask(Site(found, 1 << 20).request())
     assert len(answer.body) > LARGE_BYTES
-    site, first = Site(found, len(answer.body)), request()
-    await ask(site, first)
+    site = Site(found, len(answer.body))
+    first = site.request()
+    await ask(first)
     with pytest.raises(ApiError) as refused:
-        await ask(site, request())
+        await ask(site.request())
     assert (refused.value.status, refused.value.code) == (429, "queue_full")
-    request_exit_stack(first.scope).close()
-    await ask(site, request())
+    request_exit_stack(first.http.scope).close()
+    await ask(site.request())
 
 
 @pytest.mark.parametrize(("found", "ask"), [(job(b"1"), show_job), (Page([], False), list_files)])
 async def test_a_small_response_reserves_none(
-    found: object, ask: Callable[[Site, Request], Any]
+    found: object, ask: Callable[[TenantRequest], Any]
 ) -> None:
-    assert (await ask(Site(found, 0), request())).status_code == 200
+    assert (await ask(Site(found, 0).request())).status_code == 200

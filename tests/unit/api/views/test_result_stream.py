@@ -21,8 +21,7 @@ from results.views.result_sequence import SequencedRow
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent
 from storage.objects.object_store import ObjectBlocks
-from tenancy.api_keys import Principal
-from tests.unit.results.views.stored import TENANT_ID, MemoryObjects, row, source
+from tests.unit.results.views.stored import MemoryObjects, row, source
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{}}\n'
 
@@ -52,9 +51,8 @@ def views(objects: MemoryObjects, database: Database, **given: object) -> ViewSe
 
 
 def stream(objects: MemoryObjects, database: Database, *, live: bool = False) -> ResultStream:
-    principal = Principal(TENANT_ID, TENANT_ID)
     its = source(objects, succeeded=1)
-    return ResultStream(views(objects, database), principal, its, server_sent if live else jsonl)
+    return ResultStream(views(objects, database), its, server_sent if live else jsonl)
 
 
 @pytest.fixture
@@ -99,8 +97,7 @@ async def test_keep_alives_are_sent_while_the_key_cannot_be_checked(
         return False
 
     its = views(objects, database, follow_keep_alive_s=0.1)
-    principal = Principal(TENANT_ID, TENANT_ID)
-    live_events = ResultStream(its, principal, source(objects), server_sent).live_events(0, hang)
+    live_events = ResultStream(its, source(objects), server_sent).live_events(0, hang)
     async with aclosing(live_events), asyncio.timeout(5):
         for _ in range(3):
             assert await anext(live_events) == b": keep-alive\n\n"
