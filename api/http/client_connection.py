@@ -71,7 +71,7 @@ class ClientConnection:
 
     def abort(self) -> None:
         """Close the connection in the middle of a response that its client does not read."""
-        self._discard_writes()
+        self.discard_writes()
         self._protocol.transport.abort()
 
     def write_last_and_close(self, last: bytes) -> None:
@@ -81,15 +81,15 @@ class ClientConnection:
         """
         protocol, served = self._protocol, self._served
         assert served is not None
-        self._discard_writes()
+        self.discard_writes()
         transport = protocol.transport
         is_http10 = served.scope["http_version"] == "1.0"  # has no chunked encoding
         transport.write(last if is_http10 else b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
         transport.close()
         protocol.loop.call_later(CLOSE_S, transport.abort)
 
-    def _discard_writes(self) -> None:
-        """Discard what routes still send, also for pipelined requests."""
+    def discard_writes(self) -> None:
+        """Discard everything that routes still send, also for pipelined requests."""
         pipelined = [cycle for cycle, _ in self._protocol.pipeline]
         for cycle in (*pipelined, self._served):
             if cycle is not None:

@@ -96,7 +96,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._update_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the listeners of the connection."""
+        """Notify the listeners of the connection.
+
+        uvicorn resumes the served response and marks only the newest request as disconnected. With
+        pipelined requests the resumed one is older and would write to a closed transport.
+        """
+        self._client_connection.discard_writes()
         super().connection_lost(exc)
         self._stop_head_timer()
         if self._flush_timer is not None:

@@ -94,6 +94,18 @@ def test_requests_after_an_unread_response_are_dropped_with_it(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+def test_a_client_that_disconnects_with_pipelined_requests_causes_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(5.0) as address:
+        for _ in range(20):
+            connection = asking(address, b"large", b"small")
+            assert connection.recv(12).endswith(b"200")
+            connection.close()
+        until(lambda: REGISTRY.get_sample_value("millrace_api_requests_in_flight") == 0)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 def test_requests_after_an_unread_stream_have_a_time_limit() -> None:
     with serving(0.5) as address:
         unread = [asking(address, b"stream", b"small") for _ in range(2)]
