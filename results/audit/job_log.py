@@ -10,7 +10,7 @@ from core.errors import RecordUnreadableError
 from results.audit.item_fingerprints import ItemFingerprints, RowFingerprints
 from results.audit.log_extent import CLOCKS_DIFFER_S_MAX, partition_log
 from results.audit.log_tally import LogTally
-from results.writer.record_reader import read_record
+from results.writer.record_groups import read_record
 from results.writer.writer import GROUP
 from topics.records.catalogue import RESULTS
 from topics.records.partitioner import job_partition

@@ -18,8 +18,7 @@ from results.settings import WriterSettings
 from results.writer.call_billing import CallBill, bills_of
 from results.writer.open_work import OpenWork, WorkStep
 from results.writer.outcome_router import OutcomeRouter
-from results.writer.record_groups import Group, grouped
-from results.writer.record_reader import read_entry
+from results.writer.record_groups import Group, grouped, read_entry
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition

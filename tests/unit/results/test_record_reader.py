@@ -8,7 +8,7 @@ from core.errors import SchemaTooNewError
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from core.states import CloseReason
-from results.writer.record_reader import read_entry
+from results.writer.record_groups import read_entry
 from tests.support.recording_sender import SentRecords
 from topics.records.codec import Headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
