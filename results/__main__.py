@@ -31,8 +31,7 @@ from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
-from results.writer.outcome_router import OutcomeRouter
-from results.writer.writer import GROUP, ResultsWriter
+from results.writer.writer import GROUP, OutcomeRouter, ResultsWriter
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.notifications import NotificationListener

@@ -24,8 +24,8 @@ from results.writer.failure_handling import code_of
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
-from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Entry, grouped, read_record
+from results.writer.writer import OutcomeRouter
 from topics.records.catalogue import RESULTS
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Outcomes

@@ -16,8 +16,10 @@ from core.clock import Clock
 from results.metrics import DATABASE_RETRIES, IGNORED_AFTER_CLOSE
 from results.settings import WriterSettings
 from results.writer.call_billing import CallBill, bills_of
+from results.writer.copied_results import CopyWriter
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
 from results.writer.open_work import OpenWork, WorkStep
-from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Group, grouped, read_entry
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 from topics.clients.consumer import GroupConsumer
@@ -45,6 +47,26 @@ bound."""
 _FLUSH_S: Final = 30.0
 _BACKOFF_S: Final = 0.1
 _BACKOFF_S_MAX: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRouter:
+    """Writes outcomes at once; returns steps for closes and copies. Not thread-safe."""
+
+    items: ItemWriter
+    closes: JobCloser
+    copies: CopyWriter
+
+    def route(self, group: Group) -> list[WorkStep]:
+        """Make the outcomes durable; return the further steps.
+
+        Raises one of DATABASE_UNAVAILABLE.
+        """
+        if isinstance(group.exclusive, JobClose):
+            return self.closes.close_steps(group.exclusive)
+        if group.exclusive is not None:
+            return self.copies.due_copy_steps(group.exclusive)
+        return self.copies.copy_steps(group.jobs, self.items.write(group.jobs))
 
 
 @dataclass(slots=True)

@@ -16,9 +16,8 @@ from core.ids import new_uuid
 from core.states import CloseReason
 from results.settings import WriterSettings
 from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep
-from results.writer.outcome_router import OutcomeRouter
 from results.writer.record_groups import Group
-from results.writer.writer import ResultsWriter
+from results.writer.writer import OutcomeRouter, ResultsWriter
 from tests.support.clock import ManualClock
 from tests.unit.results.test_record_reader import job_ref
 from topics.clients.consumer import GroupConsumer
