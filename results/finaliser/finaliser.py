@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -20,7 +21,6 @@ from jobs.leasing.leases import Lease
 from jobs.supervised_threads import SupervisedThreads
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
-from results.finaliser.retry_backoff import RetryBackoff
 from results.retention.file_object_removal import FileRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from results.settings import FinaliserSettings
@@ -30,9 +30,28 @@ from storage.postgres.notifications import NotificationListener
 
 LOG = logging.getLogger(__name__)
 
+BACKOFF_S_MAX: Final = 900.0
+_JOBS_MAX: Final = 10_000  # remembered; beyond it the oldest start again
+
 ROLE: Final = "finaliser"
 CHANNEL: Final = "millrace_jobs"
 _JOIN_S: Final = 5.0
+
+
+class RetryBackoff:
+    """The last wait of each failed job, in this process. One thread at a time per job."""
+
+    def __init__(self) -> None:
+        self._last_s: OrderedDict[UUID, float] = OrderedDict()
+
+    def next_s(self, job_id: UUID, first_s: float) -> float:
+        """Return the wait after another failure of a job, in seconds, doubling from `first_s`."""
+        last_s = self._last_s.pop(job_id, None)
+        wait_s = first_s if last_s is None else max(first_s, min(2 * last_s, BACKOFF_S_MAX))
+        self._last_s[job_id] = wait_s
+        while len(self._last_s) > _JOBS_MAX:
+            self._last_s.popitem(last=False)
+        return wait_s
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from results.finaliser.retry_backoff import BACKOFF_S_MAX, RetryBackoff
+from results.finaliser.finaliser import BACKOFF_S_MAX, RetryBackoff
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 
