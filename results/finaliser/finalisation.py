@@ -23,10 +23,9 @@ from jobs.store.days import job_day
 from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
 from jobs.tables.jobs import jobs
-from results.finaliser.item_rows import item_rows
+from results.finaliser.item_rows import RowDecrypter, item_rows
 from results.finaliser.output_files import ResultFiles, result_prefix, write_result_files
 from results.finaliser.output_lines import ItemRow
-from results.finaliser.row_decryption import RowDecrypter
 from results.writer.custom_ids import CustomIds, JobCustomIds
 from storage.objects.object_store import ObjectStore, StoredObject
 

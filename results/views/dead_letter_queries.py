@@ -16,8 +16,8 @@ from jobs.store.batches import find_job
 from jobs.store.keyset_pages import Page, unknown_cursor_error
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import dead_items, item_attempts
+from results.finaliser.item_rows import RowDecrypter
 from results.finaliser.output_lines import ItemRow
-from results.finaliser.row_decryption import RowDecrypter
 from results.writer.failure_handling import stable_code
 from storage.objects.object_store import ObjectStore
 from storage.postgres.items import items

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeAlias
 
+from results.finaliser.item_rows import RowDecrypter
 from results.finaliser.output_lines import (
     AFTER_BODY,
     ANSWER_GONE,
@@ -16,7 +17,6 @@ from results.finaliser.output_lines import (
     error_value,
     one_line,
 )
-from results.finaliser.row_decryption import RowDecrypter
 from results.views.item_custom_ids import ItemCustomIds
 from results.views.result_file_lines import ResultFileLines
 from results.views.result_sequence import SequencedRow

@@ -4,8 +4,8 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix, job_key_name
 from core.outcomes import Outcome
+from results.finaliser.item_rows import RowDecrypter
 from results.finaliser.output_lines import ItemRow
-from results.finaliser.row_decryption import RowDecrypter
 from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
 from tests.support.memory_objects import MemoryStore
