@@ -22,7 +22,7 @@ from jobs.supervised_threads import SupervisedThreads
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
 from results.finaliser.request_finaliser import CHANNEL as REQUESTS
 from results.finaliser.request_finaliser import RequestFinaliser
-from results.retention.idempotency_key_removal import IdempotencyKeyRemoval
+from results.retention.object_removal import IdempotencyKeyRemoval
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.settings import FinaliserSettings, WriterSettings

@@ -21,7 +21,7 @@ from jobs.leasing.leases import Lease
 from jobs.supervised_threads import SupervisedThreads
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
-from results.retention.file_object_removal import FileRemoval
+from results.retention.object_removal import FileRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from results.settings import FinaliserSettings
 from storage.objects.object_store import ObjectStore

@@ -27,8 +27,8 @@ from results import metrics
 from results.finaliser.finalisation import READY, finalise
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
 from results.finaliser.item_rows import RowNotFoundError
-from results.retention import file_object_removal
-from results.retention.file_object_removal import FileRemoval
+from results.retention import object_removal
+from results.retention.object_removal import FileRemoval
 from results.settings import FinaliserSettings
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
@@ -270,7 +270,7 @@ def test_removal_is_repeated_when_the_store_is_unavailable(
 def test_refused_files_block_no_others(
     engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
+    monkeypatch.setattr(object_removal, "ROUND_FILES_MAX", 2)
     for _ in range(5):
         add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
     with engine.begin() as connection:
@@ -304,7 +304,7 @@ def test_refused_files_block_no_others(
 def test_one_run_removes_all_due_files(
     engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
+    monkeypatch.setattr(object_removal, "ROUND_FILES_MAX", 2)
     for _ in range(5):
         add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
     with engine.begin() as connection:

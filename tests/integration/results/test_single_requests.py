@@ -36,8 +36,8 @@ from jobs.tables.idempotency import idempotency_keys
 from results.finaliser import request_finaliser
 from results.finaliser.finalisation import READY
 from results.finaliser.request_finaliser import RequestFinaliser, finalise_requests
-from results.retention import idempotency_key_removal
-from results.retention.idempotency_key_removal import IdempotencyKeyRemoval
+from results.retention import object_removal
+from results.retention.object_removal import IdempotencyKeyRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
@@ -240,7 +240,7 @@ def test_answers_of_expired_idempotency_keys_are_removed(
 def test_refused_answers_block_no_other_keys(
     engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency_key_removal, "ROUND_MAX", 2)
+    monkeypatch.setattr(object_removal, "ROUND_MAX", 2)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         for n, body_key in enumerate(

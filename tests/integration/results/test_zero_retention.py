@@ -17,7 +17,7 @@ from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.finaliser.finalisation import finalise
 from results.retention.batch_removal import BatchDataRemoval
-from results.retention.key_destruction import KeyDestruction
+from results.retention.object_removal import KeyDestruction
 from results.retention.orphan_sweep import OrphanSweep
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep

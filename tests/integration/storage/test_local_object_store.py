@@ -10,7 +10,7 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import Disposition
-from results.finaliser.refused_objects import RefusedObjects
+from results.retention.object_removal import RefusedObjects
 from storage.objects.errors import (
     ObjectKeyError,
     ObjectStoreFullError,
