@@ -8,7 +8,9 @@ deleted at once: a results writer that reads a record of the job again then trea
 nothing is restored or billed twice. The ledger stays.
 """
 
-from collections.abc import Collection
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,13 +22,21 @@ from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
+from results.retention.metrics import FAILURES, REMOVED
 from results.webhooks.tables import webhook_watches
 from tenancy.deletions import Deletion, What, record_deletion
+
+LOG = logging.getLogger(__name__)
 
 NAMED_FILES: Final = ("input_file_id", "output_file_id", "error_file_id")
 """Columns of `jobs` that name a file."""
 
 _OUTCOMES: Final = ("succeeded", "failed", "cancelled", "expired")
+
+FAILURES_MAX: Final = 3
+"""Failures that end a run: each may last a statement timeout, and other work waits."""
+
+_SLICES_MAX: Final = 50  # of batches that the query finds, in one run
 
 
 def delete_batch(
@@ -134,3 +144,67 @@ def _named_by_others(
         .where(job_inputs.c.file_id.in_(file_ids), jobs.c.id != job_id, jobs.c.deleted_at.is_(None))
     )
     return found | set(connection.scalars(appended))
+
+
+def record_removal_failure(job_id: UUID, failure: sa.exc.DBAPIError) -> None:
+    """Log and count a refused removal. Raises `failure` when its connection was lost.
+
+    A lock, a timeout or a guard concerns one batch; a lost connection concerns all.
+    """
+    if failure.connection_invalidated:
+        raise failure
+    FAILURES.inc()
+    # Without its text: the driver's messages quote values.
+    code = getattr(failure.orig, "sqlstate", None) or type(failure).__name__
+    LOG.warning("a batch stays for now", extra={"job": job_id.hex, "code": code})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTombstones:
+    """Any number of processes may run, since each locks the batch."""
+
+    engine: sa.Engine
+    is_stopping: Callable[[], bool] = lambda: False
+    _refused: set[UUID] = field(default_factory=set)
+
+    def run_once(self, due: sa.Select[Any]) -> None:
+        """Make tombstones of the rows of `jobs` that `due` finds.
+
+        Raises one of DATABASE_UNAVAILABLE.
+        """
+        refused_max = len(self._refused) + FAILURES_MAX
+        for _ in range(_SLICES_MAX):
+            with self.engine.connect() as connection:
+                found = connection.scalars(self._not_refused(due)).all()
+            count = 0
+            for job_id in found:
+                if self.is_stopping() or len(self._refused) == refused_max:
+                    return
+                count += self._make_one(due, job_id)
+            if not count:
+                return
+
+    def retry_refused(self) -> None:
+        """Try refused batches again in the next run."""
+        self._refused.clear()
+
+    def _not_refused(self, due: sa.Select[Any]) -> sa.Select[UUID]:
+        refused = sa.literal(list(self._refused), sa.ARRAY(sa.Uuid))
+        return due.with_only_columns(jobs.c.id).where(jobs.c.id != sa.all_(refused))
+
+    def _make_one(self, due: sa.Select[Any], job_id: UUID) -> int:
+        """Make one tombstone unless another process has the lock; return how many were made."""
+        locked = due.where(jobs.c.id == job_id).with_for_update(skip_locked=True)
+        with self.engine.connect() as connection:  # an error here is an unavailable database
+            try:
+                with connection.begin():
+                    row = connection.execute(locked).one_or_none()
+                    if row is None:
+                        return 0
+                    make_tombstone(connection, row, key_id=None)
+            except sa.exc.DBAPIError as failure:
+                record_removal_failure(job_id, failure)
+                self._refused.add(job_id)
+                return 0
+        REMOVED.labels("tombstone_made").inc()
+        return 1

@@ -14,12 +14,12 @@ from core.errors import Disposition, MillraceError
 from results.retention import expired_data, zero_retention
 from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_unneeded_days
+from results.retention.deletion import BatchTombstones
 from results.retention.expired_data import FilePosition
 from results.retention.metrics import REMOVED, WAITING
 from results.retention.object_removal import KeyDestruction
 from results.retention.settings import RetentionSettings
 from results.retention.sweep_lease import acquire_sweep_lease
-from results.retention.tombstones import BatchTombstones
 from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from jobs.tables.files import files
-from results.retention import tombstones
+from results.retention import deletion
+from results.retention.deletion import BatchTombstones
 from results.retention.expired_data import old_batches_query
 from results.retention.metrics import FAILURES
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from results.retention.tombstones import BatchTombstones
 from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -74,7 +74,7 @@ def test_run_ends_after_some_failures_and_the_next_skips_them(
     holder: sa.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tombstones, "FAILURES_MAX", 1)
+    monkeypatch.setattr(deletion, "FAILURES_MAX", 1)
     other = ended_job(engine, days_ago=11)
     process = BatchTombstones(impatient_engine)
 
