@@ -18,9 +18,11 @@ from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors, job_leases
 from jobs.tables.retries import item_attempts, item_retries
+from results.retention.deletion import NAMED_FILES
 from storage.postgres.intervals import seconds
 from storage.postgres.items import items
 from tenancy.deletions import Deletion, What, record_deletion
+from tenancy.tables import tenants
 
 SLICE: Final = 200
 """Batches that are found, or whose tombstones are removed, at once."""
@@ -36,6 +38,8 @@ _ENDED: Final = jobs.c.state.in_([state.value for state in TERMINAL_STATES])
 _ENDED_AT: Final = sa.func.coalesce(
     jobs.c.completed_at, jobs.c.failed_at, jobs.c.expired_at, jobs.c.cancelled_at
 )
+
+_DAY_HOURS: Final = 24
 
 
 class OldRequest(NamedTuple):
@@ -198,3 +202,41 @@ def removed_files_query(days: float, after: FilePosition | None) -> sa.Select[An
 def days_ago(days: float) -> sa.ColumnElement[Any]:
     """Return the SQL expression of the time `days` ago by the database's clock."""
     return sa.func.now() - seconds(sa.cast(days * 86_400, sa.Double))
+
+
+def ended_query(hours: float) -> sa.Select[Any]:
+    """Return the query of a slice of zero-retention batches that ended more than `hours` ago."""
+    return old_batches_query(hours / _DAY_HOURS).where(jobs.c.zero_retention)
+
+
+def delete_unused_files(connection: sa.Connection, *, hours: float) -> int:
+    """Delete a slice of zero-retention files older than `hours` that no batch names.
+
+    Returns how many. Files uploaded before their tenant became zero-retention are kept.
+    """
+    has_zero_retention = sa.select(1).where(
+        tenants.c.id == files.c.tenant_id,
+        tenants.c.zero_retention,
+        sa.or_(
+            tenants.c.zero_retention_since.is_(None),
+            tenants.c.zero_retention_since <= files.c.created_at,
+        ),
+    )
+    named = [
+        sa.exists(sa.select(1).where(jobs.c[column] == files.c.id, jobs.c.deleted_at.is_(None)))
+        for column in NAMED_FILES
+    ]
+    appended = (
+        sa.select(1)
+        .join(jobs, jobs.c.id == job_inputs.c.job_id)
+        .where(job_inputs.c.file_id == files.c.id, jobs.c.deleted_at.is_(None))
+    )
+    return delete_files(
+        connection,
+        sa.and_(
+            sa.exists(has_zero_retention),
+            files.c.deleted_at.is_(None),
+            files.c.created_at < days_ago(hours / _DAY_HOURS),
+            sa.not_(sa.or_(*named, sa.exists(appended))),
+        ),
+    )

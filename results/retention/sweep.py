@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from results.retention import expired_data, zero_retention
+from results.retention import expired_data
 from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_unneeded_days
 from results.retention.deletion import BatchTombstones
@@ -65,9 +65,9 @@ class RetentionSweep:
         if self._run_count % _SLOW_RUNS == 0:
             self._tombstones.retry_refused()
         self._tombstones.run_once(expired_data.old_batches_query(days.batch_days))
-        self._tombstones.run_once(zero_retention.ended_query(hours))
+        self._tombstones.run_once(expired_data.ended_query(hours))
         self._keys.run_once()
-        self._run_slices("file_ended", zero_retention.delete_unused_files, hours=hours)
+        self._run_slices("file_ended", expired_data.delete_unused_files, hours=hours)
         if days.file_days is not None:
             self._run_slices("file_ended", expired_data.delete_old_files, days=days.file_days)
         if self._run_count % _SLOW_RUNS == 0:
