@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
 from jobs.recovery.restore_fencing import RestorePosition, fence_restored_jobs
-from results.audit.log_extent import CLOCKS_DIFFER_S_MAX
+from results.audit.job_log import CLOCKS_DIFFER_S_MAX
 from results.call_tables import billed_calls
 from results.writer.writer import GROUP
 from tenancy.response_cache import NO_JOB

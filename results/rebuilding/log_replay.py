@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError, RecordUnreadableError
 from jobs.recovery.retry_policy import RetryRules
-from results.audit.log_extent import PartitionLog, partition_log
+from results.audit.job_log import PartitionLog, partition_log
 from results.settings import WriterSettings
 from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions

@@ -16,8 +16,7 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.audit.audit_report import compare_items
 from results.audit.item_fingerprints import RowFingerprints
-from results.audit.job_log import LogRead, committed_offset, tally_log
-from results.audit.log_extent import PartitionLog
+from results.audit.job_log import LogRead, PartitionLog, committed_offset, tally_log
 from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.rebuild import RebuiltJob, rebuild
 from results.rebuilding.rebuild_outcome import RebuildOutcome
