@@ -9,7 +9,7 @@ from api.http.errors import ApiError
 from api.runtime.tenant_slots import TenantSlots
 from api.views import item_routes
 from core.ids import new_uuid
-from results.views.timed_reads import SearchOverdueError
+from results.views.item_custom_ids import SearchOverdueError
 
 
 async def test_a_search_timeout_advises_against_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ from typing import cast
 import pytest
 
 from core.clock import Clock
-from results.views.item_custom_ids import ItemCustomIds, find_index
-from results.views.timed_reads import SearchOverdueError, TimedReads
+from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, TimedReads, find_index
 from tests.unit.results.views.stored import MemoryObjects, source
 
 LINES = b"".join(b'{"custom_id":"a-%d"}\n' % n for n in range(1000))
