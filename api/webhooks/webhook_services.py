@@ -12,10 +12,11 @@ from api.http.errors import ApiError, unavailable
 from core.open_files import ResourceExhaustedError
 from results.webhooks.endpoints.address_policy import AddressPolicy, address_policy
 from results.webhooks.endpoints.callbacks import Callback
-from results.webhooks.endpoints.dns_lookups import DnsLookups, DnsLookupsBusyError
 from results.webhooks.endpoints.endpoints import check_event_types
 from results.webhooks.endpoints.name_resolution import (
     AddressRefusedError,
+    DnsLookups,
+    DnsLookupsBusyError,
     allowed_addresses,
     system_resolver,
 )

@@ -26,8 +26,7 @@ from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
 from results.webhooks.delivery.http_sender import HttpSender
 from results.webhooks.delivery.message_removal import MessageRemoval
 from results.webhooks.endpoints.address_policy import address_policy
-from results.webhooks.endpoints.dns_lookups import DnsLookups
-from results.webhooks.endpoints.name_resolution import system_resolver
+from results.webhooks.endpoints.name_resolution import DnsLookups, system_resolver
 from results.webhooks.endpoints.secret_encryption import SecretCipher
 from results.webhooks.events.event_reader import GROUP, JobEventReader
 from results.webhooks.events.progress_watch import ProgressWatcher

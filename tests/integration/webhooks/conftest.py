@@ -22,9 +22,8 @@ from results.webhooks.delivery.claiming import ClaimLimits, WebhookDelivery, cla
 from results.webhooks.delivery.deliverer import Deliverer
 from results.webhooks.delivery.http_sender import HttpSender
 from results.webhooks.endpoints.address_policy import address_policy
-from results.webhooks.endpoints.dns_lookups import DnsLookups
 from results.webhooks.endpoints.endpoints import EndpointChange, create_endpoint
-from results.webhooks.endpoints.name_resolution import Resolver
+from results.webhooks.endpoints.name_resolution import DnsLookups, Resolver
 from results.webhooks.endpoints.secret_encryption import SecretCipher
 from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import TERMINAL_EVENTS, WebhookMessage, job_message

@@ -9,7 +9,7 @@ from api.http.errors import ApiError
 from api.webhooks import webhook_services
 from api.webhooks.webhook_services import WebhookServices
 from results.webhooks.endpoints.address_policy import AddressPolicy
-from results.webhooks.endpoints.dns_lookups import DnsLookups
+from results.webhooks.endpoints.name_resolution import DnsLookups
 from results.webhooks.settings import WebhookSettings
 
 ME, OTHER = UUID(int=1), UUID(int=2)

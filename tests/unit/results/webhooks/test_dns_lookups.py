@@ -6,8 +6,12 @@ from uuid import uuid4
 import pytest
 
 from results.webhooks.endpoints.address_policy import AddressPolicy
-from results.webhooks.endpoints.dns_lookups import DnsLookups, DnsLookupsBusyError
-from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
+from results.webhooks.endpoints.name_resolution import (
+    AddressRefusedError,
+    DnsLookups,
+    DnsLookupsBusyError,
+    allowed_addresses,
+)
 from results.webhooks.endpoints.receiver_urls import parse_url
 
 ADDRESS = "93.184.216.34"
