@@ -10,8 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from results.webhooks.delivery.claiming import WebhookDelivery
-from results.webhooks.delivery.disabled_deliveries import PENDING, drop_waiting
+from results.webhooks.delivery.claiming import PENDING, WebhookDelivery, drop_waiting
 from results.webhooks.delivery.retry_schedule import (
     DAY_S,
     QUIET_S,

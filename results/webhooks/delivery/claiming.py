@@ -4,6 +4,8 @@ A delivery queue holds the ordered deliveries of one endpoint, or of a tenant's 
 host; the column `lane` has its name. A claim is a lease: `next_try_at` moves to its end, so claims
 of a dead process become due again. Processes claim one at a time, which makes the limits of a queue
 global; therefore claims are short: they read only queues with due deliveries and wait for no row.
+The waiting deliveries of a disabled endpoint, maybe a million, are dropped a slice at a time: when
+it is disabled, and by every claim that finds more.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -13,9 +15,13 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from results.webhooks.delivery.disabled_deliveries import drop_waiting
 from results.webhooks.events.messages import ITEM_FAILED
-from results.webhooks.tables import DELETED
+from results.webhooks.tables import DELETED, webhook_deliveries, webhook_endpoints
+
+PENDING: Final = "pending"
+DROPPED: Final = "dropped"
+
+DROP_SLICE: Final = 1000
 
 _LOCK_KEY: Final = 0x77656268  # one claim at a time in one database
 _SERIALISE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
@@ -108,6 +114,38 @@ JOIN webhook_endpoints e ON e.id = claimed.endpoint_id
 JOIN webhook_messages m ON m.id = claimed.message_id
 LEFT JOIN webhook_callback_secrets s ON s.tenant_id = claimed.tenant_id
 """).bindparams(deleted=DELETED)  # noqa: S608
+
+
+def drop_waiting(connection: sa.Connection, endpoint_id: UUID) -> int:
+    """Drop up to DROP_SLICE deliveries of an endpoint if it is disabled; return how many.
+
+    The lock keeps the endpoint disabled meanwhile. Test deliveries, and rows locked by other
+    processes, are skipped.
+    """
+    table, endpoints = webhook_deliveries, webhook_endpoints
+    endpoint = connection.execute(
+        sa.select(endpoints.c.lane, endpoints.c.job_id)
+        .where(endpoints.c.id == endpoint_id, endpoints.c.disabled_at.is_not(None))
+        .with_for_update(key_share=True, skip_locked=True)
+    ).one_or_none()
+    if endpoint is None:
+        return 0
+    pending = sa.select(table.c.message_id).where(
+        table.c.endpoint_id == endpoint_id,
+        table.c.state == sa.text(f"'{PENDING}'"),  # a literal, for the partial index
+        table.c.is_test.is_(False),
+    )
+    if endpoint.job_id is None:
+        # Ordered by queue, so that no plan scans the history, which is far longer. Callbacks are
+        # excepted: they have no history and share the queue of their host.
+        pending = pending.where(table.c.lane == endpoint.lane).order_by(table.c.next_try_at)
+    waiting = pending.limit(DROP_SLICE).with_for_update(skip_locked=True).cte("waiting")
+    dropped = connection.execute(
+        sa.update(table)
+        .where(table.c.endpoint_id == endpoint_id, table.c.message_id == waiting.c.message_id)
+        .values(state=DROPPED, claimed_by=None, ended_at=sa.func.now())
+    )
+    return dropped.rowcount
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from core.ids import JOB, new_uuid, public_id
 from jobs.errors import InvalidFieldError, InvalidRequestError
 from jobs.store.keyset_pages import PageCursor, unknown_cursor_error
-from results.webhooks.delivery.disabled_deliveries import PENDING
+from results.webhooks.delivery.claiming import PENDING
 from results.webhooks.endpoints.endpoints import find_endpoint
 from results.webhooks.events.messages import event_body
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_messages

@@ -14,7 +14,7 @@ from core.ids import new_uuid
 from jobs.errors import InvalidFieldError, InvalidRequestError
 from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.jobs import jobs
-from results.webhooks.delivery.disabled_deliveries import PENDING, drop_waiting
+from results.webhooks.delivery.claiming import PENDING, drop_waiting
 from results.webhooks.delivery.signatures import secret_hint
 from results.webhooks.endpoints.callbacks import callback_queue
 from results.webhooks.endpoints.receiver_urls import parse_url

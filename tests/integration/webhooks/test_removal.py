@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.store.keyset_pages import PageCursor
+from results.webhooks.delivery.claiming import drop_waiting
 from results.webhooks.delivery.delivery_history import create_test_delivery
-from results.webhooks.delivery.disabled_deliveries import drop_waiting
 from results.webhooks.delivery.message_removal import _REMOVE, MessageRemoval
 from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.endpoints import (
@@ -132,7 +132,7 @@ def test_deleted_endpoint_is_removed_in_slices(site: Site, monkeypatch: pytest.M
 def test_disabling_drops_a_slice_and_claims_drop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 10)
+    monkeypatch.setattr("results.webhooks.delivery.claiming.DROP_SLICE", 10)
     endpoint, _ = site.endpoint(URL)
     site.send(36)
     with site.engine.connect() as delivering:  # one row is locked and skipped
@@ -156,7 +156,7 @@ def dropped(site: Site, endpoint: UUID) -> int:
 
 def test_enabled_endpoint_keeps_its_deliveries(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dropping process may have read the disabled state before."""
-    monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 1)
+    monkeypatch.setattr("results.webhooks.delivery.claiming.DROP_SLICE", 1)
     endpoint, _ = site.endpoint(URL)
     site.send(3)
     for is_enabled in (False, True):
