@@ -20,8 +20,8 @@ from jobs.store.keyset_pages import unknown_cursor_error
 from results.finaliser.output_lines import ERROR_MESSAGES
 from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, TimedReads, find_index
 from results.views.item_status import ItemFailure, ItemQuery, ItemStatus, ItemView, read_items
-from results.views.result_sequence import sequence_of
 from results.views.result_sources import ResultSource, result_source
+from results.views.sequenced_lines import sequence_of
 
 router = APIRouter()
 

@@ -9,8 +9,8 @@ from typing import Final
 from uuid import UUID
 
 from api.runtime.database import Database
-from results.views.result_sequence import SequencedRow, read_sequence
 from results.views.result_sources import ResultSource
+from results.views.sequenced_lines import SequencedRow, read_sequence
 
 PAGE_ROWS: Final = 200
 PAGE_BYTES: Final = 256 * 1024

@@ -14,9 +14,8 @@ from api.runtime.object_threads import BlockingCalls
 from api.views.progress_poller import ProgressSnapshot, ProgressSubscription
 from api.views.view_services import ViewServices
 from jobs.errors import JobNotFoundError
-from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, result_source
-from results.views.sequenced_lines import Frame, SequencedLines
+from results.views.sequenced_lines import Frame, SequencedLines, SequencedRow
 from storage.objects.errors import ObjectNotFoundError
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from jobs.store.days import job_day
 from results.views.item_status import ItemQuery, ItemStatus, read_items
-from results.views.result_sequence import READ_SEQUENCE, read_sequence, sequence_of
+from results.views.sequenced_lines import READ_SEQUENCE, read_sequence, sequence_of
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.postgres.engines import raw_cursor

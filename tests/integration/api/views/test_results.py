@@ -13,7 +13,7 @@ from api.views.progress_poller import ProgressPoller
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.retention.deletion import delete_batch
-from results.views.result_sequence import SequencedRow, read_sequence
+from results.views.sequenced_lines import SequencedRow, read_sequence
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import refused
 from tests.integration.api.conftest import OpenSite, Site, new_site

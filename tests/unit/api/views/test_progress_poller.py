@@ -11,7 +11,7 @@ from api.views.progress_poller import ProgressPoller, ProgressSnapshot
 from api.views.result_page_cache import ResultPageCache
 from core.errors import MillraceError
 from results.finaliser.output_lines import ItemRow
-from results.views.result_sequence import SequencedRow
+from results.views.sequenced_lines import SequencedRow
 from tests.unit.results.views.stored import MemoryObjects, row, source
 
 JOB, OTHER = UUID(int=1), UUID(int=2)

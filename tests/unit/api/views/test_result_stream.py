@@ -17,9 +17,8 @@ from api.views.result_page_cache import ResultPageCache
 from api.views.result_streaming import ResultStream
 from api.views.view_services import ViewServices
 from jobs.errors import JobNotFoundError
-from results.views.result_sequence import SequencedRow
 from results.views.result_sources import result_source
-from results.views.sequenced_lines import jsonl, server_sent
+from results.views.sequenced_lines import SequencedRow, jsonl, server_sent
 from storage.objects.object_store import ObjectBlocks
 from tests.unit.results.views.stored import MemoryObjects, row, source
 

@@ -9,8 +9,7 @@ from core.object_names import job_key_name
 from core.outcomes import Outcome
 from results.finaliser.output_lines import LineTemplate
 from results.views.item_custom_ids import ItemCustomIds, find_index
-from results.views.result_sequence import SequencedRow
-from results.views.sequenced_lines import SequencedLines, jsonl, server_sent
+from results.views.sequenced_lines import SequencedLines, SequencedRow, jsonl, server_sent
 from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, BodyDirection, CipherContext
 from storage.objects.errors import ObjectNotFoundError
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, row, source
