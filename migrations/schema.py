@@ -7,10 +7,9 @@ import sqlalchemy as sa
 from jobs.tables import appended_files, copies, files, idempotency, outbox, progress, retries
 from jobs.tables import jobs as jobs_tables
 from registry import tables as registry_tables
-from results import call_tables
-from results.retention import tables as retention_tables
+from results import tables as results_tables
 from results.webhooks import tables as webhooks_tables
-from storage.postgres import items as results_tables
+from storage.postgres import items
 from storage.postgres.metadata import metadata
 from tenancy import audit_tables, deletions
 from tenancy import tables as tenancy_tables
@@ -18,18 +17,17 @@ from tenancy import tables as tenancy_tables
 assert all(  # a use of each import, so that linters keep them
     (
         audit_tables,
-        call_tables,
         copies,
         deletions,
         files,
         idempotency,
+        items,
         appended_files,
         jobs_tables,
         outbox,
         progress,
         registry_tables,
         results_tables,
-        retention_tables,
         retries,
         tenancy_tables,
         webhooks_tables,

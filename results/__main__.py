@@ -23,9 +23,8 @@ from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
 from results.finaliser.request_finaliser import CHANNEL as REQUESTS
 from results.finaliser.request_finaliser import RequestFinaliser
 from results.retention.object_removal import IdempotencyKeyRemoval
-from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from results.settings import FinaliserSettings, WriterSettings
+from results.settings import FinaliserSettings, RetentionSettings, WriterSettings
 from results.writer.call_billing import write_bills
 from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions

@@ -1,8 +1,8 @@
-"""Metrics of the results writer and the finaliser; no label names a tenant or a job."""
+"""Metrics of the results writer, the finaliser and retention; no label names a tenant or a job."""
 
 from typing import Final
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 ITEMS_COMPLETED: Final = Counter("millrace_items_completed_total", "Item rows written", ["outcome"])
 ITEMS_COPIED: Final = Counter(
@@ -66,4 +66,14 @@ ORPHANS_REMOVED: Final = Counter(
 )
 FINALISE_FAILURES: Final = Counter(
     "millrace_finalise_failures_total", "Failed attempts to finalise a job", ["code"]
+)
+
+REMOVED: Final = Counter(
+    "millrace_retention_removed_total", "Rows and objects removed for good", ["kind"]
+)
+FAILURES: Final = Counter(
+    "millrace_retention_failures_total", "Removals of a batch that Postgres refused"
+)
+WAITING: Final = Gauge(
+    "millrace_retention_waiting_jobs", "Deleted jobs whose rows and objects are not yet removed"
 )

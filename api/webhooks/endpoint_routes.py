@@ -23,7 +23,6 @@ from api.webhooks.webhook_services import WebhookServicesDep
 from core.ids import JOB, parse_public_id, public_id
 from jobs.store.idempotency import StoredAnswer
 from jobs.store.keyset_pages import PageCursor
-from results.webhooks.delivery.signatures import secret_hint, secret_text
 from results.webhooks.endpoints.callbacks import rotate_callback_secret
 from results.webhooks.endpoints.endpoints import (
     ENDPOINT,
@@ -36,7 +35,12 @@ from results.webhooks.endpoints.endpoints import (
     list_endpoints,
     rotate_secret,
 )
-from results.webhooks.endpoints.secret_encryption import SecretCipher, SecretUnreadableError
+from results.webhooks.endpoints.signing_secrets import (
+    SecretCipher,
+    SecretUnreadableError,
+    secret_hint,
+    secret_text,
+)
 from results.webhooks.events.messages import EVENT_TYPES
 from tenancy.audit_log import Action
 

@@ -21,7 +21,7 @@ from results.webhooks.endpoints.name_resolution import (
     system_resolver,
 )
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, UrlError, parse_url
-from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.settings import WebhookSettings
 

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from core.errors import Disposition, MillraceError
 from jobs.recovery.restore_fencing import RestorePosition, fence_restored_jobs
 from results.audit.job_log import CLOCKS_DIFFER_S_MAX
-from results.call_tables import billed_calls
+from results.tables import billed_calls
 from results.writer.writer import GROUP
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger

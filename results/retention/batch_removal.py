@@ -24,8 +24,8 @@ from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors, job_leases
 from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.finaliser.output_files import result_prefix
+from results.metrics import REMOVED
 from results.retention.deletion import files_of, record_removal_failure
-from results.retention.metrics import REMOVED
 from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import webhook_messages
 from storage.objects.object_store import ObjectStore

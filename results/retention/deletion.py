@@ -22,7 +22,7 @@ from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
-from results.retention.metrics import FAILURES, REMOVED
+from results.metrics import FAILURES, REMOVED
 from results.webhooks.tables import webhook_watches
 from tenancy.deletions import Deletion, What, record_deletion
 

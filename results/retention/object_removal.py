@@ -17,7 +17,7 @@ from jobs.store.idempotency import ExpiredIdempotencyKey, delete_expired_keys, f
 from jobs.store.job_key import destroy_job_key
 from jobs.tables.jobs import jobs
 from results import metrics
-from results.retention.metrics import REMOVED
+from results.metrics import REMOVED
 from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)

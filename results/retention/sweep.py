@@ -1,6 +1,7 @@
 """The retention sweep: deletes expired data and removes the remains of deleted data.
 
-Each run is bounded. One finaliser at a time holds the lease; every step is safe without it.
+Each run is bounded. One finaliser at a time holds the lease, which expires by the database's clock
+when its holder dies or stalls; every step is safe without it.
 """
 
 import logging
@@ -9,25 +10,41 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 
 from core.errors import Disposition, MillraceError
+from results.metrics import REMOVED, WAITING
 from results.retention import expired_data
 from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_unneeded_days
 from results.retention.deletion import BatchTombstones
 from results.retention.expired_data import FilePosition
-from results.retention.metrics import REMOVED, WAITING
 from results.retention.object_removal import KeyDestruction
-from results.retention.settings import RetentionSettings
-from results.retention.sweep_lease import acquire_sweep_lease
+from results.settings import RetentionSettings
+from results.tables import sweep_leases
 from storage.objects.object_store import ObjectStore
+from storage.postgres.intervals import seconds
 
 LOG = logging.getLogger(__name__)
+
+_NOW = sa.func.clock_timestamp()
 
 LEASE: Final = "retention"
 _LEASE_S: Final = 60.0
 _SLICES_MAX: Final = 50  # of each kind in one run
 _SLOW_RUNS: Final = 20  # every so many runs: days, tombstones and refused batches
+
+
+def acquire_sweep_lease(connection: sa.Connection, name: str, holder: str, *, ttl_s: float) -> bool:
+    """Acquire or extend the lease for `ttl_s` seconds; False while another process holds it."""
+    until = _NOW + seconds(ttl_s)
+    taken = insert(sweep_leases).values(name=name, holder=holder, expires_at=until)
+    statement = taken.on_conflict_do_update(
+        index_elements=[sweep_leases.c.name],
+        set_={"holder": taken.excluded.holder, "expires_at": taken.excluded.expires_at},
+        where=sa.or_(sweep_leases.c.holder == holder, sweep_leases.c.expires_at <= _NOW),
+    )
+    return connection.execute(statement.returning(sweep_leases.c.name)).one_or_none() is not None
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from results.webhooks.delivery.http_sender import HttpSender
 from results.webhooks.delivery.message_removal import MessageRemoval
 from results.webhooks.endpoints.address_policy import address_policy
 from results.webhooks.endpoints.name_resolution import DnsLookups, system_resolver
-from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.events.event_reader import GROUP, JobEventReader
 from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.settings import WebhookSettings

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from results.call_tables import billed_calls
+from results.tables import billed_calls
 from tests.e2e.observed_streams import ENDPOINT, replica_metric
 from tests.support.stacks import Stack, await_true, running_stack
 

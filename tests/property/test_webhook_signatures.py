@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import InvalidWebhookSignatureError, OpenAI
 
-from results.webhooks.delivery.signatures import secret_text, signed_headers
+from results.webhooks.endpoints.signing_secrets import secret_text, signed_headers
 
 secrets = st.binary(min_size=32, max_size=32)
 bodies = st.text(max_size=200).map(str.encode)

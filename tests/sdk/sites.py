@@ -6,7 +6,7 @@ import time
 import uuid
 
 from core.ids import EVENT, public_id
-from results.webhooks.delivery.signatures import secret_text, signed_headers
+from results.webhooks.endpoints.signing_secrets import secret_text, signed_headers
 from results.webhooks.events.messages import job_message
 from tests.sdk.checks.site import Site
 from tests.support.stacks import Stack

@@ -31,10 +31,13 @@ from results.webhooks.delivery.claiming import (
 )
 from results.webhooks.delivery.http_sender import HttpSender, SendError
 from results.webhooks.delivery.retry_schedule import RETRY_AFTER_S_MAX, DeliveryFailure
-from results.webhooks.delivery.signatures import signed_headers
 from results.webhooks.endpoints.name_resolution import DnsLookups, DnsLookupsBusyError
 from results.webhooks.endpoints.receiver_urls import UrlError, parse_url
-from results.webhooks.endpoints.secret_encryption import SecretCipher, SecretUnreadableError
+from results.webhooks.endpoints.signing_secrets import (
+    SecretCipher,
+    SecretUnreadableError,
+    signed_headers,
+)
 from results.webhooks.settings import WebhookSettings
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 

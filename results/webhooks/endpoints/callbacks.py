@@ -8,9 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import new_uuid
-from results.webhooks.delivery.signatures import secret_hint
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl
-from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.endpoints.signing_secrets import SecretCipher, secret_hint
 from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_callback_secrets, webhook_endpoints
 

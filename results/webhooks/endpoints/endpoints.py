@@ -15,10 +15,9 @@ from jobs.errors import InvalidFieldError, InvalidRequestError
 from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.jobs import jobs
 from results.webhooks.delivery.claiming import PENDING, drop_waiting
-from results.webhooks.delivery.signatures import secret_hint
 from results.webhooks.endpoints.callbacks import callback_queue
 from results.webhooks.endpoints.receiver_urls import parse_url
-from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.endpoints.signing_secrets import SecretCipher, secret_hint
 from results.webhooks.events.message_recording import watch_running_jobs
 from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.tables import (

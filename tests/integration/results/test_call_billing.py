@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.outcomes import Outcome
-from results.call_tables import billed_calls
+from results.tables import billed_calls
 from results.writer.call_billing import CallBill, bills_of, write_bills
 from results.writer.record_groups import is_bill
 from tenancy.response_cache import NO_JOB

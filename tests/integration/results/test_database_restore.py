@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from results.call_tables import billed_calls
 from results.rebuilding.database_restore import recover
+from results.tables import billed_calls
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import add_running_job, job_ref, outcome

@@ -20,9 +20,8 @@ from results.retention import day_removal
 from results.retention.day_removal import day_of, drop_unneeded_days
 from results.retention.deletion import delete_batch
 from results.retention.expired_data import old_batches_query
-from results.retention.settings import RetentionSettings
-from results.retention.sweep import RetentionSweep
-from results.retention.sweep_lease import acquire_sweep_lease
+from results.retention.sweep import RetentionSweep, acquire_sweep_lease
+from results.settings import RetentionSettings
 from results.writer.day_partitions import DayPartitions, partition_name
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore

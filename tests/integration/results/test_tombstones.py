@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from jobs.tables.files import files
+from results.metrics import FAILURES
 from results.retention import deletion
 from results.retention.deletion import BatchTombstones
 from results.retention.expired_data import old_batches_query
-from results.retention.metrics import FAILURES
-from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
+from results.settings import RetentionSettings
 from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings

@@ -19,8 +19,8 @@ from results.finaliser.finalisation import finalise
 from results.retention.batch_removal import BatchDataRemoval
 from results.retention.object_removal import KeyDestruction
 from results.retention.orphan_sweep import OrphanSweep
-from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
+from results.settings import RetentionSettings
 from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreRefusedError

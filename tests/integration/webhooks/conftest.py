@@ -24,7 +24,7 @@ from results.webhooks.delivery.http_sender import HttpSender
 from results.webhooks.endpoints.address_policy import address_policy
 from results.webhooks.endpoints.endpoints import EndpointChange, create_endpoint
 from results.webhooks.endpoints.name_resolution import DnsLookups, Resolver
-from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import TERMINAL_EVENTS, WebhookMessage, job_message
 from results.webhooks.settings import WebhookSettings

@@ -26,7 +26,7 @@ from jobs.store.idempotency import (
 )
 from jobs.tables.idempotency import idempotency_keys
 from registry.models import ENDPOINTS, add_model
-from results.webhooks.endpoints.secret_encryption import SecretCipher
+from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.tables import webhook_attempts, webhook_deliveries
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant

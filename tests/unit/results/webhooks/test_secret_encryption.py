@@ -7,8 +7,12 @@ from uuid import uuid4
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from results.webhooks.delivery.signatures import secret_hint, secret_text
-from results.webhooks.endpoints.secret_encryption import SecretCipher, SecretUnreadableError
+from results.webhooks.endpoints.signing_secrets import (
+    SecretCipher,
+    SecretUnreadableError,
+    secret_hint,
+    secret_text,
+)
 from results.webhooks.settings import WebhookSettings
 
 OLD, NEW = b"o" * 32, b"n" * 32

@@ -1,4 +1,4 @@
-"""The table of billed connection-bound calls, which prevents billing a call twice."""
+"""Tables of billed connection-bound calls and of the leases on sweeps."""
 
 from datetime import datetime
 from typing import Final
@@ -24,4 +24,13 @@ billed_calls: Final = Table(
     ),
     Index("ix_billed_calls_billed_at", "billed_at"),
     comment="So that no report of a call is billed twice; forgotten when the log has forgotten it",
+)
+
+sweep_leases: Final = Table(
+    "sweep_leases",
+    metadata,
+    Column[str]("name", Text, primary_key=True),
+    Column[str]("holder", Text, nullable=False),
+    Column[datetime]("expires_at", DateTime(timezone=True), nullable=False),
+    comment="Which process does what one process is enough for",
 )
