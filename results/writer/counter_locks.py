@@ -1,4 +1,4 @@
-"""First step of the writer's transactions: lock counters, drop outcomes that do not count."""
+"""First steps of the writer's transactions: lock counters, drop outcomes that do not count."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from uuid import UUID
 
 from jobs.store.job_budgets import JobBudget
 from results.writer.record_groups import JobItems
-from results.writer.statements import LOCK_JOBS, READ_JOB_COUNTERS
+from results.writer.statements import FIND_EXISTING, LOCK_JOBS, READ_JOB_COUNTERS
 from storage.postgres.engines import Cursor
 
 
@@ -81,3 +81,24 @@ def admit_items(jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> AdmittedIte
             if kept:
                 admitted.jobs[job_id] = kept
     return admitted
+
+
+def missing_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> JobItems:
+    """Return the first outcome of each item that has no row yet."""
+    missing: JobItems = {}
+    for job_id, items in jobs.items():
+        seen = existing_indexes(cursor, [item.index for item in items], locked[job_id])
+        kept = []
+        for item in items:
+            if item.index not in seen:
+                seen.add(item.index)
+                kept.append(item)
+        if kept:
+            missing[job_id] = kept
+    return missing
+
+
+def existing_indexes(cursor: Cursor, indexes: list[int], job: LockedJob) -> set[int]:
+    """Return which of `indexes` have their row."""
+    cursor.execute(FIND_EXISTING, [indexes, job.day, job.job_id], prepare=False)
+    return {index for (index,) in cursor}

@@ -16,8 +16,7 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.recovery.retry_policy import RetryRules, backoff_s, has_attempts_left
 from jobs.store.outbox import outbox_insert
-from results.writer.counter_locks import LockedJob
-from results.writer.item_copy import existing_indexes
+from results.writer.counter_locks import LockedJob, existing_indexes
 from results.writer.record_groups import JobItems
 from results.writer.statements import (
     FIND_ATTEMPTS,

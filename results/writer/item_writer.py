@@ -12,9 +12,9 @@ first. The look-up is exact, because under the lock no other writer can add rows
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -22,13 +22,19 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.recovery.retry_policy import RetryRules
 from results import metrics
-from results.writer.counter_locks import AdmittedItems, admit_items, lock_jobs
+from results.writer.counter_locks import (
+    AdmittedItems,
+    LockedJob,
+    admit_items,
+    lock_jobs,
+    missing_items,
+)
 from results.writer.counters import JobSum, count_and_settle, stop_over_budget, sum_items
 from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import FailureHandler, record_dead_letters
-from results.writer.item_copy import copy_items, missing_items
 from results.writer.record_groups import JobItems
-from storage.postgres.engines import raw_cursor
+from results.writer.statements import COPY_ITEMS, COPY_TYPES
+from storage.postgres.engines import Cursor, raw_cursor
 from storage.postgres.statement_errors import DATA_REJECTED, ROW_EXISTS
 from topics.records.records import ItemOutcome
 
@@ -38,6 +44,8 @@ UNSTORABLE_CODE: Final = "result_unstorable"
 """Error code of an item whose result Postgres refused."""
 
 _RETRIES: Final = RetryRules()
+_SMALLINT_MAX: Final = 2**15 - 1
+_INTEGER_MAX: Final = 2**31 - 1
 
 _REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REJECTED, OverflowError, UnicodeError)
 
@@ -178,3 +186,61 @@ def _measure(written: WriteResult, admitted: AdmittedItems, seconds: float) -> N
     metrics.UNKNOWN_JOB.inc(admitted.unknown_count)
     metrics.ROWS_PER_TRANSACTION.observe(written.row_count)
     metrics.TRANSACTION_SECONDS.observe(seconds)
+
+
+def copy_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> None:
+    """Insert a row for every outcome.
+
+    Raises ROW_EXISTS when an item has its row already; OverflowError, UnicodeError or one of
+    DATA_REJECTED when an outcome cannot be stored. The transaction must then be rolled back.
+    """
+    for items in jobs.values():
+        _check_numbers(items)
+    with cursor.copy(COPY_ITEMS) as copy:
+        copy.set_types(COPY_TYPES)
+        write = copy.write_row
+        for job_id, items in jobs.items():
+            for row in _rows(job_id.bytes, locked[job_id].day, items):
+                write(row)
+
+
+def _rows(job: bytes, day: int, items: Sequence[ItemOutcome]) -> Iterator[tuple[Any, ...]]:
+    for i in items:
+        message = i.error_message
+        yield (
+            job,
+            day,
+            i.index,
+            i.outcome,
+            i.status_code,
+            i.attempt,
+            i.input_tokens,
+            i.output_tokens,
+            i.cached_tokens,
+            i.reasoning_tokens,
+            i.custom_id,
+            i.error_code,
+            message if message is None else message.replace("\0", ""),
+            i.body or None,
+            i.body_key,
+        )
+
+
+def _check_numbers(items: Sequence[ItemOutcome]) -> None:
+    """Raises OverflowError for a number that its column cannot hold.
+
+    The driver would truncate it silently.
+    """
+    small = ([i.status_code for i in items], [i.attempt for i in items])
+    large = (
+        [i.input_tokens for i in items],
+        [i.output_tokens for i in items],
+        [i.cached_tokens for i in items],
+        [i.reasoning_tokens for i in items],
+    )
+    if (
+        min(map(min, small + large)) < 0
+        or max(map(max, small)) > _SMALLINT_MAX
+        or max(map(max, large)) > _INTEGER_MAX
+    ):
+        raise OverflowError("a number in an outcome does not fit its column")

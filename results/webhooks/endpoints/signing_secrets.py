@@ -1,9 +1,9 @@
 """Signing secrets of webhooks: the signatures made with them, and their encryption at rest.
 
-The key that encrypts them is not in the database. Signatures follow the Standard Webhooks scheme, version 1:
-HMAC-SHA256 over id, time and body. A secret is as long as one HMAC-SHA256, so the HMAC of a random
-nonce serves as its one-time pad. A second HMAC over ciphertext and owner authenticates them
-(encrypt-then-MAC).
+The key that encrypts them is not in the database. Signatures follow the Standard Webhooks scheme,
+version 1: HMAC-SHA256 over id, time and body. A secret is as long as one HMAC-SHA256, so the HMAC
+of a random nonce serves as its one-time pad. A second HMAC over ciphertext and owner authenticates
+them (encrypt-then-MAC).
 """
 
 import base64
@@ -16,7 +16,6 @@ from core.errors import MillraceError
 
 PREFIX: Final = "whsec_"
 _HINT_CHARS: Final = 4
-
 SECRET_BYTES: Final = 32
 _FORMAT: Final = b"\x01"
 _NONCE_BYTES: Final = 16
