@@ -16,8 +16,7 @@ from core.states import JobKind
 from jobs.recovery.restore_fencing import count_unvalidated_jobs
 from results.rebuilding.database_restore import recover
 from results.rebuilding.log_replay import LogReplay
-from results.rebuilding.rebuild import RebuiltJob, rebuild
-from results.rebuilding.rebuild_outcome import RebuildOutcome
+from results.rebuilding.rebuild import RebuildOutcome, RebuiltJob, rebuild
 from results.rebuilding.shadow_tables import shadow_engine
 from results.settings import WriterSettings
 from storage.postgres.engines import create_engine

@@ -26,6 +26,21 @@ _TABLES: Final = sa.text(
     "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
     "AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'alembic_version'"
 )
+_IDS: Final = sa.bindparam("ids", type_=sa.ARRAY(sa.Uuid))
+_COPY: Final = (
+    sa.text(f"INSERT INTO {SCHEMA}.jobs SELECT * FROM jobs WHERE id = ANY(:ids)").bindparams(_IDS),  # noqa: S608
+    sa.text(
+        f"INSERT INTO {SCHEMA}.job_counters (job_id) "  # noqa: S608
+        "SELECT id FROM jobs WHERE id = ANY(:ids) AND deleted_at IS NULL"
+    ).bindparams(_IDS),
+    sa.text(  # which items are copies follows from the input files, not from the log
+        f"INSERT INTO {SCHEMA}.item_copies "  # noqa: S608
+        "SELECT * FROM item_copies WHERE job_id = ANY(:ids)"
+    ).bindparams(_IDS),
+)
+_REOPEN: Final = sa.text(
+    f"UPDATE {SCHEMA}.jobs SET state = 'in_progress', settled_at = NULL, finalizing_at = NULL"  # noqa: S608
+)
 
 
 class RebuildRunsError(MillraceError):
@@ -66,41 +81,14 @@ def copy_jobs_to_shadow(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
         connection.execute(LONG_TIMEOUT)
         for name in connection.scalars(_TABLES).all():
             connection.execute(sa.text(f"TRUNCATE {SCHEMA}.{name}"))
-        ids = {"ids": list(job_ids)}
-        connection.execute(
-            _with_ids(f"INSERT INTO {SCHEMA}.jobs SELECT * FROM jobs WHERE id = ANY(:ids)"),  # noqa: S608
-            ids,
-        )
-        connection.execute(
-            sa.text(
-                f"UPDATE {SCHEMA}.jobs SET state = 'in_progress', settled_at = NULL, "  # noqa: S608
-                "finalizing_at = NULL"
-            )
-        )
-        connection.execute(
-            _with_ids(
-                f"INSERT INTO {SCHEMA}.job_counters (job_id) "  # noqa: S608
-                "SELECT id FROM jobs WHERE id = ANY(:ids) AND deleted_at IS NULL"
-            ),
-            ids,
-        )
-        connection.execute(
-            # Which items are copies follows from the input files, not from the log.
-            _with_ids(
-                f"INSERT INTO {SCHEMA}.item_copies "  # noqa: S608
-                "SELECT * FROM item_copies WHERE job_id = ANY(:ids)"
-            ),
-            ids,
-        )
+        for text in _COPY:
+            connection.execute(text, {"ids": list(job_ids)})
+        connection.execute(_REOPEN)
 
 
 def statement(text: str) -> sa.TextClause:
     """Return a statement about the job that `:job` binds."""
     return sa.text(text).bindparams(sa.bindparam("job", type_=sa.Uuid))
-
-
-def _with_ids(text: str) -> sa.TextClause:
-    return sa.text(text).bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Uuid)))
 
 
 def _recreate(live: sa.Engine) -> None:

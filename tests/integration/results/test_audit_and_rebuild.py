@@ -18,8 +18,7 @@ from results.audit.audit_report import compare_items
 from results.audit.item_fingerprints import RowFingerprints
 from results.audit.job_log import LogRead, PartitionLog, committed_offset, tally_log
 from results.rebuilding.log_replay import LogReplay
-from results.rebuilding.rebuild import RebuiltJob, rebuild
-from results.rebuilding.rebuild_outcome import RebuildOutcome
+from results.rebuilding.rebuild import RebuildOutcome, RebuiltJob, rebuild
 from results.rebuilding.shadow_tables import SCHEMA, RebuildRunsError, shadow_engine
 from results.retention.deletion import make_tombstone
 from results.settings import WriterSettings

@@ -8,7 +8,7 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.tables.jobs import jobs
 from results.audit.audit_report import compare_items
-from results.rebuilding.rebuild_outcome import RebuildOutcome
+from results.rebuilding.rebuild import RebuildOutcome
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (

@@ -11,8 +11,7 @@ from core.ids import new_uuid
 from jobs.tables.progress import job_counters
 from jobs.tables.retries import dead_items, item_attempts
 from results.rebuilding import rebuild as rebuilding
-from results.rebuilding.rebuild_outcome import RebuildOutcome
-from results.rebuilding.table_swap import swap
+from results.rebuilding.rebuild import RebuildOutcome, swap
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import assert_totals_agree, counters, item_table

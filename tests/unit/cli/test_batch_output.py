@@ -27,8 +27,7 @@ from cli.output_tables import OutputFormat
 from core.ids import new_uuid
 from core.states import JobKind
 from results.rebuilding.comparison import Comparison
-from results.rebuilding.rebuild import RebuiltJob
-from results.rebuilding.rebuild_outcome import RebuildOutcome
+from results.rebuilding.rebuild import RebuildOutcome, RebuiltJob
 from topics.errors import KafkaUnavailableError
 
 STREAM = (
