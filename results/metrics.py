@@ -68,12 +68,12 @@ FINALISE_FAILURES: Final = Counter(
     "millrace_finalise_failures_total", "Failed attempts to finalise a job", ["code"]
 )
 
-REMOVED: Final = Counter(
+RETENTION_REMOVED: Final = Counter(
     "millrace_retention_removed_total", "Rows and objects removed for good", ["kind"]
 )
-FAILURES: Final = Counter(
+RETENTION_FAILURES: Final = Counter(
     "millrace_retention_failures_total", "Removals of a batch that Postgres refused"
 )
-WAITING: Final = Gauge(
+RETENTION_WAITING: Final = Gauge(
     "millrace_retention_waiting_jobs", "Deleted jobs whose rows and objects are not yet removed"
 )

@@ -24,7 +24,7 @@ from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors, job_leases
 from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.finaliser.output_files import result_prefix
-from results.metrics import REMOVED
+from results.metrics import RETENTION_REMOVED
 from results.retention.deletion import files_of, record_removal_failure
 from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import webhook_messages
@@ -109,7 +109,7 @@ class BatchDataRemoval:
                 with self.engine.begin() as connection:
                     count = connection.execute(query).rowcount
                 removed += count
-                REMOVED.labels(kind).inc(count)
+                RETENTION_REMOVED.labels(kind).inc(count)
         return removed, True
 
     def _finish(self, row: sa.Row[Any]) -> None:
@@ -126,7 +126,7 @@ class BatchDataRemoval:
         for key in others:
             self.store.delete(key)
         object_count += len(others)
-        REMOVED.labels("object").inc(object_count)
+        RETENTION_REMOVED.labels("object").inc(object_count)
         if self.is_stopping():
             return  # objects may be left; another process finds them
         with self.engine.begin() as connection:
@@ -147,7 +147,7 @@ class BatchDataRemoval:
                     counts={"objects": object_count},
                 )
                 record_deletion(connection, deletion)
-        REMOVED.labels("batch").inc(removed)
+        RETENTION_REMOVED.labels("batch").inc(removed)
 
     def _delete_below(self, prefix: str) -> int:
         found = list(islice(self.store.list(prefix), _LISTED_AT_ONCE))

@@ -22,7 +22,7 @@ from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
-from results.metrics import FAILURES, REMOVED
+from results.metrics import RETENTION_FAILURES, RETENTION_REMOVED
 from results.webhooks.tables import webhook_watches
 from tenancy.deletions import Deletion, What, record_deletion
 
@@ -153,7 +153,7 @@ def record_removal_failure(job_id: UUID, failure: sa.exc.DBAPIError) -> None:
     """
     if failure.connection_invalidated:
         raise failure
-    FAILURES.inc()
+    RETENTION_FAILURES.inc()
     # Without its text: the driver's messages quote values.
     code = getattr(failure.orig, "sqlstate", None) or type(failure).__name__
     LOG.warning("a batch stays for now", extra={"job": job_id.hex, "code": code})
@@ -206,5 +206,5 @@ class BatchTombstones:
                 record_removal_failure(job_id, failure)
                 self._refused.add(job_id)
                 return 0
-        REMOVED.labels("tombstone_made").inc()
+        RETENTION_REMOVED.labels("tombstone_made").inc()
         return 1

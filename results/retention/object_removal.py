@@ -13,11 +13,10 @@ import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
 from jobs.store.file_removal import find_removable_files, mark_removed
-from jobs.store.idempotency import ExpiredIdempotencyKey, delete_expired_keys, find_expired_keys
+from jobs.store.idempotency import delete_expired_keys, find_expired_keys
 from jobs.store.job_key import destroy_job_key
 from jobs.tables.jobs import jobs
-from results import metrics
-from results.metrics import REMOVED
+from results.metrics import FILES_REMOVED, RETENTION_REMOVED
 from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ REFUSED_MAX: Final = 10_000
 ROUND_FILES_MAX: Final = 200
 """Files per round: some seconds of work for a slow store."""
 
-ROUND_MAX: Final = 1000
+ROUND_KEYS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +37,16 @@ class RefusedObjects:
     keys: set[str] = field(default_factory=set)
 
     def delete(self, store: ObjectStore, key: str) -> MillraceError | None:
-        """Delete an object; return the error when the store refuses it for good.
+        """Delete an object; return the error when the store does not.
 
-        Raises temporary errors. The caller excludes `keys` when it selects the next objects.
+        A permanent refusal is remembered: the caller excludes `keys` when it selects the next
+        objects.
         """
         try:
             store.delete(key)
         except MillraceError as failure:
-            if failure.disposition is Disposition.RETRY:
-                raise
-            self.keys.add(key)
+            if failure.disposition is not Disposition.RETRY:
+                self.keys.add(key)
             return failure
         return None
 
@@ -59,7 +58,7 @@ class RefusedObjects:
 
 @dataclass(frozen=True, slots=True)
 class FileRemoval:
-    """Any number of processes may run: deletions may be repeated."""
+    """Removes the objects of deleted and expired files once no unfinished job reads them."""
 
     engine: sa.Engine
     store: ObjectStore
@@ -83,26 +82,23 @@ class FileRemoval:
             )
         removed = []
         for removal in due:
-            try:
-                failure = self._refused.delete(self.store, removal.object_key)
-            except MillraceError as error:
-                LOG.warning("an object stays", extra={"file": removal.file_id, "code": error.code})
-                break
+            failure = self._refused.delete(self.store, removal.object_key)
             if failure is None:
                 removed.append(removal.file_id)
-            else:
-                facts = {"file": removal.file_id, "code": failure.code}
-                LOG.warning("an object stays", extra=facts)
+                continue
+            LOG.warning("an object stays", extra={"file": removal.file_id, "code": failure.code})
+            if failure.disposition is Disposition.RETRY:
+                break
         self._refused.retry_refused(is_last=len(due) < ROUND_FILES_MAX)
         if removed:
             with self.engine.begin() as connection:
-                metrics.FILES_REMOVED.inc(mark_removed(connection, removed))
+                FILES_REMOVED.inc(mark_removed(connection, removed))
         return len(removed) == ROUND_FILES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKeyRemoval:
-    """Any number of processes may run."""
+    """Removes expired idempotency keys: the objects of their answers first, then their rows."""
 
     engine: sa.Engine
     store: ObjectStore
@@ -119,39 +115,31 @@ class IdempotencyKeyRemoval:
     def _round(self) -> bool:
         """Remove one round of keys; return whether to run another."""
         with self.engine.connect() as connection:
-            due = find_expired_keys(connection, ROUND_MAX, excluding=self._refused.keys)
+            due = find_expired_keys(connection, ROUND_KEYS_MAX, excluding=self._refused.keys)
         removable = [key for key in due if key.body_key is None]
-        failure = self._delete_objects(due, removable)
-        if removable:
-            with self.engine.begin() as connection:
-                REMOVED.labels("key").inc(delete_expired_keys(connection, removable))
-        if failure is not None:
-            LOG.warning("answers of keys stay", extra={"code": failure.code})
-        self._refused.retry_refused(is_last=len(due) < ROUND_MAX)
-        return failure is None and len(due) == ROUND_MAX
-
-    def _delete_objects(
-        self, due: list[ExpiredIdempotencyKey], removable: list[ExpiredIdempotencyKey]
-    ) -> MillraceError | None:
-        """Add the keys whose object was deleted to `removable`; return the last error."""
-        last: MillraceError | None = None
+        failure: MillraceError | None = None
         for key in due:
             if key.body_key is None:
                 continue
-            try:
-                refusal = self._refused.delete(self.store, key.body_key)
-            except MillraceError as failure:
-                return failure
+            refusal = self._refused.delete(self.store, key.body_key)
             if refusal is None:
                 removable.append(key)
-            else:
-                last = refusal
-        return last
+                continue
+            failure = refusal
+            if failure.disposition is Disposition.RETRY:
+                break
+        if removable:
+            with self.engine.begin() as connection:
+                RETENTION_REMOVED.labels("key").inc(delete_expired_keys(connection, removable))
+        if failure is not None:
+            LOG.warning("answers of keys stay", extra={"code": failure.code})
+        self._refused.retry_refused(is_last=len(due) < ROUND_KEYS_MAX)
+        return failure is None and len(due) == ROUND_KEYS_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDestruction:
-    """Any number of processes may run: destroying may be repeated."""
+    """Destroys the encryption keys of deleted batches before their rows are removed."""
 
     engine: sa.Engine
     store: ObjectStore

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.errors import Disposition, MillraceError
-from results.metrics import REMOVED, WAITING
+from results.metrics import RETENTION_REMOVED, RETENTION_WAITING
 from results.retention import expired_data
 from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_unneeded_days
@@ -88,7 +88,7 @@ class RetentionSweep:
         if days.file_days is not None:
             self._run_slices("file_ended", expired_data.delete_old_files, days=days.file_days)
         if self._run_count % _SLOW_RUNS == 0:
-            REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
+            RETENTION_REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
             self._run_slices("tombstone", expired_data.purge_tombstones, days=days.tombstone_days)
         self._run_count += 1
         self._remove_requests()
@@ -96,7 +96,7 @@ class RetentionSweep:
             self._data.run_once(days.turn_rows_max)
         self._purge_files()
         with self.engine.connect() as connection:
-            WAITING.set(connection.execute(waiting_query()).scalar_one())
+            RETENTION_WAITING.set(connection.execute(waiting_query()).scalar_one())
 
     def _has_lease(self) -> bool:
         if self.is_stopping():
@@ -111,7 +111,7 @@ class RetentionSweep:
                 return
             with self.engine.begin() as connection:
                 count = remove(connection, **limits)
-            REMOVED.labels(kind).inc(count)
+            RETENTION_REMOVED.labels(kind).inc(count)
             if not count:
                 return
 
@@ -124,7 +124,9 @@ class RetentionSweep:
                 return
             cleared = [one for one in old if one.body_key is None or self._delete(one.body_key)]
             with self.engine.begin() as connection:
-                REMOVED.labels("request").inc(expired_data.remove_requests(connection, cleared))
+                RETENTION_REMOVED.labels("request").inc(
+                    expired_data.remove_requests(connection, cleared)
+                )
             if len(cleared) < len(old):
                 return  # the store is unavailable
 
@@ -135,7 +137,7 @@ class RetentionSweep:
         except MillraceError as failure:
             LOG.warning("an answer stays", extra={"code": failure.code})
             return failure.disposition is not Disposition.RETRY
-        REMOVED.labels("object").inc()
+        RETENTION_REMOVED.labels("object").inc()
         return True
 
     def _purge_files(self) -> None:
@@ -143,4 +145,4 @@ class RetentionSweep:
             count, self._files_after = expired_data.purge_files(
                 connection, days=self.settings.tombstone_days, after=self._files_after
             )
-        REMOVED.labels("file_row").inc(count)
+        RETENTION_REMOVED.labels("file_row").inc(count)

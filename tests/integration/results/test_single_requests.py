@@ -240,7 +240,7 @@ def test_answers_of_expired_idempotency_keys_are_removed(
 def test_refused_answers_block_no_other_keys(
     engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_removal, "ROUND_MAX", 2)
+    monkeypatch.setattr(object_removal, "ROUND_KEYS_MAX", 2)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         for n, body_key in enumerate(

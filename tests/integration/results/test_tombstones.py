@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from jobs.tables.files import files
-from results.metrics import FAILURES
+from results.metrics import RETENTION_FAILURES
 from results.retention import deletion
 from results.retention.deletion import BatchTombstones
 from results.retention.expired_data import old_batches_query
@@ -58,13 +58,13 @@ def test_sweep_continues_after_a_refused_batch(
 ) -> None:
     others = [ended_job(engine, days_ago=11) for _ in range(2)]
     store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
-    before = FAILURES._value.get()
+    before = RETENTION_FAILURES._value.get()
 
     RetentionSweep(impatient_engine, store, RetentionSettings(batch_days=10), "me").run_once()
 
     assert is_kept(engine, locked_job)
     assert [rows_of(engine, one) for one in (locked_job, *others)] == [1, 0, 0]
-    assert FAILURES._value.get() == before + 1
+    assert RETENTION_FAILURES._value.get() == before + 1
 
 
 def test_run_ends_after_some_failures_and_the_next_skips_them(
