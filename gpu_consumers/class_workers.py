@@ -10,8 +10,7 @@ from core.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution
-from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
-from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
 from gpu_consumers.inflight.batch_run import (
     BatchAbortReason,
     BatchRun,

@@ -14,8 +14,7 @@ from typing import Any
 from core.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.class_workers import REVOKE_S_MAX, ClassWorker
-from gpu_consumers.flow_control.capacity_publisher import REPEAT_S
-from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, PoolHealth
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from topics.clients.offset_tracker import Partition
 from topics.records.received_record import ReceivedRecord

@@ -19,8 +19,11 @@ from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness, Obs
 from gpu_consumers.class_workers import BulkWorker, ClassWorker, OnlineWorker
 from gpu_consumers.engine_watchdog import watch_progress
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
-from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.flow_control.capacity_publisher import (
+    CapacityPublisher,
+    PoolHealth,
+    ReplicaIdentity,
+)
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution

@@ -7,10 +7,11 @@ timer delays them, and a busy loop makes fewer and larger records.
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 from core.errors import MillraceError
-from topics.clients.producer import OnDelivery, RecordSender
+from topics.clients.producer import RecordSender
 from topics.records.catalogue import REPLIES
 from topics.records.codec import encode, kind_headers
 from topics.records.records import CallRef, Replies, Reply, ReplyEnd
@@ -168,18 +169,15 @@ class ReplyPublisher:
             partition=call.reply_partition,
             key=caller,
             headers=[*self._headers, ("caller", caller)],
-            on_delivery=self._acknowledge(awaited) if awaited else self._check_delivery,
+            on_delivery=partial(self._on_delivery, awaited),
         )
 
-    def _acknowledge(self, awaited: list[asyncio.Future[None]]) -> OnDelivery:
-        def on_delivery(failure: BaseException | None) -> None:
+    def _on_delivery(
+        self, awaited: list[asyncio.Future[None]], failure: BaseException | None
+    ) -> None:
+        """Runs on the producer's thread."""
+        if awaited or failure is not None:
             self._loop.call_soon_threadsafe(self._set_acknowledged, awaited, failure)
-
-        return on_delivery
-
-    def _check_delivery(self, failure: BaseException | None) -> None:
-        if failure is not None:
-            self._loop.call_soon_threadsafe(self._fail, failure)
 
     def _set_acknowledged(
         self, awaited: list[asyncio.Future[None]], failure: BaseException | None

@@ -11,7 +11,7 @@ from core.outcomes import Outcome
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.flow_control.capacity_publisher import PoolHealth
 from gpu_consumers.inflight.item_outcomes import PendingSends, count_outcomes, final_outcome_of
 from gpu_consumers.inflight.online_call import REQUEUED, CallAbortReason, OnlineCall
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX, store_body
@@ -44,7 +44,9 @@ class CallCompletion:
                 return False
             answer = error_of_abort(call)
         if answer is None:
-            await self._publish_bill(call)
+            # A connection-bound call that gets no reply has a cost.
+            bill = None if call.is_durable else billed_outcome(call, None)
+            await self._send_outcome(call, bill).wait_acknowledged()
         elif not await self._publish_answer(call, answer):
             self._pool.mark_unavailable()
             await self._requeue_call(call)
@@ -85,11 +87,6 @@ class CallCompletion:
         await call.replies.send_end(end)
         await sends.wait_acknowledged()
         return True
-
-    async def _publish_bill(self, call: OnlineCall) -> None:
-        """Publish the cost of a connection-bound call that gets no reply."""
-        if not call.is_durable:
-            await self._send_outcome(call, billed_outcome(call, None)).wait_acknowledged()
 
     def _send_outcome(self, call: OnlineCall, outcome: ItemOutcome | None) -> PendingSends:
         sends = PendingSends(self._producer)

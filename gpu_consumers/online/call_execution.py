@@ -13,8 +13,7 @@ from core.ids import new_uuid
 from gpu_consumers import metrics
 from gpu_consumers.cancellation.liveness import CallLiveness
 from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
-from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall

@@ -18,7 +18,7 @@ from core.errors import Disposition, MillraceError, PoolUnavailableError
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer
 from gpu_consumers.engines.error_answers import is_transient
-from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.flow_control.capacity_publisher import PoolHealth
 from gpu_consumers.inflight.item_outcomes import INPUT_MISSING
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX

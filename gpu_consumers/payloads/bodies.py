@@ -200,40 +200,34 @@ class BatchBodies:
         Outcomes that need the store while it is unavailable are left out; their items run again.
         """
         if job.key_name and outcomes:
-            outcomes = await self._encrypt(run, job, outcomes)
-        if any(len(outcome.body) > ANSWER_BYTES_MAX for outcome in outcomes):
-            outcomes = await self._store_large_bodies(run, job, outcomes)
-        return outcomes
+            if run.is_store_unavailable and not self._encrypted.has_key(job):
+                return []
+            try:
+                outcomes = await self._encrypted.encrypt_outcomes(job, outcomes)
+            except MillraceError as failure:
+                if _is_rejection(failure, run):
+                    raise
+                return []
+        if all(len(outcome.body) <= ANSWER_BYTES_MAX for outcome in outcomes):
+            return outcomes
+        prepared = [await self._store_large_body(run, job, outcome) for outcome in outcomes]
+        return [outcome for outcome in prepared if outcome is not None]
 
-    async def _encrypt(
-        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
-    ) -> list[ItemOutcome]:
-        if run.is_store_unavailable and not self._encrypted.has_key(job):
-            return []
+    async def _store_large_body(
+        self, run: BatchRun, job: JobRef, outcome: ItemOutcome
+    ) -> ItemOutcome | None:
+        """Return the outcome without its large body; None if the store is unavailable."""
+        if len(outcome.body) <= ANSWER_BYTES_MAX:
+            return outcome
+        if run.is_store_unavailable:
+            return None
         try:
-            return await self._encrypted.encrypt_outcomes(job, outcomes)
+            key = await asyncio.to_thread(store_body, self._objects, job.job_id, outcome.body)
         except MillraceError as failure:
             if _is_rejection(failure, run):
                 raise
-            return []
-
-    async def _store_large_bodies(
-        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
-    ) -> list[ItemOutcome]:
-        prepared = []
-        for outcome in outcomes:
-            if len(outcome.body) <= ANSWER_BYTES_MAX:
-                prepared.append(outcome)
-            elif not run.is_store_unavailable:
-                try:
-                    key = await asyncio.to_thread(
-                        store_body, self._objects, job.job_id, outcome.body
-                    )
-                    prepared.append(msgspec.structs.replace(outcome, body=b"", body_key=key))
-                except MillraceError as failure:
-                    if _is_rejection(failure, run):
-                        raise
-        return prepared
+            return None
+        return msgspec.structs.replace(outcome, body=b"", body_key=key)
 
 
 def _is_rejection(failure: MillraceError, run: BatchRun) -> bool:

@@ -22,8 +22,11 @@ from gpu_consumers.engines.error_answers import (
     stream_unsupported_answer,
 )
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.openai_http.http_client import CannotConnectError, HttpClient
-from gpu_consumers.engines.openai_http.http_connection import HttpRequestTemplate
+from gpu_consumers.engines.openai_http.http_client import (
+    CannotConnectError,
+    HttpClient,
+    HttpRequestTemplate,
+)
 from gpu_consumers.engines.openai_http.origin import Origin
 from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
@@ -81,12 +84,15 @@ class OpenAIHttpEngine(SlottedEngine):
         if settings.upstream_api_key is not None:
             self._fields["Authorization"] = _bearer(settings.upstream_api_key.get_secret_value())
         self._item_timeout_s = settings.item_timeout_s
-        self._connect_timeout_s = settings.connect_timeout_s
         self._start_timeout_s = settings.start_timeout_s
         self._response_bytes_max = settings.answer_bytes_max
         self._templates: dict[str, HttpRequestTemplate] = {}  # by endpoint
-        self._probe = self._template("GET", "/v1/models", self._connect_timeout_s, _ANY_STATUS)
-        self._client: HttpClient | None = None
+        self._probe = self._template("GET", "/v1/models", settings.connect_timeout_s, _ANY_STATUS)
+        self._client = HttpClient(
+            self._origin,
+            connect_timeout_s=settings.connect_timeout_s,
+            content_bytes_max=settings.answer_bytes_max,
+        )
         self._breaker = CircuitBreaker(
             settings.upstream_failures_max, settings.upstream_away_s_max, clock
         )
@@ -108,7 +114,7 @@ class OpenAIHttpEngine(SlottedEngine):
             async with asyncio.timeout(self._start_timeout_s):
                 while True:
                     try:
-                        await self._open_client().request(self._probe, None)
+                        await self._client.request(self._probe, None)
                     except (CannotConnectError, DisconnectedError, NotHttpError, TimeoutError):
                         await asyncio.sleep(_PROBE_INTERVAL_S)
                     else:
@@ -132,18 +138,7 @@ class OpenAIHttpEngine(SlottedEngine):
 
     async def stop(self) -> None:
         """See `Engine`."""
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
-
-    def _open_client(self) -> HttpClient:
-        if self._client is None:
-            self._client = HttpClient(
-                self._origin,
-                connect_timeout_s=self._connect_timeout_s,
-                content_bytes_max=self._response_bytes_max,
-            )
-        return self._client
+        await self._client.close()
 
     def _template(
         self, method: str, endpoint: str, timeout_s: float, unread: Container[int]
@@ -215,7 +210,7 @@ class OpenAIHttpEngine(SlottedEngine):
     async def _is_available(self) -> bool:
         """Whether the upstream responds to a probe: then its failure was about the item."""
         try:
-            status, _ = await self._open_client().request(self._probe, None, fresh=True)
+            status, _ = await self._client.request(self._probe, None, fresh=True)
         except (CannotConnectError, DisconnectedError, NotHttpError, TimeoutError):
             return False
         return status not in POOL_FAILURE_STATUSES | GATEWAY_FAILURE_STATUSES
@@ -245,16 +240,16 @@ class OpenAIHttpEngine(SlottedEngine):
         *,
         fresh: bool,
     ) -> HttpResponse:
-        client = self._open_client()
-        if events is None:
-            return await client.request(template, body, fresh=fresh, deadline_s=deadline_s)
-        reader = SseReader(self._response_bytes_max, events.on_event)
+        reader = None
+        if events is not None:
+            reader = SseReader(self._response_bytes_max, events.on_event)
         try:
-            return await client.request(
+            return await self._client.request(
                 template, body, fresh=fresh, reader=reader, deadline_s=deadline_s
             )
         finally:
-            reader.release()
+            if reader is not None:
+                reader.release()
 
 
 def _requested_stream(endpoint: str, body: bytes) -> StreamOptions | None:

@@ -30,7 +30,6 @@ class ResponseReader:
     """The responses of one connection. It must not be used again after it has raised."""
 
     def __init__(self, content_bytes_max: int) -> None:
-        """Expect no response yet."""
         self._content_bytes_max = content_bytes_max
         self._parser = httptools.HttpResponseParser(self)  # a reference cycle until `release`
         self.expect(())
@@ -153,7 +152,6 @@ class SseParser:
     """Finds events in a text that arrives in parts, by the standard of server-sent events."""
 
     def __init__(self, on_event: OnEvent, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
-        """Start at the beginning of a line."""
         self._on_event = on_event
         self._event_bytes_max = event_bytes_max
         self._parts: list[bytes] = []  # of an unfinished line
@@ -204,7 +202,6 @@ class SseReader(ResponseReader):
     """
 
     def __init__(self, content_bytes_max: int, on_event: OnEvent) -> None:
-        """Expect one response."""
         super().__init__(content_bytes_max)
         self._events = SseParser(on_event)
         self._is_event_stream = False

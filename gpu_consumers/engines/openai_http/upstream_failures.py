@@ -148,7 +148,6 @@ class CircuitBreaker:
     """
 
     def __init__(self, failures_max: int, open_s_max: float, clock: Clock) -> None:
-        """Start closed."""
         self._failures_max = failures_max
         self._open_s_max = open_s_max
         self._clock = clock

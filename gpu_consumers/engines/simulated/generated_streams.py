@@ -118,7 +118,6 @@ class StreamScheduler:
     """Advances every stream by one token each `step_s`; 0 is one per iteration of the loop."""
 
     def __init__(self, step_s: float) -> None:
-        """Start without streams."""
         self._step_s = step_s
         self._running: list[SimulatedStream] = []
         self._pending: deque[SimulatedStream] = deque()  # not yet advanced in this step

@@ -63,7 +63,6 @@ class VllmServing:
     def __init__(
         self, engine: AsyncLLM, routes: dict[str, _Route], settings: EngineSettings
     ) -> None:
-        """Use `start`."""
         self._sequences_max = settings.vllm_body_sequences_max
         self._engine = engine
         self._routes = routes

@@ -283,7 +283,6 @@ async def test_large_body_is_sent_in_parts() -> None:
 
 
 async def _full_transport(engine: OpenAIHttpEngine) -> asyncio.Transport:
-    assert engine._client is not None
     while True:
         for connection in engine._client._opened:
             if connection._is_paused and connection._transport is not None:

@@ -13,8 +13,11 @@ from gpu_consumers.bulk.batch_execution import BatchExecution
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.class_workers import BulkWorker
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
-from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.flow_control.capacity_publisher import (
+    CapacityPublisher,
+    PoolHealth,
+    ReplicaIdentity,
+)
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.quarantine.attempt_log import AttemptLog

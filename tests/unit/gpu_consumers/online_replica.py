@@ -10,8 +10,11 @@ from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.cancellation.liveness import CallLiveness
 from gpu_consumers.class_workers import OnlineWorker
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
-from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.flow_control.capacity_publisher import (
+    CapacityPublisher,
+    PoolHealth,
+    ReplicaIdentity,
+)
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.flow_control import pool_health
+from gpu_consumers.flow_control import capacity_publisher
 from tests.unit.gpu_consumers.fakes import run_loop
 from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
@@ -15,7 +15,7 @@ from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 async def test_only_executed_requests_prove_that_the_pool_is_available(
     monkeypatch: pytest.MonkeyPatch, status: int, is_available: float
 ) -> None:
-    monkeypatch.setattr(pool_health, "_BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr(capacity_publisher, "_BACKOFF_S_MIN", 0.0)
     replica = OnlineReplica()
     replica.pool.mark_unavailable()
     while replica.pool._probe is not None:
