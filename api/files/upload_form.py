@@ -11,6 +11,7 @@ from typing import Final
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from api.http.errors import ApiError
 from jobs.store.files import (
     EXPIRES_AFTER_S_MAX,
     EXPIRES_AFTER_S_MIN,
@@ -26,14 +27,12 @@ HEADERS_PER_PART_MAX: Final = 8
 HEADER_BYTES_MAX: Final = 4096
 
 
-class FormRefusedError(Exception):
-    """The form is malformed or exceeds a limit. The message is for the client."""
+class FormRefusedError(ApiError):
+    """The form is malformed or exceeds a limit."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         """`param` names the invalid part."""
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        super().__init__(400, message, code="invalid_form", param=param)
 
 
 @dataclass(slots=True)
@@ -164,16 +163,11 @@ _SECONDS: Final = "expires_after[seconds]"
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
-@dataclass(frozen=True, slots=True)
-class UploadFields:
-    """The validated fields of an upload."""
+def upload_fields(fields: dict[str, str]) -> tuple[str, int | None]:
+    """Return the purpose of a file and the seconds after which it expires; None: never.
 
-    purpose: str
-    expires_after_s: int | None  # None: the file does not expire
-
-
-def upload_fields(fields: dict[str, str]) -> UploadFields:
-    """Validate the fields of a form; unknown ones are ignored. Raises FormRefusedError."""
+    Unknown fields are ignored. Raises FormRefusedError.
+    """
     purpose = fields.get("purpose")
     if purpose is None:
         raise FormRefusedError("The form has no purpose.", param="purpose")
@@ -184,7 +178,7 @@ def upload_fields(fields: dict[str, str]) -> UploadFields:
     expires_after_s = _expires_after_s(fields)
     if expires_after_s is None and purpose == INPUT_PURPOSE:
         expires_after_s = INPUT_EXPIRES_AFTER_S
-    return UploadFields(purpose, expires_after_s)
+    return purpose, expires_after_s
 
 
 def _expires_after_s(fields: dict[str, str]) -> int | None:

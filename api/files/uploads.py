@@ -1,18 +1,14 @@
 """Uploads: from the socket to the object store, a file of any size in constant memory."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
-
-from fastapi import Request
 
 from api import metrics
 from api.auth.authentication import KeyRevalidator
 from api.auth.tenant_requests import TenantRequest
 from api.files.filenames import safe_filename
-from api.files.upload_form import FileForm, FormRefusedError, form_boundary, upload_fields
+from api.files.upload_form import FileForm, form_boundary, upload_fields
 from api.http.errors import ApiError
 from api.http.request_bodies import (
     MinReadRate,
@@ -42,7 +38,8 @@ class UploadLimits:
     def check(self, file_bytes: int) -> None:
         """Raise ApiError (413) or StorageLimitError when a file is too large."""
         if file_bytes > self.file_bytes_max:
-            raise too_large(self.file_bytes_max)
+            message = f"The file exceeds {self.file_bytes_max} bytes."
+            raise ApiError(413, message, code="file_too_large", param="file")
         if file_bytes > self.quota_left_bytes:
             raise StorageLimitError
 
@@ -56,7 +53,7 @@ async def receive_upload(request: TenantRequest, *, skips_quota: bool = False) -
     """
     require_identity_encoding(request.http)
     services = request.services
-    with form_errors_as_api_errors(), services.uploads.acquire(request.tenant_id):
+    with services.uploads.acquire(request.tenant_id):
         boundary = form_boundary(request.http.headers.get("content-type", ""))
         if boundary is None:
             raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
@@ -85,53 +82,35 @@ def storage_quota(settings: ApiSettings) -> StorageQuota:
 
 async def _store(request: TenantRequest, boundary: bytes, limits: UploadLimits) -> NewFile:
     services, file_id = request.services, new_uuid()
+    settings = services.settings
     async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:
         form = FileForm(boundary, sink.buffer)
         received = 0
         revalidator = KeyRevalidator(request.http, services)
-        async for data in _body(request.http, services.settings):
+        rate = MinReadRate(
+            window_s=settings.upload_idle_timeout_s,
+            bytes_per_s_min=settings.upload_bytes_per_s_min,
+        )
+        async for data in read_at_min_rate(request.http, rate, SystemClock()):
             await revalidator.check_if_due()
             received += len(data)
             form.feed(data)
             limits.check(max(sink.size_bytes, received - FORM_BYTES_MAX))
             await sink.flush_full_blocks()
         form.finish()
-        fields = upload_fields(form.fields)
+        purpose, expires_after_s = upload_fields(form.fields)
         stored = await sink.complete()
     metrics.UPLOADED_BYTES.inc(stored.size_bytes)
     return NewFile(
         file_id=file_id,
         tenant_id=request.tenant_id,
-        purpose=fields.purpose,
+        purpose=purpose,
         filename=safe_filename(form.filename or b""),
         object_key=stored.key,
         size_bytes=stored.size_bytes,
         sha256=stored.sha256_hex,
-        expires_after_s=fields.expires_after_s,
+        expires_after_s=expires_after_s,
     )
-
-
-@contextmanager
-def form_errors_as_api_errors() -> Iterator[None]:
-    """Raise ApiError (400) for a form that is refused."""
-    try:
-        yield
-    except FormRefusedError as error:
-        raise ApiError(400, error.message, code="invalid_form", param=error.param) from None
-
-
-def too_large(file_bytes_max: int) -> ApiError:
-    """Return the refusal of a file above the limit."""
-    return ApiError(
-        413, f"The file exceeds {file_bytes_max} bytes.", code="file_too_large", param="file"
-    )
-
-
-def _body(request: Request, settings: ApiSettings) -> AsyncIterator[bytes]:
-    rate = MinReadRate(
-        window_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
-    )
-    return read_at_min_rate(request, rate, SystemClock())
 
 
 class ObjectSink:

@@ -30,15 +30,13 @@ async def json_body(request: Request, shape: type[T], settings: ApiSettings) -> 
     require_identity_encoding(request)
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if media_type.lower() != "application/json":
-        raise ApiError(415, "Send the body as application/json.", code="unsupported_media_type")
+        raise unsupported_media_type()
     raw = await _small_body(request, settings)
     request.state.body_sha256 = hashlib.sha256(raw).digest()
     try:
         return msgspec.json.decode(raw, type=shape)
-    except msgspec.ValidationError as error:
-        raise _invalid_type(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ApiError(400, "The body is not valid JSON.", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable_json(error) from None
 
 
 def body_sha256(request: Request) -> bytes:
@@ -48,14 +46,9 @@ def body_sha256(request: Request) -> bytes:
 
 
 def require_identity_encoding(request: Request) -> None:
-    """Refuse compressed bodies: a small one can expand to a huge one. Raises ApiError (415)."""
+    """Refuse compressed bodies. Raises ApiError (415)."""
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise ApiError(
-            415,
-            "Send the body without Content-Encoding.",
-            code="unsupported_content_encoding",
-            headers={"accept-encoding": "identity"},
-        )
+        raise unsupported_encoding()
 
 
 def declared_bytes(request: Request) -> int | None:
@@ -103,11 +96,7 @@ async def read_at_min_rate(
             async with asyncio.timeout(rate.timeout_s()):
                 message = await request.receive()
                 if message["type"] != "http.request":
-                    raise ApiError(
-                        400,
-                        "The body is incomplete: the connection was closed.",
-                        code="body_incomplete",
-                    )
+                    raise body_incomplete()
                 data = message.get("body", b"")
                 is_complete = not message.get("more_body", False)
         if not rate.add(len(data), clock.monotonic_s() - started_s) and not is_complete:
@@ -117,24 +106,20 @@ async def read_at_min_rate(
 
 
 async def _small_body(request: Request, settings: ApiSettings) -> bytes:
-    too_large = ApiError(
-        413, f"The body exceeds {settings.json_bytes_max} bytes.", code="body_too_large"
-    )
-    if (declared_bytes(request) or 0) > settings.json_bytes_max:
-        raise too_large
+    bytes_max = settings.json_bytes_max
+    if (declared_bytes(request) or 0) > bytes_max:
+        raise body_too_large(bytes_max)
     body = bytearray()
     try:
         async with asyncio.timeout(settings.json_body_timeout_s):
             async for data in request.stream():
                 body += data
-                if len(body) > settings.json_bytes_max:
-                    raise too_large
+                if len(body) > bytes_max:
+                    raise body_too_large(bytes_max)
     except TimeoutError:
         raise too_slow() from None
     except ClientDisconnect:
-        raise ApiError(
-            400, "The body is incomplete: the connection was closed.", code="body_incomplete"
-        ) from None
+        raise body_incomplete() from None
     return bytes(body)
 
 
@@ -143,8 +128,38 @@ def too_slow() -> ApiError:
     return ApiError(408, "The body came too slowly.", code="request_timeout")
 
 
-def _invalid_type(message: str) -> ApiError:
-    message = _INVALID_VALUE.sub("This value is not allowed", message)
+def body_too_large(bytes_max: int) -> ApiError:
+    """Return the refusal of a body above the limit."""
+    return ApiError(413, f"The body exceeds {bytes_max} bytes.", code="body_too_large")
+
+
+def body_incomplete() -> ApiError:
+    """Return the refusal of a body whose client disconnected."""
+    return ApiError(
+        400, "The body is incomplete: the connection was closed.", code="body_incomplete"
+    )
+
+
+def unsupported_media_type() -> ApiError:
+    """Return the refusal of a body that is not declared as JSON."""
+    return ApiError(415, "Send the body as application/json.", code="unsupported_media_type")
+
+
+def unsupported_encoding() -> ApiError:
+    """Return the refusal of a compressed body: a small one can expand to a huge one."""
+    return ApiError(
+        415,
+        "Send the body without Content-Encoding.",
+        code="unsupported_content_encoding",
+        headers={"accept-encoding": "identity"},
+    )
+
+
+def unreadable_json(error: Exception) -> ApiError:
+    """Return the refusal of a body that is not JSON, or not of the required shape."""
+    if not isinstance(error, msgspec.ValidationError):
+        return ApiError(400, "The body is not valid JSON.", code="invalid_json")
+    message = _INVALID_VALUE.sub("This value is not allowed", str(error))
     field = _MISSING_FIELD.search(message) or _FIELD.search(message)
     param = field[1] if field else None
     return ApiError(400, f"{message}.", code="invalid_type", param=param)

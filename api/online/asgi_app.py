@@ -1,13 +1,16 @@
 """The routes of online calls as raw ASGI, in front of FastAPI, whose overhead would dominate."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.http.client_connection import client_connection
 from api.http.errors import ApiError, error_response
-from api.online.exchange import exchange_from_scope
-from api.online.memory_limits import body_memory_limit
+from api.http.middleware import count_for_tenant, request_id_of
+from api.online.exchange import Exchange, headers_by_name
+from api.online.memory_limits import BodyReservation, body_memory_limit
 from api.online.online_runtime import OnlineRuntime
 from api.online.pipeline import CallPipeline
 from registry.models import ENDPOINTS
@@ -42,13 +45,17 @@ class OnlineApp:
             )
             await error_response(refusal)(scope, receive, send)
             return
-        exchange = exchange_from_scope(
-            scope,
-            receive,
-            send,
-            body_limit=self._body_limit,
+        exchange = Exchange(
+            request_id=request_id_of(scope),
+            endpoint=scope["path"],
+            headers=headers_by_name(scope["headers"]),
+            receive=receive,
+            send=send,
+            connection=client_connection(scope),
+            body_reservation=BodyReservation(self._body_limit),
+            arrived_s=self._clock.monotonic_s(),
+            count_for_tenant=partial(count_for_tenant, scope),
             response_limit=self._response_limit,
-            now_s=self._clock.monotonic_s(),
         )
         try:
             await self._pipeline.serve(exchange)

@@ -13,7 +13,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from api.http.errors import ApiError
-from api.http.request_bodies import too_slow
+from api.http.request_bodies import (
+    body_incomplete,
+    body_too_large,
+    too_slow,
+    unreadable_json,
+    unsupported_encoding,
+    unsupported_media_type,
+)
 from api.online.calls import ParsedCall, ReceivedCall
 from api.online.exchange import Exchange
 from api.online.settings import OnlineSettings
@@ -51,9 +58,7 @@ async def _read(exchange: Exchange, bytes_max: int) -> bytes:
     while True:
         message = await exchange.receive()
         if message["type"] != "http.request":
-            raise ApiError(
-                400, "The body is incomplete: the connection was closed.", code="body_incomplete"
-            )
+            raise body_incomplete()
         chunks.append(message.get("body", b""))
         byte_count += len(chunks[-1])
         _check_size(byte_count, bytes_max)
@@ -65,12 +70,7 @@ async def _read(exchange: Exchange, bytes_max: int) -> bytes:
 
 def _require_plain_json(headers: dict[bytes, bytes]) -> None:
     if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
-        raise ApiError(
-            415,
-            "Send the body without Content-Encoding.",
-            code="unsupported_content_encoding",
-            headers={"accept-encoding": "identity"},
-        )
+        raise unsupported_encoding()
     if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
         raise ApiError(
             415,
@@ -81,17 +81,15 @@ def _require_plain_json(headers: dict[bytes, bytes]) -> None:
     if kind != b"application/json" and (
         kind.partition(b";")[0].strip().lower() != b"application/json"
     ):
-        raise ApiError(415, "Send the body as application/json.", code="unsupported_media_type")
+        raise unsupported_media_type()
 
 
 def _check_size(byte_count: int, bytes_max: int) -> None:
     if byte_count > bytes_max:
-        raise ApiError(413, f"The body exceeds {bytes_max} bytes.", code="body_too_large")
+        raise body_too_large(bytes_max)
 
 
 _TIMEOUT_MS_MAX: Final = 86_400_000
-_FIELD: Final = re.compile(r"`\$\.([a-z_]+)")
-_MISSING_FIELD: Final = re.compile(r"missing required field `([a-z_]+)`")
 
 
 class _Fields(msgspec.Struct, gc=False):
@@ -120,10 +118,8 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
         fields = (_STREAMED_FIELDS if endpoint in STREAMED_ENDPOINTS else _FIELDS).decode(body)
         has_own_fields = any(getattr(fields, name) is not UNSET for name in _OWN_FIELDS)
         engine_body = _without_own_fields(body) if has_own_fields else body
-    except msgspec.ValidationError as error:
-        raise _invalid_type(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ApiError(400, "The body is not valid JSON.", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable_json(error) from None
     return ParsedCall(
         endpoint=endpoint,
         body=engine_body,
@@ -179,11 +175,6 @@ def _without_own_fields(body: bytes) -> bytes:
     for name in _OWN_FIELDS:
         fields.pop(name, None)
     return msgspec.json.encode(fields)
-
-
-def _invalid_type(message: str) -> ApiError:
-    field = _MISSING_FIELD.search(message) or _FIELD.search(message)
-    return ApiError(400, f"{message}.", code="invalid_type", param=field[1] if field else None)
 
 
 QUEUE_TIMEOUT_HEADER: Final = b"x-request-queue-timeout-ms"

@@ -98,9 +98,7 @@ class PreparedCall:
     line_bytes: int = 0  # length of the line stored under the job's `input_key`
     recording: Recording | None = None  # of the stream that is sent to the client
     headers: tuple[tuple[bytes, bytes], ...] = ()  # of every response to the call
-    claim: IdempotencyClaim | None = (
-        None  # of the idempotency key; saved with the 202, if one is sent
-    )
+    claim: IdempotencyClaim | None = None  # of the idempotency key
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +122,6 @@ class AdmittedCall:
     cache_key: bytes | None  # None: the response is not cached
     prompt_tokens: int  # estimate
     timings: Timings
-
-    def left_s(self, wait_s: float, *, now_s: float) -> float:
-        """Return the rest of a timeout of the call; 0 when it has passed."""
-        return self.planned.left_s(wait_s, now_s=now_s)
 
 
 @asynccontextmanager

@@ -3,16 +3,14 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Send
 
-from api.http.client_connection import ClientConnection, client_connection
+from api.http.client_connection import ClientConnection
 from api.http.errors import ApiError, error_body
-from api.http.middleware import count_for_tenant, request_id_of
-from api.online.memory_limits import LARGE_BYTES, BodyReservation, MemoryLimit, ResponseMemoryLimit
+from api.online.memory_limits import LARGE_BYTES, BodyReservation, ResponseMemoryLimit
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -75,31 +73,7 @@ class Exchange:
         return self.response_limit.reserve(tenant_id, byte_count)
 
 
-def exchange_from_scope(
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    *,
-    body_limit: MemoryLimit,
-    response_limit: ResponseMemoryLimit,
-    now_s: float,
-) -> Exchange:
-    """Return the exchange that an ASGI `scope` describes."""
-    return Exchange(
-        request_id=request_id_of(scope),
-        endpoint=scope["path"],
-        headers=_by_name(scope["headers"]),
-        receive=receive,
-        send=send,
-        connection=client_connection(scope),
-        body_reservation=BodyReservation(body_limit),
-        arrived_s=now_s,
-        count_for_tenant=partial(count_for_tenant, scope),
-        response_limit=response_limit,
-    )
-
-
-def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+def headers_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Join the lines of a list header (RFC 9110, 5.3). `prefer` is the only one that is read."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:

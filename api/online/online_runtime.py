@@ -75,7 +75,8 @@ class OnlineRuntime:
         self.cache = ResponseCache(clock, bytes_max=settings.cache_bytes_max)
         self.caller_id = f"api-{new_uuid().hex}"
         self.call_keys = CallKeys(services.objects, clock, self.caller_id)
-        self.reply_partition = _reply_partition(self.caller_id)
+        digest = blake2b(self.caller_id.encode(), digest_size=8).digest()
+        self.reply_partition = int.from_bytes(digest) % REPLIES.partition_count
         self.models = ModelCache(services.database, clock)
         self.calls = OpenCalls(buffer_bytes_max=settings.stream_buffer_bytes)
         self.bodies = LargeBodies(services.objects)
@@ -94,10 +95,6 @@ class OnlineRuntime:
     def is_ready(self) -> bool:
         """Whether every reply and close will be read, and the log accepts records."""
         return all(tail.is_caught_up for tail in self._tails) and self.heartbeat.is_acknowledged
-
-    @property
-    def _tails(self) -> tuple[TailReaderThread, ...]:
-        return self._reply_tail, self._capacity_tail, self._control_tail
 
     def start(self) -> None:
         """Start reading the log and publishing the heartbeat. Call it on the event loop."""
@@ -121,15 +118,20 @@ class OnlineRuntime:
             if closed := decode_closed_jobs(records):
                 loop.call_soon_threadsafe(self._end_closed_jobs, closed)
 
-        self._reply_tail = self._tail_thread(
-            REPLIES, read_replies, name="replies", partitions=[self.reply_partition]
+        def read_capacity(records: list[ReceivedRecord]) -> None:
+            self.pools.apply_records(records, now_s=self.clock.monotonic_s())
+
+        self._tails = (
+            self._tail_thread(
+                REPLIES, read_replies, name="replies", partitions=[self.reply_partition]
+            ),
+            self._tail_thread(CAPACITY, read_capacity, name="capacity"),
+            self._tail_thread(CONTROL, read_control, name="control"),
         )
-        self._capacity_tail = self._tail_thread(CAPACITY, self._apply_capacity, name="capacity")
-        self._control_tail = self._tail_thread(CONTROL, read_control, name="control")
         for tail in self._tails:
             tail.start_at_end()
         coroutines = (
-            self.heartbeat.run(self._on_lost),
+            self.heartbeat.run(self.calls.fail_unanswered),
             self.models.refresh_periodically(self.settings.routes_refresh_s),
             self.cache.refresh_periodically(self.services.database, self.settings.routes_refresh_s),
             self._check_calls_periodically(),
@@ -147,19 +149,19 @@ class OnlineRuntime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.heartbeat.publish(leaving=True)
         await self._clean_up()
-        await run_in_daemon_thread(
-            self._close, name="online-close"
-        )  # not queued after a hanging store
+        # not queued after a hanging store
+        await run_in_daemon_thread(self._close, name="online-close")
 
     async def _clean_up(self) -> None:
         """Bill cache hits and destroy data keys, within a time limit."""
+
+        async def bill_cache_hits() -> None:
+            with suppress(DatabaseUnavailableError):
+                await self.cache.bill(self.services.database)
+
         with suppress(TimeoutError):  # the orphan sweep finds keys that are left
             async with asyncio.timeout(_CLEAN_UP_S_MAX):
-                await asyncio.gather(self._bill_cache_hits(), self.call_keys.stop())
-
-    async def _bill_cache_hits(self) -> None:
-        with suppress(DatabaseUnavailableError):
-            await self.cache.bill(self.services.database)
+                await asyncio.gather(bill_cache_hits(), self.call_keys.stop())
 
     def _tail_thread(
         self,
@@ -214,9 +216,6 @@ class OnlineRuntime:
             answer = "not_answered"
         metrics.QUESTIONS.labels(answer).inc()
 
-    def _apply_capacity(self, records: list[ReceivedRecord]) -> None:
-        self.pools.apply_records(records, now_s=self.clock.monotonic_s())
-
     def _end_closed_jobs(self, jobs: list[ClosedJob]) -> None:
         """End the calls that wait for a job that some process has closed."""
         for job_id, reason in jobs:
@@ -224,10 +223,6 @@ class OnlineRuntime:
             if call is not None:
                 is_expired = reason is CloseReason.EXPIRED
                 call.fail(deadline_exceeded() if is_expired else job_cancelled())
-
-    def _on_lost(self, sent_before_s: float) -> None:
-        """End calls that others dropped because they consider this process dead."""
-        self.calls.fail_unanswered(sent_before_s=sent_before_s)
 
     async def _check_calls_periodically(self) -> None:
         before_s = self.clock.monotonic_s()
@@ -247,8 +242,3 @@ class OnlineRuntime:
 
     def _is_pool_dead(self, pool: str, *, now_s: float) -> bool:
         return now_s - max(self.pools.last_seen_s(pool), self._unreliable_s) > _POOL_DEAD_S
-
-
-def _reply_partition(caller_id: str) -> int:
-    digest = blake2b(caller_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest) % REPLIES.partition_count

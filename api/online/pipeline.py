@@ -1,10 +1,9 @@
 """The path of an online call: receive, admit, send, await the reply, answer."""
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from api.auth.authentication import authenticate_headers
 from api.http.errors import ApiError, as_api_error
 from api.online import metrics
-from api.online.admit.admission import OpenCallCounts, OpenCallLimits, find_refusal
+from api.online.admit.admission import OpenCallCounts, find_refusal
 from api.online.admit.call_planning import plan_call
 from api.online.admit.rate_limits import Charge
 from api.online.answer.call_accounting import close_call
@@ -61,8 +60,6 @@ class CallPipeline:
 
     def __init__(self, online: OnlineRuntime) -> None:
         self._online = online
-        settings = online.settings
-        self._limits = OpenCallLimits(settings.open_calls_max, settings.open_calls_per_tenant_max)
 
     async def serve(self, exchange: Exchange) -> None:
         """Serve one call in five steps. Each step may refuse the call.
@@ -111,7 +108,7 @@ class CallPipeline:
         """Step 2."""
         online, exchange = self._online, received.exchange
         charge = self._charge_estimate(received, headers)
-        cleanup.push(partial(self._refund_refused, charge, headers))
+        cleanup.enter_context(self._refunded_if_refused(charge, headers))
         planned = await plan_call(online, received)
         headers += [_version_header(planned), _durable_header(planned)]
         cache_key = None if planned.job.key_name else online.cache.key_of(planned)
@@ -166,7 +163,7 @@ class CallPipeline:
                 await call.wait_for_end()
             else:
                 with suppress(TimeoutError):
-                    left_s = admitted.left_s(wait_s, now_s=self._online.clock.monotonic_s())
+                    left_s = admitted.planned.left_s(wait_s, now_s=self._online.clock.monotonic_s())
                     async with asyncio.timeout(left_s):
                         await call.wait_for_end()
         except asyncio.CancelledError:  # the server stops
@@ -210,17 +207,14 @@ class CallPipeline:
         corrected = dict(charge.buckets.headers(now_s=now_s))
         headers[:] = [(name, corrected.get(name, value)) for name, value in headers]
 
-    def _refund_refused(
-        self,
-        charge: Charge,
-        headers: RawHeaders,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    @contextmanager
+    def _refunded_if_refused(self, charge: Charge, headers: RawHeaders) -> Iterator[None]:
         """Refund a call that a later step refuses; the charge of a sent call is settled already."""
-        if isinstance(error, ApiError | MillraceError):
+        try:
+            yield
+        except (ApiError, MillraceError):
             self._refund(charge, headers)
+            raise
 
     async def _prepare(self, planned: PlannedCall, exchange: Exchange) -> PreparedCall:
         """Check the load and commit a durable call. Raises ApiError.
@@ -247,13 +241,12 @@ class CallPipeline:
         pool = online.pools.find(pool_name)
         if pool is None and online.pools.is_warm(now_s=online.clock.monotonic_s()):
             raise no_capacity()
-        calls = online.calls
-        tenant_id = planned.principal.tenant_id
+        calls, tenant_id = online.calls, planned.principal.tenant_id
         refused = find_refusal(
             OpenCallCounts(
                 calls.count, calls.count_by_tenant[tenant_id], calls.count_by_pool[pool_name]
             ),
-            self._limits,
+            online.settings,
             pool,
             execution_s=online.execution.seconds(pool_name),
             time_left_s=planned.queue_timeout_s or planned.timeout_s,
@@ -299,7 +292,8 @@ class CallPipeline:
         connection = admitted.exchange.connection
         connection.add_disconnect_listener(call.disconnect)
         cleanup.callback(connection.remove_disconnect_listener, call.disconnect)
-        left_s = admitted.left_s(admitted.planned.timeout_s, now_s=online.clock.monotonic_s())
+        planned, now_s = admitted.planned, online.clock.monotonic_s()
+        left_s = planned.left_s(planned.timeout_s, now_s=now_s)
         deadline = loop.call_later(left_s, lambda: call.fail(deadline_exceeded()))
         cleanup.callback(deadline.cancel)
         if job.call is not None and job.call.begin_by_s:

@@ -5,6 +5,7 @@ from typing import Final
 
 from api.http.errors import ApiError
 from api.online.call_errors import queue_full
+from api.online.settings import OnlineSettings
 from jobs.expansion.pool_capacity import sum_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
@@ -21,17 +22,9 @@ class OpenCallCounts:
     of_pool: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCallLimits:
-    """Limits on open calls."""
-
-    total_max: int
-    of_tenant_max: int
-
-
 def find_refusal(
     counts: OpenCallCounts,
-    limits: OpenCallLimits,
+    settings: OnlineSettings,
     pool: PoolCapacity | None,
     *,
     execution_s: float,
@@ -42,9 +35,9 @@ def find_refusal(
     `pool` is None while the pool's capacity is unknown. `execution_s` is the recent execution time
     of a call in the pool.
     """
-    if counts.of_tenant >= limits.of_tenant_max:
+    if counts.of_tenant >= settings.open_calls_per_tenant_max:
         return queue_full(429, "Your organization has too many calls open.", 1.0)
-    if counts.total >= limits.total_max:
+    if counts.total >= settings.open_calls_max:
         return queue_full(503, "Too many calls are open.", 1.0)
     wait_s = predicted_wait_s(counts.of_pool, pool, execution_s)
     if wait_s > time_left_s:

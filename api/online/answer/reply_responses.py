@@ -109,5 +109,5 @@ class ReplyResponses:
         return CompleteResponse(accepted.status, accepted.body, headers)
 
     def _left_s(self) -> float:
-        now_s = self._online.clock.monotonic_s()
-        return self._admitted.left_s(self._admitted.planned.timeout_s, now_s=now_s)
+        planned = self._admitted.planned
+        return planned.left_s(planned.timeout_s, now_s=self._online.clock.monotonic_s())

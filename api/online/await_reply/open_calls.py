@@ -117,7 +117,7 @@ class OpenCalls:
             if requested_s is not None and now_s - requested_s > RERUN_SILENCE_S_MAX:
                 call.fail(stream_interrupted())
 
-    def fail_unanswered(self, *, sent_before_s: float) -> None:
+    def fail_unanswered(self, sent_before_s: float) -> None:
         """End the calls sent before a time at which others considered this process dead."""
         for call in self:
             if call.opened_s < sent_before_s and not call.is_durable:

@@ -9,7 +9,7 @@ a durable call refers to its job, so the API stores no response under the key it
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -36,7 +36,7 @@ from core.ids import REQUEST, SINGLE, public_id
 from core.states import JobState
 from jobs.store import idempotency
 from jobs.store.days import job_day
-from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, version_header
+from jobs.store.idempotency import IdempotencyClaim, StoredAnswer, version_header
 from jobs.store.single_requests import (
     NewRequest,
     create_request,
@@ -46,7 +46,6 @@ from jobs.store.single_requests import (
 )
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_content import read_object, write_object
-from storage.objects.object_store import ObjectStore
 from tenancy.api_keys import Principal
 from topics.records.records import JobRef
 
@@ -91,8 +90,13 @@ class DurableCalls:
                 assert claim is not None  # only a stream with a key is prepared here
                 return await self._prepare_stream(call, claim, refused)
             if refused is not None:
-                return await self._replay_or_raise(claim, refused)
-            wait_s = _wait_s(exchange.headers, self._services)
+                replay = None if claim is None else await self._find_replay(claim)
+                if replay is None:
+                    raise refused
+                return replay
+            wait_s = preferred_wait_s(exchange.headers)
+            if wait_s is not None:
+                wait_s = min(wait_s, self._services.settings.wait_s_max)
             return await self._prepare_request(call, claim, wait_s)
 
     async def expire(self, call: PlannedCall) -> None:
@@ -131,15 +135,6 @@ class DurableCalls:
             return None
         return context.claim(_body_sha256(parsed), self._clock.monotonic_s)
 
-    async def _replay_or_raise(
-        self, claim: IdempotencyClaim | None, refused: ApiError
-    ) -> PreparedCall:
-        """Return the replay of a call that the load does not admit, if there is one."""
-        replay = None if claim is None else await self._find_replay(claim)
-        if replay is None:
-            raise refused
-        return replay
-
     async def _find_replay(self, claim: IdempotencyClaim) -> PreparedCall | None:
         """Return the saved answer to a claim.
 
@@ -149,9 +144,21 @@ class DurableCalls:
         answer = await self._replays.retry_until_free(
             lambda: database.run_for_tenant(claim.tenant_id, idempotency.find_answer, claim)
         )
-        if answer is None:
-            return None
-        return PreparedCall(None, answer=await replay_response(answer, claim.scope, self._objects))
+        return None if answer is None else await self._replay(answer, claim)
+
+    async def _replay(self, answer: StoredAnswer, claim: IdempotencyClaim) -> PreparedCall:
+        """Return the saved answer to a claim, as it is sent again.
+
+        Raises ApiError (410) when its body is deleted, and the errors of the object store.
+        """
+        metrics.REPLAYED.labels(claim.scope.value).inc()
+        if answer.body_key is not None:
+            try:
+                body = await run_in_store_thread(read_object, self._objects, answer.body_key)
+            except ObjectNotFoundError:
+                raise ApiError(410, "The stored answer is deleted.", code="answer_gone") from None
+            answer = StoredAnswer(answer.status_code, body, answer.headers)
+        return PreparedCall(None, answer=_to_response(answer, is_replay=True))
 
     async def _prepare_request(
         self, call: PlannedCall, claim: IdempotencyClaim | None, wait_s: float | None
@@ -166,10 +173,10 @@ class DurableCalls:
         # A line written after the deadline is swept, like that of any call without a commit.
         await run_in_store_thread(write_object, objects, request_input_key(call.request_id), line)
         new = _new_request(call, len(line), now_s=self._clock.monotonic_s())
-        accepted = None
+        accepted = saved = None
         if call.parsed.background:
             accepted = _accepted_answer(new.job_id, self._public_url)
-        saved = None if accepted is None else _with_version(accepted, call.job)
+            saved = _with_version(accepted, call.job)
         try:
             committed = await self._replays.retry_until_free(
                 lambda: database.run_for_tenant(new.tenant_id, commit_request, new, claim, saved)
@@ -182,8 +189,7 @@ class DurableCalls:
         if isinstance(committed, StoredAnswer):
             self._deletions.start(new.input_key)
             assert claim is not None  # without a key there is no saved answer
-            replayed = await replay_response(committed, claim.scope, objects)
-            return PreparedCall(None, answer=replayed)
+            return await self._replay(committed, claim)
         job = msgspec.structs.replace(call.job, day=committed, input_key=new.input_key)
         if accepted is not None:
             response = _to_response(accepted, is_replay=False)
@@ -198,15 +204,13 @@ class DurableCalls:
 
         def hold() -> Awaitable[StoredAnswer | None]:
             left_s = call.left_s(call.timeout_s, now_s=self._clock.monotonic_s())
-            tenant_id = claim.tenant_id
             return services.database.run_for_tenant(
-                tenant_id, hold_stream_key, claim, left_s, refused
+                claim.tenant_id, hold_stream_key, claim, left_s, refused
             )
 
         answer = await self._replays.retry_until_settled(hold)
         if answer is not None:
-            replayed = await replay_response(answer, claim.scope, self._objects)
-            return PreparedCall(None, answer=replayed)
+            return await self._replay(answer, claim)
         return PreparedCall(call.job, recording=StreamRecording(services, claim, self._recordings))
 
     async def _save(self, claim: IdempotencyClaim, answer: StoredAnswer) -> None:
@@ -258,23 +262,6 @@ def hold_stream_key(
     return None
 
 
-async def replay_response(
-    answer: StoredAnswer, scope: KeyScope, objects: ObjectStore
-) -> CompleteResponse:
-    """Return the saved answer to a key of `scope`, as it is sent again.
-
-    Raises ApiError (410) when its body is deleted, and the errors of the object store.
-    """
-    metrics.REPLAYED.labels(scope.value).inc()
-    if answer.body_key is not None:
-        try:
-            body = await run_in_store_thread(read_object, objects, answer.body_key)
-        except ObjectNotFoundError:
-            raise ApiError(410, "The stored answer is deleted.", code="answer_gone") from None
-        answer = StoredAnswer(answer.status_code, body, answer.headers)
-    return _to_response(answer, is_replay=True)
-
-
 def _accepted_answer(job_id: UUID, public_url: str | None) -> StoredAnswer:
     """Return the 202 of a committed call, which refers to the job."""
     name = public_id(SINGLE, job_id)
@@ -298,7 +285,7 @@ def _to_response(answer: StoredAnswer, *, is_replay: bool) -> CompleteResponse:
 
 def _new_request(call: PlannedCall, input_bytes: int, *, now_s: float) -> NewRequest:
     """Return the job of a call. Its time limit counts from the arrival of the body."""
-    job: JobRef = call.job
+    job = call.job
     return NewRequest(
         job_id=job.job_id,
         tenant_id=job.tenant_id,
@@ -311,11 +298,6 @@ def _new_request(call: PlannedCall, input_bytes: int, *, now_s: float) -> NewReq
         timeout_s=call.left_s(call.timeout_s, now_s=now_s),
         traceparent=job.traceparent,
     )
-
-
-def _wait_s(headers: Mapping[bytes, bytes], services: Services) -> float | None:
-    preferred_s = preferred_wait_s(headers)
-    return None if preferred_s is None else min(preferred_s, services.settings.wait_s_max)
 
 
 def _body_sha256(parsed: ParsedCall) -> bytes:

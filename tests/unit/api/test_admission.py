@@ -4,14 +4,14 @@ import pytest
 
 from api.online.admit.admission import (
     OpenCallCounts,
-    OpenCallLimits,
     find_refusal,
     predicted_wait_s,
 )
 from api.online.call_errors import retry_after_seconds
+from api.online.settings import OnlineSettings
 from jobs.expansion.windows import PoolCapacity
 
-BOUNDS = OpenCallLimits(total_max=10, of_tenant_max=5)
+LIMITS = OnlineSettings(open_calls_max=10, open_calls_per_tenant_max=5)
 POOL = PoolCapacity(items_per_s=2.0, concurrency=4)
 
 
@@ -24,7 +24,7 @@ POOL = PoolCapacity(items_per_s=2.0, concurrency=4)
     ],
 )
 def test_limits_on_open_calls(load: OpenCallCounts, status: int | None, code: str | None) -> None:
-    refused = find_refusal(load, BOUNDS, POOL, execution_s=1.0, time_left_s=60)
+    refused = find_refusal(load, LIMITS, POOL, execution_s=1.0, time_left_s=60)
 
     assert (refused.status if refused else None) == status
     assert (refused.code if refused else None) == code
@@ -49,12 +49,12 @@ def test_predicted_wait(
 
 def test_a_wait_beyond_the_deadline_is_refused_with_retry_after() -> None:
     load = OpenCallCounts(total=0, of_tenant=0, of_pool=104)
-    refused = find_refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=40)
+    refused = find_refusal(load, LIMITS, POOL, execution_s=2.0, time_left_s=40)
 
     assert refused is not None
     assert (refused.status, refused.code) == (503, "queue_full")
     assert refused.headers == {"retry-after": "10"}
-    assert find_refusal(load, BOUNDS, POOL, execution_s=2.0, time_left_s=50) is None
+    assert find_refusal(load, LIMITS, POOL, execution_s=2.0, time_left_s=50) is None
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, 1), (1.2, 2), (1e9, 60)])

@@ -30,7 +30,7 @@ def test_all_tail_threads_are_asked_to_stop_before_the_first_join() -> None:
     steps: list[str] = []
     online: Any = OnlineRuntime.__new__(OnlineRuntime)
     online._producer = part = Part(steps)
-    online._reply_tail = online._capacity_tail = online._control_tail = part
+    online._tails = (part, part, part)
     online._close()
     assert steps == [*["told"] * 3, "flushed", *["waited for"] * 3]
 

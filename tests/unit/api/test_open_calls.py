@@ -146,7 +146,7 @@ def test_calls_that_others_may_have_dropped_end() -> None:
     calls = new_calls()
     unheard, heard, durable = opened(calls), opened(calls), opened(calls, durable=True)
     calls.receive_replies(reply(heard, new_uuid(), b"a"), now_s=1.0)
-    calls.fail_unanswered(sent_before_s=5.0)
+    calls.fail_unanswered(5.0)
 
     codes = [call.failure.code if call.failure else None for call in (unheard, heard, durable)]
     assert codes == ["log_unavailable", "stream_interrupted", None]
