@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from api.app import create_app
-from api.http.server import http_server
+from api.http.uvicorn_server import http_server
 from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings

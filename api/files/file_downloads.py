@@ -5,13 +5,13 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from fastapi import Request, Response
 
 from api import metrics
 from api.auth.authentication import KeyRevalidator
-from api.files.filenames import content_disposition
 from api.http.bounded_streams import BoundedStream
 from api.http.errors import ApiError
 from api.runtime.api_services import Services
@@ -128,3 +128,12 @@ def object_response(
         idle_timeout_s=idle_timeout_s,
         key_revalidator=key_revalidator,
     )
+
+
+def content_disposition(name: str) -> str:
+    """Return the Content-Disposition of a download (RFC 6266), in ASCII."""
+    plain = _PLAIN.sub("_", name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
+
+
+_PLAIN: Final = re.compile(r"[^A-Za-z0-9._ -]")

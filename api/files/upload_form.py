@@ -4,6 +4,7 @@ Parts may come in any order. The parser does no I/O.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -195,3 +196,16 @@ def _expires_after_s(fields: dict[str, str]) -> int | None:
             param=_SECONDS,
         )
     return int(seconds)
+
+
+NAME_CHARS_MAX: Final = 255
+DEFAULT_NAME: Final = "file"
+
+
+def safe_filename(raw: bytes) -> str:
+    """Return the last part of a path, without characters that hide, reorder or end text."""
+    text = raw.decode("utf-8", errors="replace").replace("\\", "/")
+    name = text.rsplit("/", 1)[-1]
+    # Category C: controls, CR and LF, U+0000, direction overrides, surrogates, unassigned.
+    shown = "".join(c for c in name if not unicodedata.category(c).startswith("C"))
+    return shown.strip(" .")[:NAME_CHARS_MAX] or DEFAULT_NAME

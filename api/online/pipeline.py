@@ -14,9 +14,8 @@ from api.online import metrics
 from api.online.admit.admission import OpenCallCounts, find_refusal
 from api.online.admit.call_planning import plan_call
 from api.online.admit.rate_limits import Charge
-from api.online.answer.call_accounting import close_call
 from api.online.answer.event_stream import EventStreamResponse
-from api.online.answer.reply_responses import ReplyResponses
+from api.online.answer.reply_responses import ReplyResponses, close_call
 from api.online.answer.response_cache import MISS
 from api.online.await_reply.open_call import OpenCall
 from api.online.call_errors import deadline_exceeded, no_capacity, shutting_down

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from api.app import create_app
-from api.http.server import http_server
+from api.http.uvicorn_server import http_server
 from api.online.online_runtime import OnlineDeps
 from api.settings import ApiSettings
 from core.clock import SystemClock

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api.http import http_protocol
+from api.http import uvicorn_server
 from tests.integration.api.online_site import ASK, ENDPOINT, online_site
 from tests.integration.api.pool import PlayedPool, say_nothing
 from tests.integration.api.wire import connect, head
@@ -51,7 +51,7 @@ def vanish(connection: socket.socket) -> None:
 
 
 def test_probes_detect_a_silent_client_within_a_minute() -> None:
-    options = {option: value for _, option, value in http_protocol._SOCKET_OPTIONS}
+    options = {option: value for _, option, value in uvicorn_server._SOCKET_OPTIONS}
     probes_s = options[socket.TCP_KEEPINTVL] * options[socket.TCP_KEEPCNT]
     assert options[socket.SO_KEEPALIVE] == 1
     assert options[socket.TCP_KEEPIDLE] + probes_s <= NOTICED_S_MAX
@@ -67,9 +67,9 @@ def test_a_vanished_client_aborts_its_call(
     stream: bool,
 ) -> None:
     options = [
-        (level, name, QUICK.get(name, v)) for level, name, v in http_protocol._SOCKET_OPTIONS
+        (level, name, QUICK.get(name, v)) for level, name, v in uvicorn_server._SOCKET_OPTIONS
     ]
-    monkeypatch.setattr(http_protocol, "_SOCKET_OPTIONS", tuple(options))
+    monkeypatch.setattr(uvicorn_server, "_SOCKET_OPTIONS", tuple(options))
     body = json.dumps({**ASK, "stream": stream}).encode()
     kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
     with online_site(kafka, database_url, tmp_path) as online:

@@ -12,10 +12,9 @@ import pytest
 from prometheus_client import REGISTRY
 from starlette.types import Receive, Scope, Send
 
-from api.http import http_protocol
-from api.http.http_protocol import HttpProtocol
+from api.http import uvicorn_server
 from api.http.middleware import RequestEnvelope, WriteDeadline
-from api.http.server import http_server
+from api.http.uvicorn_server import HttpProtocol, http_server
 from api.settings import ApiSettings
 from tests.integration.api.wire import closes
 from tests.support.until import until
@@ -165,7 +164,7 @@ def test_unread_bytes_of_a_closing_connection_are_dropped(
 def test_an_unread_last_response_is_dropped(
     version: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_protocol, "FLUSH_S", 0.2)
+    monkeypatch.setattr(uvicorn_server, "FLUSH_S", 0.2)
     has_ended = threading.Event()
 
     class Noticing(HttpProtocol):
@@ -173,7 +172,7 @@ def test_an_unread_last_response_is_dropped(
             super().connection_lost(exc)
             has_ended.set()
 
-    monkeypatch.setattr(http_protocol, "HttpProtocol", Noticing)
+    monkeypatch.setattr(uvicorn_server, "HttpProtocol", Noticing)
     ask = b"GET /medium HTTP/%b\r\nHost: test\r\nConnection: close\r\n\r\n" % version
     with serving(60.0, sent_bytes=4096) as address, closing(socket.socket()) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

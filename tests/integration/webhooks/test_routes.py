@@ -18,7 +18,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from pydantic import SecretStr
 
 from api.app import create_app
-from api.http.server import http_server
+from api.http.uvicorn_server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from results.webhooks.delivery.deliverer import Deliverer

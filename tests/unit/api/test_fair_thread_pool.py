@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from api.runtime.fair_thread_pool import FairThreadPool, Owner
+from api.runtime.database import FairThreadPool, Owner
 
 ME, OTHER, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)
 WAIT_S = 20

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.files.filenames import NAME_CHARS_MAX, content_disposition, safe_filename
+from api.files.file_downloads import content_disposition
+from api.files.upload_form import NAME_CHARS_MAX, safe_filename
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import threading
 
 from starlette.types import Receive, Scope, Send
 
-from api.http.server import http_server
+from api.http.uvicorn_server import http_server
 from api.settings import ApiSettings
 
 

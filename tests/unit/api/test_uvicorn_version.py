@@ -3,7 +3,7 @@
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from api.http.http_protocol import UVICORN_VERSION, HttpProtocol
+from api.http.uvicorn_server import UVICORN_VERSION, HttpProtocol
 
 
 def test_the_private_parts_were_checked_for_the_installed_version() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from api.runtime.database import DatabaseUnavailableError
 from api.settings import ApiSettings
-from api.views import result_streaming
+from api.views import result_routes
 from api.views.progress_poller import ProgressPoller
 from api.views.result_page_cache import ResultPageCache
-from api.views.result_streaming import ResultStream
+from api.views.result_routes import ResultStream
 from api.views.view_services import ViewServices
 from jobs.errors import JobNotFoundError
 from results.views.result_sources import result_source
@@ -56,8 +56,8 @@ def stream(objects: MemoryObjects, database: Database, *, live: bool = False) ->
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_streaming, "_RETRY_FOR_S", 0.1)
-    monkeypatch.setattr(result_streaming, "_RETRY_S", 0.01)
+    monkeypatch.setattr(result_routes, "_RETRY_FOR_S", 0.1)
+    monkeypatch.setattr(result_routes, "_RETRY_S", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -87,7 +87,7 @@ async def test_no_results_are_sent_while_the_key_cannot_be_checked() -> None:
 async def test_keep_alives_are_sent_while_the_key_cannot_be_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(result_streaming, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(result_routes, "INTERVAL_S", 0.01)
     database, objects = Database(), MemoryObjects({})
     database.hangs = True  # so does the look for news, which nobody waits for
 

@@ -1,4 +1,4 @@
-"""HTTP on a socket: uvicorn's httptools protocol with limits and this API's error envelope.
+"""The HTTP server: uvicorn's httptools protocol with limits and this API's error envelope.
 
 httptools costs a third of h11 a request, but has no limits. Heads, chunk headers and trailers are
 counted here, and trailers are discarded.
@@ -6,15 +6,18 @@ counted here, and trailers are discarded.
 
 import asyncio
 import socket
+import threading
 from typing import Final
 
 import httptools
-from starlette.types import Message
+import uvicorn
+from starlette.types import ASGIApp, Message
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from api.http.client_connection import EXTENSION, ClientConnection
 from api.http.errors import ApiError, error_body
+from api.settings import ApiSettings
 from core.ids import REQUEST, new_uuid, public_id
 
 UVICORN_VERSION: Final = "0.54.0"
@@ -290,3 +293,44 @@ async def _write_plain(cycle: RequestResponseCycle, message: Message) -> None:
         cycle.message_event.set()
         cycle.transport.close()
         cycle.on_response()
+
+
+class HttpServer(uvicorn.Server):
+    """Serves until a signal, including one that arrived before uvicorn installed its handlers."""
+
+    def __init__(self, config: uvicorn.Config, stop: threading.Event) -> None:
+        """`stop` is set by signals until uvicorn installs its handlers."""
+        super().__init__(config)
+        self._stop = stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`. uvicorn's signal handlers are installed by now."""
+        await super().startup(sockets)
+        if self._stop.is_set():
+            self.should_exit = True
+
+
+def http_server(
+    app: ASGIApp, settings: ApiSettings, stop: threading.Event | None = None
+) -> HttpServer:
+    """Return a server. After SIGTERM or SIGINT, `run` completes requests in flight and returns.
+
+    `stop` is set by signals that arrive before the server starts.
+    """
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=http_protocol(
+            head_timeout_s=settings.head_timeout_s, head_bytes_max=settings.head_bytes_max
+        ),
+        loop="uvloop",
+        ws="none",
+        access_log=False,
+        log_config=None,  # core.logs configures every logger
+        server_header=False,
+        proxy_headers=False,  # nothing depends on the client's address
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=settings.shutdown_grace_s,
+    )
+    return HttpServer(config, stop or threading.Event())
