@@ -5,6 +5,9 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
+from tests.integration.engines.upstream import engine_of
+
 Handle = Callable[["Peer"], Awaitable[None]]
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -96,6 +99,15 @@ async def raw_server(handle: Handle, tls: ssl.SSLContext | None = None) -> Async
         listening.close()
         await server.stop()
         await listening.wait_closed()
+
+
+@asynccontextmanager
+async def engine_before(
+    handle: Handle, **fields: object
+) -> AsyncIterator[tuple[OpenAIHttpEngine, RawServer]]:
+    """Run a server of bytes, and an engine for it."""
+    async with raw_server(handle) as server, engine_of(server.url, **fields) as engine:
+        yield engine, server
 
 
 def answering(post: Callable[[Peer], Awaitable[bool]]) -> Handle:

@@ -4,7 +4,6 @@ Nothing is charged, nothing runs twice, and no place stands empty for long.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from core.errors import PoolBusyError, PoolUnavailableError
+from core.errors import PoolBusyError
 from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, run
-from tests.integration.engines.upstream import Upstream, http_settings, serve
+from tests.integration.engines.upstream import Upstream, engine_for
 
 LATENCY_S = 0.02
 
@@ -48,15 +47,10 @@ class Narrow:
 
 
 @asynccontextmanager
-async def engine_before(respond: object, **fields: object) -> AsyncIterator[OpenAIHttpEngine]:
-    async with serve(Upstream("m", respond=respond)) as url:  # type: ignore[arg-type]
-        engine = OpenAIHttpEngine(http_settings(url, **fields))
-        await engine.start()
-        try:
-            yield engine
-        finally:
-            await engine.stop()
-            assert engine.slots == SlotCounts(0, 0, 0, refused=engine.slots.refused)
+async def refused_engine(respond: object, **fields: object) -> AsyncIterator[OpenAIHttpEngine]:
+    async with engine_for(Upstream("m", respond=respond), **fields) as engine:  # type: ignore[arg-type]
+        yield engine
+        assert engine.slots == SlotCounts(0, 0, 0, refused=engine.slots.refused)
 
 
 def bodies(count: int) -> list[bytes]:
@@ -68,45 +62,13 @@ async def test_every_item_runs_once_on_a_smaller_upstream(
     status: int,
 ) -> None:
     upstream = Narrow(8, status)
-    async with engine_before(upstream, concurrency=32) as engine:
+    async with refused_engine(upstream, concurrency=32) as engine:
         answers = await asyncio.gather(*(run(engine, CHAT, part) for part in [bodies(150)] * 2))
     assert {answer.status_code for part in answers for answer in part} == {200}
     assert set(upstream.begun.values()) == {2}  # once in each of the two calls
     assert upstream.begun == upstream.ended
     # 24 at first, and one or two in each growth round of 8.
     assert 24 <= upstream.refused < 150
-
-
-async def test_retry_after_is_honoured() -> None:
-    upstream = Narrow(1, retry_after="1")
-    asked_s: list[float] = []
-
-    async def respond(request: web.Request, body: bytes) -> web.StreamResponse | None:
-        if b"late" in body:
-            asked_s.append(time.monotonic())
-        return await upstream(request, body)
-
-    async with engine_before(respond, concurrency=2) as engine:
-        answers = await run(engine, CHAT, [chat_body("first"), chat_body("late")])
-    assert [answer.status_code for answer in answers] == [200, 200]
-    assert len(asked_s) == 2
-    assert asked_s[1] - asked_s[0] >= 0.99
-
-
-async def test_upstream_that_keeps_refusing_is_unavailable_and_answers_count() -> None:
-    left = 3
-
-    async def respond(_: web.Request, __: bytes) -> web.StreamResponse | None:
-        nonlocal left
-        left -= 1
-        return None if left >= 0 else web.Response(status=503)
-
-    answered: list[int] = []
-    async with engine_before(respond, concurrency=4, upstream_busy_s_max=0.5) as engine:
-        with pytest.raises(PoolUnavailableError) as raised:
-            await engine.execute(CHAT, bodies(10), lambda index, _: answered.append(index))
-    assert raised.value.facts["status_code"] == 503
-    assert len(answered) == 3
 
 
 async def test_one_item_that_is_always_refused_affects_no_other(
@@ -120,7 +82,7 @@ async def test_one_item_that_is_always_refused_affects_no_other(
 
     answered: list[int] = []
     items = [chat_body("bad"), *bodies(150)]
-    async with engine_before(respond, concurrency=4) as engine:
+    async with refused_engine(respond, concurrency=4) as engine:
         with pytest.raises(PoolBusyError):  # and not that the pool is away
             await engine.execute(CHAT, items, lambda index, _: answered.append(index))
     assert sorted(answered) == [*range(1, 151)]
@@ -130,7 +92,7 @@ async def test_one_item_that_is_always_refused_affects_no_other(
 async def test_refused_online_call_is_retried(streams: bool) -> None:
     upstream = Narrow(1)
     pieces: list[bytes] = []
-    async with engine_before(upstream, concurrency=4) as engine:
+    async with refused_engine(upstream, concurrency=4) as engine:
         bulk = asyncio.create_task(run(engine, CHAT, bodies(30)))
         await asyncio.sleep(LATENCY_S)
         emit = pieces.append if streams else None
@@ -143,7 +105,7 @@ async def test_refused_online_call_is_retried(streams: bool) -> None:
 
 async def test_call_cancelled_in_its_pause_leaks_nothing() -> None:
     upstream = Narrow(1, retry_after="60")
-    async with engine_before(upstream, concurrency=4) as engine:
+    async with refused_engine(upstream, concurrency=4) as engine:
         (first,) = await run(engine, CHAT, [chat_body()])
         assert isinstance(first, EngineAnswer)
         call = asyncio.create_task(run(engine, CHAT, bodies(4)))

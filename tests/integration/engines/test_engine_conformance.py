@@ -10,7 +10,6 @@ from aiohttp import web
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.engine_slots import EngineSlots
-from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.settings import SimulatedFault
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
@@ -27,7 +26,7 @@ from tests.integration.engines.conformance_online import (
     OnlineEmbeddingsConformance,
     ScoresConformance,
 )
-from tests.integration.engines.upstream import Upstream, http_settings, serve
+from tests.integration.engines.upstream import Upstream, engine_for
 
 HASTY_S = 0.1
 LONG_WORD = '"ignore_eos":true'
@@ -97,27 +96,19 @@ class TestSimulatedWithoutLatency(EmbeddingsConformance):
 class TestOpenAIHttp(_Everything, InterruptionConformance):
     @pytest.fixture
     async def engine(self) -> AsyncIterator[Engine]:
-        async with serve(Upstream(MODEL, latency_s=0.005)) as url:
-            engine = OpenAIHttpEngine(http_settings(url, concurrency=8, interactive_headroom=3))
-            await engine.start()
+        upstream = Upstream(MODEL, latency_s=0.005)
+        async with engine_for(upstream, concurrency=8, interactive_headroom=3) as engine:
             yield engine
-            await engine.stop()
 
     @pytest.fixture
     async def breaking(self) -> AsyncIterator[tuple[Engine, bytes]]:
-        async with serve(Upstream(MODEL, respond=break_off)) as url:
-            engine = OpenAIHttpEngine(http_settings(url))
-            await engine.start()
+        async with engine_for(Upstream(MODEL, respond=break_off)) as engine:
             yield engine, chat_body(stream=True)
-            await engine.stop()
 
     @pytest.fixture
     async def hasty(self) -> AsyncIterator[Engine]:
-        async with serve(Upstream(MODEL, respond=hang)) as url:
-            engine = OpenAIHttpEngine(http_settings(url, item_timeout_s=HASTY_S))
-            await engine.start()
+        async with engine_for(Upstream(MODEL, respond=hang), item_timeout_s=HASTY_S) as engine:
             yield engine
-            await engine.stop()
 
 
 async def break_off(request: web.Request, _: bytes) -> web.StreamResponse:

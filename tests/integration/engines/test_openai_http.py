@@ -2,8 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -19,18 +17,14 @@ from tests.integration.engines.conformance import (
     content_of,
     run,
 )
-from tests.integration.engines.upstream import Respond, Upstream, http_settings, serve
-
-
-@asynccontextmanager
-async def engine_for(upstream: Upstream, **fields: object) -> AsyncIterator[OpenAIHttpEngine]:
-    async with serve(upstream) as url:
-        engine = OpenAIHttpEngine(http_settings(url, **fields))
-        await engine.start()
-        try:
-            yield engine
-        finally:
-            await engine.stop()
+from tests.integration.engines.upstream import (
+    Respond,
+    Upstream,
+    engine_for,
+    engine_of,
+    http_settings,
+    serve,
+)
 
 
 def always(status: int, body: bytes = b"", **headers: str) -> Respond:
@@ -42,6 +36,12 @@ def always(status: int, body: bytes = b"", **headers: str) -> Respond:
 
 def _unheard(_: bytes) -> None:
     pytest.fail("emitted")
+
+
+async def assert_unavailable(engine: OpenAIHttpEngine, status: int | None = None) -> None:
+    with pytest.raises(PoolUnavailableError) as raised:
+        await engine.execute(CHAT, [chat_body()] * 3, lambda *_: pytest.fail("reported"))
+    assert status is None or raised.value.facts["status_code"] == status
 
 
 async def test_body_is_sent_unchanged_with_the_key() -> None:
@@ -57,49 +57,21 @@ async def test_body_is_sent_unchanged_with_the_key() -> None:
 
 
 async def test_base_url_may_end_in_v1() -> None:
-    async with serve(Upstream("m")) as url:
-        engine = OpenAIHttpEngine(http_settings(url + "/v1/"))
-        await engine.start()
+    async with serve(Upstream("m")) as url, engine_of(url + "/v1/") as engine:
         (answer,) = await run(engine, CHAT, [chat_body()])
-        await engine.stop()
     assert answer.status_code == 200
 
 
-async def test_concurrency_limit_holds_across_calls() -> None:
-    upstream = Upstream("m", latency_s=0.01)
-    async with engine_for(upstream, concurrency=5) as engine:
-        await asyncio.gather(*(run(engine, CHAT, [chat_body()] * 7) for _ in range(4)))
-    assert upstream.running_max == 5
+RATE_LIMITED = always(200, b'{"error":{"code":429,"message":"later"}}')
 
 
-async def test_one_slot_is_enough_for_many_calls() -> None:
-    async with engine_for(Upstream("m"), concurrency=1) as engine:
-        for _ in range(20):
-            await asyncio.wait_for(run(engine, CHAT, [chat_body()] * 2), 5)
-
-
-@pytest.mark.parametrize("status", [401, 402, 429, 503, 529])
-async def test_upstream_that_cannot_serve_is_a_pool_failure(status: int) -> None:
-    async with engine_for(Upstream("m", respond=always(status))) as engine:
-        with pytest.raises(PoolUnavailableError) as raised:
-            await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
-    assert raised.value.facts["status_code"] == status
-
-
-async def test_error_with_status_200_is_a_failure() -> None:
-    body = b'{"error":{"code":400,"message":"no"}}'
-    async with engine_for(Upstream("m", respond=always(200, body))) as engine:
-        (answer,) = await run(engine, CHAT, [chat_body()])
-        assert answer == EngineAnswer(400, body)
-        assert await engine.serve(CHAT, chat_body(), None) == answer
-
-
-async def test_pool_failure_with_status_200_is_a_pool_failure() -> None:
-    body = b'{"error":{"code":429,"message":"later"}}'
-    async with engine_for(Upstream("m", respond=always(200, body))) as engine:
-        with pytest.raises(PoolUnavailableError) as raised:
-            await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
-    assert raised.value.facts["status_code"] == 429
+@pytest.mark.parametrize(
+    ("respond", "status"),
+    [*((always(status), status) for status in (401, 402, 429, 503, 529)), (RATE_LIMITED, 429)],
+)
+async def test_upstream_that_cannot_serve_is_a_pool_failure(respond: Respond, status: int) -> None:
+    async with engine_for(Upstream("m", respond=respond)) as engine:
+        await assert_unavailable(engine, status)
 
 
 @pytest.mark.parametrize("status", [502, 504])
@@ -108,9 +80,7 @@ async def test_gateway_without_server_charges_no_item(status: int) -> None:
     async with engine_for(upstream, upstream_failures_max=2, upstream_away_s_max=0) as engine:
         upstream.all_away = True
         for _ in range(5):
-            with pytest.raises(PoolUnavailableError) as raised:
-                await engine.execute(CHAT, [chat_body()] * 3, lambda *_: pytest.fail("reported"))
-            assert raised.value.facts["status_code"] == status
+            await assert_unavailable(engine, status)
         with pytest.raises(PoolUnavailableError):
             await engine.serve(CHAT, chat_body(), None)
 
@@ -133,34 +103,24 @@ async def test_gateway_timeout_of_one_item_fails_only_that_item(status: int) -> 
         assert_error_envelope(answer, status)
 
 
-async def test_gateway_that_fails_every_item_becomes_unavailable() -> None:
-    """As where the list of models comes from a cache: the charges are bounded as those of 500s."""
-    upstream = Upstream("m", respond=always(504))
-    async with engine_for(upstream, concurrency=1, upstream_failures_max=3) as engine:
-        assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [504, 504]
-        for _ in range(3):
-            with pytest.raises(PoolUnavailableError):
-                await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
-
-
-async def test_consecutive_failures_are_the_pools_until_a_success() -> None:
-    answers = [500] * 6
+@pytest.mark.parametrize("status", [500, 504])
+async def test_consecutive_failures_are_the_pools_until_a_success(status: int) -> None:
+    """Also of a gateway whose list of models comes from a cache."""
+    answers = [status] * 6
 
     async def respond(_: web.Request, __: bytes) -> web.StreamResponse | None:
         return web.json_response({"error": {}}, status=answers.pop()) if answers else None
 
     upstream = Upstream("m", respond=respond)
     async with engine_for(upstream, concurrency=1, upstream_failures_max=3) as engine:
-        assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [500, 500]
+        assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [status] * 2
         for _ in range(3):
-            with pytest.raises(PoolUnavailableError):
-                await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
-        assert (
-            await engine.serve(CHAT, chat_body(), None)
-        ).status_code == 500  # its caller gets the failure
+            await assert_unavailable(engine)
+        online = await engine.serve(CHAT, chat_body(), None)
+        assert online.status_code == status  # its caller gets the failure
         assert (await run(engine, CHAT, [chat_body()]))[0].status_code == 200
-        answers += [500, 500]
-        assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [500, 500]
+        answers += [status, status]
+        assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [status] * 2
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -181,8 +141,7 @@ async def test_item_refused_locally_does_not_close_the_breaker() -> None:
     async with engine_for(upstream, concurrency=1, upstream_failures_max=2) as engine:
         assert (await run(engine, CHAT, [chat_body()]))[0].status_code == 500
         assert (await run(engine, CHAT, [chat_body(stream=True)]))[0].status_code == 400
-        with pytest.raises(PoolUnavailableError):
-            await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
+        await assert_unavailable(engine)
 
 
 async def test_refused_connection_is_a_pool_failure() -> None:
@@ -193,8 +152,7 @@ async def test_refused_connection_is_a_pool_failure() -> None:
         )
         with pytest.raises(PoolUnavailableError):
             await engine.start()
-        with pytest.raises(PoolUnavailableError):
-            await engine.execute(CHAT, [chat_body()] * 3, lambda *_: pytest.fail("reported"))
+        await assert_unavailable(engine)
         await engine.stop()
 
 
@@ -223,13 +181,6 @@ async def test_pool_failure_ends_the_call_and_keeps_answers() -> None:
         assert {answer.status_code for answer in answers} == {200}
 
 
-async def test_json_refusal_is_passed_on() -> None:
-    body = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
-    async with engine_for(Upstream("m", respond=always(422, body))) as engine:
-        (answer,) = await run(engine, CHAT, [chat_body()])
-    assert answer == EngineAnswer(422, body)
-
-
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_json_refusal_without_envelope_gets_one(is_stream: bool) -> None:
     body = b'{"detail":"Unprocessable"}'
@@ -238,76 +189,3 @@ async def test_json_refusal_without_envelope_gets_one(is_stream: bool) -> None:
         answer = await engine.serve(CHAT, chat_body(stream=is_stream), emit)
     assert_error_envelope(answer, 422)
     assert content_of(answer)["error"]["message"] == "Unprocessable"
-
-
-@pytest.mark.parametrize("status", [400, 404, 413, 500, 507])
-async def test_refusal_without_json_gets_an_envelope(status: int) -> None:
-    async with engine_for(Upstream("m", respond=always(status, b"<html>"))) as engine:
-        (answer,) = await run(engine, CHAT, [chat_body()])
-    assert_error_envelope(answer, status)
-    assert b"html" not in answer.body
-
-
-@pytest.mark.parametrize(
-    ("respond", "code"),
-    [
-        (always(200, b"data: x\n\ndata: [DONE]\n\n"), "answer_not_json"),
-        (always(200, b'{"a":"\xff"}'), "answer_not_json"),
-        (always(200, b"[1]"), "answer_not_json"),
-        (always(200, b""), "answer_not_json"),
-        (always(307, b"", Location="http://127.0.0.1:9/"), "upstream_redirect"),
-        (always(200, b'{"a":"' + b"x" * 5000 + b'"}'), "answer_too_large"),
-    ],
-)
-async def test_unusable_answer_fails_the_item(respond: Respond, code: str) -> None:
-    async with engine_for(Upstream("m", respond=respond), answer_bytes_max=4096) as engine:
-        (answer,) = await run(engine, CHAT, [chat_body()])
-    assert_error_envelope(answer, 502)
-    assert content_of(answer)["error"]["code"] == code
-
-
-async def test_pretty_printed_answer_becomes_one_line() -> None:
-    pretty = b'{\r\n "usage": {\n  "prompt_tokens": 3, "completion_tokens": -4},\n "a": "\\n"\n}\n'
-    async with engine_for(Upstream("m", respond=always(200, pretty))) as engine:
-        (answer,) = await run(engine, CHAT, [chat_body()])
-    assert content_of(answer)["a"] == "\n"
-    assert (answer.input_tokens, answer.output_tokens) == (3, 0)
-
-
-@pytest.mark.parametrize(("losses", "status"), [(1, 200), (2, 502)])
-async def test_lost_connection_is_retried_once(losses: int, status: int) -> None:
-    left = losses
-
-    async def respond(request: web.Request, _: bytes) -> web.StreamResponse | None:
-        nonlocal left
-        if left == 0:
-            return None
-        left -= 1
-        assert request.transport is not None
-        request.transport.abort()
-        return None
-
-    async with engine_for(Upstream("m", respond=respond)) as engine:
-        (answer,) = await run(engine, CHAT, [chat_body()])
-    assert answer.status_code == status
-
-
-async def test_hanging_item_fails_alone() -> None:
-    async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
-        if b"hang" in body:
-            await asyncio.sleep(3600)
-        return None
-
-    async with engine_for(Upstream("m", respond=respond), item_timeout_s=2) as engine:
-        answers = await run(engine, CHAT, [chat_body(), chat_body("hang"), chat_body()])
-    assert [answer.status_code for answer in answers] == [200, 504, 200]
-    assert content_of(answers[1])["error"]["code"] == "item_timeout"
-
-
-async def test_large_body_arrives_complete() -> None:
-    upstream = Upstream("m")
-    body = chat_body("x" * 3_000_000)
-    async with engine_for(upstream) as engine:
-        (answer,) = await run(engine, CHAT, [body])
-    assert answer.status_code == 200
-    assert upstream.received[0][1] == body

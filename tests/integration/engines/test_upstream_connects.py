@@ -18,7 +18,7 @@ from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngin
 from gpu_consumers.engines.openai_http.origin import Origin
 from tests.integration.engines.conformance import CHAT, chat_body, content_of, run
 from tests.integration.engines.raw_server import ANSWER, Peer, answering, raw_server
-from tests.integration.engines.upstream import http_settings
+from tests.integration.engines.upstream import engine_of, http_settings
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +93,8 @@ async def test_tls_carries_small_and_large_items(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     large = chat_body("x" * 5_000_000)
     async with raw_server(answering(answer_all), tls) as server:
-        engine = OpenAIHttpEngine(http_settings(server.url, concurrency=4))
-        await engine.start()
-        answers = await run(engine, CHAT, [chat_body(), large] * 10)
-        await engine.stop()
+        async with engine_of(server.url, concurrency=4) as engine:
+            answers = await run(engine, CHAT, [chat_body(), large] * 10)
         assert answers == [EngineAnswer(200, b"{}")] * 20
         assert len(server.peers) <= 4
 

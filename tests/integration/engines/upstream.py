@@ -9,6 +9,7 @@ from aiohttp import web
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.engine_slots import EngineSlots
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 
@@ -42,13 +43,9 @@ class Upstream:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         if request.method == "GET":
-            if (
-                self.all_away
-                and self._respond
-                and (unavailable := await self._respond(request, body))
-            ):
-                return unavailable
-            return web.json_response({"object": "list", "data": []})
+            responds = self._respond if self.all_away else None
+            unavailable = await responds(request, body) if responds else None
+            return unavailable or web.json_response({"object": "list", "data": []})
         self.received.append((request, body))
         self.running += 1
         self.running_max = max(self.running, self.running_max)
@@ -99,6 +96,24 @@ async def serve(upstream: Upstream) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def engine_of(url: str, **fields: object) -> AsyncIterator[OpenAIHttpEngine]:
+    """Start an engine for the upstream at `url`, and stop it after the block."""
+    engine = OpenAIHttpEngine(http_settings(url, **fields))
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.stop()
+
+
+@asynccontextmanager
+async def engine_for(upstream: Upstream, **fields: object) -> AsyncIterator[OpenAIHttpEngine]:
+    """Run an upstream, and an engine for it."""
+    async with serve(upstream) as url, engine_of(url, **fields) as engine:
+        yield engine
 
 
 def http_settings(url: str, **fields: object) -> EngineSettings:

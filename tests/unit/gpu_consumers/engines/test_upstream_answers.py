@@ -1,9 +1,10 @@
-"""Goal: every upstream refusal reaches the client in one envelope."""
+"""Goal: every upstream answer reaches the client as one line of JSON or in one envelope."""
 
 import msgspec
 import pytest
 
 from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import error_code_of
 from gpu_consumers.engines.openai_http.upstream_answers import upstream_answer
 
 NO_OBJECT = "The upstream answered 400 without a JSON object."
@@ -54,3 +55,56 @@ def test_refusal_message_is_limited() -> None:
 def test_usage_with_an_error_is_kept() -> None:
     answer = upstream_answer(200, b'{"error":"odd","usage":{"prompt_tokens":3}}')
     assert (answer.status_code, answer.input_tokens) == (502, 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"error":{"code":502,"message":"Provider returned error"}}', 502),
+        (b'{"error":{"code":404,"message":"gone"},"user_id":"u"}', 404),
+        (b'{"error":{"code":"overloaded","message":"later"}}', 502),
+        (b'{"error":{"code":7}}', 502),
+        (b'{"error":{"code":true}}', 502),
+        (b'{"error":{},"choices":[],"data":null}', 502),
+        (b'{"error":{},"usage":{"prompt_tokens":3}}', 502),
+        (b'{"error":null}', 200),
+        (b'{"error":{"code":400},"choices":[{"index":0}]}', 200),
+        (b'{"error":{"code":400},"data":[1]}', 200),
+        (b'{"error":{"code":400},"results":[1]}', 200),
+        (b'{"error":{"code":400},"object":"response"}', 200),
+        (b'{"choices":[]}', 200),
+    ],
+)
+def test_error_without_results_is_a_failure(body: bytes, status: int) -> None:
+    answer = upstream_answer(200, body)
+    assert (answer.status_code, answer.body) == (status, body)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code"),
+    [
+        (200, b"data: x\n\ndata: [DONE]\n\n", "answer_not_json"),
+        (200, b'{"a":"\xff"}', "answer_not_json"),
+        (200, b"[1]", "answer_not_json"),
+        (200, b"", "answer_not_json"),
+        (307, b"", "upstream_redirect"),
+    ],
+)
+def test_unusable_answer_fails_the_item(status: int, body: bytes, code: str) -> None:
+    answer = upstream_answer(status, body)
+    assert (answer.status_code, error_code_of(answer.body)) == (502, code)
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 500, 507])
+def test_refusal_without_json_gets_an_envelope(status: int) -> None:
+    answer = upstream_answer(status, b"<html>")
+    assert answer.status_code == status
+    assert b"html" not in answer.body
+
+
+def test_pretty_printed_answer_becomes_one_line() -> None:
+    pretty = b'{\r\n "usage": {\n  "prompt_tokens": 3, "completion_tokens": -4},\n "a": "\\n"\n}\n'
+    answer = upstream_answer(200, pretty)
+    assert b"\n" not in answer.body
+    assert msgspec.json.decode(answer.body)["a"] == "\n"
+    assert (answer.input_tokens, answer.output_tokens) == (3, 0)
