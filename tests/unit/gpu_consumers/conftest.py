@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.gpu_consumers.suspect_delays import SuspectDelay
+from tests.unit.gpu_consumers.fakes import SuspectDelay
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Fakes around a replica under test: its producer, attempt log, consumer and engines."""
+"""Fakes around a replica under test: its producer, attempt log, consumer, engines and delays."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from topics.records.records import (
     Outcomes,
     Replies,
     Reply,
+    ReplyEnd,
 )
 
 
@@ -91,8 +92,12 @@ class RecordingProducer:
         return [piece for reply in self.replies for piece in reply.pieces]
 
     @property
+    def ends(self) -> list[ReplyEnd]:
+        return [reply.end for reply in self.replies if reply.end is not None]
+
+    @property
     def statuses(self) -> list[int]:
-        return [reply.end.status_code for reply in self.replies if reply.end is not None]
+        return [end.status_code for end in self.ends]
 
 
 class MemoryAttemptLog:
@@ -212,3 +217,25 @@ class GatedEngine:
         finally:
             self.running -= 1
         return self.answer
+
+
+class SuspectDelay:
+    """Replaces the sleep of `DELAY_S` seconds by an event."""
+
+    DELAY_S = 77.0
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self.has_started, self._end, self._sleep = asyncio.Event(), asyncio.Event(), sleep
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds != self.DELAY_S:
+            return await self._sleep(seconds)
+        self.has_started.set()
+        await self._end.wait()
+        return None
+
+    async def end_when(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await self._sleep(0)
+        self._end.set()

@@ -10,7 +10,7 @@ import pytest
 from core.clock import SystemClock
 from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
 from gpu_consumers.inflight.batch_run import DeliveredBatch
-from tests.unit.gpu_consumers.online_replica import call_chunk
+from tests.unit.gpu_consumers.replicas import call_chunk
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
@@ -107,15 +107,44 @@ def record(offset: int, value: bytes | None = None) -> ReceivedRecord:
     return ReceivedRecord(TOPIC, 0, offset, None, kind_headers(Batch), written, 0)
 
 
+def revoked(*, lost: bool = False) -> Step:
+    def step(group: Group) -> list[ReceivedRecord]:
+        group.revoke(lost=lost)
+        return []
+
+    return step
+
+
+def consumer_of(
+    group: Group,
+    letters: "DeadLetters | None" = None,
+    *,
+    in_flight_max: int = 10,
+    commit_interval_s: float = 60,
+    keeps_calls: bool = False,
+) -> BatchConsumer:
+    return BatchConsumer(
+        group.connect,
+        letters or DeadLetters(),
+        in_flight_max=in_flight_max,
+        commit_interval_s=commit_interval_s,
+        clock=SystemClock(),
+        keeps_calls=keeps_calls,
+    )
+
+
+def run_holding(group: Group, *, keeps_calls: bool = True) -> None:
+    """Run a consumer whose batches never finish."""
+    consumer_of(group, keeps_calls=keeps_calls).run(lambda _: None, lambda _: None, group.stop)
+
+
+def call_batch(*, durable: bool) -> bytes:
+    return encode(Batch(uuid4(), "b", [call_chunk(durable=durable)]))
+
+
 def run(group: Group, letters: DeadLetters, *, in_flight_max: int = 10) -> tuple[list[int], int]:
     """Finish every batch at once; return the delivered offsets and the count of epochs."""
-    consumer = BatchConsumer(
-        group.connect,
-        letters,
-        in_flight_max=in_flight_max,
-        commit_interval_s=0,
-        clock=SystemClock(),
-    )
+    consumer = consumer_of(group, letters, in_flight_max=in_flight_max, commit_interval_s=0)
     delivered: list[int] = []
     epochs: list[list[Partition]] = []
 
@@ -164,9 +193,7 @@ def test_a_full_partition_that_returns_is_read_and_paused_again() -> None:
     group = Group(
         [full, observe, moved, assigned(), observe, lambda _: [record(4), record(5)], observe]
     )
-    consumer = BatchConsumer(
-        group.connect, DeadLetters(), in_flight_max=2, commit_interval_s=60, clock=SystemClock()
-    )
+    consumer = consumer_of(group, in_flight_max=2)
     consumer.run(lambda _: None, lambda _: None, group.stop)
 
     assert seen == [True, True, False, True]
@@ -180,9 +207,7 @@ def test_is_committed_is_reset_by_a_new_assignment() -> None:
         return []
 
     group = Group([assigned(record(4)), observe, observe, assigned(), observe])
-    consumer = BatchConsumer(
-        group.connect, DeadLetters(), in_flight_max=10, commit_interval_s=0, clock=SystemClock()
-    )
+    consumer = consumer_of(group, commit_interval_s=0)
     consumer.run(
         lambda d: consumer.mark_finished(d.record, d.generation), lambda _: None, group.stop
     )
@@ -210,57 +235,28 @@ def test_a_lost_dead_letter_ends_the_process() -> None:
 def test_revoked_calls_are_committed_unless_they_are_durable(
     durable: bool, next_offset: int
 ) -> None:
-    def moved(group: Group) -> list[ReceivedRecord]:
-        group.revoke()
-        return []
-
-    call = Batch(uuid4(), "b", [call_chunk(durable=durable)])
-    first = Batch(uuid4(), "b", [call_chunk(durable=False)])
-    group = Group([assigned(record(4, encode(first)), record(5, encode(call))), moved])
-    consumer = online_consumer(group)
-    consumer.run(lambda _: None, lambda _: None, group.stop)
+    first, call = call_batch(durable=False), call_batch(durable=durable)
+    group = Group([assigned(record(4, first), record(5, call)), revoked()])
+    run_holding(group)
 
     assert group.committed == {PARTITION: next_offset}
 
 
 def test_calls_of_a_lost_partition_are_not_committed_when_it_returns() -> None:
-    def taken(group: Group) -> list[ReceivedRecord]:
-        group.revoke(lost=True)
-        return []
-
-    def moved(group: Group) -> list[ReceivedRecord]:
-        group.revoke()
-        return []
-
-    call, durable = (
-        encode(Batch(uuid4(), "b", [call_chunk(durable=is_durable)]))
-        for is_durable in (False, True)
-    )
+    call, durable = call_batch(durable=False), call_batch(durable=True)
     again = assigned(record(4, durable))
-    group = Group([assigned(record(4, call)), taken, again, moved])
-    online_consumer(group).run(lambda _: None, lambda _: None, group.stop)
+    group = Group([assigned(record(4, call)), revoked(lost=True), again, revoked()])
+    run_holding(group)
 
     assert group.committed == {}
 
 
 def test_a_leaving_member_does_not_commit_running_calls() -> None:
-    value = encode(Batch(uuid4(), "b", [call_chunk(durable=False)]))
-    group = Group([assigned(record(4, value))])
+    group = Group([assigned(record(4, call_batch(durable=False)))])
     group.revokes_at_close = True
-    online_consumer(group).run(lambda _: None, lambda _: None, group.stop)
+    run_holding(group)
 
     assert group.committed == {}
-
-
-def online_consumer(group: Group) -> BatchConsumer:
-    return BatchConsumer(
-        group.connect,
-        DeadLetters(),
-        in_flight_max=10,
-        commit_interval_s=60,
-        clock=SystemClock(),
-        keeps_calls=True,
-    )
 
 
 def test_records_from_before_the_assignment_are_redelivered() -> None:
@@ -277,7 +273,7 @@ def test_while_ends_are_unknown_every_record_is_redelivered() -> None:
 
 def redelivered_offsets(group: Group) -> list[int]:
     """Return the offsets that are delivered as redelivered."""
-    consumer = online_consumer(group)
+    consumer = consumer_of(group, keeps_calls=True)
     redelivered: list[int] = []
     assignments: list[list[Partition]] = []
 
@@ -297,23 +293,17 @@ def test_a_batch_finished_during_a_revocation_is_committed_unless_lost(
 ) -> None:
     """A member commits nothing of lost partitions: they have another owner already."""
 
-    def moved(group: Group) -> list[ReceivedRecord]:
-        group.revoke(lost=lost)
-        return []
-
-    group = Group([assigned(record(4)), moved])
-    consumer = BatchConsumer(
-        group.connect, DeadLetters(), in_flight_max=10, commit_interval_s=60, clock=SystemClock()
-    )
+    group = Group([assigned(record(4)), revoked(lost=lost)])
+    consumer = consumer_of(group)
     running: list[DeliveredBatch] = []
-    assignments: list[bool] = []
+    revocations: list[bool] = []
 
     def on_revoke(partitions: list[Partition], is_lost: bool) -> None:
         assert partitions == [PARTITION]
-        assignments.append(is_lost)
+        revocations.append(is_lost)
         consumer.mark_finished(running[0].record, running[0].generation)
 
     consumer.run(running.append, lambda _: None, group.stop, on_revoke)
 
-    assert assignments == [lost]
+    assert revocations == [lost]
     assert group.committed == committed

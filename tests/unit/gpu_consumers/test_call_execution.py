@@ -13,19 +13,18 @@ from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
 from gpu_consumers.online import call_execution
 from tests.unit.gpu_consumers.fakes import run_loop
-from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
+from tests.unit.gpu_consumers.replicas import OnlineReplica, call_chunk
 
 
 async def test_a_stream_is_forwarded_and_its_end_counts_tokens() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk())
-    await run_loop()
+    await replica.hold(call_chunk())
     assert replica.log.pieces == [b"1"]
     replica.engine.gate.set()
     await replica.wait_ended()
 
     assert replica.log.pieces == [b"1", b"2"]
-    (end,) = [r.end for r in replica.log.replies if r.end is not None]
+    (end,) = replica.log.ends
     assert (end.status_code, end.body, end.input_tokens, end.output_tokens) == (200, b"", 3, 2)
     assert end.waited_s == 0.25
     assert (replica.finished_count, replica.capacity.in_flight, replica.log.outcomes) == (1, 0, [])
@@ -33,8 +32,7 @@ async def test_a_stream_is_forwarded_and_its_end_counts_tokens() -> None:
 
 async def test_a_batch_is_finished_with_its_last_call() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk(1), call_chunk(2, stream=False))
-    await run_loop()
+    await replica.hold(call_chunk(1), call_chunk(2, stream=False))
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
     assert (replica.finished_count, replica.engine.running) == (0, 1)
@@ -45,8 +43,7 @@ async def test_a_batch_is_finished_with_its_last_call() -> None:
 
 async def test_an_aborted_call_gets_no_reply_and_is_billed() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk())
-    await run_loop()
+    await replica.hold(call_chunk())
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
     assert (replica.engine.running, replica.finished_count, replica.log.statuses) == (0, 1, [])
@@ -56,8 +53,7 @@ async def test_an_aborted_call_gets_no_reply_and_is_billed() -> None:
 
 async def test_an_aborted_call_without_a_stream_is_billed_without_tokens() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk(stream=False))
-    await run_loop()
+    await replica.hold(call_chunk(stream=False))
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
     (bill,) = replica.log.bills
@@ -66,9 +62,7 @@ async def test_an_aborted_call_without_a_stream_is_billed_without_tokens() -> No
 
 async def test_an_answered_call_is_billed_once() -> None:
     replica = OnlineReplica()
-    replica.engine.gate.set()
-    replica.start_batch(call_chunk())
-    await replica.wait_ended()
+    await replica.complete(call_chunk())
     (bill,) = replica.log.bills
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.SUCCEEDED, 3, 2)
     assert (bill.body, replica.finished_count) == (b"", 1)
@@ -117,8 +111,7 @@ async def test_an_overdue_call_is_not_started_and_gets_an_error(
 async def test_the_start_timeout_does_not_abort_a_started_call() -> None:
     replica = OnlineReplica()
     replica.callers.patience = 0.01
-    replica.start_batch(call_chunk())
-    await run_loop()
+    await replica.hold(call_chunk())
     (call,) = replica.execution._running.values()
     assert call._start_timeout is None
     replica.engine.gate.set()
@@ -128,11 +121,9 @@ async def test_the_start_timeout_does_not_abort_a_started_call() -> None:
 
 async def test_a_requeued_call_that_had_started_has_no_start_limit() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk(1, stream=False, begin_by_s=5.0))
-    await run_loop()
+    await replica.hold(call_chunk(1, stream=False, begin_by_s=5.0))
     replica.engine.is_unavailable = True
-    replica.start_batch(call_chunk(2, begin_by_s=5.0))
-    await run_loop()
+    await replica.hold(call_chunk(2, begin_by_s=5.0))
     replica.worker.requeue_all()
     replica.start_batch(call_chunk(3, begin_by_s=5.0))
     await replica.wait_ended()
@@ -149,8 +140,7 @@ async def test_a_redelivered_call_has_no_start_limit() -> None:
     replica.callers.patience = -1.0
     replica.engine.gate.set()
     replica.start_batch(call_chunk(1, begin_by_s=5.0), is_redelivered=True)
-    replica.start_batch(call_chunk(2, begin_by_s=5.0, durable=True), is_redelivered=True)
-    await run_loop()
+    await replica.hold(call_chunk(2, begin_by_s=5.0, durable=True), is_redelivered=True)
     replica.receive_caller_record(permitted=[UUID(int=1)])
     await replica.wait_ended()
     assert replica.log.statuses == [200, 200]
@@ -176,8 +166,7 @@ async def test_an_ended_call_is_not_referenced() -> None:
 
 async def test_a_call_of_a_silent_caller_is_aborted_by_the_periodic_check() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk())
-    await run_loop()
+    await replica.hold(call_chunk())
     replica.callers.gone, replica.callers.alive = True, False
     checking = asyncio.create_task(replica.execution.abort_obsolete_calls())
     while replica.engine.running:
@@ -191,8 +180,7 @@ async def test_a_late_heartbeat_lets_the_call_run() -> None:
     replica = OnlineReplica()
     replica.engine.gate.set()
     replica.callers.gone, replica.callers.alive = True, False
-    replica.start_batch(call_chunk())
-    await run_loop()
+    await replica.hold(call_chunk())
     assert replica.engine.served == 0
     replica.callers.gone, replica.callers.alive = False, True
     await replica.wait_ended()
@@ -206,8 +194,7 @@ async def test_a_call_starts_when_its_silent_caller_is_not_known_to_be_dead(
     replica = OnlineReplica()
     replica.engine.gate.set()
     replica.callers.alive = False  # silent, but not known to be dead
-    replica.start_batch(call_chunk())
-    await run_loop()
+    await replica.hold(call_chunk())
     assert replica.engine.served == 0
     await replica.wait_ended()
     assert replica.log.statuses == [200]
@@ -217,8 +204,7 @@ async def test_a_durable_call_does_not_wait_for_a_heartbeat() -> None:
     replica = OnlineReplica()
     replica.engine.gate.set()
     replica.callers.alive = False
-    replica.start_batch(call_chunk(durable=True))
-    await run_loop()
+    await replica.hold(call_chunk(durable=True))
     assert replica.engine.served == 1
     await replica.wait_ended()
 
@@ -256,8 +242,7 @@ async def test_a_call_aborted_while_its_heartbeat_arrives_ends_as_aborted(
 
 async def test_an_unexpected_cancellation_fails_the_process() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk())
-    await run_loop()
+    await replica.hold(call_chunk())
     (task,) = (t for t in asyncio.all_tasks() if t is not asyncio.current_task())
     task.cancel()
     with pytest.raises(TaskCancelledError):
@@ -267,8 +252,7 @@ async def test_an_unexpected_cancellation_fails_the_process() -> None:
 
 async def test_a_cancellation_by_the_shutdown_is_no_failure() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk())
-    await run_loop()
+    await replica.hold(call_chunk())
     replica.tasks.cancel_all()
     await replica.wait_ended()
     assert replica.finished_count == 0
@@ -279,8 +263,7 @@ async def test_a_durable_answer_is_sent_after_its_outcome_is_acknowledged(durabl
     replica = OnlineReplica()
     replica.log.unacknowledged_kind = "outcomes"
     replica.engine.gate.set()
-    replica.start_batch(call_chunk(durable=durable))
-    await run_loop()
+    await replica.hold(call_chunk(durable=durable))
     assert replica.log.pieces == [b"1", b"2"]  # pieces wait for no acknowledgement
     assert replica.log.statuses == ([] if durable else [200])
     assert replica.finished_count == 0
@@ -291,9 +274,7 @@ async def test_a_durable_answer_is_sent_after_its_outcome_is_acknowledged(durabl
 
 async def test_the_outcome_of_a_durable_stream_holds_its_pieces() -> None:
     replica = OnlineReplica()
-    replica.engine.gate.set()
-    replica.start_batch(call_chunk(durable=True))
-    await replica.wait_ended()
+    await replica.complete(call_chunk(durable=True))
     assert [o.body for o in replica.log.outcomes] == [b"[1,2]"]
 
 
@@ -306,24 +287,20 @@ async def test_an_unavailable_pool_requeues_a_call_to_run_later() -> None:
     assert (chunk.job, chunk.redelivered) == (call_chunk().job, False)
     assert (replica.finished_count, replica.log.statuses) == (1, [])
     replica.engine.is_unavailable = False
-    replica.engine.gate.set()
-    replica.start_batch(chunk)
-    await replica.wait_ended()
+    await replica.complete(chunk)
     assert replica.log.statuses == [200]
 
 
 async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk(1), call_chunk(2, stream=False))
-    await run_loop()
+    await replica.hold(call_chunk(1), call_chunk(2, stream=False))
     replica.worker.drain()
-    replica.start_batch(call_chunk(3), is_redelivered=True)
-    await run_loop()
+    await replica.hold(call_chunk(3), is_redelivered=True)
     assert [(c.job.job_id.int, c.redelivered) for c in replica.log.requeued] == [(3, True)]
     replica.worker.requeue_all()
     await replica.wait_ended()
     assert [c.job.job_id.int for c in replica.log.requeued] == [3, 2]
-    (end,) = [r.end for r in replica.log.replies if r.end is not None]
+    (end,) = replica.log.ends
     assert (end.status_code, end.input_tokens, end.output_tokens) == (503, 3, 7)
     assert [(bill.outcome, bill.output_tokens) for bill in replica.log.bills] == [
         (Outcome.FAILED, 7)
@@ -334,8 +311,7 @@ async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams() ->
 
 async def test_a_drained_durable_stream_ends_for_its_caller_and_is_requeued() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk(durable=True))
-    await run_loop()
+    await replica.hold(call_chunk(durable=True))
     replica.worker.requeue_all()
     await replica.wait_ended()
     assert (replica.log.statuses, len(replica.log.requeued), replica.log.outcomes) == ([503], 1, [])
@@ -343,8 +319,7 @@ async def test_a_drained_durable_stream_ends_for_its_caller_and_is_requeued() ->
 
 async def test_a_cancelled_durable_call_has_an_outcome() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk(durable=True))
-    await run_loop()
+    await replica.hold(call_chunk(durable=True))
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await replica.wait_ended()
     assert [o.outcome for o in replica.log.outcomes] == [Outcome.CANCELLED]
@@ -362,8 +337,6 @@ async def test_a_call_of_a_closed_job_leaves_its_end_to_the_close_record() -> No
 async def test_a_piece_that_fits_no_record_interrupts_its_stream() -> None:
     replica = OnlineReplica()
     replica.engine.piece = b"x" * (PIECE_BYTES_MAX + 1)
-    replica.engine.gate.set()
-    replica.start_batch(call_chunk())
-    await replica.wait_ended()
+    await replica.complete(call_chunk())
     assert (replica.log.pieces, replica.log.statuses) == ([], [502])
     assert replica.finished_count == 1

@@ -3,14 +3,19 @@
 import asyncio
 from uuid import UUID
 
+import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
+from core.errors import PoolBusyError
+from gpu_consumers import metrics
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.flow_control import capacity_publisher
 from gpu_consumers.flow_control import capacity_publisher as capacity_module
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from tests.support.until import until_true
-from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
 from tests.unit.gpu_consumers.fakes import RecordingProducer, run_loop
-from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
+from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_of, call_chunk
 
 
 async def measured_rate(capacity: CapacityPublisher) -> float:
@@ -48,9 +53,7 @@ async def test_dropped_and_requeued_items_do_not_count_for_the_rate() -> None:
 
 async def test_answered_calls_count_for_the_rate() -> None:
     replica = OnlineReplica()
-    replica.engine.gate.set()
-    replica.start_batch(call_chunk(1), call_chunk(2))
-    await replica.wait_ended()
+    await replica.complete(call_chunk(1), call_chunk(2))
     assert await measured_rate(replica.capacity) == 10.0
 
 
@@ -76,3 +79,55 @@ async def test_suspects_are_published_at_once(
     await until_true(lambda: len(log.capacities) == 2)
     publishing.cancel()
     assert [capacity.in_danger for capacity in log.capacities] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_available"), [(200, 1.0), (400, 1.0), (500, 0.0), (502, 0.0), (409, 0.0)]
+)
+async def test_only_executed_requests_prove_that_the_pool_is_available(
+    monkeypatch: pytest.MonkeyPatch, status: int, is_available: float
+) -> None:
+    monkeypatch.setattr(capacity_publisher, "_BACKOFF_S_MIN", 0.0)
+    replica = OnlineReplica()
+    replica.pool.mark_unavailable()
+    while replica.pool._probe is not None:
+        await run_loop()
+    replica.engine.answer = EngineAnswer(status, b"")
+    await replica.complete(call_chunk(stream=False))
+    assert replica.log.statuses == [status]
+    assert REGISTRY.get_sample_value("millrace_pool_available") == is_available
+
+
+@pytest.mark.parametrize("is_redelivered", [False, True])
+async def test_refused_items_are_requeued_and_the_rest_of_the_batch_runs(
+    is_redelivered: bool,
+) -> None:
+    replica = BulkReplica()
+    replica.engine.gate.clear()
+    (refused,) = batch_of(b"a", b"busy").parts
+    (held,) = batch_of(b"hold", b"b", job_number=2).parts
+    batch = msgspec.structs.replace(batch_of(b"c"), parts=[refused, held])
+    replica.start_batch(batch, is_redelivered=is_redelivered)
+    await asyncio.wait_for(replica.engine.holds.wait(), 5)
+    replica.engine.gate.set()
+
+    assert await replica.wait_ended() is None
+    assert sorted(outcome.index for outcome in replica.log.outcomes) == [0, 0, 1]
+    assert (replica.log.requeued_indexes, replica.consumer.offsets) == ([1], [0])
+    assert replica.capacity.in_flight == 0
+    assert metrics.POOL_AVAILABLE._value.get() == 1
+
+
+async def test_a_refused_call_is_requeued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = OnlineReplica()
+
+    async def serve(*_: object) -> None:
+        raise PoolBusyError
+
+    monkeypatch.setattr(replica.engine, "serve", serve)
+    replica.start_batch(call_chunk())
+    await replica.wait_ended()
+    assert len(replica.log.requeued_indexes) == 1
+    assert metrics.POOL_AVAILABLE._value.get() == 1

@@ -7,8 +7,8 @@ import pytest
 
 from core.outcomes import Outcome
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
-from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, RecordingProducer, run_loop
+from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
 from topics.records.records import AttemptUnit, Batch, BatchAttempt
 
 

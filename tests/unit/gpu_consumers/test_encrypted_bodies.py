@@ -8,14 +8,15 @@ import pytest
 from core.clock import SystemClock
 from core.object_names import job_key_name
 from core.outcomes import Outcome
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer, item_timeout_answer
 from gpu_consumers.inflight.item_outcomes import outcome_of
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX, EncryptedBodies
 from jobs.expansion.emission import encrypt_items
-from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
+from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from tests.support.memory_objects import MemoryStore
-from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
+from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_of, call_chunk
 from topics.records.records import Batch, Chunk, ItemOutcome, JobRef
 
 BODY = b'{"prompt":"secret"}'
@@ -140,3 +141,57 @@ async def test_a_large_answer_is_encrypted_before_it_is_stored() -> None:
     )
     assert len(encrypted_outcome.body) > ANSWER_BYTES_MAX
     assert b"secret" not in encrypted_outcome.body
+
+
+CALL_KEY = "keys/calls/api-1-5"
+
+
+def encrypted_call(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
+    """Return a call as an API process sends it, and its cipher."""
+    cipher = DataKeys(store, SystemClock()).load_or_create(CALL_KEY)
+    chunk = call_chunk()
+    job = msgspec.structs.replace(chunk.job, key_name=CALL_KEY)
+    encrypted = cipher.encrypt(body, CipherContext(JOB_ID, BodyDirection.IN, 0))
+    (item,) = chunk.items
+    return Chunk(job, [msgspec.structs.replace(item, body=encrypted)]), cipher
+
+
+async def test_pieces_and_ends_are_encrypted_for_their_place() -> None:
+    store = MemoryStore()
+    replica, (chunk, cipher) = OnlineReplica(objects=store), encrypted_call(store)
+    replica.engine.answer = EngineAnswer(400, b'{"error":"secret"}', 3, 2)
+    await replica.complete(chunk)
+    decrypted = [
+        cipher.decrypt(piece, CipherContext(JOB_ID, BodyDirection.OUT, number))
+        for number, piece in enumerate(replica.log.pieces)
+    ]
+    assert decrypted == [b"1", b"2"]
+    (end,) = replica.log.ends
+    assert (
+        cipher.decrypt(end.body, CipherContext(JOB_ID, BodyDirection.OUT, ANSWER_END_INDEX))
+        == b'{"error":"secret"}'
+    )
+    assert [bill.body for bill in replica.log.bills] == [b""]
+    assert b"secret" not in msgspec.msgpack.encode(replica.log.replies)
+
+
+async def test_a_call_without_its_key_fails_before_the_engine() -> None:
+    store = MemoryStore()
+    replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
+    store.objects.clear()
+    await replica.complete(chunk)
+    (end,) = replica.log.ends
+    assert end.status_code == 500
+    assert b"body_unreadable" in end.body
+    assert (replica.engine.served, replica.finished_count) == (0, 1)
+
+
+async def test_an_unavailable_store_requeues_an_encrypted_call_unchanged() -> None:
+    store = MemoryStore()
+    replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
+    store.is_away = True
+    await replica.complete(chunk)
+    (requeued,) = replica.log.requeued
+    assert requeued.items == chunk.items
+    assert requeued.job.key_name == CALL_KEY
+    assert replica.engine.served == 0

@@ -18,8 +18,8 @@ from gpu_consumers.cancellation.liveness import (
 )
 from gpu_consumers.engines.engine import OnAnswer
 from tests.support.clock import ManualClock
-from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
 from tests.unit.gpu_consumers.fakes import FaultyEngine, run_loop
+from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
 from topics.records.records import Batch, JobControl
 from topics.tail_readers.job_controls import JobControlReader
 

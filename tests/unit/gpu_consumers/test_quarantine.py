@@ -11,9 +11,13 @@ from core.outcomes import Outcome
 from gpu_consumers.inflight.batch_run import BatchAbortReason
 from gpu_consumers.quarantine.narrowing import initial_units
 from tests.support.memory_objects import MemoryStore
-from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
-from tests.unit.gpu_consumers.fakes import FaultyEngine, MemoryAttemptLog, RecordingProducer
-from tests.unit.gpu_consumers.suspect_delays import SuspectDelay
+from tests.unit.gpu_consumers.fakes import (
+    FaultyEngine,
+    MemoryAttemptLog,
+    RecordingProducer,
+    SuspectDelay,
+)
+from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
 from topics.records.records import AttemptUnit, Batch, BatchAttempt, Item, ItemOutcome
 
 

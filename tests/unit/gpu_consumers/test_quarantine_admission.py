@@ -4,8 +4,8 @@ import pytest
 
 from core.outcomes import Outcome
 from tests.support.until import until_true
-from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
+from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
 from topics.records.records import AttemptUnit, BatchAttempt
 
 

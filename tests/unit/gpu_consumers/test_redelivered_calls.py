@@ -1,5 +1,6 @@
 """Goal: a redelivered call runs again only without a known end and with permission."""
 
+import asyncio
 from uuid import UUID, uuid4
 
 import pytest
@@ -7,15 +8,17 @@ import pytest
 from api.online.await_reply.open_call import OpenCall
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.online.call_execution import CompletedCalls
 from gpu_consumers.quarantine import redelivered_calls
+from gpu_consumers.quarantine.redelivered_calls import REQUESTS_MAX, RerunPermissions
 from tests.unit.gpu_consumers.fakes import run_loop
-from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
+from tests.unit.gpu_consumers.replicas import OnlineReplica, call_chunk
+from topics.records.records import CallRef
 
 
 async def test_a_redelivered_call_waits_for_permission() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk(), is_redelivered=True)
-    await run_loop()
+    await replica.hold(call_chunk(), is_redelivered=True)
     assert (replica.engine.served, replica.log.permission_requests) == (0, [UUID(int=1)])
     replica.receive_caller_record(permitted=[UUID(int=1)])
     replica.engine.gate.set()
@@ -37,8 +40,7 @@ async def test_a_call_without_permission_does_not_run_and_gets_an_error(
 
 async def test_an_aborted_call_does_not_wait_for_permission() -> None:
     replica = OnlineReplica()
-    replica.start_batch(call_chunk(), is_redelivered=True)
-    await run_loop()
+    await replica.hold(call_chunk(), is_redelivered=True)
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
     assert (replica.finished_count, replica.log.statuses) == (1, [])
@@ -61,8 +63,7 @@ async def test_a_redelivered_durable_call_runs_without_permission() -> None:
 async def test_a_second_delivery_runs_nothing_and_ends_with_the_first() -> None:
     replica = OnlineReplica()
     replica.start_batch(call_chunk())
-    replica.start_batch(call_chunk(), is_redelivered=True)
-    await run_loop()
+    await replica.hold(call_chunk(), is_redelivered=True)
     assert replica.finished_count == 0
     replica.engine.gate.set()
     await replica.wait_ended()
@@ -80,14 +81,12 @@ async def test_a_second_delivery_runs_nothing_and_ends_with_the_first() -> None:
 async def test_a_requeued_call_that_returns_before_its_acknowledgement_runs(durable: bool) -> None:
     replica = OnlineReplica()
     replica.engine.is_unavailable, replica.log.unacknowledged_kind = True, "chunk"
-    replica.start_batch(call_chunk(durable=durable))
-    await run_loop()
+    await replica.hold(call_chunk(durable=durable))
     (chunk,) = replica.log.requeued
     replica.engine.is_unavailable = False
     replica.engine.gate.set()
     replica.start_batch(chunk)
-    replica.start_batch(chunk)
-    await run_loop()
+    await replica.hold(chunk)
     assert (replica.engine.served, replica.finished_count) == (0, 0)
     replica.log.acknowledge()
     await replica.wait_ended()
@@ -114,3 +113,81 @@ async def test_a_caller_gets_one_answer_from_two_replicas() -> None:
         call.receive_reply(reply, now_s=1.0)
     assert before.log.pieces == [b"0", b"2"]
     assert call.pieces == after.log.pieces == [b"1", b"2"]
+
+
+CALLER = CallRef("c1", 3)
+ID, OTHER_ID = UUID(int=1), UUID(int=2)
+
+
+class PermissionRequests:
+    """Collects requests for permission and acknowledges them, at once or when a test does."""
+
+    def __init__(self, *, acknowledges: bool = True) -> None:
+        self._acknowledges = acknowledges
+        self.sent: list[UUID] = []
+        self._unacknowledged: list[asyncio.Future[None]] = []
+
+    def send(self, _: CallRef, request_id: UUID) -> asyncio.Future[None]:
+        self.sent.append(request_id)
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unacknowledged.append(acknowledged)
+        if self._acknowledges:
+            self.acknowledge()
+        return acknowledged
+
+    def acknowledge(self) -> None:
+        for acknowledged in self._unacknowledged:
+            acknowledged.set_result(None)
+        self._unacknowledged.clear()
+
+
+async def test_a_permitted_call_may_run() -> None:
+    requests = PermissionRequests()
+    permissions = RerunPermissions(requests.send)
+    waiting = asyncio.create_task(permissions.request_rerun(CALLER, ID))
+    await run_loop()
+    permissions.grant([OTHER_ID, ID, ID])
+
+    assert await waiting
+    assert requests.sent == [ID]
+
+
+async def test_a_request_without_an_answer_is_repeated_and_then_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redelivered_calls, "PERMISSION_S_MAX", 0.001)
+    requests = PermissionRequests()
+    permissions = RerunPermissions(requests.send)
+    assert not await permissions.request_rerun(CALLER, ID)
+    assert requests.sent == [ID] * REQUESTS_MAX
+    permissions.grant([ID])
+
+
+async def test_the_time_limit_starts_with_the_acknowledgement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redelivered_calls, "PERMISSION_S_MAX", 0.0)
+    requests = PermissionRequests(acknowledges=False)
+    permissions = RerunPermissions(requests.send)
+    waiting = asyncio.create_task(permissions.request_rerun(CALLER, ID))
+    await run_loop(1000)
+    assert (waiting.done(), requests.sent) == (False, [ID])
+    requests.acknowledge()
+    await run_loop(3)
+    permissions.grant([ID])
+    assert await waiting
+
+
+async def test_a_permission_before_the_acknowledgement_counts() -> None:
+    permissions = RerunPermissions(PermissionRequests(acknowledges=False).send)
+    waiting = asyncio.create_task(permissions.request_rerun(CALLER, ID))
+    await run_loop()
+    permissions.grant([ID])
+    assert await waiting
+
+
+def test_completed_calls_are_remembered_up_to_a_limit() -> None:
+    completed = CompletedCalls(count_max=2)
+    for number in (1, 2, 3):
+        completed.add(UUID(int=number))
+    assert [UUID(int=number) in completed for number in (1, 2, 3)] == [False, True, True]

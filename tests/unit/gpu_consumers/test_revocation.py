@@ -1,7 +1,7 @@
 """Goal: a revoked or drained partition leaves no item to run twice, and charges none."""
 
 from gpu_consumers.quarantine.narrowing import SPLIT_COUNT
-from tests.unit.gpu_consumers.bulk_replica import PARTITION, BulkReplica, batch_of
+from tests.unit.gpu_consumers.replicas import PARTITION, BulkReplica, batch_of
 from topics.records.records import Batch
 
 

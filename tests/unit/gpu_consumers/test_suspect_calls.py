@@ -11,7 +11,7 @@ from core.errors import EngineDeadError
 from core.outcomes import Outcome
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
-from tests.unit.gpu_consumers.online_replica import PARTITION, OnlineReplica, call_chunk
+from tests.unit.gpu_consumers.replicas import PARTITION, OnlineReplica, call_chunk
 from topics.records.records import AttemptUnit, BatchAttempt
 
 DURABLE = call_chunk(1, stream=False, durable=True)
@@ -42,7 +42,7 @@ async def test_a_call_is_charged_after_three_crashes() -> None:
     (outcome,) = replica.log.outcomes
     assert outcome.outcome is Outcome.FAILED
     assert not outcome.retryable
-    (end,) = [reply.end for reply in replica.log.replies if reply.end is not None]
+    (end,) = replica.log.ends
     assert msgspec.json.decode(end.body)["error"]["code"] == "item_crashes_engine"
     assert attempts.latest == {}
     assert replica.finished_count == 1
@@ -88,9 +88,7 @@ async def test_an_unavailable_pool_deletes_the_attempt() -> None:
 
 async def test_a_first_delivery_of_a_call_records_no_attempt() -> None:
     replica = OnlineReplica()
-    replica.engine.gate.set()
-    replica.start_batch(DURABLE)
-    await replica.wait_ended()
+    await replica.complete(DURABLE)
     assert replica.attempts.recorded == []
 
 
@@ -115,8 +113,7 @@ async def test_a_call_aborted_while_its_attempt_is_recorded_deletes_the_attempt(
 async def start_redelivered(attempts: MemoryAttemptLog) -> OnlineReplica:
     """Return a replica that runs the redelivered call."""
     replica = OnlineReplica(attempts)
-    replica.start_batch(DURABLE, is_redelivered=True)
-    await run_loop()
+    await replica.hold(DURABLE, is_redelivered=True)
     assert replica.engine.running == 1
     return replica
 
@@ -170,8 +167,7 @@ async def test_a_call_that_starts_after_its_partition_moved_records_no_attempt()
         return await read(batch_id, generation)
 
     replica.attempts.read_attempt = before  # type: ignore[method-assign]
-    replica.start_batch(DURABLE, is_redelivered=True)
-    await run_loop()
+    await replica.hold(DURABLE, is_redelivered=True)
     await replica.worker.on_revoke({PARTITION}, lost=False)
     is_read.set()
     replica.engine.gate.set()
@@ -204,12 +200,10 @@ async def test_a_call_that_crashed_alongside_others_is_not_charged_and_runs_alon
     before = attempts.latest[UUID(int=1)]
     attribution = CrashAttribution()
     replica = OnlineReplica(attempts, attribution=attribution)
-    replica.start_batch(DURABLE, is_redelivered=True)
-    await run_loop()
+    await replica.hold(DURABLE, is_redelivered=True)
     assert attribution.has_suspects()
     assert not attempts.latest[before.batch_id].in_company
-    replica.start_batch(call_chunk(2, stream=False))
-    await run_loop()
+    await replica.hold(call_chunk(2, stream=False))
     died = attempts.latest[before.batch_id]
     assert (replica.engine.running, died.in_company) == (2, True)
     replica.engine.gate.set()
@@ -236,8 +230,7 @@ async def test_a_call_that_waits_for_admission_is_not_recorded_as_running() -> N
     await attribution.acquire_suspect_slot(
         drains_engine=True
     )  # another one that may end the process
-    replica.start_batch(DURABLE, is_redelivered=True)
-    await run_loop()
+    await replica.hold(DURABLE, is_redelivered=True)
     assert (replica.attempts.recorded, replica.engine.running) == ([], 0)
     attribution.release_suspect_slot()
     await run_loop()
@@ -252,8 +245,7 @@ async def test_a_call_aborted_before_its_admission_records_no_attempt() -> None:
     attribution = CrashAttribution()
     replica = OnlineReplica(attribution=attribution)
     await attribution.acquire_suspect_slot(drains_engine=True)
-    replica.start_batch(DURABLE, is_redelivered=True)
-    await run_loop()
+    await replica.hold(DURABLE, is_redelivered=True)
     replica.worker.requeue_all()
     await replica.wait_ended()
     assert len(replica.log.requeued) == 1

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
-from gpu_consumers.engines.engine_slots import EngineSlots, square_root_headroom
+from gpu_consumers.engines.engine_slots import EngineSlots, scheduler_priority, square_root_headroom
 from gpu_consumers.engines.item_pool import ItemPool
 
 
@@ -131,3 +131,17 @@ async def test_all_slots_are_released_in_any_order_of_events(seed: int) -> None:
         await asyncio.gather(*calls, return_exceptions=True)
     assert slots.counts == SlotCounts(0, 0, 0)
     assert slots.acquire_bulk(total) == total - slots.headroom
+
+
+ASKED = [-(2**31), -1, 0, 1, 2**31]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_all_calls_have_equal_priority(asked: int) -> None:
+    assert scheduler_priority(asked, is_bulk=False) == 0
+
+
+def test_items_follow_calls_in_requested_order() -> None:
+    items = [scheduler_priority(asked, is_bulk=True) for asked in ASKED]
+    assert items == sorted(items)
+    assert min(items) > 0
