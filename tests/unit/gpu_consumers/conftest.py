@@ -1,10 +1,16 @@
-"""Fixtures of tests of the bulk worker."""
+"""Fixtures of tests of a replica."""
 
 import asyncio
 
 import pytest
 
 from tests.unit.gpu_consumers.fakes import SuspectDelay
+from tests.unit.gpu_consumers.replicas import OnlineReplica
+
+
+@pytest.fixture
+async def replica() -> OnlineReplica:
+    return OnlineReplica()
 
 
 @pytest.fixture

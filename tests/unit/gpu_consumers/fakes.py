@@ -17,6 +17,8 @@ from topics.clients.producer import OnDelivery
 from topics.records.codec import Headers, decode, kind_of
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
+    AttemptUnit,
+    Batch,
     BatchAttempt,
     Capacity,
     Chunk,
@@ -106,6 +108,10 @@ class MemoryAttemptLog:
     def __init__(self) -> None:
         self.latest: dict[UUID, BatchAttempt] = {}
         self.recorded: list[BatchAttempt] = []
+
+    def add(self, batch: Batch, *units: AttemptUnit, life: int = 1, is_running: bool) -> None:
+        """Add the last attempt of a previous owner."""
+        self.latest[batch.batch_id] = BatchAttempt(batch.batch_id, life, [*units], is_running)
 
     async def read_attempt(self, batch_id: UUID, generation: int) -> BatchAttempt | None:
         await asyncio.sleep(0)

@@ -16,8 +16,7 @@ from tests.unit.gpu_consumers.fakes import run_loop
 from tests.unit.gpu_consumers.replicas import OnlineReplica, call_chunk
 
 
-async def test_a_stream_is_forwarded_and_its_end_counts_tokens() -> None:
-    replica = OnlineReplica()
+async def test_a_stream_is_forwarded_and_its_end_counts_tokens(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk())
     assert replica.log.pieces == [b"1"]
     replica.engine.gate.set()
@@ -30,8 +29,7 @@ async def test_a_stream_is_forwarded_and_its_end_counts_tokens() -> None:
     assert (replica.finished_count, replica.capacity.in_flight, replica.log.outcomes) == (1, 0, [])
 
 
-async def test_a_batch_is_finished_with_its_last_call() -> None:
-    replica = OnlineReplica()
+async def test_a_batch_is_finished_with_its_last_call(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk(1), call_chunk(2, stream=False))
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
@@ -41,8 +39,7 @@ async def test_a_batch_is_finished_with_its_last_call() -> None:
     assert replica.finished_count == 1
 
 
-async def test_an_aborted_call_gets_no_reply_and_is_billed() -> None:
-    replica = OnlineReplica()
+async def test_an_aborted_call_gets_no_reply_and_is_billed(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk())
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
@@ -51,8 +48,9 @@ async def test_an_aborted_call_gets_no_reply_and_is_billed() -> None:
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 3, 7)
 
 
-async def test_an_aborted_call_without_a_stream_is_billed_without_tokens() -> None:
-    replica = OnlineReplica()
+async def test_an_aborted_call_without_a_stream_is_billed_without_tokens(
+    replica: OnlineReplica,
+) -> None:
     await replica.hold(call_chunk(stream=False))
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
@@ -60,16 +58,14 @@ async def test_an_aborted_call_without_a_stream_is_billed_without_tokens() -> No
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 0, 0)
 
 
-async def test_an_answered_call_is_billed_once() -> None:
-    replica = OnlineReplica()
+async def test_an_answered_call_is_billed_once(replica: OnlineReplica) -> None:
     await replica.complete(call_chunk())
     (bill,) = replica.log.bills
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.SUCCEEDED, 3, 2)
     assert (bill.body, replica.finished_count) == (b"", 1)
 
 
-async def test_a_call_of_a_gone_caller_is_not_executed() -> None:
-    replica = OnlineReplica()
+async def test_a_call_of_a_gone_caller_is_not_executed(replica: OnlineReplica) -> None:
     replica.callers.gone = True
     replica.start_batch(call_chunk())
     await replica.wait_ended()
@@ -78,8 +74,9 @@ async def test_a_call_of_a_gone_caller_is_not_executed() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_an_expired_call_is_not_executed_and_gets_an_error(durable: bool) -> None:
-    replica = OnlineReplica()
+async def test_an_expired_call_is_not_executed_and_gets_an_error(
+    replica: OnlineReplica, durable: bool
+) -> None:
     replica.callers.expired = True
     replica.start_batch(call_chunk(durable=durable))
     await replica.wait_ended()
@@ -92,9 +89,8 @@ async def test_an_expired_call_is_not_executed_and_gets_an_error(durable: bool) 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("patience_s", [-1.0, 0.01])
 async def test_an_overdue_call_is_not_started_and_gets_an_error(
-    durable: bool, patience_s: float
+    replica: OnlineReplica, durable: bool, patience_s: float
 ) -> None:
-    replica = OnlineReplica()
     replica.engine.is_full = True
     replica.callers.patience = patience_s
     replica.start_batch(call_chunk(durable=durable))
@@ -108,8 +104,7 @@ async def test_an_overdue_call_is_not_started_and_gets_an_error(
     ] * durable
 
 
-async def test_the_start_timeout_does_not_abort_a_started_call() -> None:
-    replica = OnlineReplica()
+async def test_the_start_timeout_does_not_abort_a_started_call(replica: OnlineReplica) -> None:
     replica.callers.patience = 0.01
     await replica.hold(call_chunk())
     (call,) = replica.execution._running.values()
@@ -119,8 +114,7 @@ async def test_the_start_timeout_does_not_abort_a_started_call() -> None:
     assert replica.log.statuses == [200]
 
 
-async def test_a_requeued_call_that_had_started_has_no_start_limit() -> None:
-    replica = OnlineReplica()
+async def test_a_requeued_call_that_had_started_has_no_start_limit(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk(1, stream=False, begin_by_s=5.0))
     replica.engine.is_unavailable = True
     await replica.hold(call_chunk(2, begin_by_s=5.0))
@@ -135,8 +129,7 @@ async def test_a_requeued_call_that_had_started_has_no_start_limit() -> None:
     assert start_limits == {1: 0.0, 2: 0.0, 3: 5.0}
 
 
-async def test_a_redelivered_call_has_no_start_limit() -> None:
-    replica = OnlineReplica()
+async def test_a_redelivered_call_has_no_start_limit(replica: OnlineReplica) -> None:
     replica.callers.patience = -1.0
     replica.engine.gate.set()
     replica.start_batch(call_chunk(1, begin_by_s=5.0), is_redelivered=True)
@@ -146,8 +139,7 @@ async def test_a_redelivered_call_has_no_start_limit() -> None:
     assert replica.log.statuses == [200, 200]
 
 
-async def test_an_ended_call_is_not_referenced() -> None:
-    replica = OnlineReplica()
+async def test_an_ended_call_is_not_referenced(replica: OnlineReplica) -> None:
     replica.callers.patience = 60.0
     replica.engine.gate.set()
     gc.disable()
@@ -164,8 +156,9 @@ async def test_an_ended_call_is_not_referenced() -> None:
     assert left <= 1
 
 
-async def test_a_call_of_a_silent_caller_is_aborted_by_the_periodic_check() -> None:
-    replica = OnlineReplica()
+async def test_a_call_of_a_silent_caller_is_aborted_by_the_periodic_check(
+    replica: OnlineReplica,
+) -> None:
     await replica.hold(call_chunk())
     replica.callers.gone, replica.callers.alive = True, False
     checking = asyncio.create_task(replica.execution.abort_obsolete_calls())
@@ -176,8 +169,7 @@ async def test_a_call_of_a_silent_caller_is_aborted_by_the_periodic_check() -> N
     assert (replica.finished_count, replica.log.statuses) == (1, [502])
 
 
-async def test_a_late_heartbeat_lets_the_call_run() -> None:
-    replica = OnlineReplica()
+async def test_a_late_heartbeat_lets_the_call_run(replica: OnlineReplica) -> None:
     replica.engine.gate.set()
     replica.callers.gone, replica.callers.alive = True, False
     await replica.hold(call_chunk())
@@ -200,8 +192,7 @@ async def test_a_call_starts_when_its_silent_caller_is_not_known_to_be_dead(
     assert replica.log.statuses == [200]
 
 
-async def test_a_durable_call_does_not_wait_for_a_heartbeat() -> None:
-    replica = OnlineReplica()
+async def test_a_durable_call_does_not_wait_for_a_heartbeat(replica: OnlineReplica) -> None:
     replica.engine.gate.set()
     replica.callers.alive = False
     await replica.hold(call_chunk(durable=True))
@@ -240,8 +231,7 @@ async def test_a_call_aborted_while_its_heartbeat_arrives_ends_as_aborted(
     assert (replica.engine.running, replica.finished_count, replica.log.statuses) == (0, 1, [])
 
 
-async def test_an_unexpected_cancellation_fails_the_process() -> None:
-    replica = OnlineReplica()
+async def test_an_unexpected_cancellation_fails_the_process(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk())
     (task,) = (t for t in asyncio.all_tasks() if t is not asyncio.current_task())
     task.cancel()
@@ -250,8 +240,7 @@ async def test_an_unexpected_cancellation_fails_the_process() -> None:
     assert replica.finished_count == 0
 
 
-async def test_a_cancellation_by_the_shutdown_is_no_failure() -> None:
-    replica = OnlineReplica()
+async def test_a_cancellation_by_the_shutdown_is_no_failure(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk())
     replica.tasks.cancel_all()
     await replica.wait_ended()
@@ -259,8 +248,9 @@ async def test_a_cancellation_by_the_shutdown_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_durable_answer_is_sent_after_its_outcome_is_acknowledged(durable: bool) -> None:
-    replica = OnlineReplica()
+async def test_a_durable_answer_is_sent_after_its_outcome_is_acknowledged(
+    replica: OnlineReplica, durable: bool
+) -> None:
     replica.log.unacknowledged_kind = "outcomes"
     replica.engine.gate.set()
     await replica.hold(call_chunk(durable=durable))
@@ -272,14 +262,12 @@ async def test_a_durable_answer_is_sent_after_its_outcome_is_acknowledged(durabl
     assert (replica.log.statuses, replica.finished_count) == ([200], 1)
 
 
-async def test_the_outcome_of_a_durable_stream_holds_its_pieces() -> None:
-    replica = OnlineReplica()
+async def test_the_outcome_of_a_durable_stream_holds_its_pieces(replica: OnlineReplica) -> None:
     await replica.complete(call_chunk(durable=True))
     assert [o.body for o in replica.log.outcomes] == [b"[1,2]"]
 
 
-async def test_an_unavailable_pool_requeues_a_call_to_run_later() -> None:
-    replica = OnlineReplica()
+async def test_an_unavailable_pool_requeues_a_call_to_run_later(replica: OnlineReplica) -> None:
     replica.engine.is_unavailable = True
     replica.start_batch(call_chunk())
     await replica.wait_ended()
@@ -291,8 +279,9 @@ async def test_an_unavailable_pool_requeues_a_call_to_run_later() -> None:
     assert replica.log.statuses == [200]
 
 
-async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams() -> None:
-    replica = OnlineReplica()
+async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams(
+    replica: OnlineReplica,
+) -> None:
     await replica.hold(call_chunk(1), call_chunk(2, stream=False))
     replica.worker.drain()
     await replica.hold(call_chunk(3), is_redelivered=True)
@@ -309,16 +298,16 @@ async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams() ->
     assert replica.finished_count == 2
 
 
-async def test_a_drained_durable_stream_ends_for_its_caller_and_is_requeued() -> None:
-    replica = OnlineReplica()
+async def test_a_drained_durable_stream_ends_for_its_caller_and_is_requeued(
+    replica: OnlineReplica,
+) -> None:
     await replica.hold(call_chunk(durable=True))
     replica.worker.requeue_all()
     await replica.wait_ended()
     assert (replica.log.statuses, len(replica.log.requeued), replica.log.outcomes) == ([503], 1, [])
 
 
-async def test_a_cancelled_durable_call_has_an_outcome() -> None:
-    replica = OnlineReplica()
+async def test_a_cancelled_durable_call_has_an_outcome(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk(durable=True))
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await replica.wait_ended()
@@ -326,16 +315,16 @@ async def test_a_cancelled_durable_call_has_an_outcome() -> None:
     assert replica.log.statuses == [409]
 
 
-async def test_a_call_of_a_closed_job_leaves_its_end_to_the_close_record() -> None:
-    replica = OnlineReplica()
+async def test_a_call_of_a_closed_job_leaves_its_end_to_the_close_record(
+    replica: OnlineReplica,
+) -> None:
     replica.callers.closed = True
     replica.start_batch(call_chunk(durable=True))
     await replica.wait_ended()
     assert (replica.engine.served, replica.log.outcomes, replica.log.statuses) == (0, [], [409])
 
 
-async def test_a_piece_that_fits_no_record_interrupts_its_stream() -> None:
-    replica = OnlineReplica()
+async def test_a_piece_that_fits_no_record_interrupts_its_stream(replica: OnlineReplica) -> None:
     replica.engine.piece = b"x" * (PIECE_BYTES_MAX + 1)
     await replica.complete(call_chunk())
     assert (replica.log.pieces, replica.log.statuses) == ([], [502])

@@ -9,15 +9,13 @@ from core.outcomes import Outcome
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, RecordingProducer, run_loop
 from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
-from topics.records.records import AttemptUnit, Batch, BatchAttempt
+from topics.records.records import AttemptUnit, Batch
 
 
 def replica_with_suspect(crashes: int, attribution: CrashAttribution) -> tuple[BulkReplica, Batch]:
     """Return a replica that runs a single item with so many crashes, held by its engine."""
     batch, attempts = batch_of(b"hold"), MemoryAttemptLog()
-    attempts.latest[batch.batch_id] = BatchAttempt(
-        batch.batch_id, 1, [AttemptUnit(0, 1, crashes)], False
-    )
+    attempts.add(batch, AttemptUnit(0, 1, crashes), is_running=False)
     replica = BulkReplica(attempts=attempts, attribution=attribution)
     replica.engine.gate.clear()
     replica.start_batch(batch, is_redelivered=True)

@@ -21,6 +21,11 @@ from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
 from topics.records.records import AttemptUnit, Batch, BatchAttempt, Item, ItemOutcome
 
 
+@pytest.fixture
+async def replica() -> BulkReplica:
+    return BulkReplica()
+
+
 def code_of(outcome: ItemOutcome) -> str:
     code: str = msgspec.json.decode(outcome.body)["error"]["code"]
     return code
@@ -54,8 +59,9 @@ async def crashes_until_finished(
     raise AssertionError
 
 
-async def test_a_first_delivery_records_no_attempt_and_runs_alongside_others() -> None:
-    replica = BulkReplica()
+async def test_a_first_delivery_records_no_attempt_and_runs_alongside_others(
+    replica: BulkReplica,
+) -> None:
     replica.start_batch(batch_of(b"{}", b"{}"))
     replica.start_batch(batch_of(b"{}", b"{}"), offset=1)
 
@@ -65,8 +71,7 @@ async def test_a_first_delivery_records_no_attempt_and_runs_alongside_others() -
     assert sorted(replica.consumer.offsets) == [0, 1]
 
 
-async def test_a_batch_that_cannot_start_ends_the_process() -> None:
-    replica = BulkReplica()
+async def test_a_batch_that_cannot_start_ends_the_process(replica: BulkReplica) -> None:
     replica.controls.failure = SchemaTooNewError()
     replica.tasks.call_from_thread(replica.start_batch, batch_of(b"{}"))
 
@@ -101,8 +106,7 @@ async def test_a_single_item_runs_three_times_before_it_fails() -> None:
     assert results(log) == {0: (Outcome.FAILED, 3)}
 
 
-async def test_redelivered_batches_run_in_tenths_one_after_the_other() -> None:
-    replica = BulkReplica()
+async def test_redelivered_batches_run_in_tenths_one_after_the_other(replica: BulkReplica) -> None:
     for offset in range(2):
         replica.start_batch(batch_of(*[b"{}"] * 100), is_redelivered=True, offset=offset)
     replica.start_batch(batch_of(b"{}"), offset=2)
@@ -126,7 +130,7 @@ async def test_redelivered_batches_run_in_tenths_one_after_the_other() -> None:
 async def test_a_batch_that_was_running_at_a_crash_runs_last() -> None:
     poison, suspect, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}", b"{}", b"{}")
     log, attempts = RecordingProducer(), MemoryAttemptLog()
-    attempts.latest[poison.batch_id] = BatchAttempt(poison.batch_id, 1, initial_units(1), True)
+    attempts.add(poison, *initial_units(1), is_running=True)
     replica = BulkReplica(log, attempts, suspect_delay_s=0.05)
     replica.start_batch(poison, is_redelivered=True)
     replica.start_batch(suspect, is_redelivered=True, offset=1)
@@ -142,7 +146,7 @@ async def test_units_with_fewest_crashes_run_first_across_batches() -> None:
     batches = [batch_of(b"crash", b"{}", b"{}"), batch_of(b"crash", b"{}", b"{}", b"{}")]
     for batch in batches:
         units = [AttemptUnit(0, 1, 1), AttemptUnit(1, len(batch.parts[0].items) - 1, 1)]
-        attempts.latest[batch.batch_id] = BatchAttempt(batch.batch_id, 1, units, True)
+        attempts.add(batch, *units, is_running=True)
     replica = BulkReplica(log, attempts, suspect_delay_s=0.02)
     for offset, batch in enumerate(batches):
         replica.start_batch(batch, is_redelivered=True, offset=offset)
@@ -178,7 +182,7 @@ async def test_suspects_wait_for_new_batches_while_a_crashed_batch_is_present(
 ) -> None:
     attempts = MemoryAttemptLog()
     poison, suspect, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}")
-    attempts.latest[poison.batch_id] = BatchAttempt(poison.batch_id, 1, initial_units(1), True)
+    attempts.add(poison, *initial_units(1), is_running=True)
     replica = BulkReplica(attempts=attempts, suspect_delay_s=SuspectDelay.DELAY_S)
     replica.start_batch(poison, is_redelivered=True)
     replica.start_batch(suspect, is_redelivered=True, offset=1)
@@ -193,8 +197,8 @@ async def test_suspects_wait_for_new_batches_while_a_crashed_batch_is_present(
 async def test_a_unit_with_two_crashes_waits_for_one_with_a_single_crash() -> None:
     attempts = MemoryAttemptLog()
     twice, once = batch_of(b"crash"), batch_of(b"{}")
-    attempts.latest[twice.batch_id] = BatchAttempt(twice.batch_id, 2, [AttemptUnit(0, 1, 2)], False)
-    attempts.latest[once.batch_id] = BatchAttempt(once.batch_id, 1, [AttemptUnit(0, 1, 1)], True)
+    attempts.add(twice, AttemptUnit(0, 1, 2), life=2, is_running=False)
+    attempts.add(once, AttemptUnit(0, 1, 1), is_running=True)
     replica = BulkReplica(attempts=attempts)
     replica.start_batch(twice, is_redelivered=True)
     replica.start_batch(once, is_redelivered=True, offset=1)
@@ -203,12 +207,11 @@ async def test_a_unit_with_two_crashes_waits_for_one_with_a_single_crash() -> No
     assert replica.engine.executed == [[b"{}"], [b"crash"]]
 
 
-async def test_an_aborted_batch_releases_its_locks() -> None:
-    replica = BulkReplica()
+async def test_an_aborted_batch_releases_its_locks(replica: BulkReplica) -> None:
     replica.engine.gate.clear()
     attempts = replica.attempts
     dropped, other = batch_of(b"hold"), batch_of(b"{}")
-    attempts.latest[other.batch_id] = BatchAttempt(other.batch_id, 1, [AttemptUnit(0, 1, 1)], True)
+    attempts.add(other, AttemptUnit(0, 1, 1), is_running=True)
     delivered = replica.start_batch(dropped, is_redelivered=True)
     replica.start_batch(other, is_redelivered=True, offset=1)
     await replica.engine.holds.wait()
@@ -221,7 +224,7 @@ async def test_an_aborted_batch_releases_its_locks() -> None:
 
 async def test_a_completed_batch_does_not_run_again() -> None:
     batch, attempts = batch_of(b"{}", b"{}"), MemoryAttemptLog()
-    attempts.latest[batch.batch_id] = BatchAttempt(batch.batch_id, 1, [], False)
+    attempts.add(batch, is_running=False)
     replica = BulkReplica(attempts=attempts)
     replica.start_batch(batch, is_redelivered=True)
 
@@ -237,7 +240,7 @@ async def test_a_batch_completed_alongside_a_suspect_does_not_run_again(
 ) -> None:
     poison, new = batch_of(b"crash"), batch_of(b"{}", b"{}")
     log, attempts = RecordingProducer(), MemoryAttemptLog()
-    attempts.latest[poison.batch_id] = BatchAttempt(poison.batch_id, 1, initial_units(1), True)
+    attempts.add(poison, *initial_units(1), is_running=True)
     replica = BulkReplica(log, attempts, suspect_delay_s=SuspectDelay.DELAY_S)
     assert not replica.attribution.has_suspects()
     replica.start_batch(poison, is_redelivered=True)
@@ -310,8 +313,9 @@ async def test_a_batch_that_exceeds_the_memory_is_split_while_the_store_is_unava
     assert (replica.log.requeued_indexes, replica.consumer.offsets) == ([4], [0])
 
 
-async def test_an_unavailable_pool_requeues_the_whole_quarantined_batch() -> None:
-    replica = BulkReplica()
+async def test_an_unavailable_pool_requeues_the_whole_quarantined_batch(
+    replica: BulkReplica,
+) -> None:
     replica.engine.is_unavailable = True
     replica.start_batch(batch_of(*[b"{}"] * 20), is_redelivered=True)
     assert await replica.wait_ended() is None
@@ -334,8 +338,7 @@ async def test_a_crash_before_the_commit_does_not_run_completed_items_again() ->
     assert after.consumer.offsets == [0]
 
 
-async def test_attempts_are_deleted_only_after_the_commit() -> None:
-    replica = BulkReplica()
+async def test_attempts_are_deleted_only_after_the_commit(replica: BulkReplica) -> None:
     batches = [batch_of(b"{}"), batch_of(b"{}")]
     for offset, batch in enumerate(batches):
         replica.start_batch(batch, is_redelivered=True, offset=offset)
@@ -347,8 +350,7 @@ async def test_attempts_are_deleted_only_after_the_commit() -> None:
     assert replica.attempts.latest == {}
 
 
-async def test_redelivered_items_of_closed_jobs_do_not_run() -> None:
-    replica = BulkReplica()
+async def test_redelivered_items_of_closed_jobs_do_not_run(replica: BulkReplica) -> None:
     batch = batch_of(*[b"crash"] * 20)
     replica.controls.closed_ids.add(batch.parts[0].job.job_id)
     replica.start_batch(batch, is_redelivered=True)

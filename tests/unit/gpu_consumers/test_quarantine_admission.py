@@ -6,11 +6,15 @@ from core.outcomes import Outcome
 from tests.support.until import until_true
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
 from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
-from topics.records.records import AttemptUnit, BatchAttempt
+from topics.records.records import AttemptUnit
 
 
-async def test_a_new_batch_runs_alongside_a_first_quarantine() -> None:
-    replica = BulkReplica()
+@pytest.fixture
+async def replica() -> BulkReplica:
+    return BulkReplica()
+
+
+async def test_a_new_batch_runs_alongside_a_first_quarantine(replica: BulkReplica) -> None:
     replica.engine.gate.clear()
     replica.start_batch(batch_of(b"hold", *[b"{}"] * 99), is_redelivered=True)
     await replica.engine.holds.wait()
@@ -26,7 +30,7 @@ async def test_a_new_batch_runs_alongside_a_first_quarantine() -> None:
 async def test_a_new_batch_waits_for_a_unit_with_two_crashes() -> None:
     attempts, poison = MemoryAttemptLog(), batch_of(b"hold", b"{}")
     units = [AttemptUnit(0, 1, 2), AttemptUnit(1, 1, 2)]
-    attempts.latest[poison.batch_id] = BatchAttempt(poison.batch_id, 2, units, False)
+    attempts.add(poison, *units, life=2, is_running=False)
     replica = BulkReplica(attempts=attempts)
     replica.engine.gate.clear()
     replica.start_batch(poison, is_redelivered=True)
@@ -41,8 +45,7 @@ async def test_a_new_batch_waits_for_a_unit_with_two_crashes() -> None:
     assert replica.engine.running_max == 1
 
 
-async def test_ten_items_of_redelivered_batches_run_at_once() -> None:
-    replica = BulkReplica()
+async def test_ten_items_of_redelivered_batches_run_at_once(replica: BulkReplica) -> None:
     replica.engine.gate.clear()
     for offset, size in enumerate((4, 4, 4)):
         replica.start_batch(batch_of(*[b"hold"] * size), is_redelivered=True, offset=offset)
@@ -58,9 +61,8 @@ async def test_ten_items_of_redelivered_batches_run_at_once() -> None:
 
 @pytest.mark.parametrize("bodies", [[b"oom"], [b"oom", b"{}"], [b"{}", b"oom"]])
 async def test_an_item_that_exceeds_the_memory_alongside_others_runs_alone_before_it_fails(
-    bodies: list[bytes],
+    replica: BulkReplica, bodies: list[bytes]
 ) -> None:
-    replica = BulkReplica()
     replica.start_batch(batch_of(*bodies), is_redelivered=True)
 
     assert await replica.wait_ended() is None

@@ -16,8 +16,7 @@ from tests.unit.gpu_consumers.replicas import OnlineReplica, call_chunk
 from topics.records.records import CallRef
 
 
-async def test_a_redelivered_call_waits_for_permission() -> None:
-    replica = OnlineReplica()
+async def test_a_redelivered_call_waits_for_permission(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk(), is_redelivered=True)
     assert (replica.engine.served, replica.log.permission_requests) == (0, [UUID(int=1)])
     replica.receive_caller_record(permitted=[UUID(int=1)])
@@ -38,16 +37,14 @@ async def test_a_call_without_permission_does_not_run_and_gets_an_error(
     assert replica.finished_count == 1
 
 
-async def test_an_aborted_call_does_not_wait_for_permission() -> None:
-    replica = OnlineReplica()
+async def test_an_aborted_call_does_not_wait_for_permission(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk(), is_redelivered=True)
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
     assert (replica.finished_count, replica.log.statuses) == (1, [])
 
 
-async def test_a_redelivered_durable_call_runs_without_permission() -> None:
-    replica = OnlineReplica()
+async def test_a_redelivered_durable_call_runs_without_permission(replica: OnlineReplica) -> None:
     replica.engine.gate.set()
     replica.engine.answer = EngineAnswer(200, b'{"a":1}', 3, 2)
     replica.start_batch(call_chunk(stream=False, durable=True), is_redelivered=True)
@@ -60,8 +57,9 @@ async def test_a_redelivered_durable_call_runs_without_permission() -> None:
     )
 
 
-async def test_a_second_delivery_runs_nothing_and_ends_with_the_first() -> None:
-    replica = OnlineReplica()
+async def test_a_second_delivery_runs_nothing_and_ends_with_the_first(
+    replica: OnlineReplica,
+) -> None:
     replica.start_batch(call_chunk())
     await replica.hold(call_chunk(), is_redelivered=True)
     assert replica.finished_count == 0
@@ -78,8 +76,9 @@ async def test_a_second_delivery_runs_nothing_and_ends_with_the_first() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_requeued_call_that_returns_before_its_acknowledgement_runs(durable: bool) -> None:
-    replica = OnlineReplica()
+async def test_a_requeued_call_that_returns_before_its_acknowledgement_runs(
+    replica: OnlineReplica, durable: bool
+) -> None:
     replica.engine.is_unavailable, replica.log.unacknowledged_kind = True, "chunk"
     await replica.hold(call_chunk(durable=durable))
     (chunk,) = replica.log.requeued

@@ -76,9 +76,7 @@ async def test_a_redelivered_call_that_succeeds_deletes_its_attempt() -> None:
     assert attempts.latest == {}
 
 
-async def test_an_unavailable_pool_deletes_the_attempt() -> None:
-    replica = OnlineReplica()
-
+async def test_an_unavailable_pool_deletes_the_attempt(replica: OnlineReplica) -> None:
     replica.engine.is_unavailable = True
     replica.start_batch(DURABLE, is_redelivered=True)
     await replica.wait_ended()
@@ -86,14 +84,14 @@ async def test_an_unavailable_pool_deletes_the_attempt() -> None:
     assert replica.attempts.latest == {}
 
 
-async def test_a_first_delivery_of_a_call_records_no_attempt() -> None:
-    replica = OnlineReplica()
+async def test_a_first_delivery_of_a_call_records_no_attempt(replica: OnlineReplica) -> None:
     await replica.complete(DURABLE)
     assert replica.attempts.recorded == []
 
 
-async def test_a_call_aborted_while_its_attempt_is_recorded_deletes_the_attempt() -> None:
-    replica = OnlineReplica()
+async def test_a_call_aborted_while_its_attempt_is_recorded_deletes_the_attempt(
+    replica: OnlineReplica,
+) -> None:
     recorded, said = asyncio.Event(), replica.attempts.record_attempt
 
     async def say(attempt: BatchAttempt) -> None:
@@ -158,8 +156,9 @@ async def test_a_previous_owner_does_not_delete_the_attempt_of_the_next_owner(lo
     assert attempts.latest == {UUID(int=1): recorded}
 
 
-async def test_a_call_that_starts_after_its_partition_moved_records_no_attempt() -> None:
-    replica = OnlineReplica()
+async def test_a_call_that_starts_after_its_partition_moved_records_no_attempt(
+    replica: OnlineReplica,
+) -> None:
     is_read, read = asyncio.Event(), replica.attempts.read_attempt
 
     async def before(batch_id: UUID, generation: int) -> BatchAttempt | None:
