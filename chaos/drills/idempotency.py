@@ -25,6 +25,7 @@ from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.faults.healing import no_target
 from chaos.faults.processes import kill_role
+from chaos.observations.database import select_value
 from chaos.reports.measures import Measure, violations
 from chaos.threads import background_threads
 
@@ -43,9 +44,7 @@ _RESTORE_COMMITS: Final = """
 DROP TRIGGER chaos_slow_commit ON public.jobs;
 DROP FUNCTION chaos.slow_commit();
 """
-_COMMITTING: Final = sa.text(
-    "SELECT usename FROM pg_stat_activity WHERE wait_event = 'PgSleep' LIMIT 1"
-)
+_COMMITTING: Final = "SELECT usename FROM pg_stat_activity WHERE wait_event = 'PgSleep' LIMIT 1"
 
 _measure = partial(Measure, "P5")
 
@@ -131,8 +130,7 @@ class CommitKiller:
 
     def _committing_host(self) -> str | None:
         """Return a host whose API is waiting for a commit."""
-        with self._context.engine.connect() as connection:
-            user = connection.execute(_COMMITTING).scalar_one_or_none()
+        user = select_value(self._context.engine, _COMMITTING)
         return None if user is None else str(user).removeprefix("host_")
 
 
@@ -210,6 +208,5 @@ def _create(client: Client, key: str, file_id: str, metadata: dict[str, str]) ->
 
 
 def _count(context: DrillContext, mark: str) -> int:
-    with context.engine.connect() as connection:
-        query = sa.text("SELECT count(*) FROM jobs WHERE metadata ->> 'drill' = :mark")
-        return int(connection.execute(query, {"mark": mark}).scalar_one())
+    query = "SELECT count(*) FROM jobs WHERE metadata ->> 'drill' = :mark"
+    return int(select_value(context.engine, query, mark=mark))

@@ -151,10 +151,11 @@ def _run_outage(
 
 def _postgres_started_s(engine: sa.Engine) -> float | None:
     """Return when Postgres started, without proxies; None while it is unavailable."""
-    query = sa.text("SELECT extract(epoch FROM pg_postmaster_start_time())")
     try:
-        with engine.connect() as connection:
-            return float(connection.execute(query).scalar_one())
+        ((at_s,),) = database.select(
+            engine, "SELECT extract(epoch FROM pg_postmaster_start_time())"
+        )
+        return float(at_s)
     except SQLAlchemyError:
         return None
 

@@ -1,8 +1,8 @@
 """Queries of the database under test."""
 
+import math
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -12,53 +12,69 @@ from chaos.installations.hosts import wait_until
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 
 PROGRESS_S_MAX: Final = 180.0
+_IS_HOLDER: Final = """l.role = :role AND l.expires_at > now() AND :user = (
+    SELECT c.host FROM chaos.leases c WHERE c.job_id = l.job_id AND c.role = l.role AND c.claims
+    ORDER BY c.sequence DESC LIMIT 1)"""
+_UNFINISHED: Final = "state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
+
+
+def select(engine: sa.Engine, query: str, **bound: object) -> list[dict[str, Any]]:
+    """Return the rows of a query, each as column to value."""
+    with engine.connect() as connection:
+        rows = connection.execute(sa.text(query), bound).mappings()
+        return [{str(column): value for column, value in row.items()} for row in rows]
+
+
+def select_value(engine: sa.Engine, query: str, **bound: object) -> Any:
+    """Return the value of a query with one column and at most one row; None without a row."""
+    with engine.connect() as connection:
+        return connection.execute(sa.text(query), bound).scalar_one_or_none()
 
 
 def job_states(engine: sa.Engine) -> dict[str, str]:
     """Return every batch and its state."""
-    with engine.connect() as connection:
-        rows = connection.execute(sa.text("SELECT id, state FROM jobs WHERE kind = 'batch'"))
-        return {public_id(JOB, row.id): row.state for row in rows}
+    rows = select(engine, "SELECT id, state FROM jobs WHERE kind = 'batch'")
+    return {public_id(JOB, row["id"]): row["state"] for row in rows}
 
 
 def billed_usage(engine: sa.Engine, job: str) -> Usage:
     """Return the usage that the ledger bills for a job or a durable call."""
-    return _usage(
+    kind = SINGLE if job.startswith(f"{SINGLE}_") else JOB
+    (row,) = select(
         engine,
-        "SELECT coalesce(sum(item_count), 0) AS items, coalesce(sum(input_tokens), 0) AS taken, "
-        "coalesce(sum(output_tokens), 0) AS given FROM usage_ledger WHERE job_id = :job",
-        job,
+        "SELECT coalesce(sum(item_count), 0)::bigint AS items, "
+        "coalesce(sum(input_tokens), 0)::bigint AS input_tokens, "
+        "coalesce(sum(output_tokens), 0)::bigint AS output_tokens "
+        "FROM usage_ledger WHERE job_id = :job",
+        job=parse_public_id(kind, job),
     )
+    return Usage(**row)
 
 
 def counter_tally(engine: sa.Engine, job: str) -> Tally:
     """Return a job's counters; all 0 when their row is deleted."""
-    query = sa.text(
+    rows = select(
+        engine,
         "SELECT succeeded, failed, cancelled, expired, input_tokens, output_tokens "
-        "FROM job_counters WHERE job_id = :job"
+        "FROM job_counters WHERE job_id = :job",
+        job=parse_public_id(JOB, job),
     )
-    with engine.connect() as connection:
-        bound = {"job": parse_public_id(JOB, job)}
-        found = connection.execute(query, bound).mappings().one_or_none()
-        return Tally(**{str(name): int(count) for name, count in (found or {}).items()})
+    return Tally(**rows[0]) if rows else Tally()
 
 
 def succeeded_count(engine: sa.Engine) -> int:
     """Return how many items have succeeded over all jobs; failures are no progress."""
-    with engine.connect() as connection:
-        query = sa.text("SELECT coalesce(sum(succeeded), 0) FROM job_counters")
-        return int(connection.execute(query).scalar_one())
+    return int(select_value(engine, "SELECT coalesce(sum(succeeded), 0) FROM job_counters"))
 
 
 def unfinished_count(engine: sa.Engine, since_s: float, until_s: float) -> int:
     """Return how many jobs created in a period, in epoch seconds, are not terminal."""
-    query = sa.text(
+    query = (
         "SELECT count(*) FROM jobs WHERE kind = 'batch' AND state <> ALL(:ends) "
         "AND created_at BETWEEN to_timestamp(:since_s) AND to_timestamp(:until_s)"
     )
     bound = {"ends": list(TERMINAL), "since_s": since_s, "until_s": until_s}
-    with engine.connect() as connection:
-        return int(connection.execute(query, bound).scalar_one())
+    return int(select_value(engine, query, **bound))
 
 
 class JobTiming(NamedTuple):
@@ -70,18 +86,18 @@ class JobTiming(NamedTuple):
 
 def job_timings(engine: sa.Engine, jobs: Collection[str]) -> dict[str, JobTiming]:
     """Return the timings of jobs by the database's clock."""
-    query = sa.text(
+    rows = select(
+        engine,
         "SELECT id, extract(epoch FROM created_at) AS created_s, "
-        "extract(epoch FROM completed_at - created_at) AS took_s FROM jobs WHERE id = ANY(:ids)"
+        "extract(epoch FROM completed_at - created_at) AS took_s FROM jobs WHERE id = ANY(:ids)",
+        ids=[parse_public_id(JOB, job) for job in jobs],
     )
-    ids = [parse_public_id(JOB, job) for job in jobs]
-    with engine.connect() as connection:
-        return {
-            public_id(JOB, row.id): JobTiming(
-                float(row.created_s), float("inf") if row.took_s is None else float(row.took_s)
-            )
-            for row in connection.execute(query, {"ids": ids})
-        }
+    return {
+        public_id(JOB, row["id"]): JobTiming(
+            float(row["created_s"]), math.inf if row["took_s"] is None else float(row["took_s"])
+        )
+        for row in rows
+    }
 
 
 def ended_s(engine: sa.Engine, job: str, status: str | None = None) -> float:
@@ -89,25 +105,18 @@ def ended_s(engine: sa.Engine, job: str, status: str | None = None) -> float:
 
     Epoch seconds, by the database's clock.
     """
-    query = sa.text(
+    query = (
         "SELECT extract(epoch FROM coalesce(completed_at, failed_at, expired_at, cancelled_at)) "
         "FROM jobs WHERE id = :job AND state = coalesce(:status, state)"
     )
-    bound = {"job": parse_public_id(JOB, job), "status": status}
-    with engine.connect() as connection:
-        found = connection.execute(query, bound).scalar_one_or_none()
-        return float("inf") if found is None else float(found)
+    found = select_value(engine, query, job=parse_public_id(JOB, job), status=status)
+    return math.inf if found is None else float(found)
 
 
 def held_lease_count(engine: sa.Engine, role: str, user: str) -> int:
     """Return how many leases of a role the host of a database user holds."""
-    query = sa.text(
-        "SELECT count(*) FROM job_leases l WHERE l.role = :role AND l.expires_at > now() "
-        "AND :user = (SELECT c.host FROM chaos.leases c WHERE c.job_id = l.job_id "
-        "AND c.role = l.role AND c.claims ORDER BY c.sequence DESC LIMIT 1)"
-    )
-    with engine.connect() as connection:
-        return int(connection.execute(query, {"role": role, "user": user}).scalar_one())
+    query = f"SELECT l.job_id FROM job_leases l WHERE {_IS_HOLDER}"
+    return len(select(engine, query, role=role, user=user))
 
 
 def losable_lease_count(engine: sa.Engine, role: str, user: str) -> int:
@@ -115,16 +124,11 @@ def losable_lease_count(engine: sa.Engine, role: str, user: str) -> int:
 
     Those are leases of unfinished jobs that no transaction has locked.
     """
-    query = sa.text(
+    query = (
         "SELECT l.job_id FROM job_leases l JOIN jobs j ON j.id = l.job_id "
-        "WHERE l.role = :role AND l.expires_at > now() AND j.state IN "
-        "('validating', 'in_progress', 'finalizing', 'cancelling') "
-        "AND :user = (SELECT c.host FROM chaos.leases c WHERE c.job_id = l.job_id "
-        "AND c.role = l.role AND c.claims ORDER BY c.sequence DESC LIMIT 1) "
-        "FOR UPDATE OF l, j SKIP LOCKED"
+        f"WHERE {_IS_HOLDER} AND j.{_UNFINISHED} FOR UPDATE OF l, j SKIP LOCKED"
     )
-    with engine.connect() as connection:
-        return len(connection.execute(query, {"role": role, "user": user}).all())
+    return len(select(engine, query, role=role, user=user))
 
 
 def await_jobs(
@@ -166,24 +170,10 @@ def await_progress(engine: sa.Engine, items: int) -> None:
 
 def unfinished_jobs(engine: sa.Engine) -> list[dict[str, Any]]:
     """Return the rows of unfinished jobs, for analysis."""
-    query = sa.text(
-        "SELECT j.id, j.state, j.total_count, u.item_index AS cursor, c.succeeded, c.failed, "
+    return select(
+        engine,
+        "SELECT j.id::text, j.state, j.total_count, u.item_index AS cursor, c.succeeded, c.failed, "
         "c.cancelled, c.expired, c.closed_reason, u.repaired_at::text "
         "FROM jobs j LEFT JOIN job_counters c ON c.job_id = j.id "
-        "LEFT JOIN job_cursors u ON u.job_id = j.id WHERE j.state IN "
-        "('validating', 'in_progress', 'finalizing', 'cancelling')"
+        f"LEFT JOIN job_cursors u ON u.job_id = j.id WHERE j.{_UNFINISHED}",
     )
-    with engine.connect() as connection:
-        return [
-            {name: str(value) if isinstance(value, UUID) else value for name, value in row.items()}
-            for row in connection.execute(query).mappings()
-        ]
-
-
-def _usage(engine: sa.Engine, query: str, job: str) -> Usage:
-    kind = SINGLE if job.startswith(f"{SINGLE}_") else JOB
-    with engine.connect() as connection:
-        row = connection.execute(sa.text(query), {"job": parse_public_id(kind, job)}).one()
-        return Usage(
-            items=int(row.items), input_tokens=int(row.taken), output_tokens=int(row.given)
-        )

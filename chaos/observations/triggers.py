@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from chaos.checkers.fencing import CursorMove, LeaseEvent
 from chaos.checkers.states import TIMESTAMPS, Transition
+from chaos.observations.database import select, select_value
 
 _STAMPS: Final = ", ".join(f"'{name}'" for name in TIMESTAMPS)
 
@@ -88,54 +89,32 @@ def install_triggers(engine: sa.Engine) -> None:
 
 def transitions(engine: sa.Engine) -> list[Transition]:
     """Return every update of a job's row."""
-    with engine.connect() as connection:
-        query = sa.text("SELECT * FROM chaos.transitions ORDER BY sequence")
-        return [
-            Transition(
-                sequence=row.sequence,
-                job=row.job_id.hex,
-                old=row.old,
-                new=row.new,
-                changed_stamps=row.changed,
-            )
-            for row in connection.execute(query)
-        ]
+    query = (
+        "SELECT sequence, replace(job_id::text, '-', '') AS job, old, new, "
+        "changed AS changed_stamps FROM chaos.transitions ORDER BY sequence"
+    )
+    return [Transition(**row) for row in select(engine, query)]
 
 
 def lease_events(engine: sa.Engine) -> list[LeaseEvent]:
     """Return the claims of leases and the writes under them."""
-    with engine.connect() as connection:
-        query = sa.text(
-            "SELECT sequence, job_id, role, host, claims, coalesce(epoch, 0) AS epoch, "
-            "coalesce(fenced, true) AS fenced, named_epoch FROM chaos.leases ORDER BY sequence"
-        )
-        return [
-            LeaseEvent(
-                sequence=row.sequence,
-                job=row.job_id.hex,
-                role=row.role,
-                user=row.host,
-                claims=row.claims,
-                epoch=row.epoch,
-                is_fenced=row.fenced,
-                named_epoch=row.named_epoch,
-            )
-            for row in connection.execute(query)
-        ]
+    query = (
+        "SELECT sequence, replace(job_id::text, '-', '') AS job, role, host AS user, claims, "
+        "coalesce(epoch, 0) AS epoch, coalesce(fenced, true) AS is_fenced, named_epoch "
+        "FROM chaos.leases ORDER BY sequence"
+    )
+    return [LeaseEvent(**row) for row in select(engine, query)]
 
 
 def cursor_moves(engine: sa.Engine) -> list[CursorMove]:
     """Return every update of a cursor."""
-    with engine.connect() as connection:
-        query = sa.text("SELECT * FROM chaos.cursors ORDER BY sequence")
-        return [
-            CursorMove(sequence=row.sequence, job=row.job_id.hex, old=row.old, new=row.new)
-            for row in connection.execute(query)
-        ]
+    query = (
+        "SELECT sequence, replace(job_id::text, '-', '') AS job, old, new "
+        "FROM chaos.cursors ORDER BY sequence"
+    )
+    return [CursorMove(**row) for row in select(engine, query)]
 
 
 def last_lease_event(engine: sa.Engine) -> int:
     """Return the sequence number of the newest lease event; 0 before the first."""
-    query = sa.text("SELECT coalesce(max(sequence), 0) FROM chaos.leases")
-    with engine.connect() as connection:
-        return int(connection.execute(query).scalar_one())
+    return int(select_value(engine, "SELECT coalesce(max(sequence), 0) FROM chaos.leases"))
