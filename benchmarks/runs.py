@@ -45,6 +45,9 @@ class Run:
         """CPU microseconds an item, over all roles."""
         return sum(self.cpu_s.values()) / self.items * 1e6
 
+    def __str__(self) -> str:
+        return f"{self.rate:,.0f}/s {self.cpu_us:.1f} µs"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:

@@ -21,9 +21,8 @@ _OTHER_FILES = 64
 class LoadTask(msgspec.Struct, kw_only=True):
     """A load: the request, the number of clients and the number of calls."""
 
-    url: str
+    url: str  # of the calls, with their path
     key: str
-    path: str
     body: str
     clients: int
     calls: int  # of all clients together, without the warm-up
@@ -47,7 +46,7 @@ async def run(task: LoadTask) -> None:
 
     Raises ConnectionError when a server closes a connection.
     """
-    target = LoadTarget(task.url + task.path, task.key, task.body.encode())
+    target = LoadTarget(task.url, task.key, task.body.encode())
     request_open_file_limit(task.clients + _OTHER_FILES)
     clients = [await target.connect() for _ in range(task.clients)]
     await asyncio.gather(*map(_send, clients))

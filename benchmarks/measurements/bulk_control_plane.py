@@ -19,7 +19,7 @@ from benchmarks.runs import Report, Setup
 from benchmarks.stacks.services import running_kafka, running_postgres
 from benchmarks.stacks.stack import running_stack
 from benchmarks.stacks.stack_jobs import upload_job
-from benchmarks.statistics.pairing import paired_row, role_rows, run_pairs, single_row
+from benchmarks.statistics.pairing import fact, paired_row, role_rows, run_pairs, single_row
 from benchmarks.throwaway.pipeline import Throwaway
 
 ITEMS, QUICK_ITEMS = 200_000, 2_000
@@ -52,6 +52,6 @@ def measure(setup: Setup) -> Report:
         paired_row("all processes", "µs CPU/item", pairs, lambda run: run.cpu_us),
         *role_rows(ours, "ours"),
         *role_rows(theirs, "throwaway"),
-        single_row("upload", "MB/s", ours, lambda run: run.facts["upload_mb_per_s"]),
+        single_row("upload", "MB/s", ours, fact("upload_mb_per_s")),
     ]
     return Report(name="bulk_control_plane", rows=rows, pairs=pairs, voids=voids)

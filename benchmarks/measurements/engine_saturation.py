@@ -87,26 +87,10 @@ def _run_offline(setup: Setup, folder: Path, items: int) -> Run:
     return Run(items=items, seconds=found["seconds"], cpu_s=used, facts=facts)
 
 
-class _Usage(msgspec.Struct):
-    completion_tokens: int
-
-
-class _Body(msgspec.Struct):
-    usage: _Usage
-
-
-class _Response(msgspec.Struct):
-    body: _Body
-
-
-class _Line(msgspec.Struct):
-    response: _Response
-
-
 def _output_tokens(path: Path) -> int:
-    decode = msgspec.json.Decoder(_Line).decode
     with path.open("rb") as file:
-        return sum(decode(text).response.body.usage.completion_tokens for text in file)
+        bodies = (msgspec.json.decode(text)["response"]["body"] for text in file)
+        return sum(body["usage"]["completion_tokens"] for body in bodies)
 
 
 def _check_tokens(found: int, requested: int) -> None:

@@ -11,21 +11,18 @@ Goal: at most 5 ms more at p50.
 """
 
 import os
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Mapping
 
-from benchmarks.children.line_child import LineChild
-from benchmarks.children.online_load import LoadTask
 from benchmarks.data.bench_model import ensure_bench_llama
-from benchmarks.load.load_runs import chat_body, percentile, run_measured, warm_up
 from benchmarks.runs import Report, Row, Run, Setup
+from benchmarks.stacks.load_runs import Server, chat_task, percentiles_ms, run_measured, warm_up
+from benchmarks.stacks.services import running_server
 from benchmarks.stacks.stack import running_stack
-from benchmarks.statistics.pairing import paired_row, run_pairs
+from benchmarks.statistics.pairing import fact, paired_row, run_pairs
 from cli.stack.data_folder import cache_dir
 
 CALLS, QUICK_CALLS = 100, 10
 MODEL = "bench-llama"
-PATH = "/v1/chat/completions"
 TOKENS = 8
 READY_S_MAX = 300.0
 PERCENTS = (50, 95)
@@ -37,48 +34,37 @@ def measure(setup: Setup) -> Report:
     options = ("--engine", "vllm", "--model", f"{MODEL}={folder}")
     with (
         running_stack(setup.work / "stack", *options) as stack,
-        closing(
-            LineChild(
-                "vllm", "benchmarks.children.vllm_server", [str(folder), MODEL], setup.work / "logs"
-            )
+        running_server(
+            "vllm_server", [str(folder), MODEL], setup.work / "logs", ready_s_max=READY_S_MAX
         ) as server,
     ):
-        url = f"http://127.0.0.1:{server.expect('ready', READY_S_MAX)}"
         roles = stack.roles()
-        short = chat_body(MODEL, stream=False, max_tokens=1)
-        for base, key in ((stack.url, stack.key), (url, "none")):
-            warm_up(setup, base, key, PATH, short)
+        for one in (stack.server, Server(server.address)):
+            warm_up(setup, one, MODEL, tokens=1)
         pairs, voids = run_pairs(
-            lambda: _run(setup, stack.url, stack.key, roles),
-            lambda: _run(setup, url, "none", {"vllm": server.pid}),
+            lambda: _run(setup, stack.server, roles),
+            lambda: _run(setup, Server(server.address), server.roles),
             setup,
         )
-    rows = [
-        row
-        for percent in PERCENTS
-        for row in (
-            paired_row(f"first token p{percent}", "ms", pairs, _first(percent)),
+    rows = []
+    for percent in PERCENTS:
+        first_ms = fact(f"first_p{percent}_ms")
+        added_ms = sorted(first_ms(pair.ours) - first_ms(pair.peer) for pair in pairs)
+        rows += [
+            paired_row(f"first token p{percent}", "ms", pairs, first_ms),
             Row(
                 metric=f"first token p{percent}: more than vLLM's own server",
                 unit="ms",
-                ours=sorted(
-                    _first(percent)(pair.ours) - _first(percent)(pair.peer) for pair in pairs
-                )[len(pairs) // 2],
+                ours=added_ms[len(pairs) // 2],
                 goal="≤ 5" if percent == PERCENTS[0] else "",
             ),
-        )
-    ]
+        ]
     return Report(name="first_token", rows=rows, pairs=pairs, voids=voids)
 
 
-def _run(setup: Setup, url: str, key: str, roles: dict[str, int]) -> Run:
+def _run(setup: Setup, server: Server, roles: Mapping[str, int]) -> Run:
     calls = setup.count(CALLS, QUICK_CALLS)
-    body = chat_body(MODEL, stream=True, max_tokens=TOKENS)
-    task = LoadTask(url=url, key=key, path=PATH, body=body, clients=1, calls=calls, pieces_min=1)
+    task = chat_task(server, MODEL, clients=1, calls=calls, tokens=TOKENS, pieces_min=1)
     found, used = run_measured(task, setup.work, roles)
-    facts = {f"first_p{p}_ms": percentile(found.first_waits_s, p) * 1000 for p in PERCENTS}
+    facts = percentiles_ms(found.first_waits_s, PERCENTS, "first_")
     return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)
-
-
-def _first(percent: int) -> Callable[[Run], float]:
-    return lambda run: run.facts[f"first_p{percent}_ms"]

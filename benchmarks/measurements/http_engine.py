@@ -10,11 +10,11 @@ other and the first is dropped. All slots are the job's, without headroom for on
 Goal: 3,000 items/s at 64 (3,200 are possible), 6,700 at 512.
 """
 
-from contextlib import closing
+from dataclasses import replace
 
-from benchmarks.children.line_child import LineChild
 from benchmarks.data.input_files import InputFile, chat_file
 from benchmarks.runs import Report, Row, Run, Setup
+from benchmarks.stacks.services import Service, running_server
 from benchmarks.stacks.stack import running_stack
 from benchmarks.stacks.stack_jobs import upload_job
 from benchmarks.statistics.cpu import cpu_by_role, cpu_used
@@ -34,20 +34,14 @@ def measure(setup: Setup) -> Report:
     rows: list[Row] = []
     runs: list[Run] = []
     voids: list[str] = []
-    with closing(
-        LineChild(
-            "upstream",
-            "benchmarks.children.upstream",
-            [MODEL, str(LATENCY_MS)],
-            setup.work / "logs",
-        )
+    with running_server(
+        "upstream", [MODEL, str(LATENCY_MS)], setup.work / "logs", ready_s_max=READY_S_MAX
     ) as upstream:
-        port = upstream.expect("ready", READY_S_MAX)
         for concurrency, goal in GOALS.items():
             items = setup.count(ITEMS[concurrency], QUICK_ITEMS)
             file = chat_file(setup.work / "input.jsonl", items, model=MODEL)
             setup.note(f"concurrency {concurrency}, {items:,} items")
-            found, void = _measure(setup, file, port, upstream.pid, concurrency)
+            found, void = _measure(setup, file, upstream, concurrency)
             rows += _rows(concurrency, goal, found)
             runs += found
             voids += void
@@ -55,23 +49,21 @@ def measure(setup: Setup) -> Report:
 
 
 def _measure(
-    setup: Setup, file: InputFile, port: str, upstream_pid: int, concurrency: int
+    setup: Setup, file: InputFile, upstream: Service, concurrency: int
 ) -> tuple[list[Run], list[str]]:
     options = [
-        *("--engine", "openai_http", "--upstream", f"http://127.0.0.1:{port}"),
+        *("--engine", "openai_http", "--upstream", upstream.address),
         *("--model", MODEL, "--concurrency", str(concurrency)),
     ]
-    upstream = {"(upstream)": upstream_pid}
     env = {"MILLRACE_ENGINE_INTERACTIVE_HEADROOM": "0"}
     with running_stack(setup.work / f"stack-{concurrency}", *options, env=env) as stack:
         job = upload_job(stack, file, setup.work / "output.jsonl")
 
         def run() -> Run:
-            before = cpu_by_role(upstream)
+            before = cpu_by_role(upstream.roles)
             ours = job.run()
-            used = cpu_used(before, cpu_by_role(upstream))["(upstream)"]
-            facts = {"upstream_cpu_s": used, "concurrency": float(concurrency)}
-            return Run(items=ours.items, seconds=ours.seconds, cpu_s=ours.cpu_s, facts=facts)
+            used = cpu_used(before, cpu_by_role(upstream.roles))["upstream"]
+            return replace(ours, facts={"upstream_cpu_s": used, "concurrency": concurrency})
 
         return run_repeatedly(run, setup)
 

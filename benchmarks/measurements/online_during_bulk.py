@@ -13,25 +13,22 @@ Goal: p50 at most 1.25 × alone.
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from openai.types import Batch
 
-from benchmarks.children.online_load import LoadTask
-from benchmarks.data.input_files import CHAT, chat_file
-from benchmarks.load.jobs_client import JobsClient
-from benchmarks.load.load_runs import chat_body, percentile, run_measured, warm_up
+from benchmarks.data.input_files import chat_file
 from benchmarks.runs import Report, Row, Run, Setup, VoidRunError
+from benchmarks.stacks.load_runs import chat_task, percentiles_ms, run_measured, warm_up
 from benchmarks.stacks.stack import RunningStack, running_stack
+from benchmarks.stacks.stack_jobs import JobsClient
 from benchmarks.statistics.cpu import cpu_by_role, cpu_used
-from benchmarks.statistics.pairing import paired_row, run_pairs
+from benchmarks.statistics.pairing import fact, paired_row, run_pairs
 
 ITEMS, QUICK_ITEMS = 1_000_000, 20_000
 CALLS, QUICK_CALLS = 500, 50
 CLIENTS = 1
 MODEL = "simulated"
-JOB_S_MAX = 600.0
 PAIRS_MAX = 3
 PERCENTS = (50, 99)
 SLOTS_MAX, SLOTS_MIN = 100, 4
@@ -43,15 +40,15 @@ def measure(setup: Setup) -> Report:
     file = chat_file(setup.work / "input.jsonl", setup.count(ITEMS, QUICK_ITEMS), model=MODEL)
     data = setup.work / "stack"
     with running_stack(data, *_options(SLOTS_MAX)) as stack:
-        client = JobsClient(stack.url, stack.key)
+        client = JobsClient(stack.server)
         file_id, _ = client.upload(file.path)
         cores = _cores_of_job(setup, stack, client, file_id)
     slots = slots_for_cores(cores, (os.cpu_count() or 1) / 2)
     setup.note(f"a job on {SLOTS_MAX} places takes {cores:.2f} cores: it gets {slots}")
     with running_stack(data, *_options(slots)) as stack:
-        client = JobsClient(stack.url, stack.key)
+        client = JobsClient(stack.server)
         cores = _cores_of_job(setup, stack, client, file_id)
-        warm_up(setup, stack.url, stack.key, CHAT, chat_body(MODEL, stream=False))
+        warm_up(setup, stack.server, MODEL)
         pairs, voids = run_pairs(
             lambda: _run_with_job(setup, stack, client, file_id),
             lambda: _run_calls(setup, stack),
@@ -62,12 +59,12 @@ def measure(setup: Setup) -> Report:
             f"p{percent}",
             "ms",
             pairs,
-            _latency(percent),
+            fact(f"p{percent}_ms"),
             goal="ratio ≤ 1.25" if percent == PERCENTS[0] else "",
         )
         for percent in PERCENTS
     ]
-    rows.append(paired_row("CPU of the stack", "cores", pairs, lambda run: run.facts["cores"]))
+    rows.append(paired_row("CPU of the stack", "cores", pairs, fact("cores")))
     rows.append(Row(metric="CPU of the job alone", unit="cores", ours=cores))
     return Report(name="online_during_bulk", rows=rows, pairs=pairs, voids=voids)
 
@@ -87,45 +84,34 @@ def _options(slots: int) -> tuple[str, ...]:
 
 def _cores_of_job(setup: Setup, stack: RunningStack, client: JobsClient, file_id: str) -> float:
     """Run a job for a while and return the cores that the whole stack used."""
-    job = client.start(file_id, endpoint=CHAT)
-    client.wait(job, lambda batch: _done(batch) > 0, timeout_s=JOB_S_MAX)
+    job = client.start(file_id)
+    client.wait(job, lambda batch: _done(batch) > 0)
     roles, started_s = stack.roles(), time.monotonic()
     before = cpu_by_role(roles)
     time.sleep(QUICK_PACE_S if setup.quick else PACE_S)
     used, seconds = cpu_used(before, cpu_by_role(roles)), time.monotonic() - started_s
-    client.cancel(job, timeout_s=JOB_S_MAX)
+    client.cancel(job)
     return sum(used.values()) / seconds
 
 
 def _run_with_job(setup: Setup, stack: RunningStack, client: JobsClient, file_id: str) -> Run:
     """Measure calls during a job and cancel it; a job that ends early voids the run."""
-    job = client.start(file_id, endpoint=CHAT)
-    client.wait(job, lambda batch: _done(batch) > 0, timeout_s=JOB_S_MAX)
+    job = client.start(file_id)
+    client.wait(job, lambda batch: _done(batch) > 0)
     run = _run_calls(setup, stack)
-    if client.cancel(job, timeout_s=JOB_S_MAX).status != "cancelled":
+    if client.cancel(job).status != "cancelled":
         raise VoidRunError("the job ended before the calls did")
     return run
 
 
 def _run_calls(setup: Setup, stack: RunningStack) -> Run:
     calls = QUICK_CALLS if setup.quick else CALLS
-    task = LoadTask(
-        url=stack.url,
-        key=stack.key,
-        path=CHAT,
-        body=chat_body(MODEL, stream=False),
-        clients=CLIENTS,
-        calls=calls,
-    )
+    task = chat_task(stack.server, MODEL, clients=CLIENTS, calls=calls)
     found, used = run_measured(task, setup.work, stack.roles())
-    facts = {f"p{p}_ms": percentile(found.latencies_s, p) * 1000 for p in PERCENTS}
+    facts = percentiles_ms(found.latencies_s, PERCENTS)
     facts["cores"] = sum(used.values()) / found.seconds
     return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)
 
 
 def _done(batch: Batch) -> int:
     return batch.request_counts.completed if batch.request_counts else 0
-
-
-def _latency(percent: int) -> Callable[[Run], float]:
-    return lambda run: run.facts[f"p{percent}_ms"]

@@ -10,17 +10,19 @@ is reported separately. Runs follow each other and the first is dropped.
 Goal: 1,500 calls/s, 20,000 tokens/s, 512 MiB.
 """
 
-from contextlib import closing
-
 from benchmarks.children.online_load import LoadTask
-from benchmarks.load.load_runs import LoadProcess, chat_body, percentile, run_measured
 from benchmarks.runs import Report, Row, Run, Setup
+from benchmarks.stacks.load_runs import (
+    chat_task,
+    connected_load,
+    percentiles_ms,
+    run_measured,
+)
 from benchmarks.stacks.stack import RunningStack, running_stack
 from benchmarks.statistics.cpu import PeakMemory
-from benchmarks.statistics.pairing import role_rows, run_repeatedly, single_row
+from benchmarks.statistics.pairing import fact, role_rows, run_repeatedly, single_row
 
 MODEL = "simulated"
-PATH = "/v1/chat/completions"
 UNARY_CLIENTS, UNARY_CALLS, QUICK_UNARY_CALLS = 64, 20_000, 500
 STREAMS, STREAM_TOKENS, STREAM_CALLS, QUICK_STREAM_CALLS = 128, 256, 1_024, 128
 OPEN_STREAMS, QUICK_OPEN_STREAMS = 2_000, 100
@@ -36,8 +38,8 @@ def measure(setup: Setup) -> Report:
         streamed, stream_voids = run_repeatedly(lambda: _streams(setup, stack), setup)
     rows = [
         single_row("unary calls", "calls/s", unary, lambda run: run.rate, goal="≥ 1,500"),
-        single_row("unary p50", "ms", unary, lambda run: run.facts["p50_ms"]),
-        single_row("unary p99", "ms", unary, lambda run: run.facts["p99_ms"]),
+        single_row("unary p50", "ms", unary, fact("p50_ms")),
+        single_row("unary p99", "ms", unary, fact("p99_ms")),
         *role_rows(unary, "a unary call"),
         single_row("streamed tokens", "tokens/s", streamed, lambda run: run.rate, goal="≥ 20,000"),
         *role_rows(streamed, "a streamed token"),
@@ -50,23 +52,23 @@ def measure(setup: Setup) -> Report:
 
 def _unary(setup: Setup, stack: RunningStack) -> Run:
     calls = setup.count(UNARY_CALLS, QUICK_UNARY_CALLS)
-    task = _task(stack, chat_body(MODEL, stream=False), clients=UNARY_CLIENTS, calls=calls)
+    task = chat_task(stack.server, MODEL, clients=UNARY_CLIENTS, calls=calls)
     found, used = run_measured(task, setup.work, stack.roles())
-    facts = {
-        "p50_ms": percentile(found.latencies_s, 50) * 1000,
-        "p99_ms": percentile(found.latencies_s, 99) * 1000,
-        "clients_cpu_s": found.cpu_s,
-    }
+    facts = percentiles_ms(found.latencies_s, (50, 99)) | {"clients_cpu_s": found.cpu_s}
     return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)
 
 
 def _streams(setup: Setup, stack: RunningStack) -> Run:
     calls = setup.count(STREAM_CALLS, QUICK_STREAM_CALLS)
-    body = chat_body(MODEL, stream=True, max_tokens=STREAM_TOKENS)
-    task = _task(stack, body, clients=STREAMS, calls=calls, pieces_min=STREAM_TOKENS)
+    task = _stream_task(stack, STREAMS, calls, STREAM_TOKENS)
     found, used = run_measured(task, setup.work, stack.roles())
-    facts = {"clients_cpu_s": found.cpu_s, "calls": float(calls)}
+    facts = {"clients_cpu_s": found.cpu_s, "calls": calls}
     return Run(items=calls * STREAM_TOKENS, seconds=found.seconds, cpu_s=used, facts=facts)
+
+
+def _stream_task(stack: RunningStack, clients: int, calls: int, tokens: int) -> LoadTask:
+    count = {"clients": clients, "calls": calls, "tokens": tokens, "pieces_min": tokens}
+    return chat_task(stack.server, MODEL, **count)
 
 
 def _memory(setup: Setup) -> Row:
@@ -77,31 +79,15 @@ def _memory(setup: Setup) -> Row:
         *("--simulated-concurrency", str(streams + 500)),
     )
     with running_stack(setup.work / "open", *options) as stack:
-        body = chat_body(MODEL, stream=True, max_tokens=OPEN_TOKENS)
-        task = _task(stack, body, clients=streams, calls=streams, pieces_min=OPEN_TOKENS)
+        task = _stream_task(stack, streams, streams, OPEN_TOKENS)
         with (
             PeakMemory({"api": stack.roles()["api"]}) as peak,
-            closing(LoadProcess(task, setup.work, "open")) as open_streams,
+            connected_load(task, setup.work, "open") as run_open_streams,
         ):
-            open_streams.wait_until_ready()
-            open_streams.run()
+            run_open_streams()
     return Row(
         metric=f"api with {streams:,} open streams",
         unit="MiB",
         ours=peak.bytes["api"] / MIB,
         goal="< 512",
-    )
-
-
-def _task(
-    stack: RunningStack, body: str, *, clients: int, calls: int, pieces_min: int = 0
-) -> LoadTask:
-    return LoadTask(
-        url=stack.url,
-        key=stack.key,
-        path=PATH,
-        body=body,
-        clients=clients,
-        calls=calls,
-        pieces_min=pieces_min,
     )

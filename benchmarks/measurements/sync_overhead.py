@@ -13,18 +13,25 @@ Goal: at most 1.1 at p50 and 1.5 at p99; added latency about 5 ms at p50 and 20 
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from statistics import median
 
-from benchmarks.children.line_child import LineChild, run_child
-from benchmarks.children.online_load import LoadTask
-from benchmarks.load.load_runs import chat_body, percentile, run_load, run_measured, warm_up
+from benchmarks.children.line_child import run_child
 from benchmarks.runs import Report, Row, Run, Setup
+from benchmarks.stacks.load_runs import (
+    Server,
+    chat_task,
+    percentiles_ms,
+    run_load,
+    run_measured,
+    warm_up,
+)
+from benchmarks.stacks.services import running_server
 from benchmarks.stacks.stack import RunningStack, running_stack
 from benchmarks.statistics.intervals import interval
-from benchmarks.statistics.pairing import is_peer_first, role_rows, run_repeatedly
+from benchmarks.statistics.pairing import fact, is_peer_first, role_rows, run_repeatedly
 from cli.stack.data_folder import read_state
 
 LATENCY_MS = 5
@@ -32,19 +39,9 @@ CLIENTS = (1, 8)
 CALLS, QUICK_CALLS = 1_500, 60
 HOPS = 3
 MODEL = "upstream"
-PATH = "/v1/chat/completions"
 READY_S_MAX = 30.0
 GOALS = {50: 1.1, 99: 1.5}
 ADDED_GOALS_MS = {50: 5, 99: 20}
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """The addresses of both sides and of the broker."""
-
-    stack: RunningStack
-    upstream: str
-    servers: str
 
 
 def measure(setup: Setup) -> Report:
@@ -52,26 +49,15 @@ def measure(setup: Setup) -> Report:
     rows: list[Row] = []
     runs: list[Run] = []
     voids: list[str] = []
-    with closing(
-        LineChild(
-            "upstream",
-            "benchmarks.children.upstream",
-            [MODEL, str(LATENCY_MS)],
-            setup.work / "logs",
-        )
+    with running_server(
+        "upstream", [MODEL, str(LATENCY_MS)], setup.work / "logs", ready_s_max=READY_S_MAX
     ) as upstream:
-        url = f"http://127.0.0.1:{upstream.expect('ready', READY_S_MAX)}"
-        data = setup.work / "stack"
-        options = ("--engine", "openai_http", "--upstream", url, "--model", MODEL)
-        with running_stack(data, *options) as stack:
-            state = read_state(data)
-            assert state is not None
-            endpoints = Endpoints(stack, url, state.kafka_bootstrap_servers)
-            warm_up(setup, stack.url, stack.key, PATH, chat_body(MODEL, stream=False))
+        options = ("--engine", "openai_http", "--upstream", upstream.address, "--model", MODEL)
+        with running_stack(setup.work / "stack", *options) as stack:
+            warm_up(setup, stack.server, MODEL)
             for clients in CLIENTS:
-                rounds = itertools.count()
                 found, void = run_repeatedly(
-                    lambda n=clients, rounds=rounds: _round(setup, endpoints, n, next(rounds)),  # type: ignore[misc]
+                    partial(_round, setup, stack, upstream.address, clients, itertools.count()),
                     setup,
                 )
                 rows += added_rows(clients, found)
@@ -86,39 +72,36 @@ def run_alternating(round_number: int, steps: Sequence[Callable[[], None]]) -> N
         step()
 
 
-def _round(setup: Setup, endpoints: Endpoints, clients: int, round_number: int) -> Run:
+def _round(
+    setup: Setup, stack: RunningStack, upstream: str, clients: int, rounds: Iterator[int]
+) -> Run:
     calls = setup.count(CALLS, QUICK_CALLS)
-    body = chat_body(MODEL, stream=False)
-    stack = endpoints.stack
-
-    def task(url: str, key: str) -> LoadTask:
-        return LoadTask(url=url, key=key, path=PATH, body=body, clients=clients, calls=calls)
-
+    task = partial(chat_task, model=MODEL, clients=clients, calls=calls)
     samples: dict[str, list[float]] = {}
     runs: list[Run] = []
 
     def direct() -> None:
-        samples["direct"] = run_load(task(endpoints.upstream, "none"), setup.work).latencies_s
+        samples["direct"] = run_load(task(Server(upstream)), setup.work).latencies_s
 
     def facade() -> None:
-        ours, used = run_measured(task(stack.url, stack.key), setup.work, stack.roles())
+        ours, used = run_measured(task(stack.server), setup.work, stack.roles())
         samples["facade"] = ours.latencies_s
         runs.append(Run(items=calls, seconds=ours.seconds, cpu_s=used))
 
     def hops() -> None:
-        samples["hops"] = _echo(setup, endpoints.servers, calls)
+        samples["hops"] = _echo(setup, calls)
 
-    run_alternating(round_number, (direct, facade, hops))
-    facts = {
-        f"{name}_p{percent}_ms": percentile(found, percent) * 1000
-        for name, found in samples.items()
-        for percent in GOALS
-    }
+    run_alternating(next(rounds), (direct, facade, hops))
+    facts: dict[str, float] = {}
+    for name, found in samples.items():
+        facts |= percentiles_ms(found, GOALS, f"{name}_")
     return replace(runs[0], facts=facts)
 
 
-def _echo(setup: Setup, servers: str, count: int) -> list[float]:
-    arguments = [servers, str(count), str(HOPS)]
+def _echo(setup: Setup, count: int) -> list[float]:
+    state = read_state(setup.work / "stack")
+    assert state is not None
+    arguments = [state.kafka_bootstrap_servers, str(count), str(HOPS)]
     s_max = READY_S_MAX + count * HOPS * 0.1
     hops: list[float] = run_child(
         "echo", "benchmarks.children.kafka_echo", arguments, setup.work / "logs", s_max
@@ -131,7 +114,7 @@ def added_rows(clients: int, runs: list[Run]) -> list[Row]:
     rows = []
     for percent, goal in GOALS.items():
         name = f"{clients} clients, p{percent}"
-        added, hops = _added(percent), _fact(f"hops_p{percent}_ms")
+        added, hops = _added(percent), fact(f"hops_p{percent}_ms")
         ratio = interval([added(run) / hops(run) for run in runs])
         rows += [
             Row(
@@ -145,15 +128,11 @@ def added_rows(clients: int, runs: list[Run]) -> list[Row]:
             Row(
                 metric=f"{name}: through the facade, beside straight",
                 unit="ms",
-                ours=median(map(_fact(f"facade_p{percent}_ms"), runs)),
-                peer=median(map(_fact(f"direct_p{percent}_ms"), runs)),
+                ours=median(map(fact(f"facade_p{percent}_ms"), runs)),
+                peer=median(map(fact(f"direct_p{percent}_ms"), runs)),
             ),
         ]
     return rows + role_rows(runs, f"{clients} clients")
-
-
-def _fact(name: str) -> Callable[[Run], float]:
-    return lambda run: run.facts[name]
 
 
 def _added(percent: int) -> Callable[[Run], float]:

@@ -1,12 +1,12 @@
 """A broker and a database of a benchmark's own, the same programs as the stack's."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.stack.data_folder import cache_dir
+from benchmarks.children.line_child import LineChild
 from cli.stack.processes.child import Child
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import embedded_kafka, embedded_postgres
@@ -20,7 +20,7 @@ _BROKER_S_MAX = 60.0
 class Service:
     """A running service."""
 
-    address: str  # `host:port` of the broker, SQLAlchemy URL of the database
+    address: str  # `host:port` of the broker, else a URL; SQLAlchemy's of the database
     roles: dict[str, int]  # name to process id, for `cpu_by_role`
 
 
@@ -47,6 +47,16 @@ def running_postgres(folder: Path) -> Iterator[Service]:
         )
         yield Service(server.url, _roles(supervisor, "postgres"))
     server.remove_socket_folder()
+
+
+@contextmanager
+def running_server(
+    name: str, arguments: Sequence[str], folder: Path, *, ready_s_max: float
+) -> Iterator[Service]:
+    """Run an HTTP server of `benchmarks.children` for a block. Raises VoidRunError."""
+    with closing(LineChild(name, f"benchmarks.children.{name}", arguments, folder)) as child:
+        port = child.expect("ready", ready_s_max)
+        yield Service(f"http://127.0.0.1:{port}", {name: child.pid})
 
 
 def driver_url(sqlalchemy_url: str) -> str:

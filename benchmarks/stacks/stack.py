@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.runs import VoidRunError
+from benchmarks.stacks.load_runs import Server
 from benchmarks.statistics.cpu import child_pids
 from cli.stack.processes.child import Child, ChildProcess, spawn
 from cli.stack.processes.role_children import MODULES
@@ -23,8 +24,7 @@ _POLL_S = 0.1
 class RunningStack:
     """A ready embedded stack."""
 
-    url: str
-    key: str
+    server: Server
     pid: int
 
     def roles(self) -> dict[str, int]:
@@ -54,8 +54,7 @@ def running_stack(
     log.unlink(missing_ok=True)  # left by an earlier run on the same data
     process = spawn(child, log.parent)
     try:
-        url, key = _wait_until_ready(process, log)
-        yield RunningStack(url, key, process.pid)
+        yield RunningStack(Server(*_wait_until_ready(process, log)), process.pid)
     finally:
         process.send(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_S_MAX

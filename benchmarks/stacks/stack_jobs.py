@@ -1,16 +1,93 @@
-"""Measured jobs on a running stack."""
+"""Jobs on a running stack, through the official OpenAI client, and their measurement."""
 
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import openai
+from openai.types import Batch
+
 from benchmarks.data.input_files import CHAT, InputFile
-from benchmarks.load.jobs_client import JobsClient
 from benchmarks.runs import Run, VoidRunError
+from benchmarks.stacks.load_runs import Server
 from benchmarks.stacks.stack import RunningStack
 from benchmarks.stacks.verification import verify_output
 from benchmarks.statistics.cpu import cpu_by_role, cpu_used
 
-TIMEOUT_S = 900.0
+JOB_S_MAX = 900.0
+REQUEST_S_MAX = 600.0
+POLL_S = 0.1
+"""Lengthens a run by half of this on average; a shorter interval would cost CPU."""
+
+
+def is_terminal(batch: Batch) -> bool:
+    """Return whether a job has ended."""
+    return batch.status in ("completed", "failed", "expired", "cancelled")
+
+
+class JobsClient:
+    """A client of one stack."""
+
+    def __init__(self, server: Server) -> None:
+        """Create the client without a request."""
+        self._client = openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=REQUEST_S_MAX
+        )
+
+    def upload(self, path: Path) -> tuple[str, float]:
+        """Return the id of the uploaded file and the seconds that it took."""
+        started_s = time.perf_counter()
+        uploaded = self._client.files.create(file=path, purpose="batch")
+        return uploaded.id, time.perf_counter() - started_s
+
+    def run(self, file_id: str, *, endpoint: str) -> tuple[Batch, float]:
+        """Create a job and return it terminal. Raises VoidRunError on a timeout.
+
+        The seconds are from the creation request to the first terminal response.
+        """
+        started_s = time.perf_counter()
+        batch = self.wait(self.start(file_id, endpoint=endpoint), is_terminal)
+        return batch, time.perf_counter() - started_s
+
+    def start(self, file_id: str, *, endpoint: str = CHAT) -> Batch:
+        """Create a job."""
+        return self._client.batches.create(
+            input_file_id=file_id,
+            endpoint=endpoint,  # type: ignore[arg-type]
+            completion_window="24h",
+        )
+
+    def wait(self, batch: Batch, until: Callable[[Batch], bool]) -> Batch:
+        """Poll a job until `until` is true. Raises VoidRunError on a timeout."""
+        started_s = time.perf_counter()
+        while not until(batch):
+            if time.perf_counter() - started_s > JOB_S_MAX:
+                raise VoidRunError(f"the job is {batch.status} after {JOB_S_MAX:g} s")
+            time.sleep(POLL_S)
+            batch = self._client.batches.retrieve(batch.id)
+        return batch
+
+    def cancel(self, batch: Batch) -> Batch:
+        """Cancel a job unless it has ended, and return it terminal. Raises VoidRunError."""
+        with suppress(openai.BadRequestError):  # it has ended
+            self._client.batches.cancel(batch.id)
+        return self.wait(batch, is_terminal)
+
+    def output(self, batch: Batch, items: int, path: Path) -> Path:
+        """Download the output file of a job whose items have all succeeded.
+
+        Raises VoidRunError.
+        """
+        counts = batch.request_counts
+        if batch.status != "completed" or counts is None or counts.completed != items:
+            raise VoidRunError(f"the job is {batch.status} with {counts}")
+        if batch.error_file_id is not None or batch.output_file_id is None:
+            raise VoidRunError("the job has an error file or no output file")
+        with self._client.files.with_streaming_response.content(batch.output_file_id) as response:
+            response.stream_to_file(path)
+        return path
 
 
 @dataclass(slots=True)
@@ -33,24 +110,20 @@ class StackJob:
         """
         roles = self.stack.roles()
         before = cpu_by_role(roles)
-        finished = self.client.run(self.file_id, endpoint=self.endpoint, timeout_s=TIMEOUT_S)
+        batch, seconds = self.client.run(self.file_id, endpoint=self.endpoint)
         used = cpu_used(before, cpu_by_role(roles))
         if self.stack.roles() != roles:
             raise VoidRunError("a role restarted during the run")
-        verify_output(
-            self.client.output(finished.batch, self.file.items, self.output), self.file.items
-        )
-        return Run(items=self.file.items, seconds=finished.seconds, cpu_s=used, facts=self._facts())
-
-    def _facts(self) -> dict[str, float]:
-        size = self.file.path.stat().st_size
-        return {"upload_s": self.upload_s, "upload_mb_per_s": size / 1e6 / self.upload_s}
+        verify_output(self.client.output(batch, self.file.items, self.output), self.file.items)
+        megabytes = self.file.path.stat().st_size / 1e6
+        facts = {"upload_s": self.upload_s, "upload_mb_per_s": megabytes / self.upload_s}
+        return Run(items=self.file.items, seconds=seconds, cpu_s=used, facts=facts)
 
 
 def upload_job(
     stack: RunningStack, file: InputFile, output: Path, *, endpoint: str = CHAT
 ) -> StackJob:
     """Upload `file` and return the job to run."""
-    client = JobsClient(stack.url, stack.key)
+    client = JobsClient(stack.server)
     file_id, upload_s = client.upload(file.path)
     return StackJob(stack, client, file, file_id, upload_s, output, endpoint)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import TypeVar
 
 from benchmarks.runs import Pair, Row, Run, Setup, VoidRunError
 from benchmarks.statistics.intervals import interval, ratios
@@ -10,6 +11,7 @@ VOIDS_MAX = 2
 """A benchmark fails after more void runs than this."""
 
 RunOnce = Callable[[], Run]
+T = TypeVar("T", Run, Pair)
 
 
 def is_peer_first(pair: int) -> bool:
@@ -22,41 +24,49 @@ def run_pairs(ours: RunOnce, peer: RunOnce, setup: Setup) -> tuple[list[Pair], l
 
     A void run repeats its whole pair. Raises VoidRunError above `VOIDS_MAX` of them.
     """
-    pairs: list[Pair] = []
-    voids: list[str] = []
-    while len(pairs) < setup.pairs + 1:
-        try:
-            pair = _run_pair(ours, peer, swapped=is_peer_first(len(pairs)))
-        except VoidRunError as void:
-            voids.append(str(void))
-            setup.note(f"void: {void}")
-            if len(voids) > VOIDS_MAX:
-                raise
-            continue
-        label = f"pair {len(pairs)}/{setup.pairs}" if pairs else "dropped pair"
-        setup.note(
-            f"{label}: ours {pair.ours.rate:,.0f}/s {pair.ours.cpu_us:.1f} µs, "
-            f"peer {pair.peer.rate:,.0f}/s {pair.peer.cpu_us:.1f} µs"
-        )
-        pairs.append(pair)
-    return pairs[1:], voids
+
+    def run_pair(number: int) -> Pair:
+        if is_peer_first(number):
+            first = peer()
+            pair = Pair(ours=ours(), peer=first)
+        else:
+            first = ours()
+            pair = Pair(ours=first, peer=peer())
+        setup.note(f"pair {number}/{setup.pairs}: ours {pair.ours}, peer {pair.peer}")
+        return pair
+
+    return _repeat(run_pair, setup)
 
 
 def run_repeatedly(measure: RunOnce, setup: Setup) -> tuple[list[Run], list[str]]:
     """Return `setup.pairs` runs of one side and the reasons of void ones; the first is dropped."""
-    runs: list[Run] = []
+
+    def run_once(number: int) -> Run:
+        run = measure()
+        setup.note(f"run {number}/{setup.pairs}: {run}")
+        return run
+
+    return _repeat(run_once, setup)
+
+
+def _repeat(measure: Callable[[int], T], setup: Setup) -> tuple[list[T], list[str]]:
+    """Call `measure` with 0, which is dropped, up to `setup.pairs`, again after a void run."""
+    found: list[T] = []
     voids: list[str] = []
-    while len(runs) < setup.pairs + 1:
+    while len(found) <= setup.pairs:
         try:
-            runs.append(measure())
+            found.append(measure(len(found)))
         except VoidRunError as void:
             voids.append(str(void))
             setup.note(f"void: {void}")
             if len(voids) > VOIDS_MAX:
                 raise
-            continue
-        setup.note(f"run {len(runs) - 1}: {runs[-1].rate:,.0f}/s {runs[-1].cpu_us:.1f} µs")
-    return runs[1:], voids
+    return found[1:], voids
+
+
+def fact(name: str) -> Callable[[Run], float]:
+    """Return a function that reads a fact of a run."""
+    return lambda run: run.facts[name]
 
 
 def paired_row(
@@ -90,11 +100,3 @@ def role_rows(runs: Sequence[Run], side: str) -> list[Row]:
         )
         for role in roles
     ]
-
-
-def _run_pair(ours: RunOnce, peer: RunOnce, *, swapped: bool) -> Pair:
-    if swapped:
-        second = peer()
-        return Pair(ours=ours(), peer=second)
-    first = ours()
-    return Pair(ours=first, peer=peer())

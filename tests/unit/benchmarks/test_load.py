@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.children.online_load import LoadTask, is_complete
-from benchmarks.load.load_runs import run_load
 from benchmarks.runs import VoidRunError
+from benchmarks.stacks.load_runs import run_load
 from cli.load.load_client import LoadTarget
 from tests.support.scripted_http import STREAM_HEAD, chunk, scripted_http
 
@@ -65,4 +65,4 @@ async def test_complete_streams_are_counted_by_their_pieces(tmp_path: Path) -> N
 
 
 def task_for(url: str) -> LoadTask:
-    return LoadTask(url=url, key="k", path="/", body="{}", clients=2, calls=4, pieces_min=3)
+    return LoadTask(url=url, key="k", body="{}", clients=2, calls=4, pieces_min=3)

@@ -1,1 +1,0 @@
-"""Clients that put load on a stack."""
