@@ -4,14 +4,13 @@ import argparse
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from benchmarks.machine import describe
-from benchmarks.reporting import table, write_json
+from benchmarks.reporting import progress_printer, table, write_json
 from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
 from benchmarks.work_folders import work_folder
 from cli.stack.processes.role_children import external_service_variables
@@ -48,14 +47,14 @@ def main(arguments: Sequence[str]) -> int:
     machine = describe()
     reports, failed = [], []
     for name in options.names or NAMES:
-        note = progress_printer(name)
+        note = progress_printer(f"{name}: ")
         try:
             with work_folder(name, parent=options.work, keep=options.keep, note=note) as work:
                 reports.append(run(name, options, work, note))
         except VoidRunError as void:
             failed.append(name)
             note(f"not measured: {void}")
-        write_json(options.json, {**machine, "not_measured": failed}, reports)
+        write_json(options.json, {**machine, "not_measured": failed, "reports": reports})
     sys.stdout.write(table(reports) + "\n")
     sys.stderr.write(f"every sample is in {options.json}\n")
     return 1 if failed else 0
@@ -67,16 +66,6 @@ def run(name: str, options: argparse.Namespace, work: Path, note: Callable[[str]
     setup = Setup(work=work, pairs=pairs, items=options.items, quick=options.quick, note=note)
     measure = cast("Benchmark", import_module(f"benchmarks.measurements.{name}").measure)
     return measure(setup)
-
-
-def progress_printer(name: str) -> Callable[[str], None]:
-    """Return a function that prints a line with the seconds since this call."""
-    started_s = time.monotonic()
-
-    def note(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - started_s:7.1f} s  {name}: {text}\n")
-
-    return note
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,6 +1,8 @@
-"""The table on stdout and the JSON report."""
+"""Progress on stderr, the table on stdout and the JSON report."""
 
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,11 +25,21 @@ def table(reports: Sequence[Report]) -> str:
     )
 
 
-def write_json(path: Path, machine: Mapping[str, object], reports: Sequence[Report]) -> None:
-    """Write the machine, every row and every sample."""
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write a report as indented JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {**machine, "reports": list(reports)}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def progress_printer(prefix: str = "") -> Callable[[str], None]:
+    """Return a function that prints a line with the seconds since this call."""
+    started_s = time.monotonic()
+
+    def note(text: str) -> None:
+        sys.stderr.write(f"{time.monotonic() - started_s:7.1f} s  {prefix}{text}\n")
+        sys.stderr.flush()
+
+    return note
 
 
 def number(value: float) -> str:

@@ -4,11 +4,11 @@ import logging
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.machine import describe
+from benchmarks.reporting import progress_printer
 from chaos.arguments import is_selected, parse
 from chaos.installations.stale_folders import remove_stale_folders
 from chaos.reports.report import table, violation_lines
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     raise_on_signals()
     CLIENT_LOG.setLevel(logging.CRITICAL)  # drills kill brokers: connection errors are expected
-    note = progress_printer(time.monotonic())
+    note = progress_printer()
     remove_stale_folders(options.work or Path(tempfile.gettempdir()), note)
     note(f"seed {options.seed}: repeat the plans with --seed {options.seed}")
     facts = describe() | {
@@ -57,16 +57,6 @@ def main(arguments: Sequence[str]) -> int:
         note(line)
     note(f"all numbers are in {options.json}")
     return 1 if violations or run.untried else 0
-
-
-def progress_printer(started_s: float) -> Callable[[str], None]:
-    """Return a function that prints a line with the seconds since `started_s`."""
-
-    def note(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - started_s:7.1f} s  {text}\n")
-        sys.stderr.flush()
-
-    return note
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.reporting import write_json
 from benchmarks.work_folders import work_folder
 from chaos.arguments import SEEDS, rerun_command, round_count, skew_s
 from chaos.clients.history import Recorder
@@ -18,7 +19,7 @@ from chaos.installations.recording_upstream import RecordingUpstream, recording_
 from chaos.installations.stale_folders import claim_folder
 from chaos.observations.triggers import install_triggers
 from chaos.reports.measures import Measure, summarise
-from chaos.reports.report import write_json
+from chaos.reports.report import report_content
 from chaos.rounds import Round, describe_error, run_round
 from chaos.suites import DrillSpec, Suite
 from chaos.verification.lifecycle import LifecycleChecker
@@ -70,7 +71,7 @@ class Run:
             "seconds": round(time.monotonic() - self.started_s),
             "untried": self.untried,
         }
-        write_json(self.options.json, facts, self.measures)
+        write_json(self.options.json, report_content(facts, self.measures))
 
 
 def run_suite(run: Run, suite: Suite, drills: Sequence[DrillSpec]) -> None:

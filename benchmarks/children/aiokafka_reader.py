@@ -40,8 +40,7 @@ async def read(servers: str, prefix: str, items: int) -> None:
 
 def main(servers: str, prefix: str, items: str) -> None:
     """Read until every item is seen."""
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    asyncio.run(read(servers, prefix, int(items)))
+    uvloop.run(read(servers, prefix, int(items)))
 
 
 if __name__ == "__main__":

@@ -75,8 +75,7 @@ async def read(servers: str, prefix: str, items: int, folder: Path) -> None:
 def main(servers: str, prefix: str, items: str) -> None:
     """Read until every item is seen."""
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-        asyncio.run(read(servers, prefix, int(items), Path(folder)))
+        uvloop.run(read(servers, prefix, int(items), Path(folder)))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,9 @@ from typing import BinaryIO
 import msgspec
 
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
-from benchmarks.data.input_files import chat_answer
+from benchmarks.data.input_files import InputLine, chat_answer
 
 CHUNK_ITEMS = 100
-
-
-class _Line(msgspec.Struct):
-    custom_id: str
-    method: str
-    url: str
-    body: msgspec.Raw
 
 
 class _Item(msgspec.Struct, array_like=True, gc=False):
@@ -51,7 +44,7 @@ def convert(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def _chunks(source: BinaryIO) -> Iterator[list[_Item]]:
-    decode = msgspec.json.Decoder(_Line).decode
+    decode = msgspec.json.Decoder(InputLine).decode
     items: list[_Item] = []
     for index, text in enumerate(source):
         line = decode(text)

@@ -96,5 +96,4 @@ async def _send(client: LoadConnection) -> TimedCall:
 
 if __name__ == "__main__":
     die_with_parent()
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    asyncio.run(run(msgspec.json.decode(sys.argv[1], type=LoadTask)))
+    uvloop.run(run(msgspec.json.decode(sys.argv[1], type=LoadTask)))

@@ -87,8 +87,7 @@ async def serve(model: str, latency_s: float) -> None:
 
 def main(model: str, latency_ms: str) -> None:
     """Run the server."""
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    asyncio.run(serve(model, float(latency_ms) / 1000))
+    uvloop.run(serve(model, float(latency_ms) / 1000))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 SEED = 20_260_101
 LINE_BYTES = 1024
 """Of one line with its newline: a million lines stay below the API's limit of 1 GiB a file."""
@@ -26,6 +28,15 @@ class InputFile:
 
     path: Path
     items: int
+
+
+class InputLine(msgspec.Struct):
+    """A line of an input file."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
 
 
 def custom_id(index: int) -> str:

@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,29 +46,37 @@ def running_stack(
 
     `env` is added to its environment. Raises VoidRunError when it does not become ready.
     """
-    command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
-    child = Child(
-        name="up", argv=(*command, *options), env=env or {}, parent_death_signal=signal.SIGTERM
-    )
     log = data / "logs" / "up.log"
     log.unlink(missing_ok=True)  # left by an earlier run on the same data
-    process = spawn(child, log.parent)
+    process = spawn_stack(data, options, env or {})
     try:
-        yield RunningStack(Server(*_wait_until_ready(process, log)), process.pid)
+        yield RunningStack(_wait_until_ready(process, log), process.pid)
     finally:
-        process.send(signal.SIGTERM)
-        deadline_s = time.monotonic() + STOP_S_MAX
-        while not process.has_ended() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
-        process.kill_and_reap()
+        stop_process(process, STOP_S_MAX)
 
 
-def parse_ready(text: str) -> tuple[str, str] | None:
-    """Return URL and key once the output has the line `ready URL key KEY`."""
+def spawn_stack(data: Path, options: Sequence[str], env: Mapping[str, str]) -> ChildProcess:
+    """Start `millrace up` without waiting for it; it dies with the thread that calls this."""
+    command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
+    child = Child(name="up", argv=(*command, *options), env=env, parent_death_signal=signal.SIGTERM)
+    return spawn(child, data / "logs")
+
+
+def stop_process(process: ChildProcess, timeout_s: float) -> None:
+    """Stop a process with SIGTERM, as an operator does, and kill it after `timeout_s`."""
+    process.send(signal.SIGTERM)
+    deadline_s = time.monotonic() + timeout_s
+    while not process.has_ended() and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    process.kill_and_reap()
+
+
+def parse_ready(text: str) -> Server | None:
+    """Return the API once the output has the line `ready URL key KEY`."""
     for line in text.splitlines():
         match line.split(" "):
             case ["ready", url, "key", key]:
-                return url, key
+                return Server(url, key)
     return None
 
 
@@ -85,7 +93,7 @@ def role_of(command_line: list[str]) -> str:
     return program.partition(":")[0] or "unknown"
 
 
-def _wait_until_ready(process: ChildProcess, log: Path) -> tuple[str, str]:
+def _wait_until_ready(process: ChildProcess, log: Path) -> Server:
     deadline_s = time.monotonic() + READY_S_MAX
     while time.monotonic() < deadline_s:
         if ready := parse_ready(log.read_text(errors="replace")):

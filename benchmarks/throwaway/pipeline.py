@@ -14,7 +14,7 @@ from benchmarks.runs import Run
 from benchmarks.stacks.services import Service, driver_url
 from benchmarks.stacks.verification import verify_output
 from benchmarks.statistics.cpu import cpu_by_role, cpu_used
-from benchmarks.throwaway.store import TABLE
+from benchmarks.throwaway.stages import TABLE
 from benchmarks.throwaway.wire import PARTITIONS, RECORD_BYTES_MAX, TOPICS
 
 READY_S_MAX = 60.0
@@ -80,12 +80,8 @@ class Throwaway:
         }
         started = {}
         for role, own in arguments.items():
-            child = LineChild(
-                role,
-                f"benchmarks.throwaway.{role}",
-                [self.kafka.address, run, *own],
-                self.folder / "logs",
-            )
+            command = [role, self.kafka.address, run, *own]
+            child = LineChild(role, "benchmarks.throwaway.stages", command, self.folder / "logs")
             cleanup.callback(child.close)
             started[role] = child
         return started

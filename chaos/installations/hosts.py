@@ -1,9 +1,9 @@
 """Hosts of an installation: each is a `millrace up` with every role, on shared services."""
 
+import contextlib
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +14,11 @@ import psutil
 from benchmarks.stacks import stack
 from chaos.errors import DrillError
 from chaos.installations.settings import CLOCK_FOLDER
-from cli.stack.processes.child import Child, ChildProcess, spawn
+from cli.stack.processes.child import ChildProcess
 from cli.stack.processes.role_children import MODULES
 
 READY_S_MAX = 180.0
 STOP_S_MAX = 25.0
-ROLES = (
-    "api",
-    "intake",
-    "batcher",
-    "batcher-interactive",
-    "gpu-consumer",
-    "results-writer",
-    "finaliser",
-    "webhooks",
-)
 ROOT = Path(__file__).parents[2]
 _POLL_S = 0.05
 
@@ -61,15 +51,12 @@ class Host:
         return self.roles()[role]
 
     def stop(self) -> None:
-        """Stop the host with SIGTERM, as an operator does."""
+        """Stop the host."""
         self.process.send(signal.SIGCONT)
         for pid in self.roles().values():
-            _send(pid, signal.SIGCONT)  # a paused process ignores SIGTERM
-        self.process.send(signal.SIGTERM)
-        deadline_s = time.monotonic() + STOP_S_MAX
-        while not self.process.has_ended() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
-        self.process.kill_and_reap()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)  # a paused process ignores SIGTERM
+        stack.stop_process(self.process, STOP_S_MAX)
 
     def replica_deaths(self) -> int:
         """Count the deaths of its replica in the supervisor's log."""
@@ -92,16 +79,8 @@ def start_host(
     data.mkdir(parents=True, exist_ok=True)
     if secrets_from is not None:
         shutil.copy(secrets_from.data / "webhook-key", data / "webhook-key")
-    command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
-    own = {
-        "PYTHONPATH": os.pathsep.join(
-            [str(CLOCK_FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        )
-    }
-    child = Child(
-        name="up", argv=(*command, *options), env={**own, **env}, parent_death_signal=signal.SIGTERM
-    )
-    return Host(name, data, spawn(child, data / "logs"))
+    path = os.pathsep.join([str(CLOCK_FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return Host(name, data, stack.spawn_stack(data, options, {"PYTHONPATH": path, **env}))
 
 
 def await_ready(host: Host) -> Host:
@@ -135,10 +114,3 @@ def wait_until(check: Callable[[], bool], timeout_s: float, what: str) -> None:
         if time.monotonic() > deadline_s:
             raise DrillError(f"waited {timeout_s:g} s for {what}")
         time.sleep(_POLL_S)
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return

@@ -1,11 +1,8 @@
 """An installation for a drill: services, proxies and hosts, all removed at its end."""
 
 import contextlib
-import os
 import signal
-import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +12,7 @@ import msgspec
 import psutil
 import sqlalchemy as sa
 
+from benchmarks.stacks.stack import stop_process
 from chaos.errors import DrillError
 from chaos.faults import disk
 from chaos.installations.hosts import ROOT, Host, await_ready, start_host, wait_until
@@ -41,12 +39,8 @@ class InstallationSpec:
     env: Mapping[str, str] = field(default_factory=lambda: ROLES)
     host_names: tuple[str, ...] = ("a",)
     broker_count: int = 1
-    env_by_host: Mapping[str, Mapping[str, str]] = field(
-        default_factory=dict
-    )  # by host; overrides `env`
-    mounts: Mapping[str, int] = field(
-        default_factory=dict
-    )  # folder to the size in MB of a disk mounted there
+    env_by_host: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # overrides `env`
+    mounts: Mapping[str, int] = field(default_factory=dict)  # folder to the MB of its small disk
 
 
 @dataclass(slots=True)
@@ -119,21 +113,14 @@ def _add_proxies(installation: Installation, name: str) -> dict[str, str]:
     nodes = installation.addresses.paths[name]
     for bound, advertised in nodes:
         installation.proxy.add(f"kafka-{name}", advertised, bound)
-    port = _free_port()
-    installation.proxy.add(f"postgres-{name}", port, installation.addresses.postgres_socket)
+    socket = installation.addresses.postgres_socket
+    port = installation.proxy.add(f"postgres-{name}", 0, socket)
     return {
         "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": ",".join(
             f"{HOST}:{advertised}" for _, advertised in nodes
         ),
         "MILLRACE_DATABASE_URL": f"postgresql://host_{name}@{HOST}:{port}/millrace",
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _start_services(spec: InstallationSpec) -> ChildProcess:
@@ -150,23 +137,21 @@ def _start_services(spec: InstallationSpec) -> ChildProcess:
 def _await_addresses(spec: InstallationSpec, services: ChildProcess) -> Addresses:
     log = spec.data / "logs" / "services.log"
 
+    printed: list[str] = []
+
     def is_printed() -> bool:
         if services.has_ended():
             raise DrillError(f"the services ended: {log.read_text()[-800:]}")
-        return any(line.startswith('{"postgres') for line in log.read_text().splitlines())
+        lines = log.read_text().splitlines()
+        printed.extend(line for line in lines if line.startswith('{"postgres'))
+        return bool(printed)
 
     wait_until(is_printed, SERVICES_S_MAX, "the services")
-    lines = log.read_text().splitlines()
-    line = next(line for line in lines if line.startswith('{"postgres'))
-    return msgspec.json.decode(line, type=Addresses)
+    return msgspec.json.decode(printed[0], type=Addresses)
 
 
 def _stop(process: ChildProcess) -> None:
     for child in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            os.kill(child.pid, signal.SIGCONT)
-    process.send(signal.SIGTERM)
-    deadline_s = time.monotonic() + STOP_S_MAX
-    while not process.has_ended() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    process.kill_and_reap()
+            child.resume()
+    stop_process(process, STOP_S_MAX)

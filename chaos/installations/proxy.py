@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from cli.stack.processes.ports import HOST
 
@@ -23,6 +23,7 @@ LATENCY_S = 0.1
 BYTES_PER_S = 64 * 1024
 _CALL_S_MAX = 10.0
 
+T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -30,12 +31,14 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Route:
     """One listening port and the service behind it."""
 
-    port: int
     connect: Callable[[], Awaitable[Streams]]
     mode: Mode = "pass"
     writers: set[asyncio.StreamWriter] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     passable: asyncio.Event = field(default_factory=asyncio.Event)  # cleared by `blackhole`
+
+    def __post_init__(self) -> None:
+        self.passable.set()
 
     def set_mode(self, mode: Mode) -> None:
         """Set the mode of this route."""
@@ -114,40 +117,34 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
 
-    def add(self, name: str, port: int, target: int | str) -> None:
-        """Listen on `port` and forward to a local TCP port or to a Unix socket's path."""
+    def add(self, name: str, port: int, target: int | str) -> int:
+        """Listen on a port, any free one for 0, and return it.
+
+        Forwards to a local TCP port or to a Unix socket's path.
+        """
 
         async def connect() -> Streams:
             if isinstance(target, str):
                 return await asyncio.open_unix_connection(target)
             return await asyncio.open_connection(HOST, target)
 
-        route = Route(port, connect)
-        route.passable.set()
-        self._routes.setdefault(name, []).append(route)
+        async def listen() -> int:
+            route = Route(connect)
+            self._routes.setdefault(name, []).append(route)
+            server = await asyncio.start_server(route.serve, HOST, port)
+            self._servers.append(server)
+            bound: int = server.sockets[0].getsockname()[1]
+            return bound
 
-        async def listen() -> None:
-            self._servers.append(await asyncio.start_server(route.serve, HOST, port))
-
-        self._call(listen())
+        return self._call(listen())
 
     def set_mode(self, name: str, mode: Mode) -> None:
         """Set the mode of the routes called `name`."""
-
-        async def change() -> None:
-            for route in self._routes[name]:
-                route.set_mode(mode)
-
-        self._call(change())
+        self._change(name, lambda route: route.set_mode(mode))
 
     def reset(self, name: str) -> None:
         """Reset every connection of the routes called `name` once."""
-
-        async def reset_all() -> None:
-            for route in self._routes[name]:
-                route.reset_all()
-
-        self._call(reset_all())
+        self._change(name, Route.reset_all)
 
     def close(self) -> None:
         """Reset all connections and end the thread."""
@@ -168,5 +165,12 @@ class Proxy:
         self._thread.join(_CALL_S_MAX)
         self._loop.close()
 
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S_MAX)
+    def _change(self, name: str, change: Callable[[Route], None]) -> None:
+        async def change_all() -> None:
+            for route in self._routes[name]:
+                change(route)
+
+        self._call(change_all())
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S_MAX)

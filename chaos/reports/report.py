@@ -2,9 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-import msgspec
 
 from chaos.reports.measures import OTHER_DRILLS, Measure, Summary, summarise
 
@@ -40,11 +37,9 @@ _HEAD = (
 )
 
 
-def write_json(path: Path, facts: Mapping[str, object], measures: Sequence[Measure]) -> None:
-    """Write the description of the run, every measure and the summaries."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = {**facts, "summaries": summarise(measures), "measures": list(measures)}
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+def report_content(facts: Mapping[str, object], measures: Sequence[Measure]) -> dict[str, object]:
+    """Return the description of the run, the summaries and every measure."""
+    return {**facts, "summaries": summarise(measures), "measures": list(measures)}
 
 
 def table(measures: Sequence[Measure]) -> str:

@@ -46,11 +46,8 @@ def echo() -> Iterator[int]:
 
 @pytest.fixture
 def proxied(echo: int) -> Iterator[tuple[Proxy, int]]:
-    with socket.create_server((HOST, 0)) as probe:
-        port = probe.getsockname()[1]
     proxy = Proxy()
-    proxy.add("echo", port, echo)
-    yield proxy, port
+    yield proxy, proxy.add("echo", 0, echo)
     proxy.close()
 
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.reporting import write_json
 from chaos.clients.history import Recorder, read
 from chaos.reports.confidence_bounds import failure_rate_bound
 from chaos.reports.measures import OTHER_DRILLS, Measure, Relation, summarise
-from chaos.reports.report import number, table, violation_lines, write_json
+from chaos.reports.report import number, report_content, table, violation_lines
 from chaos.workloads.neighbor_tenant import p95_increase_s
 
 
@@ -88,7 +89,7 @@ def test_a_table_has_a_line_for_each_measure() -> None:
 
 
 def test_the_json_has_every_number(tmp_path: Path) -> None:
-    write_json(tmp_path / "out" / "chaos.json", {"seed": 7}, [measure("P1", 0)])
+    write_json(tmp_path / "out" / "chaos.json", report_content({"seed": 7}, [measure("P1", 0)]))
     found = msgspec.json.decode((tmp_path / "out" / "chaos.json").read_bytes())
     assert found["seed"] == 7
     assert found["summaries"][0]["trials"] == len(found["measures"]) == 1
