@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def round_count(drill: DrillSpec, options: argparse.Namespace) -> int:
     """Return how many rounds of a drill to run."""
-    rounds: int = options.trials or (drill.trials_long if options.long else drill.trials)
+    rounds: int = options.trials or drill.rounds[options.long]
     return max(rounds, 1) if options.promise or options.part else rounds
 
 

@@ -7,7 +7,7 @@ only observer.
 
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Round:
     """A drill's name, the promises that it tests, its seed, and the command that repeats it."""
 
     part: str
-    promises: frozenset[str]
+    promises: Set[str]
     seed: int
     rerun: str
 

@@ -1,7 +1,7 @@
 """Suites: the installations that drills share, and the drills that run on each."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,15 +28,14 @@ from cli.stack.data_folder import cache_dir
 _SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", "32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DrillSpec:
-    """A drill, the promises that it tests, and how many rounds of it run."""
+    """A drill, the promises that it tests, and its rounds in a quick run and in a long one."""
 
     name: str
     run: Drill
-    promises: frozenset[str]
-    trials: int  # rounds of `make chaos`
-    trials_long: int
+    promises: Set[str]
+    rounds: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,58 +90,47 @@ def _small_disks(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     return InstallationSpec(data=data, options=_SIMULATED, mounts=mounts)
 
 
-def _drill(name: str, run: Drill, promises: str, *, rounds: tuple[int, int]) -> DrillSpec:
-    """`rounds` are those of a quick run and of a long one."""
-    return DrillSpec(
-        name=name,
-        run=run,
-        promises=frozenset(promises.split()),
-        trials=rounds[0],
-        trials_long=rounds[1],
-    )
-
-
 SUITES: Final = (
     Suite(
         name="recorded",
         build_spec=_recorded,
         records_executions=True,
         drills=(
-            _drill("cancel", cancel_expire.cancel, "P7", rounds=(1, 5)),
-            _drill("expire", cancel_expire.expire, "P8", rounds=(1, 4)),
-            _drill("rework", reexecution.run, "P3", rounds=(2, 10)),
+            DrillSpec("cancel", cancel_expire.cancel, {"P7"}, rounds=(1, 5)),
+            DrillSpec("expire", cancel_expire.expire, {"P8"}, rounds=(1, 4)),
+            DrillSpec("rework", reexecution.run, {"P3"}, rounds=(2, 10)),
         ),
     ),
     Suite(
         name="pair",
         build_spec=_pair,
         drills=(
-            _drill("zombies", zombies.run, "P9", rounds=(1, 8)),
-            _drill("leases", lost_leases.run, "P9", rounds=(0, 1)),
-            _drill("keys", idempotency.run, "P5", rounds=(1, 3)),
-            _drill("recovery", recovery.run, "A12", rounds=(1, 2)),
-            _drill("postgres", postgres_loss.run, "P11", rounds=(1, 2)),
-            _drill("storm", storm.run, "P1 P2 P4 P5 P6 P9", rounds=(1, 4)),
+            DrillSpec("zombies", zombies.run, {"P9"}, rounds=(1, 8)),
+            DrillSpec("leases", lost_leases.run, {"P9"}, rounds=(0, 1)),
+            DrillSpec("keys", idempotency.run, {"P5"}, rounds=(1, 3)),
+            DrillSpec("recovery", recovery.run, {"A12"}, rounds=(1, 2)),
+            DrillSpec("postgres", postgres_loss.run, {"P11"}, rounds=(1, 2)),
+            DrillSpec("storm", storm.run, {"P1", "P2", "P4", "P5", "P6", "P9"}, rounds=(1, 4)),
         ),
     ),
     Suite(
         name="poisoned",
         build_spec=_poisoned,
-        drills=(_drill("poison", poison_items.run, "P13", rounds=(1, 2)),),
+        drills=(DrillSpec("poison", poison_items.run, {"P13"}, rounds=(1, 2)),),
     ),
     Suite(
         name="engine",
         build_spec=_engine,
-        drills=(_drill("vllm", recovery.run_vllm, "A12", rounds=(0, 1)),),
+        drills=(DrillSpec("vllm", recovery.run_vllm, {"A12"}, rounds=(0, 1)),),
     ),
     Suite(
         name="cluster",
         build_spec=_cluster,
-        drills=(_drill("brokers", broker_loss.run, "P10", rounds=(0, 1)),),
+        drills=(DrillSpec("brokers", broker_loss.run, {"P10"}, rounds=(0, 1)),),
     ),
     Suite(
         name="disks",
         build_spec=_small_disks,
-        drills=(_drill("disks", disk_full.run, "P12", rounds=(0, 1)),),
+        drills=(DrillSpec("disks", disk_full.run, {"P12"}, rounds=(0, 1)),),
     ),
 )

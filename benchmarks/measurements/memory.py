@@ -9,11 +9,13 @@ since the API receives it.
 Goal: no role grows with the job; intake below 300 MiB at 1 M items.
 """
 
+from collections.abc import Mapping
+
 from benchmarks.data.input_files import chat_file
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import running_stack
 from benchmarks.stacks.stack_jobs import upload_job
-from benchmarks.statistics.cpu import PeakMemory, resident_by_role
+from benchmarks.statistics.cpu import peak_memory, resident_by_role
 
 SIZES, QUICK_SIZES = (10_000, 100_000, 1_000_000), (1_000, 5_000)
 MODEL = "simulated"
@@ -26,7 +28,7 @@ def measure(setup: Setup) -> Report:
     sizes: tuple[int, ...] = QUICK_SIZES if setup.quick else SIZES
     if setup.items is not None:
         sizes = (*(size for size in sizes if size < setup.items), setup.items)
-    peaks: dict[int, dict[str, int]] = {}
+    peaks: dict[int, Mapping[str, int]] = {}
     runs: list[Run] = []
     for size in sizes:
         run, peaks[size] = _measure(setup, size)
@@ -48,13 +50,13 @@ def measure(setup: Setup) -> Report:
     return Report(name="memory", rows=rows, runs=runs)
 
 
-def _measure(setup: Setup, items: int) -> tuple[Run, dict[str, int]]:
+def _measure(setup: Setup, items: int) -> tuple[Run, Mapping[str, int]]:
     file = chat_file(setup.work / "input.jsonl", items, model=MODEL)
     with running_stack(setup.work / f"stack-{items}") as stack:
         roles = stack.roles()
         idle = resident_by_role(roles)
-        with PeakMemory(roles) as peak:
+        with peak_memory(roles) as peak:
             run = upload_job(stack, file, setup.work / "output.jsonl").run()
     facts = {f"idle_mib:{role}": resident / MIB for role, resident in idle.items()}
-    facts |= {f"peak_mib:{role}": resident / MIB for role, resident in peak.bytes.items()}
-    return Run(items=items, seconds=run.seconds, cpu_s=run.cpu_s, facts=facts), peak.bytes
+    facts |= {f"peak_mib:{role}": resident / MIB for role, resident in peak.items()}
+    return Run(items=items, seconds=run.seconds, cpu_s=run.cpu_s, facts=facts), peak

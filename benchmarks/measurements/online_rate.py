@@ -19,7 +19,7 @@ from benchmarks.stacks.load_runs import (
     run_measured,
 )
 from benchmarks.stacks.stack import RunningStack, running_stack
-from benchmarks.statistics.cpu import PeakMemory
+from benchmarks.statistics.cpu import peak_memory
 from benchmarks.statistics.pairing import fact, role_rows, run_repeatedly, single_row
 
 MODEL = "simulated"
@@ -81,13 +81,13 @@ def _memory(setup: Setup) -> Row:
     with running_stack(setup.work / "open", *options) as stack:
         task = _stream_task(stack, streams, streams, OPEN_TOKENS)
         with (
-            PeakMemory({"api": stack.roles()["api"]}) as peak,
+            peak_memory({"api": stack.roles()["api"]}) as peak,
             connected_load(task, setup.work, "open") as run_open_streams,
         ):
             run_open_streams()
     return Row(
         metric=f"api with {streams:,} open streams",
         unit="MiB",
-        ours=peak.bytes["api"] / MIB,
+        ours=peak["api"] / MIB,
         goal="< 512",
     )

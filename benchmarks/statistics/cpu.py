@@ -7,10 +7,12 @@ for the figure of a small role to be accurate.
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+
+from benchmarks.background_threads import background_threads
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 SAMPLE_S = 0.5
@@ -109,32 +111,19 @@ def _resident(pids: list[int]) -> int:
     return resident
 
 
-class PeakMemory:
-    """The peak resident memory of each role during a block, sampled every 0.5 s."""
+@contextmanager
+def peak_memory(roots: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+    """Yield the peak resident bytes of each tree during a block, sampled every 0.5 s."""
+    peak = resident_by_role(roots)
 
-    def __init__(self, roots: Mapping[str, int]) -> None:
-        """Sample the trees below `roots`."""
-        self._roots = roots
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.bytes: dict[str, int] = dict.fromkeys(roots, 0)
+    def sample() -> None:
+        for role, resident in resident_by_role(roots).items():
+            peak[role] = max(peak[role], resident)
 
-    def __enter__(self) -> Self:
-        """Start sampling."""
-        self._sample()
-        self._thread.start()
-        return self
+    def watch(stop: threading.Event) -> None:
+        while not stop.wait(SAMPLE_S):
+            sample()
 
-    def __exit__(self, *_: object) -> None:
-        """Take the last sample."""
-        self._ended.set()
-        self._thread.join()
-        self._sample()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(SAMPLE_S):
-            self._sample()
-
-    def _sample(self) -> None:
-        for role, resident in resident_by_role(self._roots).items():
-            self.bytes[role] = max(self.bytes[role], resident)
+    with background_threads(watch):
+        yield peak
+    sample()

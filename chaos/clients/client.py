@@ -52,6 +52,10 @@ def job_body(file_id: str, **fields: object) -> dict[str, object]:
     return {**standard, **fields}
 
 
+Poll = Callable[[str], dict[str, Any] | None]
+"""Reads a job once; returns None without a response."""
+
+
 class CancelResponse(NamedTuple):
     """The response to a cancellation."""
 
@@ -149,12 +153,7 @@ class Client:
         """Upload an input file, create a job of it, and return the job. Raises NotServedError."""
         return self.create(key, self.upload(f"file-{key}", content, until_s), until_s)
 
-    def cancel(self, job_id: str, until_s: float) -> float | None:
-        """Cancel a job; return the time of the response, or None when the job had ended."""
-        response = self.request_cancel(job_id, until_s)
-        return None if response.is_refused else response.at_s
-
-    def request_cancel(self, job_id: str, until_s: float) -> CancelResponse:
+    def cancel(self, job_id: str, until_s: float) -> CancelResponse:
         """Repeat a cancellation until it is accepted or refused for good. Raises NotServedError."""
         while time.monotonic() < until_s:
             self.recorder.record(self.name, "cancel", job_id, "invoke")
@@ -183,19 +182,25 @@ class Client:
         )
         return job
 
-    def await_terminal(self, job_ids: Iterable[str], until_s: float) -> dict[str, dict[str, Any]]:
-        """Poll jobs, each at least once, until all are terminal; return those that are in time."""
-        pending, ended = list(job_ids), {}
+    def await_terminal(
+        self, job_ids: Iterable[str], until_s: float, poll: Poll | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Poll jobs, each at least once, until all are terminal; return the last state of each.
+
+        A job that was never seen is missing.
+        """
+        pending, seen = list(job_ids), {}
         is_last = False
         while pending and not is_last:
             is_last = time.monotonic() >= until_s
             for job_id in list(pending):
-                job = self.poll_job(job_id)
-                if job is not None and job["status"] in TERMINAL:
-                    ended[job_id] = job
-                    pending.remove(job_id)
-            time.sleep(PAUSE_S / 2)
-        return ended
+                job = (poll or self.poll_job)(job_id)
+                if job is not None:
+                    seen[job_id] = job
+                    if job["status"] in TERMINAL:
+                        pending.remove(job_id)
+            time.sleep(PAUSE_S / 2 if pending else 0)
+        return seen
 
     def read_lines(self, file_id: str | None) -> list[dict[str, Any]]:
         """Return the lines of an output or error file. Raises NotServedError."""

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import httpx
 
+from benchmarks.background_threads import background_threads
 from chaos.clients.history import Recorder
-from chaos.threads import background_threads
 
 PROBE_S_MAX: Final = 30.0
 """Timeout of a request; a slower one counts as a hang."""

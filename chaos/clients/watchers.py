@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
+from benchmarks.background_threads import background_threads
 from chaos.clients.client import TERMINAL, Client
-from chaos.threads import background_threads
 
 POLLS_AFTER_END: Final = 3
 """Polls of a terminal job, enough to observe an illegal change."""

@@ -135,7 +135,7 @@ def _cancel_each(
         by_job = group_by_job(seen())
         for number, moment in moments.items():
             if number not in responses and len(by_job[number]) >= moment:
-                responses[number] = pool.submit(client.request_cancel, ids[number], until_s)
+                responses[number] = pool.submit(client.cancel, ids[number], until_s)
                 is_due = kills and len(responses) % CANCELS_PER_KILL == CANCELS_PER_KILL // 2
                 # A replica that is still restarting cannot be killed again.
                 if is_due and kill_role(context.installation, REPLICA) is not no_target:

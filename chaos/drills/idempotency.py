@@ -13,6 +13,7 @@ from typing import Final
 import httpx
 import sqlalchemy as sa
 
+from benchmarks.background_threads import background_threads
 from chaos.checkers.acceptance import (
     acknowledged_ids,
     broken_connections,
@@ -27,7 +28,6 @@ from chaos.faults.healing import no_target
 from chaos.faults.processes import kill_role
 from chaos.observations.database import select_value
 from chaos.reports.measures import Measure, violations
-from chaos.threads import background_threads
 
 CREATE_S_MAX: Final = 240.0
 THREADS: Final = 50

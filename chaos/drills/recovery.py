@@ -14,6 +14,7 @@ from typing import Final
 import sqlalchemy as sa
 from msgspec.structs import replace
 
+from benchmarks.background_threads import background_threads
 from chaos.checkers.end_states import MAY_BE_CANCELLED
 from chaos.checkers.recovery import RATE_MIN, Sample, seconds_to_recovery, steady_rate
 from chaos.clients.client import input_lines
@@ -27,7 +28,6 @@ from chaos.installations.settings import SESSION_S
 from chaos.observations import database
 from chaos.observations.role_counters import DUPLICATES, read_counters, total_increase
 from chaos.reports.measures import Measure
-from chaos.threads import background_threads
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from topics.clients.admin import TopicAdmin
 from topics.clients.group_offsets import GroupOffsets

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from benchmarks.background_threads import background_threads
 from chaos.checkers.acceptance import acknowledged_ids, conflicting_ids, missing_or_unfinished
 from chaos.checkers.end_states import ALL_SUCCEED, CANCELLED, MAY_BE_CANCELLED, EndStates
 from chaos.clients.client import TERMINAL, Client, input_lines
@@ -23,7 +24,6 @@ from chaos.faults.plan import plan_faults
 from chaos.installations.settings import FINALISER_LEASE_S
 from chaos.observations import database
 from chaos.reports.measures import Measure, duration, violations
-from chaos.threads import background_threads
 from chaos.verification.acknowledged import check_contents
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from chaos.workloads.durable_calls import DurableCalls, check_calls
@@ -188,7 +188,7 @@ class JobCreator:
     def cancel(self, client: Client, job_id: str, until_s: float) -> None:
         """Cancel a job, and record its allowed ends, whatever the response."""
         self._ends[job_id] = MAY_BE_CANCELLED
-        if client.cancel(job_id, until_s) is not None:
+        if not client.cancel(job_id, until_s).is_refused:
             self._ends[job_id] = CANCELLED
 
 

@@ -140,17 +140,15 @@ def await_jobs(
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, Any]]:
     """Return terminal jobs, and at the deadline the others as they are, for the checkers."""
-    finished = client.await_terminal(job_ids, until_s)
-    late = {job_id: client.poll_job(job_id) for job_id in job_ids if job_id not in finished}
-    if late:
-        client.recorder.record(
-            client.name, "stuck", " ".join(late), "fail", jobs=unfinished_jobs(engine)
-        )
-        note(f"not terminal: {' '.join(late)}")
-    unknown = {"status": "unknown"}
-    return finished | {
-        job_id: {**unknown, **(job or {}), "id": job_id} for job_id, job in late.items()
+    seen = client.await_terminal(job_ids, until_s)
+    jobs = {
+        job_id: {"status": "unknown", **seen.get(job_id, {}), "id": job_id} for job_id in job_ids
     }
+    if late := [job_id for job_id, job in jobs.items() if job["status"] not in TERMINAL]:
+        stuck = unfinished_jobs(engine)
+        client.recorder.record(client.name, "stuck", " ".join(late), "fail", jobs=stuck)
+        note(f"not terminal: {' '.join(late)}")
+    return jobs
 
 
 def cancel_jobs(

@@ -24,17 +24,7 @@ MEDIAN = "median"
 ABORTED_ROUNDS = "rounds that broke off before they were judged"
 """Measures whose names start with this count rounds."""
 
-_HEAD = (
-    "promise",
-    "measured",
-    "in",
-    "worst",
-    "pass",
-    "trials",
-    "failed",
-    "95 % bound",
-    "looked at",
-)
+_HEAD = "| promise | measured | in | worst | pass | trials | failed | 95 % bound | looked at |"
 
 
 def report_content(facts: Mapping[str, object], measures: Sequence[Measure]) -> dict[str, object]:
@@ -44,9 +34,8 @@ def report_content(facts: Mapping[str, object], measures: Sequence[Measure]) -> 
 
 def table(measures: Sequence[Measure]) -> str:
     """Return the summaries as a Markdown table."""
-    lines = [_line(_HEAD), _line(["---"] * len(_HEAD))]
-    lines += [_line(_cells(summary)) for summary in summarise(measures)]
-    return "\n".join(lines)
+    rows = [f"| {' | '.join(_cells(summary))} |" for summary in summarise(measures)]
+    return "\n".join([_HEAD, "| --- " * _HEAD.count(" | ") + "| --- |", *rows])
 
 
 def violation_lines(measures: Sequence[Measure]) -> list[str]:
@@ -100,14 +89,8 @@ def _trials(summary: Summary) -> str:
 def _required_trials(summary: Summary) -> tuple[int, str] | None:
     """Return the required number of trials and their unit, if any is required."""
     if summary.what.startswith(LOST_LEASE_WRITES):
-        return next(
-            (
-                n
-                for role, n in REQUIRED_LEASE_LOSSES.items()
-                if summary.what == lease_loss_measure(role)
-            ),
-            None,
-        )
+        required = {lease_loss_measure(role): n for role, n in REQUIRED_LEASE_LOSSES.items()}
+        return required.get(summary.what)
     is_other = summary.relation == "report" or summary.part == OTHER_DRILLS
     if is_other or summary.what.startswith((MEDIAN, ABORTED_ROUNDS)):
         return None
@@ -121,7 +104,3 @@ def _bound(summary: Summary) -> str:
         return ""
     by_round = f" ({100 * summary.round_bound:.1f} % by round)"
     return f"{100 * summary.bound:.1f} %" + by_round * (summary.rounds < summary.trials)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -4,13 +4,14 @@ import json
 import threading
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from chaos.checkers.answers import is_simulated_answer
 from chaos.checkers.results import Usage
-from chaos.clients.client import ENDPOINT, PAUSE_S, TERMINAL, Client
+from chaos.clients.client import ENDPOINT, TERMINAL, Client
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.observations.database import billed_usage
@@ -67,7 +68,7 @@ def check_calls(
 
     `bodies` maps the job of a call to the body that its engine receives.
     """
-    ended = await_calls(client, bodies, until_s)
+    ended = client.await_terminal(bodies, until_s, partial(_poll_call, client))
     unanswered = {job: why for job in bodies if (why := _failure_of(ended.get(job)))}
     good = {job: ended[job] for job in bodies if job not in unanswered}
     foreign = [
@@ -86,24 +87,15 @@ def check_calls(
     return [violations(*one, size=len(bodies)) for one in wrong]
 
 
-def await_calls(
-    client: Client, jobs: Mapping[str, object], until_s: float
-) -> dict[str, dict[str, Any]]:
-    """Poll calls, each at least once, until all are terminal or time is up; return all seen."""
-    pending, seen = list(jobs), {}
-    is_last = False
-    while pending and not is_last:
-        is_last = time.monotonic() >= until_s
-        for job in list(pending):
-            response = client.call("GET", f"/v1/jobs/{job}")
-            if response is None or not response.is_success:
-                continue
-            seen[job] = response.json()
-            if seen[job]["status"] in TERMINAL:
-                client.recorder.record(client.name, "follow", job, "ok", status=seen[job]["status"])
-                pending.remove(job)
-        time.sleep(PAUSE_S / 2 if pending else 0)
-    return seen
+def _poll_call(client: Client, job: str) -> dict[str, Any] | None:
+    """Read a call once and record its end; return None without a response."""
+    response = client.call("GET", f"/v1/jobs/{job}")
+    if response is None or not response.is_success:
+        return None
+    found: dict[str, Any] = response.json()
+    if found["status"] in TERMINAL:
+        client.recorder.record(client.name, "follow", job, "ok", status=found["status"])
+    return found
 
 
 def _failure_of(job: Mapping[str, Any] | None) -> str:

@@ -31,7 +31,7 @@ def job(body: bytes, **changed: object) -> dict[str, Any]:
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
     """Return the violated promises of one accepted call, by its job object and its ledger."""
-    monkeypatch.setattr("chaos.workloads.durable_calls.PAUSE_S", 0.0)
+    monkeypatch.setattr("chaos.clients.client.PAUSE_S", 0.0)
     engine = sa.create_mock_engine("postgresql://", lambda *_: None)
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
 

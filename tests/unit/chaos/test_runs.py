@@ -71,7 +71,7 @@ def test_every_round_is_reported_before_the_next(
     monkeypatch.setattr(runs, "run_installation", run_installation)
     monkeypatch.setattr(runs, "install_triggers", lambda _: None)
     monkeypatch.setattr(runs, "LifecycleChecker", NoLifecycle)
-    spec = DrillSpec(name="p", run=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
+    spec = DrillSpec("p", drill, {"P1"}, rounds=(2, 2))
     run_suite(run_in(tmp_path), suite(spec), (spec,))
     assert written[0] == {}
     assert written[1]["seed"] == 7

@@ -57,10 +57,10 @@ def test_a_file_without_json_is_unreadable(client: Callable[[Answer], Client]) -
 
 def test_a_refused_cancellation_has_its_time(client: Callable[[Answer], Client]) -> None:
     began_s = time.time()
-    refused = client(lambda _: httpx.Response(400)).request_cancel("batch_1", time.monotonic() + 5)
+    refused = client(lambda _: httpx.Response(400)).cancel("batch_1", time.monotonic() + 5)
     assert refused.is_refused
     assert began_s <= refused.at_s <= time.time()
-    accepted = client(lambda _: httpx.Response(200)).request_cancel("batch_1", time.monotonic() + 5)
+    accepted = client(lambda _: httpx.Response(200)).cancel("batch_1", time.monotonic() + 5)
     assert not accepted.is_refused
 
 
