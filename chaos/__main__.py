@@ -10,10 +10,9 @@ from pathlib import Path
 from benchmarks.machine import describe
 from benchmarks.reporting import progress_printer
 from chaos.arguments import is_selected, parse
-from chaos.installations.stale_folders import remove_stale_folders
+from chaos.installations.cleanup import raise_on_signals, remove_stale_folders
 from chaos.reports.report import table, violation_lines
 from chaos.runs import Run, run_suite
-from chaos.signals import raise_on_signals
 from chaos.suites import SUITES
 from cli.stack.processes.role_children import external_service_variables
 from topics.settings import CLIENT_LOG

@@ -14,9 +14,9 @@ from chaos.arguments import SEEDS, rerun_command, round_count, skew_s
 from chaos.clients.history import Recorder
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
+from chaos.installations.cleanup import claim_folder
 from chaos.installations.installation import Installation, run_installation
 from chaos.installations.recording_upstream import RecordingUpstream, recording_upstream
-from chaos.installations.stale_folders import claim_folder
 from chaos.observations.triggers import install_triggers
 from chaos.reports.measures import Measure, summarise
 from chaos.reports.report import report_content

@@ -106,21 +106,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def choose_ports(data: Path, count: int, hosts: Sequence[str]) -> list[Broker]:
     """Return `count` brokers with free ports."""
-    kinds = ("direct", "inner", "controller")
-    names = [f"{kind}-{node}" for node in range(count) for kind in kinds]
-    names += [
-        f"{side}-{host}-{node}"
-        for node in range(count)
-        for host in hosts
-        for side in ("bound", "advertised")
-    ]
-    ports = reserve_ports(data / "ports.json", tuple(names), random.Random())
+    own = ("direct", "inner", "controller")
+    proxied = [f"{side}-{host}" for host in hosts for side in ("bound", "advertised")]
+    names = tuple(f"{kind}-{node}" for node in range(count) for kind in (*own, *proxied))
+    ports = reserve_ports(data / "ports.json", names, random.Random())
     return [
         Broker(
             node=node + 1,
-            direct=ports[f"direct-{node}"],
-            inner=ports[f"inner-{node}"],
-            controller=ports[f"controller-{node}"],
+            **{kind: ports[f"{kind}-{node}"] for kind in own},
             proxied={
                 host: (ports[f"bound-{host}-{node}"], ports[f"advertised-{host}-{node}"])
                 for host in hosts

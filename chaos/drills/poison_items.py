@@ -3,30 +3,41 @@
 A file with invalid lines is refused as a whole before any item runs.
 """
 
+import math
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from chaos.checkers.acceptance import probed_ids
 from chaos.checkers.answers import is_nan_answer, is_simulated_answer
 from chaos.checkers.end_states import EndStates, line_error_mismatches, unexpected_failures
-from chaos.checkers.results import compare_ids
-from chaos.clients.client import Client, input_lines
+from chaos.checkers.results import compare_ids, tally_from_job
+from chaos.clients.client import Client, input_lines, job_body
+from chaos.clients.prober import probing
 from chaos.drills.context import MODEL, DrillContext
-from chaos.errors import NotServedError
-from chaos.installations.settings import CRASHING_FAULTS, NAN, POISON
+from chaos.errors import DrillError, NotServedError
+from chaos.installations.settings import CRASHING_FAULTS, NAN, POISON, SESSION_S
 from chaos.observations import database
 from chaos.observations.job_files import JobFiles
 from chaos.reports.measures import Measure, violations
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
-from chaos.workloads.neighbor_tenant import check_neighbor, neighbor_jobs
+from cli.load.load_client import percentile
 
 ITEMS: Final = 5000
 STARTS_MAX: Final = 3
 JOB_S_MAX: Final = 480.0
 ENDS: Final[EndStates] = {"completed": frozenset(POISON.values())}
 """Allowed ends for the reconciliation, which does not know the positions of the poison."""
+CREATE: Final = "create batch"
+ALONE_S: Final = 10.0
+NEIGHBOR_S_MAX: Final = 60.0
+ADDED_S_MAX: Final = 2 * SESSION_S
+"""A goal: with one replica, the detection of a single freeze takes longer."""
+
+QUANTILE: Final = 0.95
 
 _MB: Final = 1_000_000
 
@@ -63,7 +74,7 @@ def run(context: DrillContext) -> Iterator[Measure]:
     content = input_lines(ITEMS, MODEL, texts, fields)
     file_id = client.upload(f"file-{key}", content, until_s)
     invalid_file_id = client.upload(f"bad-file-{key}", invalid_file(MODEL), until_s)
-    with neighbor_jobs(context) as other:
+    with _neighbor_jobs(context) as other:
         job_id = client.create(key, file_id, until_s)["id"]
         invalid_job_id = client.create(f"bad-{key}", invalid_file_id, until_s)["id"]
         ended = database.await_jobs(context.engine, client, [job_id, invalid_job_id], until_s)
@@ -72,7 +83,7 @@ def run(context: DrillContext) -> Iterator[Measure]:
     yield _check_invalid_file(ended[invalid_job_id])
     ended_job = EndedJob(ended[job_id], ITEMS, ENDS, content, is_own_answer)
     yield from reconcile_jobs(context.engine, client, [ended_job])
-    yield from check_neighbor(context, other, job_id)
+    yield from _check_neighbor(context, other, job_id)
 
 
 def invalid_file(model: str) -> bytes:
@@ -146,3 +157,61 @@ def _check_invalid_file(job: Mapping[str, Any]) -> Measure:
     what = "lines of a refused file that were not told by number and code"
     wrong = line_error_mismatches(INVALID_LINES, job)
     return violations("P13", what, wrong, size=len(INVALID_LINES))
+
+
+@contextmanager
+def _neighbor_jobs(context: DrillContext) -> Iterator[Client]:
+    """Create another tenant's jobs during a block, which starts after `ALONE_S` of them.
+
+    Each has one item. They are created at a steady pace, whether or not earlier ones have ended, so
+    that a stall counts for every job created in it.
+    """
+    client = context.create_tenant_client("bystander")
+    file_id = client.upload(
+        f"bystander-{context.seed}", input_lines(1, MODEL), time.monotonic() + NEIGHBOR_S_MAX
+    )
+    requests = {CREATE: {"method": "POST", "url": "/v1/batches", "json": job_body(file_id)}}
+    with probing(context.recorder, client.urls[0], client.key, requests):
+        time.sleep(ALONE_S)
+        yield client
+
+
+def _check_neighbor(context: DrillContext, client: Client, job_id: str) -> list[Measure]:
+    """Compare the other tenant's jobs before the poison's job with those after. Raises DrillError.
+
+    Times are those of the database.
+    """
+    engine = context.engine
+    ids = probed_ids(context.recorder.operations())
+    ended = database.await_jobs(engine, client, ids, time.monotonic() + NEIGHBOR_S_MAX)
+    started_s = database.job_timings(engine, [job_id])[job_id].created_s
+    found = database.job_timings(engine, ids).values()
+    waits = sorted(
+        (round(timing.created_s - started_s, 2), round(timing.took_s, 2)) for timing in found
+    )
+    context.recorder.record("bystander", "waits", job_id, "ok", seconds_and_took=waits)
+    alone = [timing.took_s for timing in found if timing.created_s < started_s]
+    during = [timing.took_s for timing in found if timing.created_s >= started_s]
+    if not alone or not during:
+        raise DrillError("the other tenant has no job to compare with")
+    failed = [one["id"] for one in ended.values() if tally_from_job(one).succeeded != 1]
+    return [
+        Measure(
+            "P13",
+            "added to the p95 of another tenant's jobs",
+            p95_increase_s(alone, during),
+            unit="s",
+            limit=ADDED_S_MAX,
+            relation="goal",
+            size=len(during),
+            evidence=f"p95 {percentile(alone, QUANTILE):.2f} s alone",
+        ),
+        violations("P13", "jobs of another tenant that did not succeed", failed, size=len(ended)),
+    ]
+
+
+def p95_increase_s(alone: Sequence[float], during: Sequence[float]) -> float:
+    """Return the increase of the p95 in seconds; infinite when a p95 job never completed."""
+    before_s, after_s = percentile(alone, QUANTILE), percentile(during, QUANTILE)
+    is_known = math.isfinite(before_s) and math.isfinite(after_s)
+    return round(after_s - before_s, 2) if is_known else math.inf

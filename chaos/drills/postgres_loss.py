@@ -25,8 +25,8 @@ from chaos.installations.installation import Installation
 from chaos.observations import database
 from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_accepted_calls, check_files
+from chaos.verification.durable_calls import chat_body
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
-from chaos.workloads.durable_calls import chat_body
 
 ANSWER_S_MAX: Final = 10.0
 RETURN_S_MAX: Final = 5.0

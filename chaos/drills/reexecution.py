@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from statistics import median
 from typing import Final
 
@@ -42,8 +41,6 @@ JOIN_S: Final = {"gpu-consumer": 0.0, "batcher": SESSION_S}
 JOB_S_MAX: Final = 400.0
 MODEL: Final = "small"
 
-_measure = partial(Measure, "P3")
-
 
 def run(context: DrillContext) -> list[Measure]:
     """Kill one role repeatedly in the middle of a job; count re-executions after each kill."""
@@ -75,7 +72,8 @@ def run(context: DrillContext) -> list[Measure]:
     again = reexecutions_after(seen(), killed_s)
     context.note(f"executed again after each kill of the {role}: {again}")
     each = [
-        _measure(
+        Measure(
+            "P3",
             f"items executed again after a kill of the {role}",
             count,
             limit=IN_FLIGHT_MAX[role],
@@ -83,7 +81,8 @@ def run(context: DrillContext) -> list[Measure]:
         )
         for count in again
     ]
-    middle = _measure(
+    middle = Measure(
+        "P3",
         f"{MEDIAN} of them in one job: {role}",
         median(again),
         limit=BATCH_ITEMS,

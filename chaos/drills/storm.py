@@ -25,8 +25,8 @@ from chaos.installations.settings import FINALISER_LEASE_S
 from chaos.observations import database
 from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_contents
+from chaos.verification.durable_calls import DurableCalls, check_calls
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
-from chaos.workloads.durable_calls import DurableCalls, check_calls
 
 HEALED_S_MAX: Final = 600.0
 CANCELLED_SHARE: Final = 0.15

@@ -16,26 +16,21 @@ def mount(folder: Path, size_mb: int) -> Heal:
     """Mount a tmpfs on `folder`. Raises DrillError where that is not permitted."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ("-t", "tmpfs", "-o", f"size={size_mb}m,mode=0755", "tmpfs", str(folder))
-    found = subprocess.run(
-        ("mount", *options), capture_output=True, text=True, timeout=_COMMAND_S_MAX, check=False
-    )
-    if found.returncode:
-        raise DrillError(f"mount is not permitted here: {found.stderr.strip()}")
-
+    _run("mount is not permitted here", "mount", *options)
     return lambda: unmount(folder)
 
 
 def unmount(folder: Path) -> None:
     """Unmount a disk, even with open files. Raises DrillError."""
-    found = subprocess.run(
-        ("umount", "-l", str(folder)),
-        capture_output=True,
-        text=True,
-        timeout=_COMMAND_S_MAX,
-        check=False,
+    _run(f"{folder} stays mounted, unmount it by hand", "umount", "-l", str(folder))
+
+
+def _run(failure: str, *command: str) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_COMMAND_S_MAX, check=False
     )
-    if found.returncode:
-        raise DrillError(f"{folder} stays mounted, unmount it by hand: {found.stderr.strip()}")
+    if done.returncode:
+        raise DrillError(f"{failure}: {done.stderr.strip()}")
 
 
 def fill(folder: Path) -> Heal:
@@ -51,8 +46,4 @@ def fill(folder: Path) -> Heal:
                 size //= 2
     finally:
         os.close(descriptor)
-
-    def free() -> None:
-        filler.unlink(missing_ok=True)
-
-    return free
+    return lambda: filler.unlink(missing_ok=True)

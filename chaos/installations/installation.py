@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from benchmarks.stacks.stack import stop_process
 from chaos.errors import DrillError
 from chaos.faults import disk
+from chaos.installations.cleanup import cleanup_on_exit
 from chaos.installations.hosts import ROOT, Host, await_ready, start_host, wait_until
 from chaos.installations.proxy import Proxy
 from chaos.installations.settings import ROLES, SESSION_S
 from chaos.services import Addresses, down_marker
-from chaos.signals import cleanup_on_exit
 from cli.stack.processes.child import Child, ChildProcess, spawn
 from cli.stack.processes.ports import HOST
 from storage.postgres.engines import create_engine

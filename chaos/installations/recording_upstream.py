@@ -44,26 +44,17 @@ class RecordingUpstream:
         await asyncio.sleep(LATENCY_S)
         self._answers.append(ItemEvent(time.time(), text))
         given, granted = len(text), body["max_tokens"]
-        return web.json_response(
-            {
-                "id": "chatcmpl-1",
-                "object": "chat.completion",
-                "created": 0,
-                "model": body["model"],
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {"role": "assistant", "content": text},
-                        "finish_reason": "stop",
-                    }
-                ],
-                "usage": {
-                    "prompt_tokens": given,
-                    "completion_tokens": granted,
-                    "total_tokens": given + granted,
-                },
-            }
-        )
+        message = {"role": "assistant", "content": text}
+        usage = {"prompt_tokens": given, "completion_tokens": granted}
+        answer = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": body["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {**usage, "total_tokens": given + granted},
+        }
+        return web.json_response(answer)
 
 
 @contextmanager

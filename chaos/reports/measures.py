@@ -16,15 +16,12 @@ Relation = Literal["<=", ">=", "goal", "report"]
 OTHER_DRILLS: Final = "other drills"
 
 
-class _Result(msgspec.Struct, frozen=True):
+class Measure(msgspec.Struct, frozen=True):
+    """The result of one trial."""
+
     promise: str  # as docs/chaos.md numbers them: P1, or A12 for recovery
     what: str
     value: float  # infinite, null in JSON: never
-
-
-class Measure(_Result, frozen=True, kw_only=True):
-    """The result of one trial."""
-
     limit: float = 0.0
     relation: Relation = "<="
     unit: str = ""

@@ -10,8 +10,8 @@ from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
 from chaos.observations import database
 from chaos.reports.measures import Measure, violations
+from chaos.verification.durable_calls import check_calls
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
-from chaos.workloads.durable_calls import check_calls
 
 JOBS: Final = "batch_"
 FILES: Final = "file-"

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from chaos.checkers.results import Usage
 from chaos.clients.client import Client
 from chaos.clients.history import Recorder
-from chaos.workloads import durable_calls
-from chaos.workloads.durable_calls import chat_body, check_calls
+from chaos.verification import durable_calls
+from chaos.verification.durable_calls import chat_body, check_calls
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 
 BODY, OTHER = chat_body("call 1", 2), chat_body("call 2", 3)

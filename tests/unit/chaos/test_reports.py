@@ -6,10 +6,10 @@ import msgspec
 
 from benchmarks.reporting import write_json
 from chaos.clients.history import Recorder, read
+from chaos.drills.poison_items import p95_increase_s
 from chaos.reports.confidence_bounds import failure_rate_bound
 from chaos.reports.measures import OTHER_DRILLS, Measure, Relation, summarise
 from chaos.reports.report import number, report_content, table, violation_lines
-from chaos.workloads.neighbor_tenant import p95_increase_s
 
 
 def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:

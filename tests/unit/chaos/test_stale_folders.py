@@ -9,9 +9,15 @@ import pytest
 
 from chaos.errors import DrillError
 from chaos.faults.disk import unmount
-from chaos.installations import stale_folders
-from chaos.installations.stale_folders import Owner, claim_folder, remove_stale_folders
-from chaos.signals import EXIT_SIGNALS, cleanup_on_exit, raise_on_signals
+from chaos.installations import cleanup
+from chaos.installations.cleanup import (
+    EXIT_SIGNALS,
+    Owner,
+    claim_folder,
+    cleanup_on_exit,
+    raise_on_signals,
+    remove_stale_folders,
+)
 
 
 def folder(parent: Path, name: str, owner: Owner | None) -> Path:
@@ -47,7 +53,7 @@ def test_a_folder_with_a_mounted_disk_is_kept(
         raise DrillError(f"{found} stays mounted")
 
     monkeypatch.setattr("psutil.disk_partitions", lambda **_: [Disk()])
-    monkeypatch.setattr(stale_folders, "unmount", refuse)
+    monkeypatch.setattr(cleanup, "unmount", refuse)
     notes: list[str] = []
     remove_stale_folders(tmp_path, notes.append)
     assert dead.exists()

@@ -1,8 +1,13 @@
-"""Removal of work folders and small disks left by runs that were killed."""
+"""Clean-up that a second signal does not interrupt, and removal of what killed runs left."""
 
+import contextlib
 import shutil
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import msgspec
@@ -11,9 +16,39 @@ import psutil
 from chaos.errors import DrillError
 from chaos.faults.disk import unmount
 
+EXIT_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATTERN: Final = "millrace-chaos-*"
 _OWNER: Final = "owner.json"
 _CLOCK_TOLERANCE_S: Final = 2.0
+
+
+def raise_on_signals() -> None:
+    """Turn SIGTERM and SIGHUP into SystemExit, so that `finally` blocks stop child processes."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit)
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+@contextmanager
+def cleanup_on_exit() -> Iterator[contextlib.ExitStack]:
+    """Yield an exit stack that is closed at the end of the block with further signals ignored.
+
+    An interrupted clean-up would leave mounted disks and processes behind. Call this from the main
+    thread.
+    """
+    closing = contextlib.ExitStack()
+    try:
+        yield closing
+    finally:
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in EXIT_SIGNALS}
+        try:
+            closing.close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class Owner(msgspec.Struct, frozen=True):

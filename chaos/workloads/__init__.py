@@ -1,1 +1,0 @@
-"""Workloads that several drills put on an installation."""
