@@ -78,15 +78,12 @@ class LineChild:
         """Close its stdin, then send SIGTERM and SIGKILL; kill the rest of its process group."""
         assert self._popen.stdin is not None
         self._popen.stdin.close()
-        try:
-            self._popen.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            self._popen.terminate()
+        for stop in (self._popen.terminate, self._popen.kill):
             try:
                 self._popen.wait(STOP_S_MAX)
             except subprocess.TimeoutExpired:
-                self._popen.kill()
-                self._popen.wait()
+                stop()
+        self._popen.wait()
         with suppress(ProcessLookupError):  # an engine that outlives its server
             os.killpg(self._popen.pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Input files and answers with the same bytes on every machine."""
+"""Input files of chats and completions, and answers, with the same bytes on every machine."""
 
 import random
 from collections.abc import Iterator
@@ -17,6 +17,8 @@ OUTPUT_TOKENS = 160
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
+CHARS_MIN, CHARS_MAX = 100, 600  # two to three characters a token
+TOKENS_MIN, TOKENS_MAX = 16, 128
 _CORPUS_BYTES = 1 << 20
 _WORD_COUNT = 2000
 _WRITE_LINES = 10_000
@@ -84,6 +86,45 @@ def chat_lines(items: int, *, model: str, seed: int = SEED) -> Iterator[bytes]:
         size = LINE_BYTES - len(head) - len(tail)
         start = rng.randrange(len(text) - size)
         yield head + text[start : start + size] + tail
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt of one item; generation ends at exactly `output_tokens`."""
+
+    text: str
+    output_tokens: int
+
+
+def prompts(items: int, *, seed: int = SEED) -> list[Prompt]:
+    """Return prompts with uniformly distributed lengths of prompt and answer."""
+    text = corpus()
+    rng = random.Random(seed)
+    found = []
+    for _ in range(items):
+        size = rng.randint(CHARS_MIN, CHARS_MAX)
+        start = rng.randrange(len(text) - size)
+        found.append(Prompt(text[start : start + size], rng.randint(TOKENS_MIN, TOKENS_MAX)))
+    return found
+
+
+def completion_file(path: Path, items: list[Prompt], *, model: str) -> InputFile:
+    """Write one completion a line."""
+    with path.open("wb") as file:
+        for index, prompt in enumerate(items):
+            line = {
+                "custom_id": custom_id(index),
+                "method": "POST",
+                "url": COMPLETIONS,
+                "body": {"model": model, "prompt": prompt.text, **sampling(prompt)},
+            }
+            file.write(msgspec.json.encode(line) + b"\n")
+    return InputFile(path, len(items))
+
+
+def sampling(prompt: Prompt) -> dict[str, object]:
+    """Return vLLM's sampling parameters, which have the same names on both paths."""
+    return {"max_tokens": prompt.output_tokens, "temperature": 0.0, "ignore_eos": True}
 
 
 def chat_answer(index: int) -> bytes:

@@ -23,8 +23,7 @@ import msgspec
 from benchmarks.children.line_child import LineChild
 from benchmarks.children.offline import WARM_UP_ITEMS
 from benchmarks.data.bench_model import ensure_bench_llama
-from benchmarks.data.input_files import COMPLETIONS
-from benchmarks.data.prompts import completion_file, prompts
+from benchmarks.data.input_files import COMPLETIONS, completion_file, prompts
 from benchmarks.runs import Report, Run, Setup, VoidRunError
 from benchmarks.stacks.stack import running_stack
 from benchmarks.stacks.stack_jobs import upload_job

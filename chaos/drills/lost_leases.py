@@ -18,7 +18,7 @@ from chaos.faults.processes import pause_role
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
-from chaos.observations.role_counters import read_counters, refused_writes, total_increase
+from chaos.observations.role_counters import count_increase, refused_writes
 from chaos.observations.triggers import last_lease_event, lease_events
 from chaos.reports.measures import Measure
 from chaos.reports.report import lease_loss_measure
@@ -58,7 +58,7 @@ def run(context: DrillContext) -> list[Measure]:
         for number in range(context.size(*JOBS))
     ]
     pauses: list[PausedRole] = []
-    refused_before = read_counters(context.installation, refused_writes(ROLE))
+    refused = count_increase(context.installation, refused_writes(ROLE))
     while lost < required and len(pauses) < PAUSES_MAX:
         time.sleep(chance.uniform(0, 1))
         pauses.append(_pause_holder(context, len(job_ids) // 2))
@@ -67,10 +67,7 @@ def run(context: DrillContext) -> list[Measure]:
     books = reconcile_jobs(
         engine, client, [EndedJob(job, ITEMS, MAY_BE_CANCELLED) for job in ended.values()]
     )
-    refused = total_increase(
-        refused_before, read_counters(context.installation, refused_writes(ROLE))
-    )
-    found = [*check_paused_roles(context, pauses, {ROLE: refused}), *books]
+    found = [*check_paused_roles(context, pauses, {ROLE: refused()}), *books]
     return require_losses(found, {ROLE: required})
 
 

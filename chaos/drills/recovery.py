@@ -21,12 +21,12 @@ from chaos.clients.client import input_lines
 from chaos.drills.context import MODEL, DrillContext
 from chaos.faults import processes
 from chaos.faults.healing import Heal, require_target
-from chaos.faults.redelivery import POOL, consumed_topics
+from chaos.faults.redelivery import CONSUMED
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
-from chaos.observations.role_counters import DUPLICATES, read_counters, total_increase
+from chaos.observations.role_counters import DUPLICATES, count_increase
 from chaos.reports.measures import Measure
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from topics.clients.admin import TopicAdmin
@@ -62,13 +62,12 @@ def run(context: DrillContext) -> Iterator[Measure]:
     file_id = client.upload(f"file-recovery-{context.seed}", input_lines(ITEMS, MODEL), until_s)
     for number, (name, kill) in enumerate(_kills(context)):
         job = client.create(f"recovery-{context.seed}-{number}", file_id, until_s)
-        before = read_counters(installation, DUPLICATES)
+        duplicates = count_increase(installation, DUPLICATES)
         yield from _measure_role_kill(context, name, kill)
-        duplicates = total_increase(before, read_counters(installation, DUPLICATES))
         yield Measure(
             "A12",
             f"outcomes that came twice, and were seen once: {name}",
-            duplicates,
+            duplicates(),
             relation="report",
         )
         until_s = time.monotonic() + 180
@@ -135,9 +134,9 @@ def _seconds_to_serve(installation: Installation) -> float:
 
 def _all_joined(installation: Installation) -> bool:
     """Return whether every host has joined every group: a late join would look like recovery."""
-    groups = [group for _, group, _ in consumed_topics(POOL).values()]
+    groups = [GroupOffsets(installation.kafka, found.group) for found in CONSUMED.values()]
     try:
-        counts = [GroupOffsets(installation.kafka, group).member_count() for group in groups]
+        counts = [group.member_count() for group in groups]
     except KafkaUnavailableError:
         return False
     return min(counts) >= len(installation.hosts)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 from benchmarks.background_threads import background_threads
@@ -50,7 +49,7 @@ def run(context: DrillContext) -> Iterator[Measure]:
     injector = FaultInjector(installation, faults, context.recorder)
     calls = DurableCalls(context)
     with watching_jobs(clients) as watch:
-        with _injecting(injector), background_threads(calls.run):
+        with injector, background_threads(calls.run):
             jobs.run(watch)
         planned = Counter(fault.kind for fault in faults)
         context.note(
@@ -71,21 +70,6 @@ def run(context: DrillContext) -> Iterator[Measure]:
     reader = context.client("reader")
     yield from reconcile_jobs(installation.engine, reader, jobs.ended(ended))
     yield from check_calls(installation.engine, reader, "P1", calls.bodies, healed_s + HEALED_S_MAX)
-
-
-@contextmanager
-def _injecting(injector: FaultInjector) -> Iterator[None]:
-    """Run a plan during a block, up to the last healing, also when the block raises an Exception.
-
-    An interrupt does not wait: it ends the whole installation.
-    """
-    injector.start()
-    try:
-        yield
-    except Exception:
-        injector.join()
-        raise
-    injector.join()
 
 
 def describe_hits(planned: Mapping[str, int], hits: Mapping[str, int]) -> str:

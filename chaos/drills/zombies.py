@@ -19,7 +19,7 @@ from chaos.faults.processes import pause_role
 from chaos.installations.installation import Installation
 from chaos.installations.settings import FINALISER_LEASE_S, SESSION_S
 from chaos.observations import database
-from chaos.observations.role_counters import read_counters, refused_writes, total_increase
+from chaos.observations.role_counters import count_increase, refused_writes
 from chaos.observations.triggers import last_lease_event
 from chaos.reports.measures import Measure
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
@@ -62,7 +62,7 @@ def run(context: DrillContext) -> list[Measure]:
     sizes[client.create(f"zombie-{context.seed}", large, until_s)["id"]] = ITEMS
     database.await_progress(installation.engine, chance.randrange(100, PROGRESS_MAX))
     host = _busier_host(installation, chance)
-    before_refused = {role: read_counters(installation, refused_writes(role)) for role in LEASED}
+    refused = {role: count_increase(installation, refused_writes(role)) for role in LEASED}
     heals: list[Heal] = []
     are_paused = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -89,11 +89,10 @@ def run(context: DrillContext) -> list[Measure]:
         installation.engine, client, [EndedJob(job, sizes[key]) for key, job in ended.items()]
     )
     pauses = [PausedRole(host, role, first, last) for role in LEASED]
-    refused = {
-        role: total_increase(before, read_counters(installation, refused_writes(role)))
-        for role, before in before_refused.items()
-    }
-    found = [*check_paused_roles(context, pauses, refused), *reconciled]
+    found = [
+        *check_paused_roles(context, pauses, {role: count() for role, count in refused.items()}),
+        *reconciled,
+    ]
     return require_losses(found, LOST_MIN)
 
 

@@ -5,17 +5,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 import psutil
 from confluent_kafka import KafkaException
 
-from chaos.clients.history import Recorder
+from chaos.clients.history import Phase, Recorder
 from chaos.errors import DrillError
 from chaos.faults import connections, processes, redelivery
 from chaos.faults.healing import Heal, no_target
 from chaos.faults.plan import Fault, FaultKind
 from chaos.installations.installation import Installation
+from cli.stack.processes.role_children import MODULES
 from core.errors import MillraceError
 
 Apply = Callable[[Installation, str], Heal]
@@ -35,27 +36,16 @@ FAULTS: Final[Mapping[str, Apply]] = {
 _EXPECTED: Final = (DrillError, KafkaException, MillraceError, OSError, psutil.Error)
 """Errors that a fault may raise while other faults are active."""
 
-_TOPICS: Final = ("requests", "batches", "results")
-_FATAL_ROLES: Final = (
-    "api",
-    "intake",
-    "batcher",
-    "gpu-consumer",
-    "results-writer",
-    "finaliser",
-    "webhooks",
-)
-
 
 def fault_kinds(hosts: Sequence[str], lease_s: float) -> list[FaultKind]:
     """Return the kinds of faults that a storm may draw on these hosts."""
 
     def members(topic: str) -> list[str]:
         """Return the members that a rewind pauses."""
-        _, _, role = redelivery.consumed_topics(redelivery.POOL)[topic]
-        return [f"{host}/{role}" for host in hosts]
+        return [f"{host}/{redelivery.CONSUMED[topic].role}" for host in hosts]
 
-    roles = tuple(f"{host}/{role}" for host in hosts for role in _FATAL_ROLES)
+    roles = tuple(f"{host}/{role}" for host in hosts for role in MODULES)
+    topics = tuple(redelivery.CONSUMED)
     modes = ("latency", "blackhole", "throttle", "refuse", "reset")
     routes = tuple(
         f"{service}-{host}:{mode}"
@@ -74,9 +64,9 @@ def fault_kinds(hosts: Sequence[str], lease_s: float) -> list[FaultKind]:
         FaultKind(
             name="broker-kill", targets=("kafka-1",), lasts_s=(0.1, 5), weight=1, times_max=2
         ),
-        FaultKind(name="publish-again", targets=_TOPICS, weight=1),
-        FaultKind(name="rewind", targets=_TOPICS, resources=members, weight=0.7, times_max=1),
-        FaultKind(name="lose-records", targets=_TOPICS, weight=0.7, times_max=1),
+        FaultKind(name="publish-again", targets=topics, weight=1),
+        FaultKind(name="rewind", targets=topics, resources=members, weight=0.7, times_max=1),
+        FaultKind(name="lose-records", targets=topics, weight=0.7, times_max=1),
     ]
 
 
@@ -85,12 +75,12 @@ def _route(target: str) -> tuple[str]:
 
 
 class FaultInjector:
-    """Runs one plan in a thread of its own."""
+    """Runs one plan in a thread of its own, for a block that waits for its end."""
 
     def __init__(
         self, installation: Installation, faults: Sequence[Fault], recorder: Recorder
     ) -> None:
-        """Prepare the thread; `start` starts it."""
+        """Prepare the thread; the block starts it."""
         self._installation, self._faults, self._recorder = installation, faults, recorder
         self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
         self.hits: Counter[str] = Counter()  # by kind
@@ -98,13 +88,15 @@ class FaultInjector:
         self.unhealed: list[str] = []
         self.healed_s = float("inf")  # monotonic time when the last fault was healed
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Start the plan now."""
         self._thread.start()
+        return self
 
-    def join(self) -> None:
-        """Wait until every fault is healed."""
-        self._thread.join()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait until every fault is healed; not after an interrupt, which ends the installation."""
+        if kind is None or issubclass(kind, Exception):
+            self._thread.join()
 
     def _run(self) -> None:
         started_s = time.monotonic()
@@ -125,21 +117,18 @@ class FaultInjector:
             self.healed_s = time.monotonic()
 
     def _apply(self, fault: Fault, name: str) -> Heal | None:
-        self._recorder.record("nemesis", "fault", name, "invoke", lasts_s=fault.lasts_s)
+        self._record("fault", name, "invoke", lasts_s=fault.lasts_s)
         try:
             heal = FAULTS[fault.kind](self._installation, fault.target)
+            reason = "no target" if heal is no_target else ""
         except _EXPECTED as failure:
-            self._fail(name, type(failure).__name__)
+            reason = type(failure).__name__
+        if reason:
+            self._record("fault", name, "fail", reason=reason)
+            self.failures.append(f"{name}: {reason}")
             return None
-        if heal is no_target:
-            self._fail(name, "no target")
-            return None
-        self._recorder.record("nemesis", "fault", name, "ok")
+        self._record("fault", name, "ok")
         return heal
-
-    def _fail(self, name: str, reason: str) -> None:
-        self._recorder.record("nemesis", "fault", name, "fail", reason=reason)
-        self.failures.append(f"{name}: {reason}")
 
     def _heal(
         self, heals: list[tuple[float, int, str, Heal]], started_s: float, until_s: float
@@ -150,9 +139,10 @@ class FaultInjector:
             try:
                 heal()
             except Exception as failure:  # noqa: BLE001  heal the other faults as well
-                self._recorder.record(
-                    "nemesis", "heal", name, "fail", reason=type(failure).__name__
-                )
+                self._record("heal", name, "fail", reason=type(failure).__name__)
                 self.unhealed.append(f"{name}: {failure!r}")
             else:
-                self._recorder.record("nemesis", "heal", name, "ok")
+                self._record("heal", name, "ok")
+
+    def _record(self, op: str, name: str, phase: Phase, **detail: object) -> None:
+        self._recorder.record("nemesis", op, name, phase, **detail)

@@ -5,7 +5,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -33,21 +33,27 @@ BATCHES_BACK: Final = 3
 POOL: Final = "simulated-simulated"
 
 
-def consumed_topics(pool: str) -> Mapping[str, tuple[Topic, str, str]]:
-    """Return name to topic, its consumer group, and the role of the group's members."""
-    return {
-        "requests": (REQUESTS_BULK, "batcher-bulk", "batcher"),
-        "batches": (batches_topic(pool, "bulk"), f"gpu-{pool}-bulk", "gpu-consumer"),
-        "results": (RESULTS, WRITER_GROUP, "results-writer"),
-    }
+class ConsumedTopic(NamedTuple):
+    """A topic, its consumer group, and the role of the group's members."""
+
+    topic: Topic
+    group: str
+    role: str
 
 
-def republish_records(installation: Installation, target: str, pool: str = POOL) -> Heal:
+CONSUMED: Final[Mapping[str, ConsumedTopic]] = {
+    "requests": ConsumedTopic(REQUESTS_BULK, "batcher-bulk", "batcher"),
+    "batches": ConsumedTopic(batches_topic(POOL, "bulk"), f"gpu-{POOL}-bulk", "gpu-consumer"),
+    "results": ConsumedTopic(RESULTS, WRITER_GROUP, "results-writer"),
+}
+
+
+def republish_records(installation: Installation, target: str) -> Heal:
     """Publish a tenth of a topic's records again, at least one.
 
     Raises DeliveryError when one of them is not acknowledged.
     """
-    topic, _, _ = consumed_topics(pool)[target]
+    topic = CONSUMED[target].topic
     tail = TopicTailReader(installation.kafka, topic, client_id="chaos-again")
     records = tail.read_to_end(_READ_S_MAX)
     tail.close()
@@ -70,14 +76,14 @@ def republish_records(installation: Installation, target: str, pool: str = POOL)
     return already_healed
 
 
-def rewind_offsets(installation: Installation, target: str, pool: str = POOL) -> Heal:
+def rewind_offsets(installation: Installation, target: str) -> Heal:
     """Reset the group's offsets: to the first record, or by `BATCHES_BACK` on a topic of batches.
 
     1. Pause the members, so that their sessions expire. 2. Commit the offsets. 3. Resume the
     members, which rejoin and read again. Redelivered batches run in tenths with few in flight, so a
     storm's batches would all together take longer than the storm.
     """
-    topic, group, role = consumed_topics(pool)[target]
+    topic, group, role = CONSUMED[target]
     pids = [host.roles().get(role) for host in installation.hosts.values()]
     members = [pid for pid in pids if pid is not None and send_signal(pid, signal.SIGSTOP)]
     try:
@@ -88,12 +94,12 @@ def rewind_offsets(installation: Installation, target: str, pool: str = POOL) ->
     return already_healed if members else no_target
 
 
-def delete_records(installation: Installation, target: str, pool: str = POOL) -> Heal:
+def delete_records(installation: Installation, target: str) -> Heal:
     """Delete all present records of a topic, read or unread, so that re-emit has to replace them.
 
     Raises KafkaException when no broker answers for a while.
     """
-    topic, _, _ = consumed_topics(pool)[target]
+    topic = CONSUMED[target].topic
     admin = AdminClient(installation.kafka.client_options(), logger=CLIENT_LOG)
     ends = [
         TopicPartition(topic.name, number, OFFSET_END) for number in range(topic.partition_count)

@@ -1,6 +1,6 @@
 """Prometheus counters of roles, read from the processes of all hosts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import httpx
@@ -54,6 +54,12 @@ def parse_sample(text: str, counter: RoleCounter) -> float:
     """Return a counter's value in Prometheus' text format; 0 without the sample."""
     samples = (line.rpartition(" ") for line in text.splitlines())
     return next((float(value) for name, _, value in samples if name == counter.sample), 0.0)
+
+
+def count_increase(installation: Installation, counter: RoleCounter) -> Callable[[], int]:
+    """Return a function that returns a counter's increase over all hosts since now."""
+    before = read_counters(installation, counter)
+    return lambda: total_increase(before, read_counters(installation, counter))
 
 
 def total_increase(before: Mapping[str, float], now: Mapping[str, float]) -> int:

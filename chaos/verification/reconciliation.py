@@ -28,12 +28,12 @@ class EndedJob(NamedTuple):
 class Reconciliation(NamedTuple):
     """The violations of one job."""
 
-    id_mismatches: int  # custom ids missing, duplicated or foreign in the files
-    ends: list[str]
-    answers: list[str]  # custom ids of items with an answer or tokens of another item
-    difference: int  # of files and ledger
-    counters: list[str]
-    details: str
+    id_mismatches: int = 0  # custom ids missing, duplicated or foreign in the files
+    ends: int = 0  # the job and items with an end that is not allowed
+    answers: int = 0  # items with an answer or tokens of another item
+    counters: int = 0
+    difference: int = 0  # of files and ledger
+    details: str = ""
 
 
 def reconcile_jobs(engine: sa.Engine, client: Client, jobs: Iterable[EndedJob]) -> list[Measure]:
@@ -43,37 +43,21 @@ def reconcile_jobs(engine: sa.Engine, client: Client, jobs: Iterable[EndedJob]) 
         size += ended.items
         found.append(_reconcile(engine, client, ended))
     details = "; ".join([one.details for one in found if one.details][:5])
+    ids = sum(one.id_mismatches for one in found)
+    ends = sum(one.ends for one in found)
+    answers = sum(one.answers for one in found)
+    counters = sum(one.counters for one in found)
 
     def measure(promise: str, what: str, value: int, unit: str = "") -> Measure:
         return Measure(promise, what, value, unit=unit, size=size, evidence=details)
 
+    difference = max((one.difference for one in found), default=0)
     return [
-        measure(
-            "P2",
-            "custom ids missing or doubled in the files",
-            sum(one.id_mismatches for one in found),
-        ),
-        measure(
-            "P2",
-            "jobs and items that ended otherwise than they had to",
-            sum(len(one.ends) for one in found),
-        ),
-        measure(
-            "P2",
-            "items with an answer or tokens that are not their own",
-            sum(len(one.answers) for one in found),
-        ),
-        measure(
-            "P4",
-            "largest difference of files and ledger",
-            max((one.difference for one in found), default=0),
-            "tokens or items",
-        ),
-        measure(
-            "P4",
-            "counters of a job that differ from its files",
-            sum(len(one.counters) for one in found),
-        ),
+        measure("P2", "custom ids missing or doubled in the files", ids),
+        measure("P2", "jobs and items that ended otherwise than they had to", ends),
+        measure("P2", "items with an answer or tokens that are not their own", answers),
+        measure("P4", "largest difference of files and ledger", difference, "tokens or items"),
+        measure("P4", "counters of a job that differ from its files", counters),
     ]
 
 
@@ -84,17 +68,17 @@ def _reconcile(engine: sa.Engine, client: Client, ended: EndedJob) -> Reconcilia
     answers = _foreign_answers(ended, files)
     difference = files.usage().difference(billed_usage(engine, job["id"]))
     counters = _counter_mismatches(engine, job, files, ended.items)
-    details = ""
-    if ids.total or ends or answers or difference or counters:
-        details = (
-            f"{job['id']}, {job['status']}: {len(ids.missing)} missing, "
-            f"{len(ids.duplicated)} doubled, {len(ids.foreign)} foreign, "
-            f"{len(ends)} ended wrongly {ends[:3]}, "
-            f"{len(answers)} with an answer of others {answers[:3]}, "
-            f"bill differs by {difference} {counters}"
-            + "".join(f", {reason}" for reason in files.unreadable)
-        )
-    return Reconciliation(ids.total, ends, answers, difference, counters, details)
+    if not (ids.total or ends or answers or difference or counters):
+        return Reconciliation()
+    details = (
+        f"{job['id']}, {job['status']}: {len(ids.missing)} missing, "
+        f"{len(ids.duplicated)} doubled, {len(ids.foreign)} foreign, "
+        f"{len(ends)} ended wrongly {ends[:3]}, "
+        f"{len(answers)} with an answer of others {answers[:3]}, "
+        f"bill differs by {difference} {counters}"
+        + "".join(f", {reason}" for reason in files.unreadable)
+    )
+    return Reconciliation(ids.total, len(ends), len(answers), len(counters), difference, details)
 
 
 def _foreign_answers(ended: EndedJob, files: JobFiles) -> list[str]:

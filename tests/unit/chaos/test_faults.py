@@ -37,9 +37,8 @@ def inject(
     monkeypatch.setattr(injector, "FAULTS", kinds)
     plan = [fault(kind, 0.0, 0.01) for kind in kinds]
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
-        injecting = FaultInjector(NOWHERE, plan, recorder)
-        injecting.start()
-        injecting.join()
+        with FaultInjector(NOWHERE, plan, recorder) as injecting:
+            pass
         steps = [
             (step.op, str(step.phase)) for step in recorder.operations() if step.phase != "invoke"
         ]
@@ -92,9 +91,8 @@ def test_a_fault_lasts_as_planned_after_a_slow_one(
     monkeypatch.setattr(injector, "FAULTS", kinds)
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
         plan = [fault("slow", 0.0, 0.0), fault("pause", 0.05, 0.1)]
-        injecting = FaultInjector(NOWHERE, plan, recorder)
-        injecting.start()
-        injecting.join()
+        with FaultInjector(NOWHERE, plan, recorder) as injecting:
+            pass
     began_s, ended_s = at_s
     assert ended_s - began_s >= 0.1
     assert injecting.hits == {"slow": 1, "pause": 1}

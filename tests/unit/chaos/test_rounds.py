@@ -11,8 +11,7 @@ from chaos.drills.storm import check_faults
 from chaos.errors import DrillError
 from chaos.reports.measures import OTHER_DRILLS, Measure
 from chaos.reports.report import ABORTED_ROUNDS
-from chaos.rounds import Round, run_round
-from chaos.runs import Run
+from chaos.runs import Round, Run, run_round
 from chaos.verification.lifecycle import unseen_rows
 
 ONE = Round("storm", frozenset({"P1"}), 7, "python -m chaos --part storm --seed 7")
