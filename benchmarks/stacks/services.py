@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.children.line_child import LineChild
+from cli.stack.data_folder import cache_dir
 from cli.stack.processes.child import Child
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import embedded_kafka, embedded_postgres
