@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from api.auth.tenant_requests import TenantRequestDep
+from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
 from api.http.responses import json_response
 from api.resources import model_object

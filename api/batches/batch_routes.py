@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
 from api import metrics
-from api.auth.tenant_requests import TenantRequestDep
+from api.auth.authentication import TenantRequestDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response
 from api.idempotency.idempotent_requests import (

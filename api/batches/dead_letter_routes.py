@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
 from api import metrics
-from api.auth.tenant_requests import TenantRequestDep
+from api.auth.authentication import TenantRequestDep
 from api.files.uploads import UploadLimits, storage_quota, upload_limits
 from api.http.paging import LIMIT_DEFAULT, Limit
 from api.http.responses import json_response

@@ -8,7 +8,7 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
-from api.auth.tenant_requests import TenantRequestDep
+from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
 from api.http.responses import memory_limited_response
 from api.online.call_errors import DEADLINE, JOB_CANCELLED, deadline_exceeded, job_cancelled

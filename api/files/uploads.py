@@ -5,8 +5,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from api import metrics
-from api.auth.authentication import KeyRevalidator
-from api.auth.tenant_requests import TenantRequest
+from api.auth.authentication import KeyRevalidator, TenantRequest
 from api.files.upload_form import FileForm, form_boundary, safe_filename, upload_fields
 from api.http.errors import ApiError
 from api.http.request_bodies import (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from fastapi import Response
 
-from api.auth.tenant_requests import TenantRequest
+from api.auth.authentication import TenantRequest
 from api.http.middleware import request_exit_stack
 from api.online.memory_limits import LARGE_BYTES
 

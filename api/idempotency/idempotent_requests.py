@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from fastapi import Depends, Response
 
 from api import metrics
-from api.auth.tenant_requests import TenantRequest, TenantRequestDep
+from api.auth.authentication import TenantRequest, TenantRequestDep
 from api.http.errors import ApiError
 from api.http.request_bodies import body_sha256, json_body
 from api.runtime.database import DatabaseUnavailableError

@@ -22,8 +22,7 @@ from api.online.call_errors import deadline_exceeded, job_cancelled
 from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
 from api.online.send.call_keys import CallKeys
-from api.online.send.call_sender import CallSender, LogHealth
-from api.online.send.large_bodies import LargeBodies
+from api.online.send.call_sender import CallSender, LargeBodies, LogHealth
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError

@@ -17,7 +17,7 @@ from api.online.admit.rate_limits import Charge
 from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses, close_call
 from api.online.answer.response_cache import MISS
-from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import OpenCall
 from api.online.call_errors import deadline_exceeded, no_capacity, shutting_down
 from api.online.call_request import (
     check_zero_retention,
@@ -43,8 +43,7 @@ from api.online.exchange import (
 )
 from api.online.online_runtime import OnlineRuntime
 from api.online.send.call_keys import encrypt_item
-from api.online.send.call_sender import call_item
-from api.online.send.large_bodies import BODY_BYTES_MAX
+from api.online.send.call_sender import BODY_BYTES_MAX, call_item
 from core.errors import MillraceError
 from jobs.input.token_estimates import prompt_token_count
 from jobs.store.idempotency import version_header

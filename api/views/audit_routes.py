@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from api.auth.tenant_requests import TenantRequestDep
+from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError, unavailable
 from api.http.responses import json_response
 from api.runtime.api_services import Services

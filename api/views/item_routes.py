@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.auth.tenant_requests import TenantRequestDep
+from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit
 from api.http.responses import json_response

@@ -9,8 +9,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from api.auth.authentication import INTERVAL_S, KeyRevalidator
-from api.auth.tenant_requests import TenantRequest, TenantRequestDep
+from api.auth.authentication import INTERVAL_S, KeyRevalidator, TenantRequest, TenantRequestDep
 from api.http.bounded_streams import BoundedStream
 from api.http.errors import ApiError
 from api.http.middleware import request_exit_stack

@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
-from api.auth.tenant_requests import TenantRequest, TenantRequestDep
+from api.auth.authentication import TenantRequest, TenantRequestDep
 from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response

@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
-from api.auth.tenant_requests import TenantRequestDep
+from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from starlette.types import Message, Send
 
 from api.online.answer.event_stream import DONE, KEEP_ALIVE, EventStreamResponse
-from api.online.await_reply.open_call import OpenCall
-from api.online.await_reply.open_calls import OpenCalls
+from api.online.await_reply.open_calls import OpenCall, OpenCalls
 from api.online.call_errors import deadline_exceeded, stream_interrupted
 from api.online.calls import Timings
 from api.online.exchange import Exchange, Recording

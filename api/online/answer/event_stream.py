@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from api.http.errors import ApiError, error_body
 from api.online import metrics
-from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import OpenCall
 from api.online.call_errors import shutting_down, stream_interrupted, without_retry
 from api.online.calls import Timings
 from api.online.exchange import (

@@ -6,7 +6,7 @@ from typing import Final
 
 from api.http.errors import ApiError
 from api.online import metrics
-from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import OpenCall
 from api.online.call_errors import (
     DEADLINE,
     JOB_CANCELLED,

@@ -11,7 +11,6 @@ import pytest
 
 import api.online.durable.durable_calls
 import api.online.send.call_sender
-import api.online.send.large_bodies
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_content import write_object
 from tests.integration.api.answers import ok, refused
@@ -85,7 +84,7 @@ def test_a_reply_that_cannot_be_fetched_is_available_later(
     durable.pool.script = script
     with durable.site.client() as client:
         with monkeypatch.context() as unavailable:
-            unavailable.setattr(api.online.send.large_bodies, "read_object", refuse)
+            unavailable.setattr(api.online.send.call_sender, "read_object", refuse)
             bound = client.post(ENDPOINT, json=ASK)
             patient = client.post(ENDPOINT, json=ASK, headers={"Prefer": "wait=20"})
             keyed = client.post(ENDPOINT, json=ASK, headers=KEY)

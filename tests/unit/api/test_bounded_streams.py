@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from starlette.types import Message, Scope, Send
 
 from api.auth.authentication import KeyRevalidator
-from api.files.file_downloads import object_response
+from api.files.file_routes import object_response
 from api.http.bounded_streams import BoundedStream
 from api.http.client_connection import EXTENSION, ClientConnection
 from api.http.errors import ApiError, install_error_handlers

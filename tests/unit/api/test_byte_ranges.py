@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.files.file_downloads import ByteRange, RangeUnsatisfiableError, parse_range
+from api.files.file_routes import ByteRange, RangeUnsatisfiableError, parse_range
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from api.http.errors import ApiError
 from api.online.admit.rate_limits import Charge, RateLimits
 from api.online.answer.reply_responses import used_tokens
-from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import OpenCall
 from api.online.call_errors import (
     deadline_exceeded,
     job_cancelled,

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import OpenCall
 from api.online.send.call_keys import KEY_S, CallKeys, decrypt_end, decrypt_pieces, encrypt_item
 from storage.crypto.body_ciphers import (
     ANSWER_END_INDEX,

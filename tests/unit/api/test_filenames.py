@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.files.file_downloads import content_disposition
+from api.files.file_routes import content_disposition
 from api.files.upload_form import NAME_CHARS_MAX, safe_filename
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import Request
 
-from api.auth.tenant_requests import TenantRequest
+from api.auth.authentication import TenantRequest
 from api.batches import single_request_routes
 from api.files import file_routes
 from api.http.errors import ApiError

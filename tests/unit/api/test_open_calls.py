@@ -6,8 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from api.http.errors import ApiError
-from api.online.await_reply.open_call import OpenCall
-from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX, OpenCalls
+from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX, OpenCall, OpenCalls
 from api.online.call_errors import deadline_exceeded, stream_interrupted
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd

@@ -15,7 +15,7 @@ from starlette.types import Message
 from api.http.errors import ApiError
 from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses
-from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import OpenCall
 from api.online.calls import AdmittedCall, PlannedCall, PreparedCall, Timings
 from api.online.exchange import CompleteResponse, Exchange
 from api.online.memory_limits import (
@@ -25,7 +25,7 @@ from api.online.memory_limits import (
     body_memory_limit,
 )
 from api.online.pipeline import CallPipeline
-from api.online.send.large_bodies import LargeBodies
+from api.online.send.call_sender import LargeBodies
 from api.online.settings import OnlineSettings
 from api.runtime import object_threads
 from core.clock import SystemClock

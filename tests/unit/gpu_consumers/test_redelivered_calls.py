@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import OpenCall
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.online.call_execution import CompletedCalls

@@ -67,7 +67,7 @@ def test_a_line_is_the_files_line_with_a_sequence(site: Site) -> None:
 def test_a_stream_ends_when_its_batch_is_deleted(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.views.result_page_cache.PAGE_ROWS", 10)
+    monkeypatch.setattr("api.views.view_services.PAGE_ROWS", 10)
     batch = add_batch(site, 30)
     batch.write(*[outcome(index) for index in range(30)])
     batch.close()
@@ -82,7 +82,7 @@ def test_a_stream_ends_when_its_batch_is_deleted(
                 delete_batch(other, site.tenant_id, batch.job_id, key_id=new_uuid())
         return read_sequence(connection, *given, **asked)
 
-    monkeypatch.setattr("api.views.result_page_cache.read_sequence", deleting)
+    monkeypatch.setattr("api.views.view_services.read_sequence", deleting)
     with site.client() as client:
         shown = lines(client.get(f"{batch.path}/results"))
 

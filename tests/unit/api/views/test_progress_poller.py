@@ -8,7 +8,7 @@ import pytest
 
 from api.runtime.database import Database, DatabaseUnavailableError
 from api.views.progress_poller import ProgressPoller, ProgressSnapshot
-from api.views.result_page_cache import ResultPageCache
+from api.views.view_services import ResultPageCache
 from core.errors import MillraceError
 from results.finaliser.output_lines import ItemRow
 from results.views.sequenced_lines import SequencedRow

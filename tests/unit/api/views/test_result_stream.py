@@ -13,9 +13,8 @@ from api.runtime.database import DatabaseUnavailableError
 from api.settings import ApiSettings
 from api.views import result_routes
 from api.views.progress_poller import ProgressPoller
-from api.views.result_page_cache import ResultPageCache
 from api.views.result_routes import ResultStream
-from api.views.view_services import ViewServices
+from api.views.view_services import ResultPageCache, ViewServices
 from jobs.errors import JobNotFoundError
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import SequencedRow, jsonl, server_sent
