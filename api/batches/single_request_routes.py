@@ -53,19 +53,11 @@ async def cancel(job_id: str, request: TenantRequestDep) -> Response:
     row = await request.run(work)
     online: OnlineRuntime | None = request.http.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
-        _end_open_call(online, row)
+        online.heartbeat.abort_call(row.id)  # at once; other processes learn of it from the log
+        call = online.calls.find(row.id)
+        if call is not None:  # its client is connected to this process
+            call.fail(job_cancelled())
     return memory_limited_response(request, await _job_object(row, request.services))
-
-
-def _end_open_call(online: OnlineRuntime, row: sa.Row[Any]) -> None:
-    """Abort the execution at once, and end the call if its client is connected to this process.
-
-    Other processes learn of it from the log.
-    """
-    online.heartbeat.abort_call(row.id)
-    call = online.calls.find(row.id)
-    if call is not None:
-        call.fail(job_cancelled())
 
 
 async def _job_object(row: sa.Row[Any], services: Services) -> dict[str, object]:

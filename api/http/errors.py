@@ -102,10 +102,8 @@ _STATUSES: Final[dict[type[InvalidRequestError], int]] = {
 
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of a route with the error envelope. The middleware logs crashes."""
-    app.add_exception_handler(ApiError, _on_api_error)
-    app.add_exception_handler(MillraceError, _on_millrace_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
+    for kind in (ApiError, MillraceError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(Exception, _on_crash)
 
 
@@ -149,33 +147,23 @@ def as_api_error(error: MillraceError) -> ApiError | None:
     return None
 
 
-async def _on_api_error(_: Request, error: Exception) -> Response:
+async def _on_error(_: Request, error: Exception) -> Response:
+    """Answer an error that a route or FastAPI raised."""
+    if isinstance(error, MillraceError):
+        answer = as_api_error(error)
+        if answer is None:
+            raise error
+        return error_response(answer)
+    if isinstance(error, RequestValidationError):  # without the value, which may be private
+        invalid = error.errors()[0]
+        param = str(invalid["loc"][-1])
+        message = f"{param}: {invalid['msg']}."
+        return error_response(ApiError(400, message, code="invalid_value", param=param))
+    if isinstance(error, HTTPException):
+        message = _MESSAGES.get(error.status_code, str(error.detail))
+        return error_response(ApiError(error.status_code, message, headers=error.headers))
     assert isinstance(error, ApiError)
     return error_response(error)
-
-
-async def _on_millrace_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, MillraceError)
-    answer = as_api_error(error)
-    if answer is None:
-        raise error
-    return error_response(answer)
-
-
-async def _on_validation_error(_: Request, error: Exception) -> Response:
-    """Name the first invalid parameter, without its value."""
-    assert isinstance(error, RequestValidationError)
-    invalid = error.errors()[0]
-    param = str(invalid["loc"][-1])
-    return error_response(
-        ApiError(400, f"{param}: {invalid['msg']}.", code="invalid_value", param=param)
-    )
-
-
-async def _on_http_exception(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = _MESSAGES.get(error.status_code, str(error.detail))
-    return error_response(ApiError(error.status_code, message, headers=error.headers))
 
 
 async def _on_crash(_: Request, __: Exception) -> Response:

@@ -71,26 +71,17 @@ class RequestEnvelope:
         try:
             with ExitStack() as exit_stack:
                 scope[_EXIT_STACK_KEY] = exit_stack
-                refusal = self._acquire_slot(scope, slots, exit_stack)
-                if refusal is None:
-                    await self._serve(scope, receive, writer)
-                else:
+                try:  # the slot is kept until the response is sent
+                    if scope["path"] not in _UNLIMITED_PATHS:
+                        assign_tenant = exit_stack.enter_context(slots.acquire_unassigned())
+                        scope[_ASSIGN_TENANT_KEY] = assign_tenant
+                except ApiError as refusal:
                     await error_response(refusal)(scope, receive, writer.send)
+                else:
+                    await self._serve(scope, receive, writer)
         finally:
             metrics.IN_FLIGHT.dec()
             writer.record_metrics()
-
-    def _acquire_slot(
-        self, scope: Scope, slots: TenantSlots, exit_stack: ExitStack
-    ) -> ApiError | None:
-        """Acquire a slot until the response is sent, or return the refusal."""
-        if scope["path"] in _UNLIMITED_PATHS:
-            return None
-        try:
-            scope[_ASSIGN_TENANT_KEY] = exit_stack.enter_context(slots.acquire_unassigned())
-        except ApiError as refusal:
-            return refusal
-        return None
 
     async def _serve(self, scope: Scope, receive: Receive, writer: "_ResponseWriter") -> None:
         try:

@@ -23,10 +23,10 @@ from core.ids import REQUEST, new_uuid, public_id
 UVICORN_VERSION: Final = "0.54.0"
 """The version of uvicorn whose private parts this package uses.
 
-`HttpProtocol` overrides `_start_asgi_task` and calls `_unset_keepalive_if_required`. With `http10`
-and `ClientConnection` it reads the protocol's `pipeline`, `flow`, `cycle` and timers, and sets
-fields of its request cycles. A test compares the installed version: check these parts before an
-upgrade.
+`HttpProtocol` overrides `_start_asgi_task` and calls `_unset_keepalive_if_required`. With
+`delimit_body_by_close` and `ClientConnection` it reads the protocol's `pipeline`, `flow`, `cycle`
+and timers, and sets fields of its request cycles. A test compares the installed version: check
+these parts before an upgrade.
 """
 
 PIPELINE_MAX: Final = 16
@@ -58,12 +58,6 @@ _TOO_MANY: Final = f"More than {PIPELINE_MAX} pipelined requests wait on this co
 
 class _RefusedError(Exception):
     """A client exceeded a limit. The message is sent to the client."""
-
-
-def http_protocol(*, head_timeout_s: float, head_bytes_max: int) -> type[HttpToolsProtocol]:
-    """Return the protocol class with these limits; uvicorn creates one instance a connection."""
-    bounds = {"head_timeout_s": head_timeout_s, "head_bytes_max": head_bytes_max}
-    return type("BoundHttpProtocol", (HttpProtocol,), bounds)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -317,13 +311,12 @@ def http_server(
 
     `stop` is set by signals that arrive before the server starts.
     """
+    limits = {"head_timeout_s": settings.head_timeout_s, "head_bytes_max": settings.head_bytes_max}
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=http_protocol(
-            head_timeout_s=settings.head_timeout_s, head_bytes_max=settings.head_bytes_max
-        ),
+        http=type("BoundHttpProtocol", (HttpProtocol,), limits),
         loop="uvloop",
         ws="none",
         access_log=False,

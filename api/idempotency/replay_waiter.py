@@ -56,27 +56,19 @@ class ReplayWaiter:
                 raise
             refusal: Refusal = first
         self._count += 1
+        deadline_s = self._clock.monotonic_s() + self._wait_s_max
         try:
-            return await self._retry_for_a_while(attempt, is_temporary, refusal)
+            while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
+                await self._wait_for_change(refusal, left_s)
+                try:
+                    return await attempt()
+                except (IdempotencyKeyInFlightError, IdempotencyKeyReusedError) as latest:
+                    if not is_temporary(latest):
+                        raise
+                    refusal = latest
+            raise refusal
         finally:
             self._count -= 1
-
-    async def _retry_for_a_while(
-        self,
-        attempt: Callable[[], Awaitable[T]],
-        is_temporary: Callable[[Refusal], bool],
-        refusal: Refusal,
-    ) -> T:
-        deadline_s = self._clock.monotonic_s() + self._wait_s_max
-        while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
-            await self._wait_for_change(refusal, left_s)
-            try:
-                return await attempt()
-            except (IdempotencyKeyInFlightError, IdempotencyKeyReusedError) as latest:
-                if not is_temporary(latest):
-                    raise
-                refusal = latest
-        raise refusal
 
     async def _wait_for_change(self, refusal: Refusal, left_s: float) -> None:
         """Wait for the row of a call, or for the transaction that locks the key."""

@@ -5,11 +5,9 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
+from api.settings import KIB, MIB
 from core.settings import Settings
 from registry.models import ENDPOINTS
-
-KIB = 1024
-MIB = 1024 * KIB
 
 
 def _by_endpoint(text: object) -> object:

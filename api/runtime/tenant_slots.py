@@ -38,7 +38,9 @@ class TenantSlots:
         Raises ApiError (503). The function is called once and raises ApiError (429).
         """
         if self._count >= self._count_max:
-            raise self._total_exceeded()
+            metrics.SHED.labels(self._name).inc()
+            message = f"Too many {self._kind} at once."
+            raise unavailable(message, retry_after_s=self._retry_after_s, code="slow_down")
         self._count += 1
         assigned: list[UUID] = []
         try:
@@ -52,25 +54,16 @@ class TenantSlots:
 
     def _assign(self, tenant_id: UUID, assigned: list[UUID]) -> None:
         if self._count_by_tenant[tenant_id] >= self._tenant_max:
-            raise self._share_exceeded()
+            metrics.SHED.labels(self._name).inc()
+            raise ApiError(
+                429,
+                f"Your organization has too many {self._kind} at once.",
+                kind="rate_limit_exceeded",
+                code="slow_down",
+                headers={"retry-after": str(self._retry_after_s)},
+            )
         self._count_by_tenant[tenant_id] += 1
         assigned.append(tenant_id)
-
-    def _total_exceeded(self) -> ApiError:
-        metrics.SHED.labels(self._name).inc()
-        return unavailable(
-            f"Too many {self._kind} at once.", retry_after_s=self._retry_after_s, code="slow_down"
-        )
-
-    def _share_exceeded(self) -> ApiError:
-        metrics.SHED.labels(self._name).inc()
-        return ApiError(
-            429,
-            f"Your organization has too many {self._kind} at once.",
-            kind="rate_limit_exceeded",
-            code="slow_down",
-            headers={"retry-after": str(self._retry_after_s)},
-        )
 
 
 def tenant_share(count_max: int) -> int:

@@ -9,13 +9,14 @@ from typing import Any, Final
 from fastapi import APIRouter, Response
 
 from api.auth.authentication import TenantRequestDep
-from api.http.errors import ApiError, unavailable
+from api.http.errors import unavailable
 from api.http.responses import json_response
 from api.runtime.api_services import Services
 from api.views.item_routes import item_id
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.errors import SchemaTooNewError
 from core.ids import JOB, parse_public_id, public_id
+from jobs.errors import InvalidFieldError
 from results.audit.audit_report import (
     Difference,
     ItemDifferences,
@@ -139,15 +140,17 @@ async def _compare_with_log(
 ) -> _LogComparison:
     """Read the rows, then the log. Raises ApiError."""
     if views.kafka is None:
-        raise ApiError(
-            400, "This API has no connection to the log.", code="invalid_value", param="log"
-        )
+        raise InvalidFieldError("This API has no connection to the log.", param="log")
+
+    def read_log(kafka: KafkaSettings) -> LogRead:
+        stop_at_s = time.monotonic() + views.services.settings.audit_log_timeout_s
+        job = (source.job_id, source.job.created_at)
+        return tally_log(kafka, job, rows, written_to=written_to, stop_at_s=stop_at_s)
+
     try:
         written_to = await asyncio.to_thread(committed_offset, views.kafka, source.job_id)
         rows = await _row_facts(views.services, source)
-        read = await asyncio.to_thread(
-            _read_log, views.kafka, views.services, source, rows, written_to
-        )
+        read = await asyncio.to_thread(read_log, views.kafka)
     except KafkaUnavailableError:
         raise unavailable(
             "The log does not answer.", retry_after_s=5, code="service_unavailable"
@@ -160,22 +163,6 @@ async def _compare_with_log(
         ) from None
     is_settled = source.job.settled_at is not None
     return await asyncio.to_thread(_LogComparison, read, rows, tally, is_settled=is_settled)
-
-
-def _read_log(
-    kafka: KafkaSettings,
-    services: Services,
-    source: ResultSource,
-    rows: RowFingerprints,
-    written_to: int,
-) -> LogRead:
-    return tally_log(
-        kafka,
-        (source.job_id, source.job.created_at),
-        rows,
-        written_to=written_to,
-        stop_at_s=time.monotonic() + services.settings.audit_log_timeout_s,
-    )
 
 
 async def _row_facts(services: Services, source: ResultSource) -> RowFingerprints:

@@ -16,6 +16,7 @@ from api.views.view_services import ViewServices, ViewServicesDep
 from core.clock import SystemClock
 from core.ids import JOB, parse_public_id, public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
+from jobs.errors import InvalidFieldError
 from jobs.store.keyset_pages import unknown_cursor_error
 from results.finaliser.output_lines import ERROR_MESSAGES
 from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, TimedReads, find_index
@@ -40,7 +41,7 @@ _ID: Final = re.compile(rf"{ITEM}_([0-9a-f]{{32}})([0-9a-f]{{8}})")
 
 def _one_status(request: Request, status: ItemStatus | None = None) -> ItemStatus | None:
     if len(request.query_params.getlist("status")) > 1:
-        raise ApiError(400, "Filter by at most one status.", code="invalid_value", param="status")
+        raise InvalidFieldError("Filter by at most one status.", param="status")
     return status
 
 

@@ -19,7 +19,7 @@ from api.runtime.object_threads import BlockingCalls
 from api.views.progress_poller import ProgressSnapshot, ProgressSubscription
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.ids import JOB, parse_public_id
-from jobs.errors import JobNotFoundError
+from jobs.errors import InvalidFieldError, JobNotFoundError
 from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import (
     Frame,
@@ -226,12 +226,8 @@ async def show(
         content = stream.available_lines(after, limit)
         return _response(stream, content, revalidator, request, "application/x-ndjson")
     if limit is not None:
-        raise ApiError(
-            400,
-            "A stream has no limit: it continues to the end of the batch.",
-            code="invalid_value",
-            param="limit",
-        )
+        message = "A stream has no limit: it continues to the end of the batch."
+        raise InvalidFieldError(message, param="limit")
     after = _last_event_id(request.http, after)
     if source.is_terminal and after > source.ended_count:
         return Response(status_code=204)  # clients that reconnect by themselves stop now
@@ -278,10 +274,6 @@ def _last_event_id(request: Request, after: int) -> int:
     if not text:
         return after
     if not (_SEQUENCE.fullmatch(text) and int(text) <= SEQUENCE_MAX):
-        raise ApiError(
-            400,
-            "The value is not an event id of this stream.",
-            code="invalid_value",
-            param="Last-Event-ID",
-        )
+        message = "The value is not an event id of this stream."
+        raise InvalidFieldError(message, param="Last-Event-ID")
     return int(text)

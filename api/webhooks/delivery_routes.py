@@ -16,6 +16,7 @@ from api.http.responses import json_response
 from api.idempotency.idempotent_requests import IdempotentRequestDep
 from api.resources import seconds
 from core.ids import EVENT, JOB, parse_public_id, public_id
+from jobs.errors import InvalidFieldError
 from jobs.store.keyset_pages import PageCursor
 from results.webhooks.delivery.delivery_history import (
     DeliveryHistory,
@@ -114,7 +115,7 @@ async def send_again(endpoint_id: str, request: IdempotentRequestDep) -> Respons
     """Send one message again, or those of a time span, with the same ids."""
     body = await request.json_body(ReplayBody)
     if body.message_id is None and body.since is None:
-        raise ApiError(400, "Send message_id or since.", code="invalid_value", param="since")
+        raise InvalidFieldError("Send message_id or since.", param="since")
     parsed_endpoint_id = parse_public_id(ENDPOINT, endpoint_id)
     replay = Replay(
         message_id=_message_id(body.message_id, "message_id"),
@@ -184,7 +185,7 @@ def _message_id(text: str | None, param: str) -> UUID | None:
         return None
     message_id = parse_public_id(EVENT, text)
     if message_id is None:
-        raise ApiError(400, "The value is not an event id.", code="invalid_value", param=param)
+        raise InvalidFieldError("The value is not an event id.", param=param)
     return message_id
 
 
@@ -192,7 +193,5 @@ def _timestamp(seconds: int | None, param: str) -> datetime | None:
     if seconds is None:
         return None
     if not 0 <= seconds <= _TIMESTAMP_MAX:
-        raise ApiError(
-            400, "The value must be seconds since 1970.", code="invalid_value", param=param
-        )
+        raise InvalidFieldError("The value must be seconds since 1970.", param=param)
     return datetime.fromtimestamp(seconds, UTC)

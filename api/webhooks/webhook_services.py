@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from api.http.errors import ApiError, unavailable
 from core.open_files import ResourceExhaustedError
+from jobs.errors import InvalidFieldError
 from results.webhooks.endpoints.address_policy import AddressPolicy, address_policy
 from results.webhooks.endpoints.callbacks import Callback
 from results.webhooks.endpoints.endpoints import check_event_types
@@ -46,7 +47,7 @@ class WebhookServices:
         return self.optional_sealer
 
     async def validate_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
-        """Return a parsed URL whose host may be contacted. Raises ApiError with `param`.
+        """Return a parsed URL whose host may be contacted. Raises InvalidFieldError, ApiError.
 
         A hanging look-up delays only look-ups of its tenant. The webhooks role looks hosts up again
         before each attempt, since their addresses may change.
@@ -57,12 +58,10 @@ class WebhookServices:
                 addresses = await self.look_ups.start(tenant_id, url)
                 await allowed_addresses(addresses, self.reach)
         except UrlError as error:
-            raise ApiError(400, str(error), code="invalid_value", param=param) from None
+            raise InvalidFieldError(str(error), param=param) from None
         except AddressRefusedError:
             # The same error for an unknown name: clients must not learn about internal names.
-            raise ApiError(
-                400, "The host has no public address.", code="invalid_value", param=param
-            ) from None
+            raise InvalidFieldError("The host has no public address.", param=param) from None
         except (TimeoutError, DnsLookupsBusyError, ResourceExhaustedError):
             raise unavailable(
                 "The host could not be looked up in time.",
@@ -80,12 +79,8 @@ class WebhookServices:
         """
         if text is None:
             if events is not None:
-                raise ApiError(
-                    400,
-                    "callback_events requires callback_url.",
-                    code="invalid_value",
-                    param="callback_url",
-                )
+                message = "callback_events requires callback_url."
+                raise InvalidFieldError(message, param="callback_url")
             return None
         if events is not None:
             check_event_types(events, param="callback_events")

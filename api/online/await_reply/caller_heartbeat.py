@@ -104,8 +104,9 @@ class CallerHeartbeatPublisher:
             return
         if leaving:
             self._has_left = True
-            while self._exceeds_record and self._send(leaving=False):
-                pass
+            while max(len(self._aborted), len(self._permitted)) > IDS_MAX:
+                if not self._send(leaving=False):
+                    break
         elif self._unacknowledged >= _UNACKNOWLEDGED_MAX:
             return
         if self._send(leaving=leaving) and self._has_decisions:
@@ -114,11 +115,6 @@ class CallerHeartbeatPublisher:
     @property
     def _has_decisions(self) -> bool:
         return bool(self._aborted or self._permitted)
-
-    @property
-    def _exceeds_record(self) -> bool:
-        """Whether the decisions need more than one record."""
-        return max(len(self._aborted), len(self._permitted)) > IDS_MAX
 
     def _send(self, *, leaving: bool) -> bool:
         """Send as much as one record holds; return False when the producer rejects it."""
