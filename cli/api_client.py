@@ -1,6 +1,9 @@
 """The API client of user commands: the official OpenAI client with Millrace's URL and key."""
 
+import functools
+import inspect
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -12,6 +15,10 @@ from cli.exits import CommandError, KeyMissingError, NotFoundError
 if TYPE_CHECKING:
     import httpx2
     import openai
+
+Client: TypeAlias = "openai.OpenAI"
+Batch: TypeAlias = "openai.types.Batch"
+"""Names of classes of the official client, which takes a second to import."""
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -51,7 +58,27 @@ class NoChatModelError(NotFoundError):
     """No listed model serves chat; --model can name one that is not listed."""
 
 
-def connect(url: str, key: str) -> "openai.OpenAI":
+def with_client(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options --url and --key, and their client as its first argument."""
+    _, *own = inspect.signature(command).parameters.values()
+    options = (
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
+        for name, default, option in (("url", DEFAULT_URL, UrlOption), ("key", "", KeyOption))
+    )
+
+    @functools.wraps(command)
+    def run(*, url: str, key: str, **arguments: object) -> None:
+        with connect(url, key) as connected:
+            command(connected, **arguments)
+
+    signature = inspect.Signature([*own, *options])
+    # Typer reads both; it cannot resolve the class of the client, which is not imported yet.
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {n: p.annotation for n, p in signature.parameters.items()}
+    return run
+
+
+def connect(url: str, key: str) -> Client:
     """Return a client; nothing is sent yet.
 
     Raises KeyMissingError, typer.BadParameter. Calls raise NotMillraceError when the response is
@@ -68,18 +95,18 @@ def connect(url: str, key: str) -> "openai.OpenAI":
     return client
 
 
-def with_time_limit(client: "openai.OpenAI", left_s: float) -> "openai.OpenAI":
+def with_time_limit(client: Client, left_s: float) -> Client:
     """Return the client with a read timeout such that all attempts together take about `left_s`."""
     timeout_s = max(_READ_TIMEOUT_S_MIN, left_s / (client.max_retries + 1))
     return client if timeout_s >= READ_TIMEOUT_S else _with_read_timeout(client, timeout_s)
 
 
-def with_stream_timeout(client: "openai.OpenAI") -> "openai.OpenAI":
+def with_stream_timeout(client: Client) -> Client:
     """Return the client with the read timeout of streams."""
     return _with_read_timeout(client, _STREAM_READ_TIMEOUT_S)
 
 
-def _with_read_timeout(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
+def _with_read_timeout(client: Client, timeout_s: float) -> Client:
     import openai
 
     connect_s = min(_CONNECT_TIMEOUT_S, timeout_s)
@@ -124,7 +151,7 @@ def path_segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def first_chat_model(client: "openai.OpenAI") -> str:
+def first_chat_model(client: Client) -> str:
     """Return the first listed model that serves chat. Raises NoChatModelError."""
     for model in client.models.list():
         if _CHAT in extension_fields(model).get("endpoints", ()):
@@ -152,6 +179,17 @@ def transient_errors() -> tuple[type[Exception], ...]:
 def drop_none(**values: Any) -> dict[str, Any]:
     """Return the values that are not None: the parameters that the user gave."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def get_json(client: Client, path: str, **parameters: object) -> dict[str, Any]:
+    """Return the JSON object at a path of the API; parameters that are None are left out."""
+    given = drop_none(**parameters)
+    return json_object(client.get(path, cast_to=object, options={"params": given}))
+
+
+def post_json(client: Client, path: str, body: object) -> dict[str, Any]:
+    """Send a JSON body to a path of the API and return the JSON object of the response."""
+    return json_object(client.post(path, cast_to=object, body=body))
 
 
 def json_object(response: object) -> dict[str, Any]:

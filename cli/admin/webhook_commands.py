@@ -4,15 +4,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cli.api_client import (
-    DEFAULT_URL,
-    KeyOption,
-    UrlOption,
-    connect,
-    json_object,
-    path_segment,
-    require_id,
-)
+from cli.api_client import Client, get_json, path_segment, post_json, require_id, with_client
 from cli.batch.job_display import time_text
 from cli.exits import EXIT_CODES_HELP
 from cli.output_tables import FormatOption, OutputFormat, write_output
@@ -35,46 +27,42 @@ _DELIVERY_HEADERS = ("id", "event", "batch", "status", "tries", "last try", "nex
 
 
 @app.command()
+@with_client
 def create(
+    client: Client,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="URL of the receiver.")],
     events: Annotated[str, typer.Option(help="Comma-separated event types.")] = "batch.completed",
     name: Annotated[str, typer.Option(help="Name of the endpoint in lists.")] = "cli",
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Add an endpoint. Prints its id and its secret, which is shown only once."""
     event_types = [event.strip() for event in events.split(",")]
     body = {"name": name, "url": target, "event_types": event_types}
-    created = json_object(connect(url, key).post("/webhook_endpoints", body=body, cast_to=object))
+    created = post_json(client, "/webhook_endpoints", body)
     typer.echo(f"{created['id']} {created['signing_secret']}")
 
 
 @app.command("list")
-def list_endpoints(
-    output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
-) -> None:
+@with_client
+def list_endpoints(client: Client, output_format: FormatOption = OutputFormat.TABLE) -> None:
     """List the newest endpoints, at most 100."""
-    found = _data(connect(url, key).get("/webhook_endpoints?limit=100", cast_to=object))
+    found = get_json(client, "/webhook_endpoints", limit=100).get("data") or []
     write_output(output_format, found, _ENDPOINT_HEADERS, lambda: [_endpoint_row(e) for e in found])
 
 
 @app.command()
+@with_client
 def deliveries(
-    endpoint: IdArgument,
-    output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
+    client: Client, endpoint: IdArgument, output_format: FormatOption = OutputFormat.TABLE
 ) -> None:
     """List the newest deliveries of an endpoint with their last attempts, at most 100."""
-    path = f"{_path(endpoint)}/deliveries?limit=100"
-    found = _data(connect(url, key).get(path, cast_to=object))
+    found = get_json(client, f"{_path(endpoint)}/deliveries", limit=100).get("data") or []
     write_output(output_format, found, _DELIVERY_HEADERS, lambda: [_delivery_row(d) for d in found])
 
 
 @app.command()
-def replay(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+@with_client
+def replay(
+    client: Client,
     endpoint: IdArgument,
     message: Annotated[str | None, typer.Option(help="One message, `evt_…`.")] = None,
     since: Annotated[int | None, typer.Option(help="From this time: seconds since 1970.")] = None,
@@ -82,15 +70,12 @@ def replay(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     failed_only: Annotated[
         bool, typer.Option("--failed-only", help="Only messages not delivered yet.")
     ] = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Send one message again, or those of a time range, with the same ids; print how many."""
     body = {"message_id": message, "since": since, "until": until, "failed_only": failed_only}
-    client = connect(url, key)
     count, has_more = 0, True
     while has_more:
-        page = json_object(client.post(f"{_path(endpoint)}/replay", body=body, cast_to=object))
+        page = post_json(client, f"{_path(endpoint)}/replay", body)
         count += page["replayed"]
         has_more = page["has_more"]
         body["after"] = page["last_id"]
@@ -132,8 +117,3 @@ def _delivery_row(delivery: dict[str, Any]) -> tuple[str, ...]:
 
 def _path(endpoint: str) -> str:
     return f"/webhook_endpoints/{path_segment(endpoint)}"
-
-
-def _data(response: object) -> list[dict[str, Any]]:
-    found = json_object(response).get("data")
-    return found if isinstance(found, list) else []

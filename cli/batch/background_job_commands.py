@@ -4,15 +4,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cli.api_client import (
-    DEFAULT_URL,
-    KeyOption,
-    UrlOption,
-    connect,
-    json_object,
-    path_segment,
-    require_id,
-)
+from cli.api_client import Client, get_json, json_object, path_segment, require_id, with_client
 from cli.batch.job_display import time_text
 from cli.exits import EXIT_CODES_HELP
 from cli.output_tables import FormatOption, OutputFormat, write_output
@@ -31,27 +23,19 @@ _TIMES = ("created_at", "expires_at", "completed_at", "cancelled_at", "expired_a
 
 
 @app.command()
-def show(
-    job: IdArgument,
-    output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
-) -> None:
+@with_client
+def show(client: Client, job: IdArgument, output_format: FormatOption = OutputFormat.TABLE) -> None:
     """Show a request. JSON is the job object of the API with the response."""
-    with connect(url, key) as client:
-        _write(client.get(_path(job), cast_to=object), output_format)
+    _write(get_json(client, _path(job)), output_format)
 
 
 @app.command()
+@with_client
 def cancel(
-    job: IdArgument,
-    output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
+    client: Client, job: IdArgument, output_format: FormatOption = OutputFormat.TABLE
 ) -> None:
     """Cancel a request that has no response yet, and show it."""
-    with connect(url, key) as client:
-        _write(client.delete(_path(job), cast_to=object), output_format)
+    _write(json_object(client.delete(_path(job), cast_to=object)), output_format)
 
 
 def job_fields(job: dict[str, Any]) -> list[tuple[str, str]]:
@@ -73,6 +57,5 @@ def _path(job: str) -> str:
     return f"/jobs/{path_segment(job)}"
 
 
-def _write(response: object, output_format: OutputFormat) -> None:
-    job = json_object(response)
+def _write(job: dict[str, Any], output_format: OutputFormat) -> None:
     write_output(output_format, job, ("field", "value"), lambda: job_fields(job))

@@ -1,19 +1,18 @@
 """`millrace batch`: watch, fetch, list, control and delete bulk jobs."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cli.api_client import (
-    DEFAULT_URL,
-    KeyOption,
+    Batch,
+    Client,
     QuietOption,
-    UrlOption,
-    connect,
     drop_none,
     extension_fields,
     path_segment,
+    with_client,
 )
 from cli.batch.batch_options import (
     ErrorsOption,
@@ -36,9 +35,6 @@ from cli.batch.submit_command import submit
 from cli.exits import EXIT_CODES_HELP, ExitCode, JobStillRunningError
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 
-if TYPE_CHECKING:
-    from openai.types import Batch
-
 app = typer.Typer(
     no_args_is_help=True,
     help="Submit bulk jobs, watch them, fetch their results, cancel and delete them.",
@@ -48,15 +44,11 @@ app.command()(submit)
 
 
 @app.command()
+@with_client
 def watch(
-    job: IdArgument,
-    timeout: TimeoutOption = None,
-    quiet: QuietOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
+    client: Client, job: IdArgument, timeout: TimeoutOption = None, quiet: QuietOption = False
 ) -> None:
     """Show a job's progress on stderr until it has ended; print its final state on stdout."""
-    client = connect(url, key)
     ended = watch_until_ended(client, job, timeout_s=timeout, quiet=quiet)
     typer.echo(ended.status)
     print_outcome(ended, None, None, quiet=quiet)
@@ -64,33 +56,30 @@ def watch(
 
 
 @app.command()
+@with_client
 def status(
-    job: IdArgument,
-    output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
+    client: Client, job: IdArgument, output_format: FormatOption = OutputFormat.TABLE
 ) -> None:
     """Show a job. JSON is the batch object of the API."""
-    batch = connect(url, key).batches.retrieve(job)
+    batch = client.batches.retrieve(job)
     value = batch.to_dict(mode="json")
     write_output(output_format, value, ("field", "value"), lambda: status_rows(batch))
 
 
 @app.command()
+@with_client
 def results(
+    client: Client,
     job: IdArgument,
     output: OutputOption = None,
     errors: ErrorsOption = None,
     quiet: QuietOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Fetch the results of a job that has ended, to stdout or to --output.
 
     Exit code 6: some items failed; --errors FILE fetches their lines. A cancelled or expired job
     (exit code 7) has the results of the items that ended before.
     """
-    client = connect(url, key)
     batch = client.batches.retrieve(job)
     progress = progress_of(batch)
     if not progress.has_ended:
@@ -105,34 +94,35 @@ def results(
 
 
 @app.command()
-def cancel(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+@with_client
+def cancel(client: Client, job: IdArgument) -> None:
     """Cancel a job: items that have ended keep their results, all others get an error line.
 
     Prints the job's state on stdout: `cancelling` until the files are written.
     """
-    typer.echo(connect(url, key).batches.cancel(job).status)
+    typer.echo(client.batches.cancel(job).status)
 
 
 @app.command()
-def delete(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+@with_client
+def delete(client: Client, job: IdArgument) -> None:
     """Delete a job that has ended, with its items, results and files. Its bill remains.
 
     An input file remains while another of your jobs uses it. Exit code 5: the job has not ended.
     """
-    connect(url, key).delete(f"/batches/{path_segment(job)}", cast_to=object)
+    client.delete(f"/batches/{path_segment(job)}", cast_to=object)
     typer.echo("deleted")
 
 
 @app.command("list")
+@with_client
 def list_jobs(
+    client: Client,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Jobs to list, newest first.")] = 20,
     after: Annotated[str | None, typer.Option(help="Continue after this job.")] = None,
     output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """List your jobs, newest first. JSON is an array of batch objects."""
-    client = connect(url, key)
     cursor: dict[str, Any] = drop_none(after=after or None)
     page = client.batches.list(limit=limit, **cursor)
     values = [batch.to_dict(mode="json") for batch in page.data]
@@ -142,19 +132,23 @@ def list_jobs(
 
 
 @app.command()
-def pause(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+@with_client
+def pause(client: Client, job: IdArgument) -> None:
     """Pause a job: items in flight end, no others start. Its completion window continues."""
-    typer.echo(_state(_post(url, key, job, "/pause")))
+    typer.echo(_state(_post(client, job, "/pause")))
 
 
 @app.command()
-def resume(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+@with_client
+def resume(client: Client, job: IdArgument) -> None:
     """Resume a paused job."""
-    typer.echo(_state(_post(url, key, job, "/resume")))
+    typer.echo(_state(_post(client, job, "/resume")))
 
 
 @app.command()
+@with_client
 def update(
+    client: Client,
     job: IdArgument,
     completion_window: Annotated[
         str | None, typer.Option(help="Completion window, counted from the job's creation.")
@@ -164,47 +158,46 @@ def update(
         typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="Time of expiry, in UTC."),
     ] = None,
     priority: PriorityOption = None,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Change the deadline or the priority of a job; print the time of expiry and the priority."""
     expires_s = expires_at and int(expires_at.replace(tzinfo=UTC).timestamp())
     body = drop_none(completion_window=completion_window, priority=priority, expires_at=expires_s)
     if not body:
         raise typer.BadParameter("give at least one option", param_hint="--completion-window")
-    batch = _post(url, key, job, "", body)
+    batch = _post(client, job, "", body)
     expires = datetime.fromtimestamp(batch.expires_at or 0, UTC).isoformat()
     typer.echo(f"expires {expires} priority {extension_fields(batch)['priority']}")
 
 
 @app.command()
+@with_client
 def append(
+    client: Client,
     job: IdArgument,
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Upload FILE and append it to a job submitted with --no-seal; print the file's id.
 
     Its items count once the file is validated: see `millrace batch status`.
     """
-    with uploaded_input(connect(url, key), file) as file_id:
-        _post(url, key, job, "/append", {"input_file_id": file_id})
+    with uploaded_input(client, file) as file_id:
+        _post(client, job, "/append", {"input_file_id": file_id})
     typer.echo(file_id)
 
 
 @app.command()
-def seal(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+@with_client
+def seal(client: Client, job: IdArgument) -> None:
     """Seal a job: it accepts no more files, and can complete."""
-    typer.echo(_state(_post(url, key, job, "/seal")))
+    typer.echo(_state(_post(client, job, "/seal")))
 
 
-def _post(url: str, key: str, job: str, action: str, body: dict[str, Any] | None = None) -> "Batch":
+def _post(client: Client, job: str, action: str, body: dict[str, Any] | None = None) -> Batch:
     from openai.types import Batch  # importing takes a second; operator commands do not need it
 
-    return connect(url, key).post(f"/batches/{path_segment(job)}{action}", cast_to=Batch, body=body)
+    return client.post(f"/batches/{path_segment(job)}{action}", cast_to=Batch, body=body)
 
 
-def _state(batch: "Batch") -> str:
+def _state(batch: Batch) -> str:
     """Return the status of a job; `paused` for a paused one, which is in progress for the API."""
     return "paused" if extension_fields(batch).get("paused_at") else batch.status

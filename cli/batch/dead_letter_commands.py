@@ -7,14 +7,13 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from cli.api_client import (
-    DEFAULT_URL,
-    KeyOption,
-    UrlOption,
-    connect,
+    Client,
     drop_none,
-    json_object,
+    get_json,
     path_segment,
+    post_json,
     require_id,
+    with_client,
 )
 from cli.batch.job_display import time_text
 from cli.exits import EXIT_CODES_HELP
@@ -34,19 +33,16 @@ BatchOption: TypeAlias = Annotated[
 
 
 @app.command("list")
+@with_client
 def list_letters(
+    client: Client,
     batch: BatchOption = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Dead letters to list.")] = 20,
     after: Annotated[str | None, typer.Option(help="Continue after this one.")] = None,
     output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """List dead letters: those of a job by line, those of all jobs newest first."""
-    params = drop_none(batch=batch, after=after, limit=limit)
-    page = json_object(
-        connect(url, key).get("/dead_letters", cast_to=object, options={"params": params})
-    )
+    page = get_json(client, "/dead_letters", batch=batch, after=after, limit=limit)
     letters = page.get("data") or []
     write_output(output_format, letters, HEADERS, lambda: [letter_row(one) for one in letters])
     if page.get("has_more") and letters:
@@ -54,22 +50,23 @@ def list_letters(
 
 
 @app.command()
+@with_client
 def show(
+    client: Client,
     letter: Annotated[
         str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.", callback=require_id)
     ],
     output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Show a dead letter with its attempts. JSON includes the last response."""
-    path = f"/dead_letters/{path_segment(letter)}"
-    found = json_object(connect(url, key).get(path, cast_to=object))
+    found = get_json(client, f"/dead_letters/{path_segment(letter)}")
     write_output(output_format, found, ("field", "value"), lambda: letter_fields(found))
 
 
 @app.command()
-def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+@with_client
+def redrive(
+    client: Client,
     letters: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="Dead letters of one job.")
     ] = None,
@@ -88,8 +85,6 @@ def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command lin
     completion_window: Annotated[
         str | None, typer.Option(help="Time for the new job; default: that of the old job.")
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Create a job over dead letters, optionally edited, and print its id on stdout."""
     if bool(letters) == bool(batch):
@@ -97,9 +92,7 @@ def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command lin
     body: dict[str, Any] = {"batch": batch} if batch else {"ids": letters}
     edits = merge_edits(edit.read_bytes() if edit else b"{}", sets or [])
     body |= drop_none(edits=edits or None, completion_window=completion_window)
-    client = connect(url, key)
-    created = json_object(client.post("/dead_letters/redrive", body=body, cast_to=object))
-    typer.echo(created["id"])
+    typer.echo(post_json(client, "/dead_letters/redrive", body)["id"])
 
 
 def merge_edits(patch: bytes, sets: list[str]) -> dict[str, Any]:
@@ -135,15 +128,9 @@ def merge_edits(patch: bytes, sets: list[str]) -> dict[str, Any]:
 
 def letter_row(letter: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells under `HEADERS`."""
-    return (
-        str(letter.get("id")),
-        str(letter.get("custom_id") or ""),
-        str(letter.get("code") or ""),
-        str(letter.get("status_code") or ""),
-        str(letter.get("attempts") or ""),
-        time_text(letter.get("failed_at")),
-        str(letter.get("redriven_by") or ""),
-    )
+    names = ("id", "custom_id", "code", "status_code", "attempts", "failed_at", "redriven_by")
+    shown = {**letter, "failed_at": time_text(letter.get("failed_at"))}
+    return tuple(str(shown.get(name) or "") for name in names)
 
 
 def letter_fields(letter: dict[str, Any]) -> list[tuple[str, str]]:

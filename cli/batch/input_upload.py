@@ -11,12 +11,13 @@ from typing import IO, TYPE_CHECKING, Final
 
 import typer
 
+from cli.api_client import Client
 from cli.exits import CommandError
 from cli.standard_streams import name_os_errors
 from core.ids import FILE, parse_public_id
 
 if TYPE_CHECKING:
-    import openai
+    pass
 
 _CHUNK_BYTES: Final = 256 * 1024
 _IN_FLIGHT: Final = "idempotency_key_in_flight"
@@ -29,7 +30,7 @@ class FileChangedError(CommandError):
 
 
 @contextmanager
-def uploaded_input(client: "openai.OpenAI", source: str) -> Iterator[str]:
+def uploaded_input(client: Client, source: str) -> Iterator[str]:
     """Upload a file, `-` for stdin, and yield its id; the id of an uploaded file is yielded as is.
 
     When the block fails with a rejection, the file is deleted. When the outcome is unknown, the
@@ -65,7 +66,7 @@ def rereadable_input(path: str) -> Iterator[IO[bytes]]:
             yield copy
 
 
-def _upload(client: "openai.OpenAI", path: str) -> str:
+def _upload(client: Client, path: str) -> str:
     import openai
 
     # A file name may contain any bytes; the request needs UTF-8.
@@ -112,7 +113,7 @@ def _is_rejection(failure: BaseException) -> bool:
     return isinstance(failure, UnicodeEncodeError)  # never sent
 
 
-def _delete(client: "openai.OpenAI", file_id: str) -> bool:
+def _delete(client: Client, file_id: str) -> bool:
     """Delete an uploaded file; False when that failed."""
     import openai
 

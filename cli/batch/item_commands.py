@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cli.api_client import (
-    DEFAULT_URL,
-    KeyOption,
-    UrlOption,
-    connect,
-    drop_none,
-    json_object,
+    Client,
+    get_json,
     path_segment,
     require_id,
     transient_errors,
+    with_client,
     with_stream_timeout,
 )
 from cli.batch.batch_options import IdArgument
@@ -28,7 +25,7 @@ from cli.exits import CommandError, ExitCode
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
 
 if TYPE_CHECKING:
-    import openai
+    pass
 
 _ITEM_HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
 _BOOK_COLUMNS = (
@@ -43,7 +40,9 @@ _BOOK_COLUMNS = (
 _AUDIT_TIMEOUT_S = 300
 
 
+@with_client
 def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+    client: Client,
     job: IdArgument,
     status: Annotated[
         str | None,
@@ -59,35 +58,30 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     limit: Annotated[int, typer.Option(min=1, max=100, help="Items to list.")] = 20,
     after: Annotated[str | None, typer.Option(help="Continue after this item.")] = None,
     output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """List the items of a job with their status, in input order."""
-    client = connect(url, key)
     path = f"/batches/{path_segment(job)}/items"
     if item is not None:
-        found = json_object(client.get(f"{path}/{path_segment(item)}", cast_to=object))
+        found = get_json(client, f"{path}/{path_segment(item)}")
         write_output(output_format, found, ("field", "value"), lambda: item_fields(found))
         return
-    params = drop_none(status=status, limit=limit, after=after)
-    page = json_object(client.get(path, cast_to=object, options={"params": params}))
+    page = get_json(client, path, status=status, limit=limit, after=after)
     data = page.get("data") or []
     write_output(output_format, data, _ITEM_HEADERS, lambda: [item_row(one) for one in data])
     if page.get("has_more"):
         print_next_page(page["last_id"])
 
 
+@with_client
 def stream(
+    client: Client,
     job: IdArgument,
     after: Annotated[int, typer.Option(min=0, help="Continue after this sequence.")] = 0,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Write each result to stdout as it arrives, one line each, until the job has ended.
 
     Every line contains its `sequence`; an interrupted stream is resumed after the last one.
     """
-    client = connect(url, key)
     for event in follow_results(client, job, after):
         if not event.name:
             sys.stdout.buffer.write(event.data + b"\n")
@@ -96,18 +90,17 @@ def stream(
     raise typer.Exit(job_exit_code(progress_of(ended)))
 
 
+@with_client
 def audit(
+    client: Client,
     job: IdArgument,
     log: Annotated[bool, typer.Option("--log", help="Compare with the log, too.")] = False,
     output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Recompute the counts and the bill of a job; exit code 1 when they do not agree."""
     path = f"/batches/{path_segment(job)}/audit"
-    params = {"log": "true"} if log else {}
-    client = connect(url, key).with_options(timeout=_AUDIT_TIMEOUT_S, max_retries=0)
-    found = json_object(client.get(path, cast_to=object, options={"params": params}))
+    patient = client.with_options(timeout=_AUDIT_TIMEOUT_S, max_retries=0)
+    found = get_json(patient, path, log="true" if log else None)
     write_output(output_format, found, ("book", *_BOOK_COLUMNS), lambda: audit_rows(found))
     if output_format is OutputFormat.TABLE:
         for difference in differences(found):
@@ -211,7 +204,7 @@ class ResultEvent:
     data: bytes
 
 
-def follow_results(client: "openai.OpenAI", job: str, after: int) -> Iterator[ResultEvent]:
+def follow_results(client: Client, job: str, after: int) -> Iterator[ResultEvent]:
     """Yield each result after the sequence `after` once, then the event of the job's end.
 
     Yields nothing when there are no more events. Transient errors are retried. Raises the last
@@ -255,7 +248,7 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
     return name, value.removeprefix(b" ")
 
 
-def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
+def _open(client: Client, job: str, after: int) -> Iterator[bytes]:
     from openai import APIResponse
 
     headers = {

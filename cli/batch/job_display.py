@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import typer
 from rich.console import Console
@@ -21,12 +21,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from cli.api_client import extension_fields
+from cli.api_client import Batch, Client, extension_fields
 from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
-
-if TYPE_CHECKING:
-    import openai
-    from openai.types import Batch
 
 OUTCOME_STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
 
@@ -69,7 +65,7 @@ class JobDisplay:
         if self._live:
             self._progress.stop()
 
-    def show(self, batch: "Batch") -> None:
+    def show(self, batch: Batch) -> None:
         """Show the current state of the job."""
         job = progress_of(batch)
         if self._live:
@@ -112,7 +108,7 @@ LIST_HEADERS = ("id", "status", "ended", "total", "endpoint", "created")
 
 
 def print_outcome(
-    batch: "Batch", output: Path | None, errors: Path | None, *, quiet: bool = False
+    batch: Batch, output: Path | None, errors: Path | None, *, quiet: bool = False
 ) -> None:
     """Print on stderr how the job ended and where its files are; if quiet, only invalid lines."""
     if quiet:
@@ -130,13 +126,13 @@ def print_outcome(
         typer.echo(f"errors: {errors or f'{fetch} -o FILE --errors FILE'}", err=True)
 
 
-def _print_validation_errors(batch: "Batch") -> None:
+def _print_validation_errors(batch: Batch) -> None:
     """Print on stderr why the validation of the job's input failed, if it did."""
     for line in _validation_errors(batch):
         typer.echo(line, err=True)
 
 
-def _validation_errors(batch: "Batch") -> list[str]:
+def _validation_errors(batch: Batch) -> list[str]:
     """Return the first errors, one line each, and the number of the others."""
     found = (batch.errors.data if batch.errors else None) or []
     shown = [
@@ -149,7 +145,7 @@ def _validation_errors(batch: "Batch") -> list[str]:
     return shown
 
 
-def status_rows(batch: "Batch") -> list[tuple[str, str]]:
+def status_rows(batch: Batch) -> list[tuple[str, str]]:
     """Return the fields of a job that are not empty, as (name, value)."""
     job = progress_of(batch)
     usage = batch.usage
@@ -174,7 +170,7 @@ def status_rows(batch: "Batch") -> list[tuple[str, str]]:
     return [row for row in rows if row[1]] + [("error", line) for line in _validation_errors(batch)]
 
 
-def _control_rows(batch: "Batch") -> list[tuple[str, str]]:
+def _control_rows(batch: Batch) -> list[tuple[str, str]]:
     """Return the control fields that differ from those of an ordinary job."""
     extension = extension_fields(batch)
     files = [str(file["state"]) for file in extension.get("appended_files") or ()]
@@ -188,7 +184,7 @@ def _control_rows(batch: "Batch") -> list[tuple[str, str]]:
     ]
 
 
-def list_row(batch: "Batch") -> tuple[str, ...]:
+def list_row(batch: Batch) -> tuple[str, ...]:
     """Return the cells under `LIST_HEADERS`."""
     job = progress_of(batch)
     counts = (str(job.ended), str(job.total))
@@ -200,18 +196,16 @@ def time_text(epoch_s: int | None) -> str:
     return "" if epoch_s is None else datetime.fromtimestamp(epoch_s, UTC).isoformat()
 
 
-def watch_until_ended(
-    client: "openai.OpenAI", job: str, *, timeout_s: float | None, quiet: bool
-) -> "Batch":
+def watch_until_ended(client: Client, job: str, *, timeout_s: float | None, quiet: bool) -> Batch:
     """Show a job on stderr until it has ended. Raises the errors of `wait_until_ended`."""
     with JobDisplay(job, quiet=quiet) as display:
         return wait_until_ended(poll_job(client, job), display.show, timeout_s=timeout_s)
 
 
-def poll_job(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
+def poll_job(client: Client, job: str) -> Callable[[float], Batch]:
     """Return a function that retrieves a job within a timeout, for `wait_until_ended`."""
 
-    def poll(timeout_s: float) -> "Batch":
+    def poll(timeout_s: float) -> Batch:
         # No retries of the client: `wait_until_ended` retries, and knows for how long.
         return client.with_options(timeout=timeout_s, max_retries=0).batches.retrieve(job)
 

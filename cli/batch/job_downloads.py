@@ -13,23 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, TypeAlias
+from typing import IO, Final, TypeAlias
 
 import typer
 
-from cli.api_client import transient_errors
+from cli.api_client import Batch, Client, transient_errors
 from cli.batch.job_progress import UNAVAILABLE_S_MAX
 from cli.exits import CommandError
 from cli.standard_streams import name_os_errors
 
-if TYPE_CHECKING:
-    import openai
-    from openai.types import Batch
-
 STDOUT: Final = Path("-")
 _PAUSE_S: Final = 1.0
 
-DownloadJobFiles: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
+DownloadJobFiles: TypeAlias = Callable[[Client, Batch], None]
 """Downloads the files of a job to their targets; raises as `download_file`."""
 
 
@@ -43,7 +39,7 @@ def check_targets(
     """Check the targets of a job's files and return their download. Raises OSError."""
     targets = [None if path is None else DownloadTarget(path) for path in (output, errors)]
 
-    def download_files(client: "openai.OpenAI", batch: "Batch") -> None:
+    def download_files(client: Client, batch: Batch) -> None:
         file_ids = (batch.output_file_id, batch.error_file_id)
         for target, file_id in zip(targets, file_ids, strict=True):
             if target is not None:
@@ -68,9 +64,7 @@ class DownloadTarget:
             with name_os_errors(self._name), _temporary_file(path.resolve(), self._status):
                 pass  # fails now rather than after the wait for the job
 
-    def download(
-        self, client: "openai.OpenAI", file_id: str | None, *, quiet: bool = False
-    ) -> None:
+    def download(self, client: Client, file_id: str | None, *, quiet: bool = False) -> None:
         """Download a file of the API, an empty file for None; raises as `download_file`."""
         with self._open_sink() as sink:
             download_file(client, file_id, sink, self._name, quiet=quiet)
@@ -98,7 +92,7 @@ class DownloadTarget:
 
 
 def download_file(
-    client: "openai.OpenAI",
+    client: Client,
     file_id: str | None,
     sink: IO[bytes],
     name: str,
@@ -141,7 +135,7 @@ def download_file(
 class _Download:
     """The state of one download."""
 
-    def __init__(self, client: "openai.OpenAI", file_id: str, sink: IO[bytes], name: str) -> None:
+    def __init__(self, client: Client, file_id: str, sink: IO[bytes], name: str) -> None:
         self._client, self._file_id, self._sink, self._name = client, file_id, sink, name
         self._size_bytes: int | None = None  # until the file's object is retrieved
         self._etag = ""

@@ -4,15 +4,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cli.api_client import transient_errors
+from cli.api_client import Batch, transient_errors
 from cli.exits import ExitCode, WaitTimeoutError
 from core.clock import Clock, SystemClock
 from core.states import TERMINAL_STATES, JobState
-
-if TYPE_CHECKING:
-    from openai.types import Batch
 
 POLL_S_MIN = 0.2
 POLL_S_MAX = 5.0
@@ -46,7 +42,7 @@ class JobStatus:
         return self.state in TERMINAL_STATES
 
 
-def progress_of(batch: "Batch") -> JobStatus:
+def progress_of(batch: Batch) -> JobStatus:
     """Return the progress of a batch object, by its `millrace` field if it has one."""
     counts = batch.request_counts
     total = counts.total if counts else 0
@@ -71,13 +67,13 @@ def poll_pause_s(waited_s: float) -> float:
 
 
 def wait_until_ended(
-    poll: Callable[[float], "Batch"],
-    show: Callable[["Batch"], None],
+    poll: Callable[[float], Batch],
+    show: Callable[[Batch], None],
     *,
     timeout_s: float | None,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> "Batch":
+) -> Batch:
     """Poll and show a job until it has ended; return it.
 
     `poll` gets its timeout in seconds. Transient errors are retried for `UNAVAILABLE_S_MAX`.

@@ -6,15 +6,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cli.api_client import (
-    DEFAULT_URL,
-    KeyOption,
-    QuietOption,
-    UrlOption,
-    connect,
-    drop_none,
-    with_time_limit,
-)
+from cli.api_client import Client, QuietOption, drop_none, with_client, with_time_limit
 from cli.batch.batch_options import ErrorsOption, OutputOption, PriorityOption, TimeoutOption
 from cli.batch.input_upload import FILE_HELP, uploaded_input
 from cli.batch.job_display import print_outcome, watch_until_ended
@@ -37,7 +29,9 @@ _MaxTotalTokens: TypeAlias = Annotated[
 ]
 
 
+@with_client
 def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+    client: Client,
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
     endpoint: Annotated[
         str, typer.Option(help="The url of every line, such as /v1/chat/completions.")
@@ -65,8 +59,6 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     output: OutputOption = None,
     errors: ErrorsOption = None,
     quiet: QuietOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Upload FILE, create a job over it and print the job's id on stdout.
 
@@ -75,7 +67,6 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     to stderr.
     """
     pairs = metadata_pairs(metadata or [])
-    client = connect(url, key)
     until_s = math.inf if timeout is None else time.monotonic() + timeout
     # The API accepts more than the types of the client allow.
     parameters: dict[str, Any] = drop_none(

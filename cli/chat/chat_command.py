@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.api_client import (
-    DEFAULT_URL,
-    KeyOption,
+    Client,
     QuietOption,
-    UrlOption,
-    connect,
     drop_none,
     first_chat_model,
+    with_client,
     with_stream_timeout,
 )
 from cli.exits import CommandError, ExitCode, describe_failure
 
 if TYPE_CHECKING:
-    import openai
     from openai.types.chat import ChatCompletionMessageParam as Message
 
 _FATAL = frozenset({ExitCode.AUTH, ExitCode.NOT_FOUND})
 """Failures that would also fail the next prompt."""
 
 
+@with_client
 def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+    client: Client,
     prompt: Annotated[
         str | None,
         typer.Option("--prompt", "-p", help="Send this prompt and exit; - reads stdin."),
@@ -44,34 +43,29 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         float | None, typer.Option(min=0.001, help="Seconds for each answer; then exit 124.")
     ] = None,
     quiet: QuietOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Talk to a model. Ctrl-C interrupts an answer, Ctrl-D ends.
 
     With --prompt, or with a pipe as stdin, send one prompt: stdout gets the answer only.
     """
-    with connect(url, key) as client:
-        parameters = drop_none(
-            model=model or first_chat_model(client),
-            max_completion_tokens=max_tokens,
-            temperature=temperature,
-        )
-        limited = (
-            with_stream_timeout(client) if timeout is None else _with_deadline(client, timeout)
-        )
-        conversation = Conversation(limited, parameters, system=system, quiet=quiet)
-        if prompt is None and sys.stdin.isatty():
-            converse(conversation, _typed_lines)
-            return
-        conversation.send(read_stdin() if prompt in {None, "-"} else str(prompt))
+    parameters = drop_none(
+        model=model or first_chat_model(client),
+        max_completion_tokens=max_tokens,
+        temperature=temperature,
+    )
+    limited = with_stream_timeout(client) if timeout is None else _with_deadline(client, timeout)
+    conversation = Conversation(limited, parameters, system=system, quiet=quiet)
+    if prompt is None and sys.stdin.isatty():
+        converse(conversation, _typed_lines)
+        return
+    conversation.send(read_stdin() if prompt in {None, "-"} else str(prompt))
 
 
 _GRACE_S = 2.0
 """Time after the deadline in which the server reports that it has passed."""
 
 
-def _with_deadline(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
+def _with_deadline(client: Client, timeout_s: float) -> Client:
     """Return the client with a deadline for each call and without retries."""
     milliseconds = str(max(1, round(timeout_s * 1000)))
     return client.with_options(
@@ -90,7 +84,7 @@ class Conversation:
 
     def __init__(
         self,
-        client: "openai.OpenAI",
+        client: Client,
         parameters: dict[str, Any],
         *,
         system: str | None,

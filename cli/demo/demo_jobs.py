@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from cli.api_client import Batch, Client
 from cli.batch.job_display import JobDisplay, poll_job
 from cli.batch.job_downloads import DownloadTarget
 from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
@@ -16,10 +17,6 @@ from cli.demo.demo_texts import DocumentedName
 from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState
-
-if TYPE_CHECKING:
-    import openai
-    from openai.types import Batch
 
 JOB_S_MAX = 600.0
 EMBEDDER, CHATTER = "minilm", "tiny-llama"
@@ -114,7 +111,7 @@ def write_requests(
             file.write(msgspec.json.encode(line) + b"\n")
 
 
-def run_job(client: "openai.OpenAI", job: DemoJob, out: Path) -> FinishedJob:
+def run_job(client: Client, job: DemoJob, out: Path) -> FinishedJob:
     """Upload, create, watch and download a job with the official client.
 
     Raises StackTimeoutError, and the errors of the client.
@@ -128,7 +125,7 @@ def run_job(client: "openai.OpenAI", job: DemoJob, out: Path) -> FinishedJob:
     batch = client.batches.create(input_file_id=uploaded.id, **parameters)
     with JobDisplay(job.name) as display:
 
-        def show(current: "Batch") -> None:
+        def show(current: Batch) -> None:
             nonlocal first_result_at_s
             if first_result_at_s is None and progress_of(current).ended:
                 first_result_at_s = time.monotonic()

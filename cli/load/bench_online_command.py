@@ -7,15 +7,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from cli.api_client import (
-    DEFAULT_URL,
-    KeyOption,
-    UrlOption,
-    api_base,
-    checked_key,
-    connect,
-    first_chat_model,
-)
+from cli.api_client import Client, first_chat_model, with_client
 from cli.exits import ExitCode
 from cli.load.load_client import LoadMeasurement, LoadTarget, percentile, run_load
 from cli.output_tables import FormatOption, OutputFormat, write_output
@@ -23,7 +15,9 @@ from cli.output_tables import FormatOption, OutputFormat, write_output
 _PERCENTILES = (0.5, 0.95, 0.99)
 
 
+@with_client
 def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+    client: Client,
     clients: Annotated[int, typer.Option(min=1, max=10_000, help="Concurrent clients.")] = 8,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Duration.")] = 10.0,
     stream: Annotated[
@@ -36,25 +30,21 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 16,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one call.")] = 60.0,
     output_format: FormatOption = OutputFormat.TABLE,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
 ) -> None:
     """Call a model from concurrent clients, each one call after the other; print the latencies.
 
     Times are of successful calls; errors are counted by status and code. If the server runs on
     this machine, the client competes with it for CPU. Exit code 1 when no call succeeded.
     """
-    with connect(url, key) as client:
-        name = model or first_chat_model(client)
+    name = model or first_chat_model(client)
     body = {
         "model": name,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
         "stream": stream,
     }
-    target = LoadTarget(
-        f"{api_base(url)}/chat/completions", checked_key(key), json.dumps(body).encode()
-    )
+    url = f"{client.base_url}chat/completions"
+    target = LoadTarget(url, client.api_key, json.dumps(body).encode())
     result = uvloop.run(
         run_load(target, client_count=clients, seconds=seconds, call_timeout_s=timeout)
     )
