@@ -84,10 +84,8 @@ def revoke(
 
 def _as_json(row: Any) -> dict[str, object]:
     return {
+        **row._asdict(),
         "id": public_id(KEY, row.id),
-        "tenant": row.tenant,
-        "name": row.name,
-        "hint": row.hint,
         "created_at": int(row.created_at.timestamp()),
         "revoked_at": row.revoked_at and int(row.revoked_at.timestamp()),
     }

@@ -1,7 +1,7 @@
 """Connects operator commands to Postgres and Kafka, by variables or through a running stack."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -10,11 +10,13 @@ import sqlalchemy as sa
 import typer
 
 from cli.exits import NotFoundError
-from cli.stack.data_folder import StackState, is_locked, read_state
+from cli.stack.data_folder import is_locked, read_state
 from registry.tables import model_versions
 from storage.postgres import engines
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
+
+_DATABASE_URL = f"{DatabaseSettings.env_prefix}URL"
 
 DataOption: TypeAlias = Annotated[
     Path | None,
@@ -47,28 +49,26 @@ def transaction(data: Path | None) -> Iterator[sa.Connection]:
 
 def database_settings(data: Path | None) -> DatabaseSettings:
     """Return the settings for Postgres. Raises SettingsError, NoStackError."""
-    if data is None:
-        return DatabaseSettings.from_env(os.environ)
-    url = {f"{DatabaseSettings.env_prefix}URL": running_stack(data).database_url}
-    return DatabaseSettings.from_env({**os.environ, **url})
+    return DatabaseSettings.from_env(_environment(data))
 
 
 def kafka_settings(data: Path | None) -> KafkaSettings:
     """Return the settings for Kafka. Raises SettingsError, NoStackError."""
+    return KafkaSettings.from_env(_environment(data))
+
+
+def _environment(data: Path | None) -> Mapping[str, str]:
+    """Return the variables, in which the services of the stack on `data` replace others."""
     if data is None:
-        return KafkaSettings.from_env(os.environ)
-    servers = running_stack(data).kafka_bootstrap_servers
-    return KafkaSettings.from_env(
-        {**os.environ, f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS": servers}
-    )
-
-
-def running_stack(data: Path) -> StackState:
-    """Return the state of the stack on `data`. Raises NoStackError."""
+        return os.environ
     state = read_state(data)
     if state is None or not is_locked(data):  # a killed stack leaves its state behind
         raise NoStackError(f"No stack runs on {data}.")
-    return state
+    return {
+        **os.environ,
+        _DATABASE_URL: state.database_url,
+        f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS": state.kafka_bootstrap_servers,
+    }
 
 
 def known_pools(data: Path | None) -> Sequence[str]:
@@ -76,7 +76,7 @@ def known_pools(data: Path | None) -> Sequence[str]:
 
     Returns none when the settings name no database. Raises SettingsError, NoStackError.
     """
-    if data is None and f"{DatabaseSettings.env_prefix}URL" not in os.environ:
+    if data is None and _DATABASE_URL not in os.environ:
         return []
     query = sa.select(model_versions.c.pool).distinct().order_by(model_versions.c.pool)
     with transaction(data) as connection:

@@ -113,12 +113,8 @@ def list_tenants(data: DataOption = None, output_format: FormatOption = OutputFo
 
 def _as_json(row: Any) -> dict[str, object]:
     return {
+        **row._asdict(),
         "id": public_id(TENANT, row.id),
-        "name": row.name,
-        "stored_bytes_max": row.stored_bytes_max,
-        "response_cache_ttl_s": row.response_cache_ttl_s,
-        "zero_retention": row.zero_retention,
-        "call_timeout_ms": row.call_timeout_ms,
         "created_at": int(row.created_at.timestamp()),
     }
 

@@ -3,9 +3,10 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -23,9 +24,6 @@ from cli.batch.job_display import time_text
 from cli.batch.job_progress import job_exit_code, progress_of
 from cli.exits import CommandError, ExitCode
 from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
-
-if TYPE_CHECKING:
-    pass
 
 _ITEM_HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
 _BOOK_COLUMNS = (
@@ -191,10 +189,6 @@ class StreamBrokenError(CommandError):
     """The result stream was interrupted too often."""
 
 
-class _EndOfStreamError(Exception):
-    """The job has ended and there are no more events."""
-
-
 @dataclass(frozen=True, slots=True)
 class ResultEvent:
     """One server-sent event of the result stream."""
@@ -212,16 +206,28 @@ def follow_results(client: Client, job: str, after: int) -> Iterator[ResultEvent
     """
     import openai
 
+    path = f"/batches/{path_segment(job)}/results"
+    headers = {
+        "accept": "text/event-stream",
+        "x-stainless-raw-response": "stream",  # makes the client return the unread response
+    }
+    streaming = with_stream_timeout(client).with_options(max_retries=0)
     tries, last_error = 0, Exception()
     while tries < _TRIES_MAX:
         try:
-            for event in parse_events(_open(client, job, after)):
-                after, tries = event.sequence, 0
-                yield event
-                if event.name:
+            opened = streaming.get(
+                path,
+                cast_to=openai.APIResponse[bytes],
+                options={"headers": {**headers, "last-event-id": str(after)}},
+            )
+            with closing(opened) as response:
+                if response.status_code == HTTPStatus.NO_CONTENT:
                     return
-        except _EndOfStreamError:
-            return
+                for event in parse_events(response.iter_bytes()):
+                    after, tries = event.sequence, 0
+                    yield event
+                    if event.name:
+                        return
         except transient_errors() as error:
             last_error = error
         tries += 1
@@ -246,28 +252,3 @@ def parse_events(blocks: Iterable[bytes]) -> Iterator[ResultEvent]:
 def _field(line: bytes) -> tuple[bytes, bytes]:
     name, _, value = line.partition(b":")
     return name, value.removeprefix(b" ")
-
-
-def _open(client: Client, job: str, after: int) -> Iterator[bytes]:
-    from openai import APIResponse
-
-    headers = {
-        "accept": "text/event-stream",
-        "last-event-id": str(after),
-        "x-stainless-raw-response": "stream",  # makes the client return the unread response
-    }
-    response = (
-        with_stream_timeout(client)
-        .with_options(max_retries=0)
-        .get(
-            f"/batches/{path_segment(job)}/results",
-            cast_to=APIResponse[bytes],
-            options={"headers": headers},
-        )
-    )
-    try:
-        if response.status_code == HTTPStatus.NO_CONTENT:
-            raise _EndOfStreamError
-        yield from response.iter_bytes()
-    finally:
-        response.close()

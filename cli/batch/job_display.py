@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import typer
@@ -30,11 +29,11 @@ OUTCOME_STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", 
 class JobDisplay:
     """Shows one job while its block runs. Follows NO_COLOR and TERM."""
 
-    def __init__(self, label: str, *, quiet: bool = False, console: Console | None = None) -> None:
-        """Write to `console`, by default stderr."""
-        self._console = console or Console(file=sys.stderr, quiet=quiet)
+    def __init__(self, label: str, *, quiet: bool = False) -> None:
+        """Show nothing when `quiet`."""
+        console = Console(file=sys.stderr, quiet=quiet)
         self._label = label
-        self._live = self._console.is_terminal and not quiet
+        self._live = console.is_terminal and not quiet
         self._quiet = quiet
         self._state = ""
         self._progress = Progress(
@@ -45,25 +44,19 @@ class JobDisplay:
             _RateColumn(),
             TimeRemainingColumn(compact=True),
             _OutcomesColumn(),
-            console=self._console,
+            console=console,
+            disable=not self._live,
         )
         self._task = self._progress.add_task(label, total=None, job=None)
 
     def __enter__(self) -> Self:
         """Start the progress bar."""
-        if self._live:
-            self._progress.start()
+        self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the progress bar; its last state stays on the screen."""
-        if self._live:
-            self._progress.stop()
+        self._progress.stop()
 
     def show(self, batch: Batch) -> None:
         """Show the current state of the job."""

@@ -47,22 +47,18 @@ def demo_stack(models: Mapping[str, Path], failure_logs: Path) -> Iterator["Star
     """
     remove_stale_folders(Path(tempfile.gettempdir()), time.time())
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    lock = _lock(folder, os.O_CREAT)
     data = folder / "data"
-    try:
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(os.close, _lock(folder, os.O_CREAT))
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         process = spawn(_up(models, data), data / "logs")
+        cleanup.callback(_stop, process)
+        stack = StartingStack(process, data / "logs", failure_logs)
         try:
-            stack = StartingStack(process, data / "logs", failure_logs)
-            try:
-                yield stack
-            except Exception:
-                stack.keep_logs()
-                raise
-        finally:
-            _stop(process)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+            yield stack
+        except Exception:
+            stack.keep_logs()
+            raise
 
 
 def remove_stale_folders(folder: Path, now_s: float) -> None:
