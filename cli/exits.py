@@ -14,7 +14,7 @@ import sqlalchemy.exc
 import typer
 from typer.core import TyperGroup
 
-from cli.standard_streams import flush_stdout, write_last_line
+from cli.output import flush_stdout, write_last_line
 from core.errors import Disposition, MillraceError
 from storage.postgres.engines import DATABASE_UNAVAILABLE, driver_message
 

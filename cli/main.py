@@ -17,8 +17,8 @@ from cli.chat.chat_command import chat
 from cli.demo.demo_command import demo
 from cli.exits import EXIT_CODES_HELP, CommandGroup
 from cli.load.bench_online_command import bench_online
+from cli.output import prepare_streams
 from cli.stack.up_command import run, up
-from cli.standard_streams import prepare_streams
 
 app = typer.Typer(
     name="millrace",

@@ -11,7 +11,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, transaction
 from cli.exits import CommandError, ExitCode, NotFoundError
-from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
+from cli.output import FormatOption, OutputFormat, print_next_page, write_output
 from core.ids import TENANT, parse_public_id, public_id
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import (

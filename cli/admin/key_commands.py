@@ -7,7 +7,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, transaction
 from cli.exits import NotFoundError
-from cli.output_tables import FormatOption, OutputFormat, write_output
+from cli.output import FormatOption, OutputFormat, write_output
 from core.ids import KEY, parse_public_id, public_id
 from tenancy import api_keys
 from tenancy.tables import api_keys as key_rows

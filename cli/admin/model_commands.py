@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.admin.operator_connections import DataOption, transaction
-from cli.output_tables import FormatOption, OutputFormat, write_output
+from cli.output import FormatOption, OutputFormat, write_output
 from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
 from registry.models import list_models as newest_versions
 

@@ -10,7 +10,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, database_settings, kafka_settings
 from cli.exits import ExitCode, NotFoundError
-from cli.output_tables import FormatOption, OutputFormat, write_json, write_rows
+from cli.output import FormatOption, OutputFormat, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
 from jobs.recovery.restore_fencing import count_unvalidated_jobs

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 import typer
 
 from cli.admin.operator_connections import DataOption, transaction
-from cli.output_tables import FormatOption, OutputFormat, write_output
+from cli.output import FormatOption, OutputFormat, write_output
 from core.ids import TENANT, public_id
 from tenancy.response_cache import TTL_S_MAX, set_response_cache
 from tenancy.tables import tenants

@@ -6,7 +6,7 @@ import typer
 
 from cli.admin.operator_connections import DataOption, kafka_settings, known_pools
 from cli.exits import ExitCode
-from cli.output_tables import FormatOption, OutputFormat, write_output
+from cli.output import FormatOption, OutputFormat, write_output
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 

@@ -7,7 +7,7 @@ import typer
 from cli.api_client import Client, get_json, json_object, path_segment, require_id, with_client
 from cli.batch.job_display import time_text
 from cli.exits import EXIT_CODES_HELP
-from cli.output_tables import FormatOption, OutputFormat, write_output
+from cli.output import FormatOption, OutputFormat, write_output
 
 app = typer.Typer(
     no_args_is_help=True,

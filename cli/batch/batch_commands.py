@@ -33,7 +33,7 @@ from cli.batch.job_downloads import STDOUT, check_targets
 from cli.batch.job_progress import job_exit_code, progress_of
 from cli.batch.submit_command import submit
 from cli.exits import EXIT_CODES_HELP, ExitCode, JobStillRunningError
-from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
+from cli.output import FormatOption, OutputFormat, print_next_page, write_output
 
 app = typer.Typer(
     no_args_is_help=True,

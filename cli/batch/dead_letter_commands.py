@@ -17,7 +17,7 @@ from cli.api_client import (
 )
 from cli.batch.job_display import time_text
 from cli.exits import EXIT_CODES_HELP
-from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
+from cli.output import FormatOption, OutputFormat, print_next_page, write_output
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -13,7 +13,7 @@ import typer
 
 from cli.api_client import Client
 from cli.exits import CommandError
-from cli.standard_streams import name_os_errors
+from cli.output import name_os_errors
 from core.ids import FILE, parse_public_id
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from cli.batch.batch_options import IdArgument
 from cli.batch.job_display import time_text
 from cli.batch.job_progress import job_exit_code, progress_of
 from cli.exits import CommandError, ExitCode
-from cli.output_tables import FormatOption, OutputFormat, print_next_page, write_output
+from cli.output import FormatOption, OutputFormat, print_next_page, write_output
 
 _ITEM_HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
 _BOOK_COLUMNS = (

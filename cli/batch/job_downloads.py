@@ -20,7 +20,7 @@ import typer
 from cli.api_client import Batch, Client, transient_errors
 from cli.batch.job_progress import UNAVAILABLE_S_MAX
 from cli.exits import CommandError
-from cli.standard_streams import name_os_errors
+from cli.output import name_os_errors
 
 STDOUT: Final = Path("-")
 _PAUSE_S: Final = 1.0

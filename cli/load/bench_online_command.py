@@ -10,7 +10,7 @@ import uvloop
 from cli.api_client import Client, first_chat_model, with_client
 from cli.exits import ExitCode
 from cli.load.load_client import LoadMeasurement, LoadTarget, percentile, run_load
-from cli.output_tables import FormatOption, OutputFormat, write_output
+from cli.output import FormatOption, OutputFormat, write_output
 
 _PERCENTILES = (0.5, 0.95, 0.99)
 

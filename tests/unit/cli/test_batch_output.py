@@ -23,7 +23,7 @@ from cli.batch.item_commands import (
     item_row,
     parse_events,
 )
-from cli.output_tables import OutputFormat
+from cli.output import OutputFormat
 from core.ids import new_uuid
 from core.states import JobKind
 from results.rebuilding.comparison import Comparison

@@ -10,8 +10,7 @@ import pytest
 import typer
 
 from cli.exits import ExitCode, exit_codes
-from cli.output_tables import write_json, write_table
-from cli.standard_streams import prepare_streams
+from cli.output import prepare_streams, write_json, write_table
 
 MILLRACE = f"{sys.executable} -m cli.main"
 
