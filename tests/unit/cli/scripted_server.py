@@ -4,9 +4,14 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 
-from tests.unit.cli.commands import QuietHandler, listening
+from openai.types import Batch
+from typer.testing import CliRunner, Result
+
+from cli.main import app
 
 
 @dataclass(frozen=True)
@@ -52,3 +57,42 @@ def serving(*answers: Answer) -> Iterator[Server]:
 
     with listening(Handler) as server.url:
         yield server
+
+
+def millrace(url: str, *arguments: str, stdin: bytes = b"") -> Result:
+    """Run a user command against the server at `url`."""
+    env = {"MILLRACE_URL": url, "MILLRACE_KEY": "sk-1"}
+    return CliRunner().invoke(app, list(arguments), env=env, input=stdin)
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """A request handler that does not log."""
+
+    def log_message(self, *_: object) -> None:
+        """Do not log."""
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve with `handler` on a free port and yield the URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+def batch(status: str = "in_progress", **fields: Any) -> Batch:
+    """Return a batch object; `fields` replace or add some."""
+    sent = {
+        "id": "batch_1",
+        "object": "batch",
+        "endpoint": "/v1/embeddings",
+        "input_file_id": "file-1",
+        "completion_window": "24h",
+        "created_at": 0,
+        "status": status,
+        "request_counts": {"total": 10, "completed": 4, "failed": 1},
+    }
+    return Batch.model_validate(sent | fields)

@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 from cli.api_client import READ_TIMEOUT_S, api_base, checked_key, connect, with_time_limit
 from cli.exits import ExitCode, KeyMissingError
 from cli.main import app
-from tests.unit.cli.commands import millrace
-from tests.unit.cli.scripted_server import Answer, serving
+from tests.unit.cli.scripted_server import Answer, millrace, serving
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.stack import up_command
-from cli.stack.processes.child import Child, spawn
+from cli.stack.processes.child import Child, ReadinessLines, spawn
 from cli.stack.processes.role_children import CONTROL_PLANE, MODULES, role_child, role_command
 
 
@@ -80,3 +80,42 @@ def test_role_runs_in_the_working_directory_of_the_stack(
     process.kill_and_reap()
 
     assert (tmp_path / "api.log").read_text() == f"{here}\n"
+
+
+READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready"}\n'
+
+
+def test_event_of_an_earlier_child_is_ignored(tmp_path: Path) -> None:
+    log = tmp_path / "intake.log"
+    log.write_bytes(READY)
+    words = ReadinessLines(tmp_path, ["intake"])
+    assert not words.is_ready("intake")
+
+    with log.open("ab") as file:
+        file.write(b"a library's line\n" + READY)
+
+    assert words.is_ready("intake")
+    assert words.is_ready("intake")
+
+
+def test_incomplete_line_is_ignored(tmp_path: Path) -> None:
+    words = ReadinessLines(tmp_path, ["intake"])
+    assert not words.is_ready("intake"), "there is no log yet"
+    log = tmp_path / "intake.log"
+    for size in range(len(READY)):
+        log.write_bytes(READY[:size])
+        assert not words.is_ready("intake")
+
+    log.write_bytes(READY)
+
+    assert words.is_ready("intake")
+
+
+def test_truncated_log_is_read_from_its_start(tmp_path: Path) -> None:
+    log = tmp_path / "intake.log"
+    log.write_bytes(b"x" * 1000)
+    words = ReadinessLines(tmp_path, ["intake"])
+
+    log.write_bytes(READY)
+
+    assert words.is_ready("intake")

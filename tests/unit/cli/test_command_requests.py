@@ -5,8 +5,7 @@ import json
 import pytest
 
 from cli.exits import ExitCode
-from tests.unit.cli.commands import millrace
-from tests.unit.cli.scripted_server import Answer, serving
+from tests.unit.cli.scripted_server import Answer, millrace, serving
 
 COMMANDS = [
     *(("batch", verb) for verb in ("status", "watch", "results", "items", "stream", "audit")),

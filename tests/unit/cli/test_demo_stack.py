@@ -32,18 +32,14 @@ def test_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
     assert (logs / "up.log").is_file()
 
 
-def test_keep_logs_copies_the_logs_without_a_failure(tmp_path: Path) -> None:
+def test_success_keeps_logs_on_request_only(tmp_path: Path) -> None:
+    with demo_stack.demo_stack({}, tmp_path / "logs") as stack:
+        pass
+    assert not (tmp_path / "logs").exists()
+
     with demo_stack.demo_stack({}, tmp_path / "logs") as stack:
         stack.keep_logs()
-
     assert (tmp_path / "logs" / "up.log").is_file()
-
-
-def test_success_keeps_no_logs(tmp_path: Path) -> None:
-    with demo_stack.demo_stack({}, tmp_path / "logs"):
-        pass
-
-    assert not (tmp_path / "logs").exists()
 
 
 def test_folder_of_a_killed_demo_is_removed(tmp_path: Path) -> None:

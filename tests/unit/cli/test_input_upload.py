@@ -15,9 +15,7 @@ from typer.testing import Result
 from cli.api_client import connect
 from cli.batch.input_upload import FileChangedError, rereadable_input, uploaded_input
 from cli.exits import ExitCode
-from tests.unit.cli.batches import batch
-from tests.unit.cli.commands import millrace
-from tests.unit.cli.scripted_server import Answer, Server, serving
+from tests.unit.cli.scripted_server import Answer, Server, batch, millrace, serving
 
 FILE_ID = f"file-{'0' * 32}"
 FILE = Answer({"id": FILE_ID, "object": "file"})

@@ -1,11 +1,15 @@
 """Goal: a wait ends with the job or its timeout, and the end has an exit code."""
 
+import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import openai
 import pytest
 from openai.types import Batch
+from typer.testing import CliRunner
 
 from cli.batch.job_progress import (
     POLL_S_MAX,
@@ -20,9 +24,10 @@ from cli.batch.job_progress import (
     wait_until_ended,
 )
 from cli.exits import ExitCode, WaitTimeoutError
+from cli.main import app
 from core.states import TERMINAL_STATES, JobState
 from tests.support.clock import ManualClock
-from tests.unit.cli.batches import batch
+from tests.unit.cli.scripted_server import batch
 
 OWN = {"succeeded": 4, "failed": 1, "cancelled": 2, "expired": 3, "pending": 0}
 
@@ -63,9 +68,6 @@ def test_terminal_state_has_an_exit_code(state: JobState) -> None:
 
     expected = ExitCode.OK if state is JobState.COMPLETED else ExitCode.JOB_FAILED
     assert job_exit_code(ended) is expected
-
-
-def test_failed_items_have_an_exit_code() -> None:
     assert job_exit_code(progress_of(batch("completed"))) is ExitCode.ITEMS_FAILED
 
 
@@ -101,7 +103,10 @@ def test_wait_fails_when_the_server_stays_unavailable() -> None:
     assert UNAVAILABLE_S_MAX < clock.now_s < UNAVAILABLE_S_MAX + 2 * POLL_S_MAX
 
 
-def test_poll_timeouts_respect_the_wait_timeout() -> None:
+@pytest.mark.parametrize(
+    ("wait_s", "longest_s"), [(25.0, POLL_TIMEOUT_S_MAX), (0.0, POLL_TIMEOUT_S_MIN)]
+)
+def test_poll_timeouts_respect_the_wait_timeout(wait_s: float, longest_s: float) -> None:
     clock = ManualClock()
     timeouts_s: list[float] = []
 
@@ -111,23 +116,10 @@ def test_poll_timeouts_respect_the_wait_timeout() -> None:
         raise openai.APITimeoutError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
     with pytest.raises(WaitTimeoutError):
-        wait_until_ended(poll, lambda _: None, timeout_s=25.0, clock=clock, sleep=clock.advance)
+        wait_until_ended(poll, lambda _: None, timeout_s=wait_s, clock=clock, sleep=clock.advance)
 
-    assert max(timeouts_s) == POLL_TIMEOUT_S_MAX
-    assert clock.now_s <= 25.0 + POLL_TIMEOUT_S_MIN
-
-
-def test_poll_timeout_has_a_minimum() -> None:
-    timeouts_s: list[float] = []
-
-    def poll(timeout_s: float) -> Batch:
-        timeouts_s.append(timeout_s)
-        return batch("completed")
-
-    clock = ManualClock()
-    wait_until_ended(poll, lambda _: None, timeout_s=0.0, clock=clock, sleep=clock.advance)
-
-    assert timeouts_s == [POLL_TIMEOUT_S_MIN]
+    assert max(timeouts_s) == longest_s
+    assert clock.now_s <= wait_s + POLL_TIMEOUT_S_MIN
 
 
 def test_poll_pause_grows_within_bounds() -> None:
@@ -135,3 +127,21 @@ def test_poll_pause_grows_within_bounds() -> None:
 
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (POLL_S_MIN, POLL_S_MAX)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("watch", "batch_1"), ("submit", "in.jsonl", "--endpoint", "/v1/embeddings")]
+)
+def test_watch_times_out_when_the_server_does_not_answer(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.jsonl").write_bytes(b"{}\n")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        env = {"MILLRACE_URL": url, "MILLRACE_KEY": "sk-none"}
+        began_s = time.monotonic()
+        done = CliRunner().invoke(app, ["batch", *arguments, "--timeout", "1"], env=env)
+
+    assert done.exit_code == ExitCode.TIMEOUT, done.output
+    assert time.monotonic() - began_s < 10

@@ -1,11 +1,19 @@
 """Goal: a job is shown completely, without empty fields."""
 
+from array import array
+from collections import Counter
+
 import pytest
 import typer
 
+from cli.admin.webhook_commands import last_try_text, state_text
+from cli.batch.background_job_commands import job_fields
+from cli.batch.dead_letter_commands import letter_fields, letter_row, merge_edits
 from cli.batch.job_display import LIST_HEADERS, JobDisplay, list_row, print_outcome, status_rows
 from cli.batch.submit_command import metadata_pairs
-from tests.unit.cli.batches import batch
+from cli.load.bench_online_command import measure_rows, measures
+from cli.load.load_client import LoadMeasurement
+from tests.unit.cli.scripted_server import batch
 
 INVALID = {
     "object": "list",
@@ -74,3 +82,139 @@ def test_quiet_display_writes_nothing(capsys: pytest.CaptureFixture[str]) -> Non
         display.show(batch())
 
     assert capsys.readouterr().err == ""
+
+
+LETTER = {
+    "id": "dead_00_3",
+    "batch_id": "batch_00",
+    "index": 0,
+    "custom_id": "a",
+    "code": "broken",
+    "message": None,
+    "status_code": 500,
+    "attempts": 2,
+    "failed_at": 0,
+    "redriven_by": None,
+    "history": [{"attempt": 1, "failed_at": 0, "code": "slow", "status_code": None}],
+}
+
+
+def test_set_options_override_the_edit_file() -> None:
+    patch = b'{"max_tokens": 5, "options": {"a": 1}}'
+    sets = ["max_tokens=64", "options.b.c=true", "user=me", "stop=null", "note=a=b"]
+    assert merge_edits(patch, sets) == {
+        "max_tokens": 64,
+        "options": {"a": 1, "b": {"c": True}},
+        "user": "me",
+        "stop": None,
+        "note": "a=b",
+    }
+
+
+@pytest.mark.parametrize("patch", [b"[]", b"{", b"\xff", b"3"])
+def test_edit_file_must_be_an_object(patch: bytes) -> None:
+    with pytest.raises(typer.BadParameter):
+        merge_edits(patch, [])
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a..b=1", ".=1"])
+def test_set_option_needs_path_and_value(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        merge_edits(b"{}", [text])
+
+
+def test_dead_letter_shows_its_fields() -> None:
+    assert letter_row(LETTER)[:5] == ("dead_00_3", "a", "broken", "500", "2")
+    shown = dict(letter_fields(LETTER))
+    assert shown["index"] == "0"
+    assert shown["attempt 1"].endswith("slow")
+    assert "message" not in shown
+
+
+@pytest.mark.parametrize(
+    ("patch", "sets"),
+    [
+        (b"{}", ["temperature=NaN"]),
+        (b"{}", ["a.b=-Infinity"]),
+        (b"{}", ["a=[1e999]"]),
+        (b'{"a": NaN}', []),
+    ],
+    ids=str,
+)
+def test_nan_and_infinity_are_refused(patch: bytes, sets: list[str]) -> None:
+    with pytest.raises(typer.BadParameter, match="not valid JSON numbers"):
+        merge_edits(patch, sets)
+
+
+def seen() -> LoadMeasurement:
+    latencies_s = array("d", [n / 1000 for n in range(1, 101)])
+    return LoadMeasurement(
+        2.0, latencies_s, latencies_s, 400, Counter({"timeout": 1, "503 no_capacity": 2})
+    )
+
+
+def test_measures_have_percentiles_and_error_counts() -> None:
+    assert measures(seen(), stream=True) == {
+        "seconds": 2.0,
+        "calls": 100,
+        "calls_per_s": 50.0,
+        "latency_ms": {"p50": 50.0, "p95": 95.0, "p99": 99.0},
+        "first_piece_ms": {"p50": 50.0, "p95": 95.0, "p99": 99.0},
+        "pieces_per_s": 200.0,
+        "errors": {"503 no_capacity": 2, "timeout": 1},
+    }
+
+
+def test_measures_without_successful_calls_have_no_times() -> None:
+    found = measures(LoadMeasurement(seconds=1.0), stream=False)
+    assert (found["calls"], found["latency_ms"]) == (0, {})
+    assert "first_piece_ms" not in found
+
+
+def test_measure_rows_flatten_percentiles_and_errors() -> None:
+    shown = dict(measure_rows(measures(seen(), stream=True)))
+    assert shown["calls/s"] == "50.0"
+    assert shown["latency, ms, p99"] == "99.0"
+    assert shown["errors, timeout"] == "1"
+
+
+def test_background_job_omits_empty_fields() -> None:
+    job = {
+        "id": "job_1",
+        "status": "completed",
+        "endpoint": "/v1/chat/completions",
+        "model": "m",
+        "model_version": "m@1",
+        "created_at": 0,
+        "completed_at": 60,
+        "cancelled_at": None,
+        "response": {"status_code": 200, "body": {}},
+        "usage": {"input_tokens": 3, "output_tokens": 4},
+        "error": None,
+    }
+    shown = dict(job_fields(job))
+    assert shown["answer"] == "HTTP 200"
+    assert shown["tokens"] == "3 in, 4 out"
+    assert shown["completed"] == "1970-01-01T00:01:00+00:00"
+    assert shown.keys().isdisjoint({"cancelled", "error", "expires"})
+
+
+def test_failed_background_job_shows_its_error() -> None:
+    shown = dict(job_fields({"id": "job_1", "error": {"code": "c", "message": "No."}}))
+    assert shown == {"id": "job_1", "error": "No. (c)"}
+
+
+def test_state_has_the_reason_of_a_disabled_endpoint() -> None:
+    assert state_text({"millrace": {"enabled": True, "disabled_reason": None}}) == "enabled"
+    assert state_text({"millrace": {"enabled": False, "disabled_reason": "unreachable"}}) == (
+        "disabled: unreachable"
+    )
+
+
+def test_last_try_is_a_status_or_an_error_code() -> None:
+    silent = {"status_code": None, "error_code": "timed_out"}
+    refused = {"status_code": 500, "error_code": "5xx"}
+
+    assert last_try_text({"attempts": []}) == ""
+    assert last_try_text({"attempts": [silent, refused]}) == "500"
+    assert last_try_text({"attempts": [refused, silent]}) == "timed_out"

@@ -1,6 +1,5 @@
 """Goal: the state of a running stack is read back, by its owner only."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,14 @@ STATE = StackState(
 )
 
 
-def test_state_round_trip(tmp_path: Path) -> None:
+def test_state_is_read_back_until_it_is_removed(tmp_path: Path) -> None:
     write_state(tmp_path, STATE)
     write_state(tmp_path, STATE)
 
     assert read_state(tmp_path) == STATE
     assert (tmp_path / "stack.json").stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == ["stack.json"]
-
-
-def test_removed_state_is_none(tmp_path: Path) -> None:
-    write_state(tmp_path, STATE)
     remove_state(tmp_path)
     remove_state(tmp_path)
-
     assert read_state(tmp_path) is None
 
 
@@ -50,43 +43,27 @@ def test_unreadable_state_is_refused(tmp_path: Path, content: str) -> None:
         read_state(tmp_path)
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[None]:
-    """A stack that is ready on `tmp_path`."""
-    with lock_data_folder(tmp_path):
-        write_state(tmp_path, STATE)
-        yield
-
-
-@pytest.mark.usefixtures("running")
-def test_settings_use_the_services_of_a_running_stack(tmp_path: Path) -> None:
-
-    assert database_settings(tmp_path).url.get_secret_value() == STATE.database_url
-    assert kafka_settings(tmp_path).bootstrap_servers == STATE.kafka_bootstrap_servers
-
-
-@pytest.mark.usefixtures("running")
-def test_other_variables_apply_to_a_running_stack(
+def test_services_of_a_running_stack_and_other_variables_apply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "elsewhere:9092")
     monkeypatch.setenv("MILLRACE_KAFKA_TOPIC_PREFIX", "zz.")
     monkeypatch.setenv("MILLRACE_DATABASE_POOL_SIZE", "3")
 
-    kafka = kafka_settings(tmp_path)
-    assert (kafka.bootstrap_servers, kafka.topic_prefix) == (STATE.kafka_bootstrap_servers, "zz.")
-    assert database_settings(tmp_path).url.get_secret_value() == STATE.database_url
-    assert database_settings(tmp_path).pool_size == 3
-
-
-def test_folder_without_stack_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NoStackError):
-        database_settings(tmp_path)
-
-
-def test_state_of_a_killed_stack_does_not_count(tmp_path: Path) -> None:
     with lock_data_folder(tmp_path):
         write_state(tmp_path, STATE)
+        kafka, database = kafka_settings(tmp_path), database_settings(tmp_path)
+
+    assert (kafka.bootstrap_servers, kafka.topic_prefix) == (STATE.kafka_bootstrap_servers, "zz.")
+    assert database.url.get_secret_value() == STATE.database_url
+    assert database.pool_size == 3
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["no stack", "killed"])
+def test_folder_without_a_running_stack_is_refused(tmp_path: Path, is_killed: bool) -> None:
+    if is_killed:
+        with lock_data_folder(tmp_path):
+            write_state(tmp_path, STATE)
 
     for settings in (database_settings, kafka_settings):
         with pytest.raises(NoStackError, match=f"No stack runs on {tmp_path}"):

@@ -119,21 +119,16 @@ def test_healthy_run_resets_the_backoff() -> None:
     assert stack.seconds_until_restart() == pytest.approx(BACKOFF_S_MIN, abs=0.05)
 
 
-def test_failed_restart_increases_the_backoff() -> None:
+def test_failed_start_raises_and_failed_restart_increases_the_backoff() -> None:
     stack = SupervisedStack()
+    stack.failing_starts = 1
+    with pytest.raises(OSError, match="temporarily"):
+        stack.supervisor.start([role("api")])
     stack.supervisor.start([role("api")])
     stack.end_newest()
     stack.failing_starts = 2
 
     assert stack.seconds_until_restart() == pytest.approx(0.2 + 0.4 + 0.8, abs=0.1)
-
-
-def test_failed_first_start_raises() -> None:
-    stack = SupervisedStack()
-    stack.failing_starts = 1
-
-    with pytest.raises(OSError, match="temporarily"):
-        stack.supervisor.start([role("api")])
 
 
 def test_child_without_restart_is_not_restarted() -> None:

@@ -10,13 +10,15 @@ from cli.exits import ExitCode
 from cli.main import app
 from cli.stack.embedded_stack import StackOptions
 from cli.stack.processes.role_children import refuse_reserved_variables, shared_env
+from cli.stack.up_command import engine_options
+from core.errors import SettingsError
 
-EXTERNAL = {
-    "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092",
-    "MILLRACE_DATABASE_URL": "postgresql://elsewhere/millrace",
-    "MILLRACE_OBJECTS_KIND": "s3",
-    "MILLRACE_OBJECTS_ROOT": "/elsewhere",
-}
+KAFKA = {"MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092"}
+DATABASE = {"MILLRACE_DATABASE_URL": "postgresql://elsewhere/millrace"}
+S3 = {"MILLRACE_OBJECTS_KIND": "s3"}
+FOLDER = {"MILLRACE_OBJECTS_ROOT": "/elsewhere"}
+OWN_FOLDER = {"MILLRACE_OBJECTS_KIND": "local"}
+EXTERNAL = KAFKA | DATABASE | S3 | FOLDER
 """Variables that name external services."""
 
 
@@ -55,47 +57,11 @@ def test_invalid_option_is_wrong_usage(arguments: list[str], message: str, tmp_p
     assert not data.exists()
 
 
-def test_invalid_kafka_setting_is_wrong_usage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MILLRACE_KAFKA_SESSION_TIMEOUT_S", "long")
-
-    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
-
-    assert done.exit_code == ExitCode.USAGE, done.output
-    assert "MILLRACE_KAFKA_SESSION_TIMEOUT_S" in done.stderr
-    assert not (tmp_path / "data").exists()
-
-
 def test_uncreatable_data_folder_is_one_error_line() -> None:
     done = CliRunner().invoke(app, ["up", "--data", "/proc/none"])
 
     assert done.exit_code == ExitCode.FAILED
     assert done.stderr == "millrace: /proc/none: No such file or directory\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("MILLRACE_API_PORT", "give --port"),
-        ("MILLRACE_API_HOST", "127.0.0.1 only"),
-        ("MILLRACE_WRITER_METRICS_PORT", "stack.json"),
-        ("MILLRACE_GPU_METRICS_PORT", "stack.json"),
-        ("MILLRACE_ENGINE_KIND", "give --engine"),
-        ("MILLRACE_BATCHER_JOB_CLASS", "each class"),
-    ],
-)
-def test_reserved_variable_is_refused(
-    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, "simulated" if name == "MILLRACE_ENGINE_KIND" else "1")
-
-    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
-
-    assert done.exit_code == ExitCode.USAGE, done.output
-    assert name in done.stderr
-    assert message in done.stderr
-    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
@@ -118,13 +84,6 @@ def test_engine_options_override_variables(
     assert started[0].engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] == "5.0"
 
 
-KAFKA = {"MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092"}
-DATABASE = {"MILLRACE_DATABASE_URL": "postgresql://db/jobs"}
-S3 = {"MILLRACE_OBJECTS_KIND": "s3", "MILLRACE_S3_BUCKET": "jobs"}
-FOLDER = {"MILLRACE_OBJECTS_ROOT": "/objects"}
-OWN_FOLDER = {"MILLRACE_OBJECTS_KIND": "local"}
-
-
 @pytest.mark.parametrize(
     "named", [{}, OWN_FOLDER, KAFKA | DATABASE | S3, KAFKA | DATABASE | FOLDER], ids=list
 )
@@ -133,29 +92,35 @@ def test_complete_installation_is_accepted(named: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "missing"),
+    ("variables", "parts"),
     [
-        (KAFKA, ["MILLRACE_DATABASE_URL", "MILLRACE_OBJECTS_ROOT"]),
-        (DATABASE, ["MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_OBJECTS_ROOT"]),
-        (S3, ["MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"]),
-        (FOLDER, ["MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"]),
-        (KAFKA | DATABASE | OWN_FOLDER, ["MILLRACE_OBJECTS_ROOT"]),
-        (KAFKA | S3, ["MILLRACE_DATABASE_URL"]),
-        (DATABASE | FOLDER, ["MILLRACE_KAFKA_BOOTSTRAP_SERVERS"]),
+        ({"MILLRACE_API_PORT": "1"}, ["MILLRACE_API_PORT: give --port"]),
+        ({"MILLRACE_API_HOST": "1"}, ["MILLRACE_API_HOST: ", "127.0.0.1 only"]),
+        ({"MILLRACE_WRITER_METRICS_PORT": "1"}, ["MILLRACE_WRITER_METRICS_PORT: ", "stack.json"]),
+        ({"MILLRACE_GPU_METRICS_PORT": "1"}, ["MILLRACE_GPU_METRICS_PORT: ", "stack.json"]),
+        ({"MILLRACE_ENGINE_KIND": "simulated"}, ["MILLRACE_ENGINE_KIND: give --engine"]),
+        ({"MILLRACE_BATCHER_JOB_CLASS": "1"}, ["MILLRACE_BATCHER_JOB_CLASS: ", "each class"]),
+        ({"MILLRACE_KAFKA_SESSION_TIMEOUT_S": "long"}, ["MILLRACE_KAFKA_SESSION_TIMEOUT_S"]),
+        (KAFKA, [": set MILLRACE_DATABASE_URL", "MILLRACE_OBJECTS_ROOT"]),
+        (DATABASE, [": set MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_OBJECTS_ROOT"]),
+        (S3, [": set MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"]),
+        (FOLDER, [": set MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"]),
+        (KAFKA | DATABASE | OWN_FOLDER, [": set MILLRACE_OBJECTS_ROOT"]),
+        (KAFKA | S3, [": set MILLRACE_DATABASE_URL"]),
+        (DATABASE | FOLDER, [": set MILLRACE_KAFKA_BOOTSTRAP_SERVERS"]),
     ],
     ids=str,
 )
-def test_partial_installation_is_refused(
-    named: dict[str, str], missing: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_reserved_invalid_and_partial_variables_are_refused(
+    variables: dict[str, str], parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in named.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
     done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
 
     assert done.exit_code == ExitCode.USAGE, done.output
-    _, message = done.stderr.split(": set ")
-    assert [name for name in missing if name not in message] == []
+    assert [part for part in parts if part not in done.stderr] == []
     assert not (tmp_path / "data").exists()
 
 
@@ -180,3 +145,26 @@ def test_external_object_store_is_used(tmp_path: Path) -> None:
     assert objects({}) == objects({"MILLRACE_OBJECTS_KIND": "local"}) == str(tmp_path / "objects")
     assert objects({"MILLRACE_OBJECTS_KIND": "s3"}) is None
     assert objects({"MILLRACE_OBJECTS_ROOT": "/elsewhere"}) is None
+
+
+def test_options_become_variables() -> None:
+    texts = ["vllm_tool_call_parser=hermes", "VLLM_DTYPE=float32", "upstream_api_key=a=b"]
+    assert engine_options(texts) == {
+        "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER": "hermes",
+        "MILLRACE_ENGINE_VLLM_DTYPE": "float32",
+        "MILLRACE_ENGINE_UPSTREAM_API_KEY": "a=b",
+    }
+
+
+def test_path_is_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = engine_options(["vllm_chat_template=chat.jinja"])
+    assert options == {"MILLRACE_ENGINE_VLLM_CHAT_TEMPLATE": str(tmp_path / "chat.jinja")}
+
+
+@pytest.mark.parametrize("text", ["tool_parser=hermes", "vllm_dtype", "", "model_name=m", "=x"])
+def test_unknown_option_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="vllm_tool_call_parser"):
+        engine_options([text])
