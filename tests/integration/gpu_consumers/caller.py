@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from tests.integration.gpu_consumers.threaded_replica import batch, job
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CALLERS, REPLIES
@@ -15,7 +17,6 @@ from topics.records.records import (
     CallRef,
     Chunk,
     Item,
-    JobRef,
     Replies,
     Reply,
     ReplyEnd,
@@ -68,10 +69,15 @@ class Caller:
     def pieces(self, number: int) -> list[bytes]:
         return [p for r in self.replies_to(number) for p in r.pieces]
 
-    def end(self, number: int) -> ReplyEnd | None:
+    def ends(self, number: int) -> list[ReplyEnd]:
+        """Return the end of a reply, if it has arrived."""
         ends = [r.end for r in self.replies_to(number) if r.end is not None]
         assert len(ends) <= 1
-        return ends[0] if ends else None
+        return ends
+
+    def await_end(self, number: int) -> ReplyEnd:
+        self.await_replies(lambda caller: caller.ends(number))
+        return self.ends(number)[0]
 
     def permission_requests(self) -> list[UUID]:
         return [q for record in self.received for q in record.questions]
@@ -94,23 +100,8 @@ def call_of(
     queue_timeout_s: float | None = None,
 ) -> Batch:
     """Return a batch of one online call."""
-    bulk_ref = job(number)
-    ref = JobRef(
-        job_id=bulk_ref.job_id,
-        day=bulk_ref.day,
-        tenant_id=bulk_ref.tenant_id,
-        model=bulk_ref.model,
-        model_version=bulk_ref.model_version,
-        pool=bulk_ref.pool,
-        endpoint=bulk_ref.endpoint,
-        input_key="",
-        deadline_s=time.time() + timeout_s,
-        call=CallRef(
-            CALLER_ID,
-            PARTITION,
-            stream=stream,
-            durable=durable,
-            begin_by_s=0.0 if queue_timeout_s is None else time.time() + queue_timeout_s,
-        ),
-    )
+    now_s = time.time()
+    begin_by_s = 0.0 if queue_timeout_s is None else now_s + queue_timeout_s
+    call = CallRef(CALLER_ID, PARTITION, stream=stream, durable=durable, begin_by_s=begin_by_s)
+    ref = replace(job(number), input_key="", deadline_s=now_s + timeout_s, call=call)
     return batch(Chunk(ref, [Item(0, "", b'{"q":1}', 1)]))

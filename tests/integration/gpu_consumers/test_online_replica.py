@@ -24,18 +24,6 @@ STAMP = fingerprint_writer("/v1/chat/completions", "m", "1")
 PIECES = [STAMP(b'{"n":%d}' % number) for number in range(5)]
 
 
-def start(replica: ThreadedReplica) -> None:
-    """Start the replica; return when both classes own their partitions, so that calls are new."""
-    replica.start()
-    ready: set[str] = set()
-
-    def both(found: list[object]) -> bool:
-        ready.update(c.job_class for c in cast(list[Capacity], found) if len(c.partitions) == 8)
-        return ready == {"bulk", "interactive"}
-
-    replica.read(CAPACITY, both)
-
-
 def send(replica: ThreadedReplica, call: Batch) -> None:
     replica.send(call, job_class="interactive")
 
@@ -47,15 +35,12 @@ def await_running(replica: ThreadedReplica, count: int, timeout_s: float = 10.0)
 def test_a_stream_and_a_single_answer_reach_their_caller(
     online: ThreadedReplica, caller: Caller
 ) -> None:
-    start(online)
+    online.start()
     send(online, call_of(1, stream=True))
     send(online, call_of(2))
-    caller.await_replies(lambda c: c.end(1) and c.end(2))
+    streamed, single = caller.await_end(1), caller.await_end(2)
 
     assert caller.pieces(1) == PIECES
-    streamed, single = caller.end(1), caller.end(2)
-    assert streamed is not None
-    assert single is not None
     assert (streamed.status_code, streamed.body, streamed.output_tokens) == (200, b"", 5)
     assert (single.status_code, single.body) == (200, STAMP(b'{"a":1}'))
     assert caller.permission_requests() == []
@@ -67,14 +52,14 @@ def test_a_stream_and_a_single_answer_reach_their_caller(
 
 
 def test_bulk_items_run_while_a_stream_runs(online: ThreadedReplica, caller: Caller) -> None:
-    start(online)
+    online.start()
     online.call(online.engine.gate.clear)
     send(online, call_of(1, stream=True))
     caller.await_replies(lambda c: c.pieces(1) == PIECES[:1])
     online.call(online.engine.gate.set)
     online.send(batch(Chunk(job(7), items(0, 3))))
     assert len(online.outcomes(3)) == 3
-    caller.await_replies(lambda c: c.end(1))
+    caller.await_end(1)
     assert online.in_flight() == 0
 
 
@@ -83,7 +68,7 @@ def test_an_abort_record_frees_the_slot_of_its_call(
 ) -> None:
     """Without a periodic check: the next one is in an hour."""
     monkeypatch.setattr(call_execution, "ABORT_CHECK_S", 3600.0)
-    start(online)
+    online.start()
     online.call(online.engine.gate.clear)
     send(online, call_of(1, stream=True))
     await_running(online, 1)
@@ -95,7 +80,7 @@ def test_an_abort_record_frees_the_slot_of_its_call(
 
 
 def test_calls_of_a_silent_caller_are_aborted(online: ThreadedReplica, caller: Caller) -> None:
-    start(online)
+    online.start()
     online.call(online.engine.gate.clear)
     for number in (1, 2):
         send(online, call_of(number, stream=number == 1))
@@ -108,53 +93,14 @@ def test_calls_of_a_silent_caller_are_aborted(online: ThreadedReplica, caller: C
     online.await_lag(0, "interactive")
 
 
-def test_an_expired_call_is_answered_and_not_executed(
-    online: ThreadedReplica, caller: Caller
-) -> None:
-    start(online)
-    online.call(online.engine.gate.clear)
-    send(online, call_of(2))
-    await_running(online, 1)
-    caller.publish(aborted=[UUID(int=2)])
-    await_running(online, 0)  # now the caller's clock is known
-    send(online, call_of(1, timeout_s=-1))
-    caller.await_replies(lambda c: c.end(1))
-    end = caller.end(1)
-    assert end is not None
-    assert end.status_code == 504
-    assert b'"deadline_exceeded"' in end.body
-    assert end.execution_s == 0
-
-
-def test_an_overdue_call_gets_an_error_and_a_timely_one_reports_its_start(
-    online: ThreadedReplica, caller: Caller
-) -> None:
-    start(online)
-    online.call(online.engine.gate.clear)
-    send(online, call_of(2, queue_timeout_s=60))
-    caller.await_replies(lambda c: c.replies_to(2))
-    (started,) = caller.replies_to(2)
-    assert (started.pieces, started.end) == ([], None)
-    caller.publish(aborted=[UUID(int=2)])
-    await_running(online, 0)  # now the caller's clock is known
-    send(online, call_of(1, queue_timeout_s=-1))
-    caller.await_replies(lambda c: c.end(1))
-    end = caller.end(1)
-    assert end is not None
-    assert (end.status_code, end.execution_s) == (504, 0)
-    assert b'"queue_timeout"' in end.body
-
-
 def test_a_durable_answer_reaches_its_caller_and_the_results_topic(
     online: ThreadedReplica, caller: Caller
 ) -> None:
-    start(online)
+    online.start()
     online.engine.answer = b'"%s"' % (b"x" * ANSWER_BYTES_MAX)
     send(online, call_of(1, durable=True))
-    caller.await_replies(lambda c: c.end(1))
+    end = caller.await_end(1)
     (outcome,) = online.outcomes(1)
-    end = caller.end(1)
-    assert end is not None
     assert end.body_key is not None
     assert outcome.body_key not in (None, end.body_key)
     assert b"".join(online.objects.read(end.body_key)) == online.engine.answer
@@ -169,22 +115,20 @@ def test_a_redelivered_call_runs_only_with_permission(
         send(online, call_of(number, stream=True))
     send(online, call_of(3, durable=True))
     online.start()
-    caller.await_replies(lambda c: len(set(c.permission_requests())) == 2 and c.end(3))
+    caller.await_replies(lambda c: len(set(c.permission_requests())) == 2 and c.ends(3))
     assert {q.int for q in caller.permission_requests()} == {1, 2}
     caller.publish(permitted=[UUID(int=2)])
-    caller.await_replies(lambda c: c.end(1) and c.end(2))
+    end, _ = caller.await_end(1), caller.await_end(2)
     online.await_lag(0, "interactive")
     assert (caller.pieces(1), caller.pieces(2)) == ([], PIECES)
     assert [q.int for q in caller.permission_requests()].count(1) == redelivered_calls.REQUESTS_MAX
-    end = caller.end(1)
-    assert end is not None
     assert end.status_code == 502
 
 
 def test_running_calls_stay_when_their_partition_moves(
     online: ThreadedReplica, caller: Caller, kafka: KafkaSettings, tmp_path: Path
 ) -> None:
-    start(online)
+    online.start()
     online.call(online.engine.gate.clear)
     for number in range(1, 9):
         online.send(call_of(number, stream=number % 2 == 0), number - 1, "interactive")
@@ -202,7 +146,7 @@ def test_running_calls_stay_when_their_partition_moves(
 
         online.read(CAPACITY, shares)
         online.call(online.engine.gate.set)
-        caller.await_replies(lambda c: all(c.end(number) for number in range(1, 9)))
+        caller.await_replies(lambda c: all(c.ends(number) for number in range(1, 9)))
         online.await_lag(0, "interactive")
         assert caller.permission_requests() == []
         assert second.engine.bodies == []
@@ -210,28 +154,10 @@ def test_running_calls_stay_when_their_partition_moves(
         second.close()
 
 
-def test_a_stop_requeues_calls_without_pieces(online: ThreadedReplica, caller: Caller) -> None:
-    start(online)
-    online.call(online.engine.gate.clear)
-    send(online, call_of(1, stream=True))
-    send(online, call_of(2))
-    caller.await_replies(lambda c: c.pieces(1))
-    await_running(online, 2)
-    online.stop.set()
-    chunks = cast(list[Chunk], online.read(REQUESTS_INTERACTIVE, bool))
-    assert [(c.job.job_id.int, c.redelivered) for c in chunks] == [(2, False)]
-    caller.await_replies(lambda c: c.end(1))
-    end = caller.end(1)
-    assert end is not None
-    assert (end.status_code, end.output_tokens) == (503, 1)
-    online.join()
-    assert online.lag("interactive") == 0
-
-
 def test_an_unavailable_pool_withdraws_the_credit_of_both_classes(
     online: ThreadedReplica, caller: Caller
 ) -> None:
-    start(online)
+    online.start()
     online.engine.is_unavailable = True
     send(online, call_of(1))
     closed: set[str] = set()
@@ -245,4 +171,4 @@ def test_an_unavailable_pool_withdraws_the_credit_of_both_classes(
     online.engine.is_unavailable = False
     (chunk,) = cast(list[Chunk], online.read(REQUESTS_INTERACTIVE, bool))
     send(online, batch(chunk))
-    caller.await_replies(lambda c: c.end(1))
+    caller.await_end(1)

@@ -39,23 +39,16 @@ async def test_a_batch_is_finished_with_its_last_call(replica: OnlineReplica) ->
     assert replica.finished_count == 1
 
 
-async def test_an_aborted_call_gets_no_reply_and_is_billed(replica: OnlineReplica) -> None:
-    await replica.hold(call_chunk())
+@pytest.mark.parametrize(("stream", "tokens"), [(True, (3, 7)), (False, (0, 0))])
+async def test_an_aborted_call_gets_no_reply_and_is_billed(
+    replica: OnlineReplica, stream: bool, tokens: tuple[int, int]
+) -> None:
+    await replica.hold(call_chunk(stream=stream))
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await run_loop()
     assert (replica.engine.running, replica.finished_count, replica.log.statuses) == (0, 1, [])
     (bill,) = replica.log.bills
-    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 3, 7)
-
-
-async def test_an_aborted_call_without_a_stream_is_billed_without_tokens(
-    replica: OnlineReplica,
-) -> None:
-    await replica.hold(call_chunk(stream=False))
-    replica.receive_caller_record(aborted=[UUID(int=1)])
-    await run_loop()
-    (bill,) = replica.log.bills
-    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 0, 0)
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, *tokens)
 
 
 async def test_an_answered_call_is_billed_once(replica: OnlineReplica) -> None:

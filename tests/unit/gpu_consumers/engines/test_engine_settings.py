@@ -9,6 +9,7 @@ from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
 
+VLLM = {"KIND": "vllm", "MODEL_NAME": "m"}
 SIMULATED = {"KIND": "simulated", "MODEL_NAME": "m"}
 HTTP = {"KIND": "openai_http", "MODEL_NAME": "m", "UPSTREAM": "http://host:8000/v1"}
 
@@ -28,7 +29,7 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
         ({"MODEL_NAME": "m"}, "KIND"),
         ({"KIND": "simulated"}, "MODEL_NAME"),
         ({"KIND": "magic", "MODEL_NAME": "m"}, "KIND"),
-        ({"KIND": "vllm", "MODEL_NAME": "m"}, "vllm needs model_path"),
+        (VLLM, "vllm needs model_path"),
         ({"KIND": "openai_http", "MODEL_NAME": "m"}, "openai_http needs upstream"),
         (HTTP | {"UPSTREAM": "host:8000"}, "UPSTREAM"),
         (SIMULATED | {"CONCURRENCY": "0"}, "CONCURRENCY"),
@@ -43,6 +44,10 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
         (SIMULATED | {"LATENCY": "5"}, "LATENCY"),
         (SIMULATED | {"CONCURRENCY": "4", "INTERACTIVE_HEADROOM": "4"}, "less than concurrency"),
         (HTTP | {"SIMULATED_TOKEN_MS": "5"}, "simulated_token_ms belongs to simulated"),
+        (
+            HTTP | {"SIMULATED_FAULTS": '[{"contains":"a","fault":"crash"}]'},
+            "simulated_faults belongs to simulated",
+        ),
     ],
 )
 def test_contradicting_settings_are_rejected(env: dict[str, str], mistake: str) -> None:
@@ -55,7 +60,7 @@ def test_api_key_is_masked() -> None:
 
 
 def test_default_concurrency_exceeds_one_vllm_step() -> None:
-    vllm = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": "/model"}
+    vllm = VLLM | {"MODEL_PATH": "/model"}
     assert settings(**vllm, VLLM_MAX_NUM_SEQS="64").items_at_once == 80
     assert settings(**vllm, CONCURRENCY="7").items_at_once == 7
     assert settings(**SIMULATED).items_at_once == 64
@@ -73,12 +78,10 @@ def test_open_engine_loads_nothing(env: dict[str, str]) -> None:
 
 
 def test_vllm_arguments_name_the_runner_of_the_model(tmp_path: Path) -> None:
-    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
+    env = VLLM | {"MODEL_PATH": str(model_folder(tmp_path))}
     assert "--runner=generate" in vllm_arguments(settings(**env))
     assert "--runner=pooling" in vllm_arguments(settings(**env, VLLM_RUNNER="pooling"))
     assert "--max-model-len=512" in vllm_arguments(settings(**env, VLLM_MAX_MODEL_LEN="512"))
-    with_tools = vllm_arguments(settings(**env, VLLM_TOOL_CALL_PARSER="hermes"))
-    assert {"--enable-auto-tool-choice", "--tool-call-parser=hermes"} <= set(with_tools)
     assert vllm_environment(settings(**env, VLLM_KV_CACHE_GIB="4"))["VLLM_CPU_KVCACHE_SPACE"] == "4"
 
 
@@ -89,7 +92,7 @@ def test_vllm_keeps_logging_that_an_operator_configures(
     monkeypatch.delenv("VLLM_LOGGING_CONFIG_PATH", raising=False)
     if path is not None:
         monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", path)
-    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
+    env = VLLM | {"MODEL_PATH": str(model_folder(tmp_path))}
     assert vllm_environment(settings(**env))["VLLM_CONFIGURE_LOGGING"] == configures
 
 
@@ -98,27 +101,12 @@ def test_vllm_socket_paths_are_short_enough(
     temporary: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", temporary)
-    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
+    env = VLLM | {"MODEL_PATH": str(model_folder(tmp_path))}
     assert vllm_environment(settings(**env))["VLLM_RPC_BASE_PATH"] == folder
 
 
-@pytest.mark.parametrize("content", [None, "", "[]"])
-def test_folder_without_model_is_rejected(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        model_folder(tmp_path, content)
-    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path)}
-    with pytest.raises(SettingsError, match=r"config\.json"):
-        vllm_arguments(settings(**env))
-
-
-def test_missing_folder_is_rejected(tmp_path: Path) -> None:
-    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path / "none")}
-    with pytest.raises(SettingsError, match="not a folder"):
-        vllm_arguments(settings(**env))
-
-
 def test_vllm_arguments_name_tool_parser_and_chat_template(tmp_path: Path) -> None:
-    vllm = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
+    vllm = VLLM | {"MODEL_PATH": str(model_folder(tmp_path))}
     template = tmp_path / "chat.jinja"
     given = settings(**vllm, VLLM_TOOL_CALL_PARSER="hermes", VLLM_CHAT_TEMPLATE=str(template))
     with pytest.raises(SettingsError, match="vllm_chat_template"):
@@ -128,3 +116,13 @@ def test_vllm_arguments_name_tool_parser_and_chat_template(tmp_path: Path) -> No
     assert "--enable-auto-tool-choice" in arguments
     assert "--tool-call-parser=hermes" in arguments
     assert f"--chat-template={template}" in arguments
+
+
+@pytest.mark.parametrize("content", [None, "", "[]"])
+def test_folder_without_model_is_rejected(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        model_folder(tmp_path, content)
+    with pytest.raises(SettingsError, match=r"config\.json"):
+        vllm_arguments(settings(**VLLM, MODEL_PATH=str(tmp_path)))
+    with pytest.raises(SettingsError, match="not a folder"):
+        vllm_arguments(settings(**VLLM, MODEL_PATH=str(tmp_path / "none")))

@@ -7,9 +7,9 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import EngineOutOfMemoryError, SettingsError
-from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
+from gpu_consumers.engines.engine import Engine, EngineAnswer, SlotCounts
 from gpu_consumers.engines.engine_slots import EngineSlots
-from gpu_consumers.engines.error_answers import error_code_of, is_transient
+from gpu_consumers.engines.error_answers import error_code_of
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings, SimulatedFault
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
@@ -36,19 +36,21 @@ def body(text: str) -> bytes:
     return GOOD.replace(b"Hello", text.encode())
 
 
-async def run(engine: FaultInjectionEngine, *bodies: bytes) -> list[int]:
+async def answers_of(engine: Engine, *bodies: bytes) -> list[EngineAnswer]:
     answers: dict[int, EngineAnswer] = {}
     await engine.execute(CHAT, bodies, answers.__setitem__)
-    return [answers[index].status_code for index in range(len(bodies))]
+    return [answers[index] for index in range(len(bodies))]
+
+
+async def run(engine: Engine, *bodies: bytes) -> list[int]:
+    return [answer.status_code for answer in await answers_of(engine, *bodies)]
 
 
 async def test_bodies_without_fault_are_answered() -> None:
     engine = drill(told("error500"))
     plain = SimulatedEngine("m", latency_ms=0, slots=EngineSlots(4), clock=SystemClock())
-    answers: dict[int, EngineAnswer] = {}
-    await engine.execute(CHAT, [GOOD], answers.__setitem__)
-    await plain.execute(CHAT, [GOOD], lambda _, answer: answers.__setitem__(1, answer))
-    said, expected = (msgspec.json.decode(answers[n].body) for n in (0, 1))
+    (injected,), (simulated,) = await answers_of(engine, GOOD), await answers_of(plain, GOOD)
+    said, expected = (msgspec.json.decode(answer.body) for answer in (injected, simulated))
     assert said | {"created": 0} == expected | {"created": 0}
     assert await run(engine, GOOD, body("error500"), GOOD) == [200, 500, 200]
 
@@ -80,12 +82,11 @@ async def test_out_of_memory_fails_the_batch_but_only_one_call() -> None:
 
 async def test_nan_fault_answers_null_log_probabilities() -> None:
     engine = drill(told("nan"))
-    answers: dict[int, EngineAnswer] = {}
-    await engine.execute(CHAT, [body("nan"), GOOD], answers.__setitem__)
-    said = msgspec.json.decode(answers[0].body)
-    assert answers[0].status_code == 200
+    (answer,) = await answers_of(engine, body("nan"))
+    said = msgspec.json.decode(answer.body)
+    assert answer.status_code == 200
     assert said["choices"][0]["logprobs"]["content"][0]["logprob"] is None
-    counts = (answers[0].input_tokens, answers[0].output_tokens)
+    counts = (answer.input_tokens, answer.output_tokens)
     assert counts == (said["usage"]["prompt_tokens"], said["usage"]["completion_tokens"])
     events: list[bytes] = []
     streamed = body("nan").replace(b"{", b'{"stream":true,', 1)
@@ -94,13 +95,9 @@ async def test_nan_fault_answers_null_log_probabilities() -> None:
 
 
 async def test_overflow_fault_is_refused_like_vllm() -> None:
-    engine = drill(told("overflow"))
-    answers: dict[int, EngineAnswer] = {}
-    await engine.execute(CHAT, [GOOD, body("overflow")], answers.__setitem__)
-    assert answers[0].status_code == 200
-    assert answers[1].status_code == 400
-    assert not is_transient(answers[1])
-    assert error_code_of(answers[1].body) == "context_length_exceeded"
+    (answer,) = await answers_of(drill(told("overflow")), body("overflow"))
+    assert answer.status_code == 400
+    assert error_code_of(answer.body) == "context_length_exceeded"
 
 
 async def test_slow_fault_delays_the_answer() -> None:
@@ -110,10 +107,8 @@ async def test_slow_fault_delays_the_answer() -> None:
     assert asyncio.get_running_loop().time() - began_s >= 0.045
 
 
-def settings(faults: str, kind: str = "simulated") -> EngineSettings:
-    env = {"KIND": kind, "MODEL_NAME": "m", "SIMULATED_FAULTS": faults}
-    if kind == "openai_http":
-        env["UPSTREAM"] = "http://host"
+def settings(faults: str) -> EngineSettings:
+    env = {"KIND": "simulated", "MODEL_NAME": "m", "SIMULATED_FAULTS": faults}
     return EngineSettings.from_env({f"MILLRACE_ENGINE_{name}": env[name] for name in env})
 
 
@@ -138,8 +133,3 @@ def test_faults_are_configured_by_a_setting() -> None:
 def test_invalid_fault_is_rejected(faults: str) -> None:
     with pytest.raises(SettingsError, match="SIMULATED_FAULTS"):
         settings(faults)
-
-
-def test_other_engines_have_no_faults() -> None:
-    with pytest.raises(SettingsError, match="simulated_faults belongs to simulated"):
-        settings('[{"contains":"a","fault":"crash"}]', kind="openai_http")

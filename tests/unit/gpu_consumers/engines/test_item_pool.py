@@ -8,6 +8,7 @@ from core.errors import EngineDeadError
 from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
 from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.item_pool import ItemPool
+from tests.unit.gpu_consumers.fakes import run_loop
 
 
 class Runner:
@@ -32,18 +33,13 @@ class Runner:
             self.running -= 1
 
 
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 async def test_concurrency_limit_is_shared_oldest_call_first() -> None:
     runner = Runner()
     pool = ItemPool(runner, EngineSlots(3))
     calls = [
         asyncio.create_task(pool.execute("/", [name] * 4, lambda *_: None)) for name in (b"a", b"b")
     ]
-    await turns()
+    await run_loop()
     assert runner.bodies == [b"a"] * 3
     runner.gate.set()
     await asyncio.gather(*calls)
@@ -57,11 +53,11 @@ async def test_cancelled_call_cancels_only_its_items() -> None:
     reported: list[bytes] = []
     first = asyncio.create_task(pool.execute("/", [b"a"] * 3, lambda *_: reported.append(b"a")))
     second = asyncio.create_task(pool.execute("/", [b"b"] * 3, lambda *_: reported.append(b"b")))
-    await turns()
+    await run_loop()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    await turns()
+    await run_loop()
     assert runner.running == 3  # all of b's, two of them in the freed places
     runner.gate.set()
     await second
@@ -83,10 +79,10 @@ async def test_call_cancelled_twice_releases_its_slots() -> None:
     pool = ItemPool(run, slots)
     first = asyncio.create_task(pool.execute("/", [b"a"] * 4, lambda *_: None))
     second = asyncio.create_task(pool.execute("/", [b"b"] * 3, lambda *_: None))
-    await turns()
+    await run_loop()
     for _ in range(2):
         first.cancel()
-        await turns()
+        await run_loop()
     assert first.cancelled()
     may_let_go.set()
     await asyncio.wait_for(second, 5)
@@ -97,7 +93,7 @@ async def test_items_waiting_for_slots_are_not_idle() -> None:
     slots = EngineSlots(2)
     pool = ItemPool(Runner(), slots)
     call = asyncio.create_task(pool.execute("/", [b"x"] * 3, lambda *_: None))
-    await turns()
+    await run_loop()
     assert slots.counts == SlotCounts(bulk=2, online=0, waiting=0, idle=0)
     slots.release_bulk(1)  # without notification
     assert slots.counts.idle == 1
@@ -115,7 +111,7 @@ async def test_failure_ends_its_call_and_cancels_the_rest() -> None:
         await pool.execute("/", [b"x", b"dead", b"x", b"x"], lambda i, _: reported.append(i))
     assert runner.running == 0
     count = len(reported)
-    await turns()
+    await run_loop()
     assert len(reported) == count < 4
     await pool.execute("/", [b"x"] * 5, lambda i, _: reported.append(i))
     assert len(reported) == count + 5

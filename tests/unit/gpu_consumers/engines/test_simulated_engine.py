@@ -19,13 +19,12 @@ BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'
 CLOCK = ManualClock(wall_time_s=1_700_000_000.0)
 
 
-def engine(latency_ms: float = 0, concurrency: int = 4) -> SimulatedEngine:
-    return SimulatedEngine(
-        "m",
-        latency_ms=latency_ms,
-        slots=EngineSlots(concurrency),
-        clock=CLOCK,
-    )
+STREAMED = BODY.replace(b"}]", b'}],"stream":true')
+
+
+def engine(latency_ms: float = 0, concurrency: int = 4, *, token_ms: float = 0) -> SimulatedEngine:
+    slots = EngineSlots(concurrency)
+    return SimulatedEngine("m", latency_ms=latency_ms, token_ms=token_ms, slots=slots, clock=CLOCK)
 
 
 async def run(one: SimulatedEngine, bodies: list[bytes]) -> dict[int, EngineAnswer]:
@@ -104,14 +103,8 @@ async def test_cancel_releases_the_slots() -> None:
 
 async def test_streams_advance_together() -> None:
     loop = asyncio.get_running_loop()
-    paced = SimulatedEngine(
-        "m",
-        latency_ms=0,
-        token_ms=10,
-        slots=EngineSlots(500),
-        clock=CLOCK,
-    )
-    body = BODY.replace(b"}]", b'}],"stream":true').replace(b"32", b"10")
+    paced = engine(concurrency=500, token_ms=10)
+    body = STREAMED.replace(b"32", b"10")
     times: list[float] = []
     start_s = loop.time()
     answers = await asyncio.gather(
@@ -124,14 +117,7 @@ async def test_streams_advance_together() -> None:
 
 
 async def test_aborted_stream_is_charged_for_emitted_tokens() -> None:
-    paced = SimulatedEngine(
-        "m",
-        latency_ms=0,
-        token_ms=1,
-        slots=EngineSlots(2),
-        clock=CLOCK,
-    )
-    body = BODY.replace(b"}]", b'}],"stream":true')
+    paced = engine(concurrency=2, token_ms=1)
     meter, pieces, third = UsageMeter(), list[bytes](), asyncio.Event()
 
     def emit(piece: bytes) -> None:
@@ -139,7 +125,7 @@ async def test_aborted_stream_is_charged_for_emitted_tokens() -> None:
         if len(pieces) == 4:  # the role and three tokens
             third.set()
 
-    call = asyncio.create_task(paced.serve(CHAT, body, emit, meter))
+    call = asyncio.create_task(paced.serve(CHAT, STREAMED, emit, meter))
     await third.wait()
     call.cancel()
     await asyncio.wait([call])
@@ -148,7 +134,7 @@ async def test_aborted_stream_is_charged_for_emitted_tokens() -> None:
 
 
 async def test_call_starts_when_it_has_a_slot() -> None:
-    full = SimulatedEngine("m", latency_ms=1, slots=EngineSlots(1), clock=CLOCK)
+    full = engine(latency_ms=1, concurrency=1)
     events = list[str]()
 
     async def run(name: str) -> None:
@@ -160,14 +146,15 @@ async def test_call_starts_when_it_has_a_slot() -> None:
 
 
 async def test_failing_listener_fails_only_its_stream() -> None:
-    body = BODY.replace(b"}]", b'}],"stream":true')
     one = engine()
 
     def emit(_: bytes) -> None:
         raise ZeroDivisionError
 
     good, bad = await asyncio.gather(
-        one.serve(CHAT, body, lambda _: None), one.serve(CHAT, body, emit), return_exceptions=True
+        one.serve(CHAT, STREAMED, lambda _: None),
+        one.serve(CHAT, STREAMED, emit),
+        return_exceptions=True,
     )
     assert isinstance(good, EngineAnswer)
     assert isinstance(bad, ZeroDivisionError)
