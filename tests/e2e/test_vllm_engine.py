@@ -19,15 +19,17 @@ from tests.e2e.tiny_classifier import BROKEN_WORD, write_classifier
 from tests.integration.engines.conformance import (
     CHAT,
     EMBEDDINGS,
+    LONG,
     MODEL,
+    CutsConformance,
     assert_error_envelope,
+    await_work,
     chat_body,
     content_of,
     embeddings_body,
     run,
     vectors_of,
 )
-from tests.integration.engines.conformance_aborts import LONG, CutsConformance, await_work
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
     InterruptionConformance,

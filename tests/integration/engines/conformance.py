@@ -1,12 +1,14 @@
 """Goal: what the consumer loop relies on holds for every engine, whatever runs the items.
 
-A subclass gives an `engine` fixture: started, and slow enough that a cancel finds work running.
+A subclass gives an `engine` fixture: started, and slow enough that a cancel finds work running. One
+of `CutsConformance` also gives `hasty`: an engine on which `LONG` takes longer than an item may.
 """
 
 import asyncio
 import base64
 import math
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +16,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Engine, EngineAnswer
+from gpu_consumers.engines.engine import Engine, EngineAnswer, SlotCounts, UsageMeter
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 MODEL = "model-under-test"
 
+
+FREES_S_MAX = 3.0
+"""A cancelled call holds its place no longer: less than its own 2,000 tokens take. How long it did
+is recorded."""
+
+IDLE = SlotCounts(bulk=0, online=0, waiting=0)
 
 TALK = [{"role": "user", "content": "a red apple"}, {"role": "user", "content": "or a pear"}]
 
@@ -26,6 +34,10 @@ TALK = [{"role": "user", "content": "a red apple"}, {"role": "user", "content": 
 def chat_body(text: str = "Say something.", **fields: object) -> bytes:
     messages = [{"role": "user", "content": text}]
     return msgspec.json.encode({"model": MODEL, "messages": messages, "max_tokens": 8} | fields)
+
+
+def completion_body(prompt: object = "One", **fields: object) -> bytes:
+    return msgspec.json.encode({"model": MODEL, "prompt": prompt, "max_tokens": 8} | fields)
 
 
 def embeddings_body(given: object, **fields: object) -> bytes:
@@ -56,6 +68,33 @@ def assert_error_envelope(answer: EngineAnswer, status_code: int) -> None:
     assert isinstance(error["message"], str)
     assert error["code"] is None or isinstance(error["code"], str)
     assert (answer.input_tokens, answer.output_tokens) == (0, 0)
+
+
+async def counts_of(engine: Engine) -> SlotCounts:
+    """An engine in another process has counters that must be fetched."""
+    fetch = getattr(engine, "fetch_slots", None)
+    return engine.slots if fetch is None else await fetch()
+
+
+async def assert_idle_within(engine: Engine, limit_s: float) -> float:
+    """Return how long it took."""
+    began_s = time.monotonic()
+    while (counts := await counts_of(engine)) != IDLE:
+        assert time.monotonic() < began_s + limit_s, counts
+        await asyncio.sleep(0.005)
+    return round(time.monotonic() - began_s, 3)
+
+
+class Reported(list[int]):
+    """The indexes of the items that an `execute` has reported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = asyncio.Event()
+
+    def __call__(self, index: int, _: EngineAnswer) -> None:
+        self.append(index)
+        self.first.set()
 
 
 class AnyEngineConformance:
@@ -127,15 +166,10 @@ class ChatConformance(AnyEngineConformance):
         assert_error_envelope(answer, 400)
 
     async def test_cancelled_call_reports_no_more_items(self, engine: Engine) -> None:
-        first, reported = asyncio.Event(), []
-
-        def finished(index: int, _: EngineAnswer) -> None:
-            reported.append(index)
-            first.set()
-
+        reported = Reported()
         bodies = [chat_body(max_tokens=64)] * (4 * engine.concurrency)
-        call = asyncio.create_task(engine.execute(CHAT, bodies, finished))
-        await asyncio.wait_for(first.wait(), 30)
+        call = asyncio.create_task(engine.execute(CHAT, bodies, reported))
+        await asyncio.wait_for(reported.first.wait(), 30)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -214,3 +248,63 @@ def _vector(embedding: list[float] | str) -> list[float]:
         return embedding
     raw = base64.b64decode(embedding)
     return [*struct.unpack(f"<{len(raw) // 4}f", raw)]
+
+
+LONG: dict[str, Any] = {"max_tokens": 2000, "ignore_eos": True}
+"""Fields of a body that a model writes at for long."""
+
+LONG_CALLS = [(CHAT, chat_body(**LONG)), (COMPLETIONS, completion_body(**LONG))]
+
+
+async def await_work(engine: Engine) -> None:
+    """Return when an engine in another process has the call itself, not only its request."""
+    fetch = getattr(engine, "fetch_unfinished", None)
+    began_s = time.monotonic()
+    while fetch is not None and not await fetch():
+        assert time.monotonic() < began_s + 30
+        await asyncio.sleep(0.005)
+
+
+class CutsConformance:
+    """Holds for an engine whose model writes text."""
+
+    @pytest.mark.parametrize(("endpoint", "body"), LONG_CALLS)
+    async def test_cancelled_call_has_no_answer(
+        self, engine: Engine, endpoint: str, body: bytes
+    ) -> None:
+        began = asyncio.Event()
+        call = asyncio.create_task(engine.serve(endpoint, body, None, UsageMeter(began.set)))
+        await asyncio.wait_for(began.wait(), 30)
+        await await_work(engine)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await assert_idle_within(engine, FREES_S_MAX)
+
+    async def test_cancelled_batch_ends_while_others_continue(self, engine: Engine) -> None:
+        reported = Reported()
+        body = chat_body(max_tokens=64, ignore_eos=True)
+        leaves = asyncio.create_task(
+            engine.execute(CHAT, [body] * (4 * engine.concurrency), reported)
+        )
+        stays = asyncio.create_task(
+            engine.execute(CHAT, [body] * (60 * engine.concurrency), lambda *_: None)
+        )
+        await asyncio.wait_for(reported.first.wait(), 30)
+        leaves.cancel()
+        await asyncio.wait([leaves])
+        assert leaves.cancelled()
+        assert not stays.done()
+        stays.cancel()
+        await asyncio.wait([stays])
+        assert stays.cancelled()
+        await assert_idle_within(engine, FREES_S_MAX)
+
+    @pytest.mark.parametrize(("endpoint", "body"), LONG_CALLS)
+    async def test_long_item_times_out(self, hasty: Engine, endpoint: str, body: bytes) -> None:
+        whole = await hasty.serve(endpoint, body, None)
+        (item,) = await run(hasty, endpoint, [body])
+        for answer in (whole, item):
+            assert_error_envelope(answer, 504)
+            assert content_of(answer)["error"]["code"] == "item_timeout"
+        await assert_idle_within(hasty, FREES_S_MAX)

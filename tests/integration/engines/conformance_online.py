@@ -5,7 +5,6 @@ stream breaks off.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,33 +12,29 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Engine, EngineAnswer, SlotCounts, UsageMeter
+from gpu_consumers.engines.engine import Engine, EngineAnswer, UsageMeter
 from tests.integration.engines.conformance import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
+    FREES_S_MAX,
+    IDLE,
     MODEL,
     ChatConformance,
     EmbeddingsConformance,
+    Reported,
     assert_error_envelope,
+    assert_idle_within,
     chat_body,
+    completion_body,
     content_of,
+    counts_of,
     embeddings_body,
     run,
     vectors_of,
 )
 
-FREES_S_MAX = 3.0
-"""A cancelled call holds its place no longer: less than its own 2,000 tokens take. How long it did
-is recorded."""
-
 Record = Callable[[str, object], None]
-
-IDLE = SlotCounts(bulk=0, online=0, waiting=0)
-
-
-def completion_body(prompt: object = "One", **fields: object) -> bytes:
-    return msgspec.json.encode({"model": MODEL, "prompt": prompt, "max_tokens": 8} | fields)
 
 
 @dataclass
@@ -83,21 +78,6 @@ async def refused_stream(engine: Engine, endpoint: str, body: bytes) -> EngineAn
     answer, listener = await stream(engine, endpoint, body)
     assert listener.pieces == []
     return answer
-
-
-async def counts_of(engine: Engine) -> SlotCounts:
-    """An engine in another process has counters that must be fetched."""
-    fetch = getattr(engine, "fetch_slots", None)
-    return engine.slots if fetch is None else await fetch()
-
-
-async def assert_idle_within(engine: Engine, limit_s: float) -> float:
-    """Return how long it took."""
-    began_s = time.monotonic()
-    while (counts := await counts_of(engine)) != IDLE:
-        assert time.monotonic() < began_s + limit_s, counts
-        await asyncio.sleep(0.005)
-    return round(time.monotonic() - began_s, 3)
 
 
 class OnlineChatConformance(ChatConformance):
@@ -258,15 +238,10 @@ class OnlineChatConformance(ChatConformance):
 
     async def test_calls_start_while_items_fill_the_engine(self, engine: Engine) -> None:
         assert engine.headroom > 0
-        began, reported = asyncio.Event(), []
-
-        def finished(index: int, _: EngineAnswer) -> None:
-            reported.append(index)
-            began.set()
-
+        reported = Reported()
         items = [chat_body(max_tokens=64, ignore_eos=True)] * (60 * engine.concurrency)
-        bulk = asyncio.create_task(engine.execute(CHAT, items, finished))
-        await asyncio.wait_for(began.wait(), 30)
+        bulk = asyncio.create_task(engine.execute(CHAT, items, reported))
+        await asyncio.wait_for(reported.first.wait(), 30)
         ended_before = len(reported)
         for _ in range(5):
             assert (await engine.serve(CHAT, chat_body(max_tokens=1), None)).status_code == 200

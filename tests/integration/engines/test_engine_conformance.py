@@ -15,10 +15,10 @@ from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectio
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from tests.integration.engines.conformance import (
     MODEL,
+    CutsConformance,
     EmbeddingsConformance,
     chat_body,
 )
-from tests.integration.engines.conformance_aborts import CutsConformance
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
     InterruptionConformance,
