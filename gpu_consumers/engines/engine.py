@@ -60,12 +60,8 @@ class UsageMeter:
     def __init__(self, on_start: Callable[[], None] = lambda: None) -> None:
         """`on_start` is called when the call has a slot and is about to run, once or more."""
         self.on_start = on_start
-        self.with_usage = _unchanged
+        self.with_usage = lambda answer: answer
         """Returns an answer with the usage of the prompt and of the events emitted so far."""
-
-
-def _unchanged(answer: EngineAnswer) -> EngineAnswer:
-    return answer
 
 
 class Engine(Protocol):

@@ -29,9 +29,9 @@ class EngineSlots:
         assert 0 <= headroom < total
         self.total = total
         self.headroom = headroom
-        self.on_bulk_available: Callable[[], None] = _do_nothing
+        self.on_bulk_available: Callable[[], None] = lambda: None
         """Called when bulk items may start in slots that online calls released."""
-        self.count_waiting_bulk: Callable[[], int] = _zero
+        self.count_waiting_bulk: Callable[[], int] = lambda: 0
         """Returns how many bulk items have no slot."""
         self.refused_count = 0
         """See `SlotCounts.refused`."""
@@ -115,16 +115,7 @@ class SlottedEngine:
 
     def __init__(self, slots: EngineSlots) -> None:
         self._slots = slots
-
-    @property
-    def concurrency(self) -> int:
-        """See `Engine`."""
-        return self._slots.total
-
-    @property
-    def headroom(self) -> int:
-        """See `Engine`."""
-        return self._slots.headroom
+        self.concurrency, self.headroom = slots.total, slots.headroom
 
     @property
     def slots(self) -> SlotCounts:
@@ -154,15 +145,6 @@ class SlottedEngine:
     ) -> EngineAnswer:
         """Run one online call, which has a slot. Cancelling and errors: see `Engine.serve`."""
         raise NotImplementedError
-
-
-def _do_nothing() -> None:
-    """There are no bulk items."""
-
-
-def _zero() -> int:
-    """There are no bulk items."""
-    return 0
 
 
 def scheduler_priority(requested: int, *, is_bulk: bool) -> int:

@@ -20,8 +20,6 @@ from gpu_consumers.engines.response_fields import (
     with_usage,
 )
 
-_ABSENT = msgspec.Raw(b"null")
-
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """The field `stream_options`: which usage the client wants to see."""
@@ -32,7 +30,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 class _StreamFields(msgspec.Struct):
     stream: StreamField = None
-    stream_options: msgspec.Raw = _ABSENT
+    stream_options: msgspec.Raw = NULL
 
 
 class _Choices(msgspec.Struct):
@@ -84,7 +82,7 @@ def with_usage_requested(body: bytes) -> bytes:
     """
     fields = _fields.decode(body)
     try:
-        options = _optional_fields.decode(fields.get("stream_options", _ABSENT))
+        options = _optional_fields.decode(fields.get("stream_options", NULL))
     except msgspec.ValidationError:
         return body
     with_usage = (options or {}) | {"include_usage": msgspec.Raw(b"true")}
@@ -170,9 +168,15 @@ class StreamEvents:
             if is_json_object(payload):  # of another shape, which the client may know
                 self._pass_on(payload)
                 return True
-            return self._fail(_fault("answer_not_json", "A stream's event is no JSON object."))
+            return self._fail(
+                error_answer(
+                    _BAD_GATEWAY, "A stream's event is no JSON object.", code="answer_not_json"
+                )
+            )
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return self._fail(_fault("answer_not_json", "A stream's event is not JSON."))
+            return self._fail(
+                error_answer(_BAD_GATEWAY, "A stream's event is not JSON.", code="answer_not_json")
+            )
         is_error = has_error(chunk.error)
         if is_error and not chunk.choices:
             return self._fail(error_event_answer(chunk.error))
@@ -195,7 +199,9 @@ class StreamEvents:
     def interrupted(self, cause: EngineAnswer | None = None) -> EngineAnswer:
         """Return the answer of an interrupted stream: its own error, else `cause`."""
         message = "The stream broke off."
-        return self.with_usage(self._failure or cause or _fault("stream_interrupted", message))
+        return self.with_usage(
+            self._failure or cause or error_answer(_BAD_GATEWAY, message, code="stream_interrupted")
+        )
 
     def with_usage(self, answer: EngineAnswer) -> EngineAnswer:
         """Return the answer with the usage of the stream, or of the part that was emitted."""
@@ -256,7 +262,3 @@ def without_usage(payload: bytes, replacement: bytes = b"") -> bytes:
     if found is None:
         return payload
     return payload[: found.start()] + replacement + payload[found.end() :]
-
-
-def _fault(code: str, message: str) -> EngineAnswer:
-    return error_answer(_BAD_GATEWAY, message, code=code)

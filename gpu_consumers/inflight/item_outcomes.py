@@ -62,11 +62,6 @@ def outcome_of(item: Item, answer: EngineAnswer, *, is_final: bool = False) -> I
     )
 
 
-def final_outcome_of(item: Item, answer: EngineAnswer) -> ItemOutcome:
-    """Return the outcome of an item that is not retried, because its caller has the answer."""
-    return outcome_of(item, answer, is_final=True)
-
-
 def count_outcomes(outcomes: list[ItemOutcome]) -> None:
     """Add outcomes to the metrics: called once per batch, because once per item is slow."""
     succeeded = sum(outcome.outcome is Outcome.SUCCEEDED for outcome in outcomes)

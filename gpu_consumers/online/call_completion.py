@@ -12,7 +12,7 @@ from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.flow_control.capacity_publisher import PoolHealth
-from gpu_consumers.inflight.item_outcomes import PendingSends, count_outcomes, final_outcome_of
+from gpu_consumers.inflight.item_outcomes import PendingSends, count_outcomes, outcome_of
 from gpu_consumers.inflight.online_call import REQUEUED, CallAbortReason, OnlineCall
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX, store_body
 from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyDirection, CipherContext
@@ -20,7 +20,37 @@ from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
 from topics.records.records import Chunk, ItemOutcome, JobRef, ReplyEnd
 
-_JOB_CLASS = "interactive"
+_INTERRUPTED = error_answer(
+    502,
+    "The execution of this request was interrupted. Send the request again.",
+    code="stream_interrupted",
+)
+_CANCELLED = error_answer(409, "This request was cancelled.", code="cancelled")
+
+_ERRORS: Final = {
+    CallAbortReason.DEADLINE: error_answer(
+        504,
+        "The deadline of this request has passed.",
+        type_="timeout_error",
+        code="deadline_exceeded",
+    ),
+    CallAbortReason.OVERDUE: error_answer(
+        504,
+        "This request waited longer for its execution than its queue timeout allows.",
+        type_="timeout_error",
+        code="queue_timeout",
+    ),
+    CallAbortReason.DRAIN: error_answer(
+        503,
+        "The replica that executed this request was stopped. Send the request again.",
+        code="stream_interrupted",
+    ),
+    CallAbortReason.POOL: _INTERRUPTED,
+    CallAbortReason.PIECE_TOO_LARGE: _INTERRUPTED,
+    CallAbortReason.SILENT: _INTERRUPTED,
+    CallAbortReason.UNPERMITTED: _INTERRUPTED,
+}
+_CANCELLED_BY_CALLER: Final = frozenset({CallAbortReason.CALLER, CallAbortReason.CLOSED})
 
 
 class CallCompletion:
@@ -105,7 +135,7 @@ class CallCompletion:
         metrics.ITEMS_HANDED_BACK.inc()
         sends = PendingSends(self._producer)
         chunk = Chunk(_requeued_job(call), [call.item], redelivered=call.is_redelivered)
-        sends.requeue_chunk(chunk, _JOB_CLASS)
+        sends.requeue_chunk(chunk, "interactive")
         error = error_of_abort(call)
         if call.piece_count and error is not None:
             metrics.CALLS_INTERRUPTED.inc()
@@ -119,42 +149,6 @@ def _requeued_job(call: OnlineCall) -> JobRef:
     if caller is None or not call.has_started:
         return call.job
     return msgspec.structs.replace(call.job, call=msgspec.structs.replace(caller, begin_by_s=0.0))
-
-
-_DEADLINE = error_answer(
-    504,
-    "The deadline of this request has passed.",
-    type_="timeout_error",
-    code="deadline_exceeded",
-)
-_OVERDUE = error_answer(
-    504,
-    "This request waited longer for its execution than its queue timeout allows.",
-    type_="timeout_error",
-    code="queue_timeout",
-)
-_DRAIN = error_answer(
-    503,
-    "The replica that executed this request was stopped. Send the request again.",
-    code="stream_interrupted",
-)
-_INTERRUPTED = error_answer(
-    502,
-    "The execution of this request was interrupted. Send the request again.",
-    code="stream_interrupted",
-)
-_CANCELLED = error_answer(409, "This request was cancelled.", code="cancelled")
-
-_ERRORS: Final = {
-    CallAbortReason.DEADLINE: _DEADLINE,
-    CallAbortReason.OVERDUE: _OVERDUE,
-    CallAbortReason.DRAIN: _DRAIN,
-    CallAbortReason.POOL: _INTERRUPTED,
-    CallAbortReason.PIECE_TOO_LARGE: _INTERRUPTED,
-    CallAbortReason.SILENT: _INTERRUPTED,
-    CallAbortReason.UNPERMITTED: _INTERRUPTED,
-}
-_CANCELLED_BY_CALLER: Final = frozenset({CallAbortReason.CALLER, CallAbortReason.CLOSED})
 
 
 def error_of_abort(call: OnlineCall) -> EngineAnswer | None:
@@ -208,10 +202,17 @@ def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | Non
         )
     if call.pieces and not answer.is_error:
         answer = msgspec.structs.replace(answer, body=b"[%b]" % b",".join(call.pieces))
-    outcome = final_outcome_of(call.item, answer)
-    if call.abort_reason in (CallAbortReason.DEADLINE, CallAbortReason.OVERDUE):
-        return _expired(outcome)
-    return outcome
+    outcome = outcome_of(call.item, answer, is_final=True)
+    if call.abort_reason not in (CallAbortReason.DEADLINE, CallAbortReason.OVERDUE):
+        return outcome
+    return msgspec.structs.replace(
+        outcome,
+        outcome=Outcome.EXPIRED,
+        input_tokens=0,
+        cached_tokens=0,
+        reasoning_tokens=0,
+        offset=0,
+    )
 
 
 def billed_outcome(call: OnlineCall, answer: EngineAnswer | None) -> ItemOutcome | None:
@@ -243,15 +244,3 @@ def _billed_as(call: OnlineCall, billed: EngineAnswer) -> Outcome:
     if call.abort_reason in (*_CANCELLED_BY_CALLER, CallAbortReason.SILENT):
         return Outcome.CANCELLED
     return Outcome.FAILED if billed.is_error else Outcome.SUCCEEDED
-
-
-def _expired(outcome: ItemOutcome) -> ItemOutcome:
-    return ItemOutcome(
-        outcome.index,
-        outcome.custom_id,
-        Outcome.EXPIRED,
-        outcome.status_code,
-        outcome.body,
-        output_tokens=outcome.output_tokens,
-        attempt=outcome.attempt,
-    )

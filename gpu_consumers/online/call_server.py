@@ -44,7 +44,7 @@ def fingerprint_writer(endpoint: str, model: str, version: str) -> WriteFingerpr
     For an endpoint without the field, the function returns its argument.
     """
     if endpoint not in _ENDPOINTS:
-        return _unchanged
+        return lambda payload: payload
     field = b'"system_fingerprint":' + msgspec.json.encode(f"{model}@{version}")
 
     def write_fingerprint(payload: bytes) -> bytes:
@@ -56,10 +56,6 @@ def fingerprint_writer(endpoint: str, model: str, version: str) -> WriteFingerpr
         return b"%b,%b%b" % (payload[:end], field, payload[end:])
 
     return write_fingerprint
-
-
-def _unchanged(payload: bytes) -> bytes:
-    return payload
 
 
 class CallServer:

@@ -82,7 +82,10 @@ class OpenAIHttpEngine(SlottedEngine):
         self._origin = Origin(self._base)
         self._fields = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if settings.upstream_api_key is not None:
-            self._fields["Authorization"] = _bearer(settings.upstream_api_key.get_secret_value())
+            key = settings.upstream_api_key.get_secret_value()
+            if not (key.isascii() and key.isprintable()):  # it would break the head
+                raise SettingsError("The upstream's API key may hold printable ASCII only.")
+            self._fields["Authorization"] = f"Bearer {key}"
         self._item_timeout_s = settings.item_timeout_s
         self._start_timeout_s = settings.start_timeout_s
         self._response_bytes_max = settings.answer_bytes_max
@@ -223,7 +226,7 @@ class OpenAIHttpEngine(SlottedEngine):
         # One deadline for both tries: an item that takes twice its time looks like a stall.
         deadline_s = asyncio.get_running_loop().time() + self._item_timeout_s
         try:
-            return await self._try_post(template, body, events, deadline_s, fresh=False)
+            return await self._try_post(template, body, events, deadline_s)
         except DisconnectedError:
             if events is not None and events.has_started:
                 raise
@@ -238,11 +241,9 @@ class OpenAIHttpEngine(SlottedEngine):
         events: StreamEvents | None,
         deadline_s: float,
         *,
-        fresh: bool,
+        fresh: bool = False,
     ) -> HttpResponse:
-        reader = None
-        if events is not None:
-            reader = SseReader(self._response_bytes_max, events.on_event)
+        reader = SseReader(self._response_bytes_max, events.on_event) if events else None
         try:
             return await self._client.request(
                 template, body, fresh=fresh, reader=reader, deadline_s=deadline_s
@@ -260,10 +261,3 @@ def _requested_stream(endpoint: str, body: bytes) -> StreamOptions | None:
 def _is_transient_failure(answer: EngineAnswer) -> bool:
     """Whether the failure may be the upstream's rather than the request's."""
     return answer.is_error and is_transient(answer)
-
-
-def _bearer(key: str) -> str:
-    """Return the Authorization field. Raises SettingsError for a key that breaks the head."""
-    if not (key.isascii() and key.isprintable()):
-        raise SettingsError("The upstream's API key may hold printable ASCII only.")
-    return f"Bearer {key}"

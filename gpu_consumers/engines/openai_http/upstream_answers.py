@@ -41,10 +41,16 @@ def upstream_answer(status_code: int, content: bytes) -> EngineAnswer:
     if HTTPStatus.OK <= status_code < HTTPStatus.MULTIPLE_CHOICES:
         answer = answer_with_usage(HTTPStatus.OK, content)
         if answer is None:
-            return _upstream_fault("answer_not_json", "The upstream's answer is not JSON.")
+            return error_answer(
+                HTTPStatus.BAD_GATEWAY, "The upstream's answer is not JSON.", code="answer_not_json"
+            )
         return _in_envelope(answer) if answer.is_error else answer
     if status_code < HTTPStatus.BAD_REQUEST:
-        return _upstream_fault("upstream_redirect", "The upstream answered with a redirect.")
+        return error_answer(
+            HTTPStatus.BAD_GATEWAY,
+            "The upstream answered with a redirect.",
+            code="upstream_redirect",
+        )
     if is_json_object(content):
         return _in_envelope(EngineAnswer(status_code, content))
     return error_answer(status_code, f"The upstream answered {status_code} without a JSON object.")
@@ -52,7 +58,8 @@ def upstream_answer(status_code: int, content: bytes) -> EngineAnswer:
 
 def fault_answer(error: DisconnectedError | NotHttpError | ResponseTooLargeError) -> EngineAnswer:
     """Return the answer to an item whose response is missing or unusable."""
-    return _upstream_fault(*_FAULTS[type(error)])
+    code, message = _FAULTS[type(error)]
+    return error_answer(HTTPStatus.BAD_GATEWAY, message, code=code)
 
 
 def _in_envelope(answer: EngineAnswer) -> EngineAnswer:
@@ -80,11 +87,8 @@ def _message_in(fields: Mapping[str, msgspec.Raw]) -> str | None:
     return None
 
 
-def _upstream_fault(code: str, message: str) -> EngineAnswer:
-    """Return the answer to an item for which the upstream returned nothing usable."""
-    return error_answer(HTTPStatus.BAD_GATEWAY, message, code=code)
-
-
-NOT_EVENTS: Final = _upstream_fault(
-    "answer_not_events", "The upstream was asked for a stream and gave a whole answer."
+NOT_EVENTS: Final = error_answer(
+    HTTPStatus.BAD_GATEWAY,
+    "The upstream was asked for a stream and gave a whole answer.",
+    code="answer_not_events",
 )

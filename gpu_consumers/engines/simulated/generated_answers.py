@@ -16,16 +16,19 @@ from gpu_consumers.engines.error_answers import error_answer, stream_unsupported
 from gpu_consumers.engines.simulated.reply_plans import (
     OUTPUT_TOKENS_DEFAULT,
     ChatBody,
+    EmbeddingsBody,
     GeneratedReply,
     ReplyPlan,
+    decode_body,
     digest_of,
     input_tokens_of,
     parse_chat,
-    parse_embeddings,
     plan_completion,
     plan_parsed_chat,
     reply_layout,
 )
+
+_embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
 
 DIMENSIONS_DEFAULT = 8
 DIMENSIONS_MAX = 4096
@@ -89,7 +92,7 @@ def completion_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer
 def embeddings_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Answer an embeddings call, with one unit vector per input."""
     del created_s  # OpenAI's embeddings have no time
-    request = parse_embeddings(body)
+    request = decode_body(_embeddings_body.decode, body)
     if isinstance(request, EngineAnswer):
         return request
     inputs = request.inputs()

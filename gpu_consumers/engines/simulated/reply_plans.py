@@ -63,8 +63,6 @@ def generate_replies(
     tokens, tail, finish = reply_layout(
         default if requested_tokens is None else requested_tokens, ends_itself
     )
-    if not stop and count == 1:  # the usual bulk item
-        return [GeneratedReply(tokens, b"Simulated %08x. %b" % (digest, tail), finish)]
     stops = [stop] if isinstance(stop, str) else stop or ()
     generated = []
     for choice in range(count):
@@ -176,16 +174,11 @@ class ReplyPlan(msgspec.Struct, frozen=True, gc=False):
     @property
     def output_tokens(self) -> int:
         """Tokens of all choices."""
-        return (
-            self.choices[0].tokens
-            if len(self.choices) == 1
-            else sum(c.tokens for c in self.choices)
-        )
+        return sum(choice.tokens for choice in self.choices)
 
 
 _chat_body = msgspec.json.Decoder(ChatBody)
 _completion_body = msgspec.json.Decoder(_CompletionBody)
-_embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
 
 
 def parse_chat(body: bytes) -> ChatBody | EngineAnswer:
@@ -216,11 +209,6 @@ def plan_completion(body: bytes) -> ReplyPlan | EngineAnswer:
     if isinstance(prompts, str):
         return error_answer(400, prompts, param="prompt")
     return _plan(body, completion, completion.max_tokens, prompts=len(prompts))
-
-
-def parse_embeddings(body: bytes) -> EmbeddingsBody | EngineAnswer:
-    """Return the parsed body, or an error answer."""
-    return decode_body(_embeddings_body.decode, body)
 
 
 def split_inputs(value: Input) -> list[str | list[int]] | str:

@@ -8,7 +8,6 @@ from gpu_consumers.engines.error_answers import error_answer, is_transient, item
 from gpu_consumers.inflight.item_outcomes import (
     ANSWER_MISSING,
     INPUT_MISSING,
-    final_outcome_of,
     outcome_of,
 )
 from topics.records.records import Item
@@ -49,10 +48,10 @@ def test_transient_failures(answer: EngineAnswer, may: bool) -> None:
     outcome = outcome_of(ITEM, answer)
     assert (outcome.outcome, outcome.retryable) == (Outcome.FAILED, may)
     assert (outcome.index, outcome.attempt, outcome.offset) == (7, 2, 700)
-    assert not final_outcome_of(ITEM, answer).retryable
+    assert not outcome_of(ITEM, answer, is_final=True).retryable
 
 
 def test_success_is_not_transient() -> None:
     outcome = outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4))
     assert (outcome.outcome, outcome.retryable, outcome.offset) == (Outcome.SUCCEEDED, False, 0)
-    assert outcome == final_outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4))
+    assert outcome == outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4), is_final=True)
