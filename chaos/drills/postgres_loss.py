@@ -152,10 +152,8 @@ def _run_outage(
 def _postgres_started_s(engine: sa.Engine) -> float | None:
     """Return when Postgres started, without proxies; None while it is unavailable."""
     try:
-        ((at_s,),) = database.select(
-            engine, "SELECT extract(epoch FROM pg_postmaster_start_time())"
-        )
-        return float(at_s)
+        query = "SELECT extract(epoch FROM pg_postmaster_start_time())"
+        return float(database.select_value(engine, query))
     except SQLAlchemyError:
         return None
 
