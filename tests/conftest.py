@@ -8,18 +8,13 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 
-from cli.stack.data_folder import cache_dir
-from cli.stack.processes.child import Child
-from cli.stack.processes.supervisor import Supervisor
-from cli.stack.services import embedded_kafka, embedded_postgres
+from benchmarks.stacks.services import running_kafka, running_postgres
 from migrations.runner import upgrade
 
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
@@ -71,29 +66,14 @@ def record_failure(line: str) -> None:
             failures.write(f"{line}\n")
 
 
-@contextmanager
-def running(child: Child, log_dir: Path) -> Iterator[Supervisor]:
-    """Run `child` for a block."""
-    supervisor = Supervisor(log_dir)
-    supervisor.start([child])
-    try:
-        yield supervisor
-    finally:
-        supervisor.stop()
-
-
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`host:port` of a real broker."""
     if external := os.environ.get("MILLRACE_KAFKA_BOOTSTRAP_SERVERS"):
         yield external
         return
-    folder = tmp_path_factory.mktemp("kafka")
-    broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ))
-    broker.prepare()
-    with running(broker.child(), folder / "logs") as supervisor:
-        supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")
-        yield broker.bootstrap_servers
+    with running_kafka(tmp_path_factory.mktemp("kafka")) as kafka:
+        yield kafka.address
 
 
 @pytest.fixture(scope="session")
@@ -102,19 +82,10 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if external := os.environ.get("MILLRACE_DATABASE_URL"):
         yield external
         return
-    folder = tmp_path_factory.mktemp("postgres")
-    server = embedded_postgres.EmbeddedPostgres(folder)
-    server.prepare()
     # Each test clones a database: without durability that takes half of the time.
     options = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "wal_compression=off")
-    child = server.child()
-    child = replace(child, argv=(*child.argv, *options))
-    with running(child, folder / "logs") as supervisor:
-        supervisor.wait_until(
-            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
-        )
-        yield server.url
-    server.remove_socket_folder()
+    with running_postgres(tmp_path_factory.mktemp("postgres"), *options) as postgres:
+        yield postgres.address
 
 
 @pytest.fixture(scope="session")

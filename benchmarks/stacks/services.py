@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.children.line_child import LineChild
@@ -30,7 +30,7 @@ def running_kafka(folder: Path) -> Iterator[Service]:
     """Run a broker for a block."""
     broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ))
     broker.prepare()
-    with _running(broker.child(), folder / "logs") as supervisor:
+    with running_child(broker.child(), folder / "logs") as supervisor:
         supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")
         servers = broker.bootstrap_servers
         TopicAdmin(KafkaSettings(bootstrap_servers=servers)).wait_for_broker(_BROKER_S_MAX)
@@ -38,11 +38,12 @@ def running_kafka(folder: Path) -> Iterator[Service]:
 
 
 @contextmanager
-def running_postgres(folder: Path) -> Iterator[Service]:
-    """Run a database server with one empty database for a block."""
+def running_postgres(folder: Path, *options: str) -> Iterator[Service]:
+    """Run a database server with one empty database for a block; `options` are the server's."""
     server = embedded_postgres.EmbeddedPostgres(folder)
     server.prepare()
-    with _running(server.child(), folder / "logs") as supervisor:
+    child = server.child()
+    with running_child(replace(child, argv=(*child.argv, *options)), folder / "logs") as supervisor:
         supervisor.wait_until(
             server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
         )
@@ -66,7 +67,8 @@ def driver_url(sqlalchemy_url: str) -> str:
 
 
 @contextmanager
-def _running(child: Child, log_dir: Path) -> Iterator[Supervisor]:
+def running_child(child: Child, log_dir: Path) -> Iterator[Supervisor]:
+    """Run a child for a block."""
     supervisor = Supervisor(log_dir)
     supervisor.start([child])
     try:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.stacks.services import running_child
 from cli.stack.data_folder import cache_dir
 from cli.stack.processes.child import Child, spawn
 from cli.stack.processes.supervisor import Supervisor
@@ -24,6 +25,7 @@ from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from migrations.runner import upgrade
 from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
+from tests.conftest import execute
 from tests.support.until import until
 
 READY_S_MAX = 40.0
@@ -77,39 +79,29 @@ def running_stack(folder: Path) -> Iterator[Stack]:
 
 @contextmanager
 def running_server(server: EmbeddedPostgres, logs: Path) -> Iterator[Supervisor]:
-    supervisor = Supervisor(logs)
-    supervisor.start([server.child()])
-    try:
+    with running_child(server.child(), logs) as supervisor:
         supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
         yield supervisor
-    finally:
-        supervisor.stop()
 
 
-def write_marks(stack: Stack, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": stack.broker.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(timeout=15)
-    producer = Producer({"bootstrap.servers": stack.broker.bootstrap_servers, "acks": "all"})
-    producer.produce(topic, b"mark")
+def write_marks(stack: Stack) -> None:
+    servers = {"bootstrap.servers": stack.broker.bootstrap_servers}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic("marks", 1, 1)])["marks"].result(timeout=15)
+    producer = Producer({**servers, "acks": "all"})
+    producer.produce("marks", b"mark")
     assert producer.flush(15) == 0
-    sql(stack, "CREATE TABLE marks AS SELECT 'mark' AS mark")
+    execute(stack.server.url, "CREATE TABLE marks AS SELECT 'mark' AS mark")
 
 
-def sql(stack: Stack, statement: str) -> None:
-    engine = sa.create_engine(stack.server.url, poolclass=sa.NullPool)
-    with engine.begin() as connection:
-        connection.execute(sa.text(statement))
-
-
-def assert_marks(stack: Stack, topic: str) -> None:
+def assert_marks(stack: Stack) -> None:
     options = {"bootstrap.servers": stack.broker.bootstrap_servers, "group.id": uuid.uuid4().hex}
     consumer = Consumer(options)
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition("marks", 0, 0)])
     record = consumer.poll(15)
     consumer.close()
     assert record is not None
-    assert record.error() is None
-    assert record.value() == b"mark"
+    assert (record.error(), record.value()) == (None, b"mark")
     engine = sa.create_engine(stack.server.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT mark FROM marks")).scalar_one() == "mark"
@@ -142,37 +134,29 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_data_survives_a_restart_on_other_ports(tmp_path: Path) -> None:
+def test_data_survives_kills_and_a_restart_on_other_ports(tmp_path: Path) -> None:
     with running_stack(tmp_path) as stack:
-        write_marks(stack, "marks")
-        first = stack.broker.bootstrap_servers
+        write_marks(stack)
+        supervisor, first = stack.supervisor, stack.broker.bootstrap_servers
+        killed = {name: supervisor.pid(name) for name in ("kafka", "postgres")}
+        for pid in killed.values():
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        supervise_until(
+            supervisor,
+            lambda: all(supervisor.pid(name) not in {None, pid} for name, pid in killed.items()),
+        )
+        supervise_until(supervisor, stack.server.is_ready, READY_S_MAX)
+        supervise_until(supervisor, stack.broker.is_ready, READY_S_MAX)
+        assert_marks(stack)
+        assert all(count >= 1 for count in supervisor.restart_counts().values())
     (tmp_path / "kafka" / "ports.json").unlink()  # as if another program used one of them
 
     with running_stack(tmp_path) as stack:
         assert stack.broker.bootstrap_servers != first
-        assert_marks(stack, "marks")
+        assert_marks(stack)
 
     assert processes_of(tmp_path) == []
-
-
-def test_killed_services_restart_with_their_data(tmp_path: Path) -> None:
-    with running_stack(tmp_path) as stack:
-        write_marks(stack, "marks")
-        for name, is_ready in (
-            ("kafka", stack.broker.is_ready),
-            ("postgres", stack.server.is_ready),
-        ):
-            killed = stack.supervisor.pid(name)
-            assert killed is not None
-            os.kill(killed, signal.SIGKILL)
-            previous = {None, killed}
-            supervise_until(
-                stack.supervisor,
-                lambda name=name, previous=previous: stack.supervisor.pid(name) not in previous,  # type: ignore[misc]
-            )
-            supervise_until(stack.supervisor, is_ready, READY_S_MAX)
-        assert_marks(stack, "marks")
-        assert all(count >= 1 for count in stack.supervisor.restart_counts().values())
 
 
 def test_stale_lock_with_a_reused_pid_is_removed(tmp_path: Path) -> None:

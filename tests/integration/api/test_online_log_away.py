@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.stacks.services import running_child
 from cli.stack.data_folder import cache_dir
 from cli.stack.services import embedded_kafka as stack_kafka
-from tests.conftest import running as running_child
 from tests.integration.api.online_site import ASK, ENDPOINT, online_site
 from tests.integration.api.pool import answer_at_once, say_nothing
 from topics.settings import KafkaSettings

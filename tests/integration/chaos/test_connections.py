@@ -6,23 +6,17 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from benchmarks.stacks.services import running_postgres
 from chaos.faults.connections import exhaust_connections
-from cli.stack.services import embedded_postgres
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
-from tests.conftest import running
 
 
 @pytest.fixture
 def own_postgres(tmp_path: Path) -> Iterator[str]:
     """The URL of a cluster of this test alone, since the test takes all its connections."""
-    server = embedded_postgres.EmbeddedPostgres(tmp_path)
-    server.prepare()
-    with running(server.child(), tmp_path / "logs") as supervisor:
-        supervisor.wait_until(
-            server.is_ready, timeout_s=embedded_postgres.READY_S_MAX, what="Postgres"
-        )
-        yield server.url
+    with running_postgres(tmp_path) as postgres:
+        yield postgres.address
 
 
 def test_all_connections_are_taken_and_freed(own_postgres: str) -> None:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from uuid import UUID
 
 import pytest
@@ -10,9 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from chaos.checkers.fencing import backward_moves, zombie_writes
+from chaos.checkers.results import Usage
 from chaos.checkers.states import illegal_transitions
 from chaos.observations import database, triggers
 from chaos.verification.lifecycle import GRAPH
+from core.ids import JOB, public_id
 from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.jobs.rows import add_job, add_tenant
 
@@ -179,3 +182,14 @@ def test_transitions_that_the_database_accepts_are_checked(job_database: JobData
     (stamped, skipped) = illegal_transitions(triggers.transitions(job_database.engine), GRAPH)
     assert stamped.changed_stamps == ["in_progress_at"]
     assert (skipped.old, skipped.new) == ("in_progress", "completed")
+
+
+def test_an_unfinished_job_is_read_as_unfinished(job_database: JobDatabase) -> None:
+    engine, job = job_database.engine, public_id(JOB, job_database.job)
+    assert database.job_states(engine) == {job: "validating"}
+    assert database.unfinished_count(engine, 0, 4e9) == 1
+    assert [found["id"] for found in database.unfinished_jobs(engine)] == [str(job_database.job)]
+    assert database.ended_s(engine, job) == database.job_timings(engine, [job])[job].took_s == inf
+    assert database.succeeded_count(engine) == database.counter_tally(engine, job).total == 0
+    assert database.billed_usage(engine, job) == Usage()
+    assert database.held_lease_count(engine, "intake", HOSTS[0]) == 0
