@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -12,21 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    "api",
-    "autoscaler",
-    "batcher",
-    "cli",
-    "core",
-    "gpu_consumers",
-    "jobs",
-    "migrations",
-    "registry",
-    "results",
-    "storage",
-    "tenancy",
-    "topics",
-)
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = PYPROJECT["tool"]["importlinter"]["root_packages"]
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 BLOB_BYTES_MAX = 1_000_000
