@@ -1,9 +1,7 @@
 """Goal: an accepted call that is lost, swapped or billed wrongly is found."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -11,11 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from chaos.checkers.results import Usage
-from chaos.clients.client import Client
-from chaos.clients.history import Recorder
 from chaos.verification import durable_calls
 from chaos.verification.durable_calls import chat_body, check_calls
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
+from tests.unit.chaos.conftest import ClientOf
 
 BODY, OTHER = chat_body("call 1", 2), chat_body("call 2", 3)
 Check = Callable[..., list[str]]
@@ -29,26 +26,22 @@ def job(body: bytes, **changed: object) -> dict[str, Any]:
 
 
 @pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
+def check(client_of: ClientOf, monkeypatch: pytest.MonkeyPatch) -> Check:
     """Return the violated promises of one accepted call, by its job object and its ledger."""
-    monkeypatch.setattr("chaos.clients.client.PAUSE_S", 0.0)
     engine = sa.create_mock_engine("postgresql://", lambda *_: None)
-    with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
 
-        def run(shown: dict[str, Any] | None, times_billed: int = 1) -> list[str]:
-            answer = httpx.Response(404) if shown is None else httpx.Response(200, json=shown)
-            http = httpx.Client(transport=httpx.MockTransport(lambda _: answer))
-            billed = {
-                name: times_billed * count for name, count in (shown or {}).get("usage", {}).items()
-            }
-            billed_usage = Usage(items=times_billed, **billed)
-            monkeypatch.setattr(durable_calls, "billed_usage", lambda *_: billed_usage)
-            client = Client("c", ["http://host"], "key", recorder, http)
-            found = check_calls(engine, client, "P1", {"job_1": BODY}, 0.0)  # type: ignore[arg-type]
-            assert all(measure.size == 1 for measure in found)
-            return [measure.promise for measure in found if measure.is_violation]
+    def run(shown: dict[str, Any] | None, times_billed: int = 1) -> list[str]:
+        answer = httpx.Response(404) if shown is None else httpx.Response(200, json=shown)
+        usage = (shown or {}).get("usage", {})
+        billed = {name: times_billed * count for name, count in usage.items()}
+        billed_usage = Usage(items=times_billed, **billed)
+        monkeypatch.setattr(durable_calls, "billed_usage", lambda *_: billed_usage)
+        client = client_of(lambda _: answer)
+        found = check_calls(engine, client, "P1", {"job_1": BODY}, 0.0)  # type: ignore[arg-type]
+        assert all(measure.size == 1 for measure in found)
+        return [measure.promise for measure in found if measure.is_violation]
 
-        yield run
+    return run
 
 
 def test_a_call_answered_once_has_no_violation(check: Check) -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from benchmarks.reporting import write_json
-from chaos.clients.history import Recorder, read
 from chaos.drills.poison_items import p95_increase_s
 from chaos.reports.confidence_bounds import failure_rate_bound
 from chaos.reports.measures import OTHER_DRILLS, Measure, Relation, summarise
@@ -117,11 +117,27 @@ def test_an_unknown_p95_is_an_infinite_increase() -> None:
     assert "| never |" in table([measure("P13", p95_increase_s([never], [never]))])
 
 
-def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "h.jsonl", now_s=lambda: 5.0)
-    recorder.record("c", "create", "k", "invoke")
-    recorder.record("c", "create", "k", "ok", id="batch_1")
-    assert recorder.operations() == list(read(recorder.path))
-    recorder.close()
-    (_, last) = read(recorder.path)
-    assert (last.t, last.phase, last.detail) == (5.0, "ok", {"id": "batch_1"})
+@pytest.mark.parametrize("trials", [1, 5, 20, 200, 5000])
+def test_without_a_failure_the_bound_matches_its_closed_form(trials: int) -> None:
+    assert failure_rate_bound(0, trials) == pytest.approx(1 - 0.05 ** (1 / trials), rel=1e-9)
+
+
+def test_the_rule_of_three_is_close_for_many_trials() -> None:
+    assert failure_rate_bound(0, 500) == pytest.approx(3 / 500, rel=0.01)
+
+
+@pytest.mark.parametrize(("failures", "trials", "bound"), [(1, 10, 0.3942), (5, 100, 0.1023)])
+def test_bounds_with_failures_are_those_of_published_tables(
+    failures: int, trials: int, bound: float
+) -> None:
+    assert failure_rate_bound(failures, trials) == pytest.approx(bound, abs=1e-4)
+
+
+def test_without_trials_or_successes_the_bound_is_one() -> None:
+    assert failure_rate_bound(0, 0) == 1.0
+    assert failure_rate_bound(3, 3) == 1.0
+
+
+def test_more_failures_than_trials_raise() -> None:
+    with pytest.raises(ValueError, match="failures"):
+        failure_rate_bound(2, 1)

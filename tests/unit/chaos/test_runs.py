@@ -1,6 +1,7 @@
-"""Goal: an aborted suite ends no run and loses no measure."""
+"""Goal: a round that tested nothing, aborted or lost a thread cannot pass, and ends no run."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -10,11 +11,150 @@ import pytest
 
 from chaos import runs
 from chaos.arguments import parse
+from chaos.checkers.states import Transition
+from chaos.drills.storm import check_faults
 from chaos.errors import DrillError
 from chaos.installations.installation import Installation, InstallationSpec
-from chaos.reports.measures import Measure
-from chaos.runs import Run, run_suite
+from chaos.reports.measures import OTHER_DRILLS, Measure
+from chaos.reports.report import ABORTED_ROUNDS
+from chaos.runs import Round, Run, run_round, run_suite
 from chaos.suites import DrillSpec, Suite
+from chaos.verification.lifecycle import unseen_rows
+
+ONE = Round("storm", frozenset({"P1"}), 7, "python -m chaos --part storm --seed 7")
+
+
+def good(size: int = 1, promise: str = "P1") -> Measure:
+    return Measure(promise, "w", 0, size=size)
+
+
+def no_lifecycle() -> list[Measure]:
+    return []
+
+
+def aborted(drill: Callable[[], list[Measure]]) -> Measure:
+    """Return the measure that records whether a round aborted."""
+    (found,) = [m for m in run_round(ONE, drill, no_lifecycle) if m.what == ABORTED_ROUNDS]
+    return found
+
+
+def test_measures_of_a_round_have_its_origin() -> None:
+    found = run_round(ONE, lambda: [good(), good(promise="P2")], no_lifecycle)
+    assert [m.is_violation for m in found] == [False] * 3
+    assert {(m.promise, m.part) for m in found} == {("P1", "storm"), ("P2", OTHER_DRILLS)}
+    assert {(m.seed, m.rerun) for m in found} == {(7, ONE.rerun)}
+
+
+@pytest.mark.parametrize("failure", [DrillError("not terminal"), KeyError("status")])
+def test_an_aborted_round_fails(failure: Exception) -> None:
+    def drill() -> list[Measure]:
+        raise failure
+
+    found = aborted(drill)
+    assert found.is_violation
+    assert str(failure) in found.evidence
+
+
+def test_a_dead_thread_fails_its_round() -> None:
+    answer: dict[str, str] = {}
+
+    def drill() -> list[Measure]:
+        client = threading.Thread(target=lambda: answer["id"], name="client-3")
+        client.start()
+        client.join()
+        return [good()]
+
+    found = aborted(drill)
+    assert found.is_violation
+    assert "client-3 died: KeyError" in found.evidence
+
+
+def test_a_promise_without_measures_fails() -> None:
+    assert aborted(lambda: [good(promise="P2")]).is_violation
+
+
+def test_the_lifecycle_is_checked_even_in_an_aborted_round() -> None:
+    def drill() -> list[Measure]:
+        raise DrillError("not terminal")
+
+    wrong = Measure("P6", "illegal", 1)
+    assert wrong.what in {m.what for m in run_round(ONE, drill, lambda: [wrong])}
+
+
+def test_other_promises_need_no_evidence() -> None:
+    lifecycle = [good(0, "P1"), good(0, "P9")]
+    found = run_round(ONE, lambda: [good()], lambda: lifecycle)
+    assert [(m.promise, m.size) for m in found if m.what == "w"] == [("P1", 1), ("P1", 0)]
+
+
+def test_a_measure_without_observations_is_untested() -> None:
+    notes: list[str] = []
+    run = Run(parse([]), notes.append)
+    report = Measure("P1", "seconds", 1, size=0, relation="report")
+    run.add_measures([good(0), good(3), report])
+    assert [m.size for m in run.measures] == [3, 0]
+    (reason,) = run.untried
+    assert "P1 w" in reason
+
+
+@pytest.mark.parametrize(
+    ("planned", "no_target", "unhealed", "fails"),
+    [
+        (10, 2, 0, False),
+        (10, 3, 0, True),
+        (10, 0, 1, True),
+    ],
+)
+def test_a_storm_must_hit_targets_and_be_healed(
+    planned: int, no_target: int, unhealed: int, fails: bool
+) -> None:
+    hits = {"kill": planned - no_target}
+    reasons = ["kill a/api"] * no_target, ["pause b/api"] * unhealed
+    found = check_faults({"kill": planned}, hits, *reasons)
+    assert any(m.is_violation for m in found) == fails
+
+
+def test_a_storm_without_faults_has_no_evidence() -> None:
+    measures = [m for m in check_faults({}, {}, [], []) if m.relation != "report"]
+    assert measures
+    assert not any(m.has_evidence for m in measures)
+
+
+def test_a_storm_reports_the_kinds_without_hits() -> None:
+    found, *_ = check_faults({"kill": 3, "rewind": 1}, {"kill": 2}, ["", ""], [])
+    assert (found.value, found.size) == (1, 2)
+    assert found.evidence == "kill 2 of 3, rewind 0 of 1"
+
+
+def move(sequence: int) -> Transition:
+    return Transition(job="j", old="validating", new="in_progress", sequence=sequence)
+
+
+def test_a_row_is_checked_once_even_if_it_commits_late() -> None:
+    seen: set[int] = set()
+    assert unseen_rows([move(1), move(3)], seen) == [move(1), move(3)]
+    assert unseen_rows([move(1), move(2), move(3), move(4)], seen) == [move(2), move(4)]
+
+
+def test_measures_before_an_abort_are_kept() -> None:
+    wrong = Measure("P1", "lost", 3)
+
+    def drill() -> Iterator[Measure]:
+        yield wrong
+        raise DrillError("no role to kill")
+
+    found = run_round(ONE, drill, no_lifecycle)
+    assert [(m.what, m.value) for m in found] == [("lost", 3), (ABORTED_ROUNDS, 1)]
+
+
+def test_a_violation_without_observations_counts() -> None:
+    """Nothing was observed because everything is missing."""
+    run = Run(parse([]), lambda _: None)
+    missing = Measure("P13", "missing", 5000, size=0)
+    run.add_measures([missing])
+    assert (run.measures, run.untried) == ([missing], [])
+    found = run_round(ONE, lambda: [good()], lambda: [missing])
+    assert "missing" in {m.what for m in found}
 
 
 def run_in(tmp_path: Path) -> Run:
