@@ -14,9 +14,9 @@ K = TypeVar("K", bound=Hashable)
 class VirtualCounters(Generic[K]):
     """Tokens served to each client divided by its weight; the lowest active client is next.
 
-    A client that returns starts no lower than the level of the clients served meanwhile, so idle
-    time earns no credit. A counter above the level is kept when its client leaves, so leaving and
-    returning cancels no debt either.
+    A client that comes or returns starts no lower than the lowest active one, or the last that left
+    (Algorithm 2), so idle time earns no credit. A counter above that level is kept when its client
+    leaves, so leaving and returning cancels no debt either.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,8 @@ class VirtualCounters(Generic[K]):
             return
         counter = self._inactive.priority(client) if client in self._inactive else 0.0
         self._inactive.remove(client)
-        self._active.set_priority(client, max(counter, self._level))
+        floor = self._lowest(self._active) if self._active else self._level
+        self._active.set_priority(client, max(counter, floor))
 
     def deactivate(self, client: K) -> None:
         """Remove a client without work."""

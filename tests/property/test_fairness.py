@@ -60,6 +60,18 @@ def test_leaving_and_returning_cancels_no_debt() -> None:
     assert counters.least_served() == "patient"
 
 
+def test_a_newcomer_is_not_served_before_an_active_client_with_debt() -> None:
+    counters: VirtualCounters[str] = VirtualCounters()
+    counters.activate("indebted")
+    counters.activate("other")
+    counters.charge("indebted", 1000)
+    for client in ("indebted", "other"):
+        counters.deactivate(client)
+    for client in ("indebted", "newcomer"):
+        counters.activate(client)
+    assert counters.counter("newcomer") == counters.counter("indebted") == 1000
+
+
 def test_inactive_clients_at_the_level_are_forgotten() -> None:
     counters: VirtualCounters[int] = VirtualCounters()
     for client in range(1000):
