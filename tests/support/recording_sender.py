@@ -19,9 +19,11 @@ class Sent:
 
 @dataclass(slots=True)
 class SentRecords:
-    """Keeps every sent record, in order."""
+    """Keeps every sent record, in order; acknowledges none, or each at once."""
 
     records: list[Sent] = field(default_factory=list)
+    acknowledges: bool = False
+    failure: BaseException | None = None  # reported in place of an acknowledgement
 
     def send(
         self,
@@ -35,3 +37,5 @@ class SentRecords:
     ) -> None:
         """See `topics.clients.producer.RecordSender`."""
         self.records.append(Sent(topic, partition, key, headers or [], value or b""))
+        if self.acknowledges and on_delivery is not None:
+            on_delivery(self.failure)

@@ -10,12 +10,12 @@ import pytest
 from core.clock import SystemClock
 from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
 from gpu_consumers.inflight.batch_run import DeliveredBatch
+from tests.support.recording_sender import SentRecords
 from tests.unit.gpu_consumers.replicas import call_chunk
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError, KafkaUnavailableError
-from topics.records.codec import Headers, encode, kind_headers
+from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch
 
@@ -82,24 +82,8 @@ class Group:
             self.revoke()
 
 
-class DeadLetters:
-    def __init__(self, failure: BaseException | None = None) -> None:
-        self._failure = failure
-        self.count = 0
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        partition: int,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        self.count += 1
-        assert on_delivery is not None
-        on_delivery(self._failure)
+def dead_letters(failure: BaseException | None = None) -> SentRecords:
+    return SentRecords(acknowledges=True, failure=failure)
 
 
 def record(offset: int, value: bytes | None = None) -> ReceivedRecord:
@@ -117,7 +101,7 @@ def revoked(*, lost: bool = False) -> Step:
 
 def consumer_of(
     group: Group,
-    letters: "DeadLetters | None" = None,
+    letters: SentRecords | None = None,
     *,
     in_flight_max: int = 10,
     commit_interval_s: float = 60,
@@ -125,7 +109,7 @@ def consumer_of(
 ) -> BatchConsumer:
     return BatchConsumer(
         group.connect,
-        letters or DeadLetters(),
+        letters or dead_letters(),
         in_flight_max=in_flight_max,
         commit_interval_s=commit_interval_s,
         clock=SystemClock(),
@@ -142,7 +126,7 @@ def call_batch(*, durable: bool) -> bytes:
     return encode(Batch(uuid4(), "b", [call_chunk(durable=durable)]))
 
 
-def run(group: Group, letters: DeadLetters, *, in_flight_max: int = 10) -> tuple[list[int], int]:
+def run(group: Group, letters: SentRecords, *, in_flight_max: int = 10) -> tuple[list[int], int]:
     """Finish every batch at once; return the delivered offsets and the count of epochs."""
     consumer = consumer_of(group, letters, in_flight_max=in_flight_max, commit_interval_s=0)
     delivered: list[int] = []
@@ -170,7 +154,7 @@ def test_a_record_revoked_by_its_own_poll_blocks_no_later_offset() -> None:
         return [record(5)]
 
     group = Group([assigned(record(4)), lost, assigned(record(3), record(6))])
-    delivered, _ = run(group, DeadLetters(), in_flight_max=1)
+    delivered, _ = run(group, dead_letters(), in_flight_max=1)
 
     assert delivered == [4, 3, 6]
     assert group.committed == {PARTITION: 7}
@@ -216,17 +200,17 @@ def test_is_committed_is_reset_by_a_new_assignment() -> None:
 
 
 def test_an_unreadable_batch_starts_a_new_epoch() -> None:
-    group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), DeadLetters()
+    group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), dead_letters()
     delivered, epochs = run(group, letters)
 
-    assert (delivered, letters.count, epochs) == ([0], 1, 2)
+    assert (delivered, len(letters.records), epochs) == ([0], 1, 2)
     assert group.committed == {PARTITION: 2}
 
 
 def test_a_lost_dead_letter_ends_the_process() -> None:
     group = Group([assigned(record(0, b"\xc1")), lambda _: []])
     with pytest.raises(DeliveryError):
-        run(group, DeadLetters(DeliveryError()))
+        run(group, dead_letters(DeliveryError()))
 
     assert group.committed == {}
 

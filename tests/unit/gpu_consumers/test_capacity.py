@@ -32,11 +32,12 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity_module, "IDLE_REPEAT_S", 0.0)
 
 
-async def test_answered_items_count_for_the_rate() -> None:
-    replica = BulkReplica()
-    replica.start_batch(batch_of(b"a", b"b"))
-    await replica.wait_ended()
-    assert await measured_rate(replica.capacity) == 10.0
+async def test_answered_items_and_calls_count_for_the_rate() -> None:
+    bulk, online = BulkReplica(), OnlineReplica()
+    bulk.start_batch(batch_of(b"a", b"b"))
+    await bulk.wait_ended()
+    await online.complete(call_chunk(1), call_chunk(2))
+    assert await measured_rate(bulk.capacity) == await measured_rate(online.capacity) == 10.0
 
 
 async def test_dropped_and_requeued_items_do_not_count_for_the_rate() -> None:
@@ -49,12 +50,6 @@ async def test_dropped_and_requeued_items_do_not_count_for_the_rate() -> None:
     await replica.wait_ended()
     assert replica.capacity.ended_count == 3
     assert await measured_rate(replica.capacity) == 0.0
-
-
-async def test_answered_calls_count_for_the_rate() -> None:
-    replica = OnlineReplica()
-    await replica.complete(call_chunk(1), call_chunk(2))
-    assert await measured_rate(replica.capacity) == 10.0
 
 
 async def test_aborted_calls_do_not_count_for_the_rate() -> None:

@@ -5,8 +5,10 @@ import contextlib
 
 import pytest
 
+from core.errors import SettingsError
 from core.outcomes import Outcome
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.settings import ReplicaSettings
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, RecordingProducer, run_loop
 from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
 from topics.records.records import AttemptUnit, Batch
@@ -103,3 +105,10 @@ async def test_an_abort_ends_the_wait_for_a_drained_engine() -> None:
         async with asyncio.timeout(5):
             await run_call(attribution)  # the engine is open again
     assert replica.log.requeued_indexes == [0]
+
+
+@pytest.mark.parametrize("crashes_max", ["1", "2"])
+def test_crashes_max_is_at_least_three(crashes_max: str) -> None:
+    env = {"MILLRACE_GPU_POOL": "p", "MILLRACE_GPU_CRASHES_MAX": crashes_max}
+    with pytest.raises(SettingsError, match="CRASHES_MAX"):
+        ReplicaSettings.from_env(env)

@@ -17,18 +17,16 @@ from gpu_consumers.flow_control.grants import (
 )
 
 
-def test_shares_follow_the_waiting_items() -> None:
+@pytest.mark.parametrize(
+    ("waiting", "limit", "granted"), [((300, 100), 200, (150, 50)), ((0, 0), 10, (5, 5))]
+)
+def test_shares_follow_the_waiting_items_and_are_equal_without_any(
+    waiting: tuple[int, int], limit: int, granted: tuple[int, int]
+) -> None:
     grants = Grants()
-    grants.set_demand("a", 300, now_s=0)
-    grants.set_demand("b", 100, now_s=0)
-    assert grants.compute_grants(200, now_s=1) == {"a": 150, "b": 50}
-
-
-def test_without_demand_every_batcher_finds_credit() -> None:
-    grants = Grants()
-    grants.set_demand("a", 0, now_s=0)
-    grants.set_demand("b", 0, now_s=0)
-    assert grants.compute_grants(10, now_s=0) == {"a": 5, "b": 5}
+    for name, count in zip("ab", waiting, strict=True):
+        grants.set_demand(name, count, now_s=0)
+    assert grants.compute_grants(limit, now_s=1) == dict(zip("ab", granted, strict=True))
 
 
 def test_a_silent_batcher_with_waiting_items_loses_its_share() -> None:

@@ -91,25 +91,20 @@ def two_jobs(deadline_s: float) -> Batch:
     return msgspec.structs.replace(first, parts=first.parts + second.parts)
 
 
-async def test_an_item_past_its_deadline_does_not_start() -> None:
+@pytest.mark.parametrize(
+    ("deadline_s", "extended_s", "starts"),
+    [(NOW_S + LATE_S_MAX / 2, None, False), (NOW_S + 1, None, True), (NOW_S - 1, NOW_S + 60, True)],
+)
+async def test_an_item_past_its_deadline_does_not_start(
+    deadline_s: float, extended_s: float | None, starts: bool
+) -> None:
     replica = TimedReplica()
-    replica.start_batch(with_deadline(batch_of(b"a"), NOW_S + LATE_S_MAX / 2))
-    assert await replica.results() == ([], [], [0])
-    assert replica.engine.executed == []
+    if extended_s is not None:
+        replica.controls.by_job[JOB] = JobControl(JOB, 3, deadline_s=extended_s)
+    replica.start_batch(with_deadline(batch_of(b"a"), deadline_s))
+    assert await replica.results() == ([0] * starts, [], [0])
+    assert len(replica.engine.executed) == starts
     assert replica.capacity.in_flight == 0
-
-
-async def test_an_item_before_its_deadline_starts() -> None:
-    replica = TimedReplica()
-    replica.start_batch(with_deadline(batch_of(b"a"), NOW_S + 1))
-    assert await replica.results() == ([0], [], [0])
-
-
-async def test_a_control_record_extends_the_deadline() -> None:
-    replica = TimedReplica()
-    replica.controls.by_job[JOB] = JobControl(JOB, 3, deadline_s=NOW_S + 60)
-    replica.start_batch(with_deadline(batch_of(b"a"), NOW_S - 1))
-    assert await replica.results() == ([0], [], [0])
 
 
 async def test_without_a_known_time_nothing_expires() -> None:

@@ -1,46 +1,30 @@
 """Goal: an iteration of the loop sends one record to each caller, in order, none too large."""
 
 import asyncio
-from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 import pytest
 
 from gpu_consumers.inflight.replies import REPLIES_BYTES_MAX, ReplyPublisher, ReplyStream
+from tests.support.recording_sender import SentRecords
 from tests.unit.gpu_consumers.fakes import run_loop
-from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError
-from topics.records.codec import Headers, decode
+from topics.records.codec import decode
 from topics.records.records import CallRef, Replies, ReplyEnd
 
 CALLER, OTHER = CallRef("c1", 3, stream=True), CallRef("c2", 4, stream=True)
 END = ReplyEnd(200, b"")
 
 
-@dataclass
-class Log:
-    """Decodes records and acknowledges each, or reports `failure`."""
+class Log(SentRecords):
+    """Acknowledges each record at once, or reports `failure`."""
 
-    failure: BaseException | None = None
-    records: list[Replies] = field(default_factory=list)
-    destinations: list[tuple[str, int, bytes | None]] = field(default_factory=list)
-    headers: list[dict[str, bytes]] = field(default_factory=list)
+    def __init__(self, failure: BaseException | None = None) -> None:
+        super().__init__(acknowledges=True, failure=failure)
 
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        partition: int,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        self.records.append(decode(Replies, value, headers))
-        self.destinations.append((topic, partition, key))
-        self.headers.append(dict(headers or ()))
-        assert on_delivery is not None
-        on_delivery(self.failure)
+    @property
+    def sent(self) -> list[Replies]:
+        return [decode(Replies, record.value, record.headers) for record in self.records]
 
 
 def publisher(log: Log) -> ReplyPublisher:
@@ -60,14 +44,15 @@ async def test_replies_of_one_iteration_to_one_caller_share_a_record() -> None:
     replies.request_permission(OTHER, UUID(int=4))
     await run_loop()
 
-    ours, others = log.records
+    ours, others = log.sent
     assert [(r.request_id, r.pieces) for r in ours.replies] == [
         (UUID(int=1), [b"a", b"c"]),
         (UUID(int=2), [b"b"]),
     ]
     assert (others.caller_id, others.questions, ours.questions) == ("c2", [UUID(int=4)], [])
-    assert log.destinations == [("replies", 3, b"c1"), ("replies", 4, b"c2")]
-    assert log.headers[0] == {"kind": b"replies", "schema": b"1", "caller": b"c1"}
+    destinations = [(record.topic, record.partition, record.key) for record in log.records]
+    assert destinations == [("replies", 3, b"c1"), ("replies", 4, b"c2")]
+    assert dict(log.records[0].headers) == {"kind": b"replies", "schema": b"1", "caller": b"c1"}
 
 
 async def test_a_permission_request_is_done_when_it_is_acknowledged() -> None:
@@ -76,7 +61,7 @@ async def test_a_permission_request_is_done_when_it_is_acknowledged() -> None:
     sent = [replies.request_permission(CALLER, UUID(int=n)) for n in (1, 2)]
     assert not any(done.done() for done in sent)
     await asyncio.gather(*sent)
-    assert [record.questions for record in log.records] == [[UUID(int=1), UUID(int=2)]]
+    assert [record.questions for record in log.sent] == [[UUID(int=1), UUID(int=2)]]
 
 
 async def test_an_end_follows_its_pieces_and_waits_for_its_acknowledgement() -> None:
@@ -87,7 +72,7 @@ async def test_an_end_follows_its_pieces_and_waits_for_its_acknowledgement() -> 
     stream.send_piece(b"b")
     await stream.send_end(END)
 
-    assert [(r.pieces, r.end) for record in log.records for r in record.replies] == [
+    assert [(r.pieces, r.end) for record in log.sent for r in record.replies] == [
         ([b"a"], None),
         ([b"b"], END),
     ]
@@ -109,7 +94,7 @@ async def test_the_start_is_reported_only_to_a_caller_with_a_start_limit() -> No
     late.send_start()
     await late.send_end(END)
 
-    assert [(r.pieces, r.end) for record in log.records for r in record.replies] == [
+    assert [(r.pieces, r.end) for record in log.sent for r in record.replies] == [
         ([], None),
         ([b"a"], None),
         ([], END),
@@ -126,10 +111,10 @@ async def test_replies_that_fit_no_record_are_split_in_order() -> None:
     small.send_piece(b"x" * 200_000)
     await asyncio.gather(big.send_end(ReplyEnd(500, b"e" * 500_000)), small.send_end(END))
 
-    found = [r for record in log.records for r in record.replies]
+    found = [r for record in log.sent for r in record.replies]
     assert [p for r in found if r.request_id.int == 1 for p in r.pieces] == pieces
     assert [r.end is not None for r in found if r.request_id.int == 1][-1]
-    for record in log.records:
+    for record in log.sent:
         size = sum(
             sum(map(len, r.pieces)) + len(r.end.body if r.end else b"") for r in record.replies
         )

@@ -42,15 +42,6 @@ def bytewise(content: bytes) -> list[bytes]:
     return [content[at : at + 1] for at in range(len(content))]
 
 
-@pytest.mark.parametrize("answer", [SIZED, WHOLE, CONTINUED + SIZED, HINTED + CONTINUED + WHOLE])
-def test_response_is_independent_of_segmentation(answer: bytes) -> None:
-    assert read(reading(), *bytewise(answer)) == (200, b"hello")
-    for cut in range(1, len(answer)):
-        reader = reading()
-        assert read(reader, answer[:cut], answer[cut:]) == (200, b"hello")
-        assert reader.leaves_connection_usable
-
-
 def test_one_reader_reads_consecutive_responses() -> None:
     reader = ResponseReader(100)
     for answer in (SIZED, WHOLE, b"HTTP/1.1 204 No Content\r\n\r\n", CONTINUED + SIZED):
