@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,10 +12,11 @@ from api.online.answer.event_stream import DONE, KEEP_ALIVE, EventStreamResponse
 from api.online.await_reply.open_calls import OpenCall, OpenCalls
 from api.online.call_errors import deadline_exceeded, stream_interrupted
 from api.online.calls import Timings
-from api.online.exchange import Exchange, Recording
+from api.online.exchange import Recording
 from core.clock import SystemClock
 from core.ids import new_uuid
-from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
+from tests.support.online_calls import call_job, new_exchange
+from topics.records.records import Reply, ReplyEnd
 
 EXECUTION, OTHER = new_uuid(), new_uuid()
 ENVELOPE = b'{"error":{"message":"m","type":"t","param":null,"code":"engine"}}'
@@ -65,19 +65,7 @@ async def whole_body(_: OpenCall, end: ReplyEnd) -> bytes:
 
 
 def open_call() -> OpenCall:
-    job = JobRef(
-        job_id=new_uuid(),
-        day=0,
-        tenant_id=new_uuid(),
-        model="m",
-        model_version="1",
-        pool="p",
-        endpoint="/v1/completions",
-        input_key="",
-        deadline_s=0.0,
-        call=CallRef("c", 0, stream=True),
-    )
-    return OpenCall(job, now_s=0.0)
+    return OpenCall(call_job(stream=True), now_s=0.0)
 
 
 def reply(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> Reply:
@@ -106,19 +94,7 @@ def answering(
     connection: Connection | None = None,
     recording: Recording | None = None,
 ) -> asyncio.Task[None]:
-    exchange = cast("Any", Exchange)(
-        request_id=call.job.job_id,
-        endpoint="",
-        headers={},
-        receive=None,
-        send=send,
-        connection=connection or Connection(),
-        body_reservation=None,
-        arrived_s=0.0,
-        count_for_tenant=None,
-        response_limit=None,
-        recording=recording,
-    )
+    exchange = new_exchange(send, connection=connection or Connection(), recording=recording)
     answer = EventStreamResponse(exchange, [], Timings(0.0), SystemClock(), whole_body)
     return asyncio.create_task(answer.run(call))
 

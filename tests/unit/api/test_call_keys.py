@@ -16,27 +16,15 @@ from storage.crypto.body_ciphers import (
 from storage.objects.errors import ObjectStoreUnavailableError
 from tests.support.clock import ManualClock
 from tests.support.memory_objects import MemoryStore
-from topics.records.records import CallRef, Item, JobRef, Reply, ReplyEnd
+from tests.support.online_calls import call_job
+from topics.records.records import Item, JobRef, Reply, ReplyEnd
 
 ID = UUID(int=7)
 SAID = b'{"said":"secret"}'
 
 
 def job(key_name: str) -> JobRef:
-    call = CallRef(caller_id="api-1", reply_partition=0, stream=True)
-    return JobRef(
-        job_id=ID,
-        day=1,
-        tenant_id=UUID(int=1),
-        model="m",
-        model_version="1",
-        pool="p",
-        endpoint="/v1/completions",
-        input_key="",
-        deadline_s=0,
-        call=call,
-        key_name=key_name,
-    )
+    return call_job(job_id=ID, stream=True, key_name=key_name)
 
 
 @pytest.fixture

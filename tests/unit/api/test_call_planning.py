@@ -11,12 +11,13 @@ from api.http.errors import ApiError
 from api.online.admit.call_planning import plan_call
 from api.online.admit.model_cache import ModelCache
 from api.online.await_reply.caller_heartbeat import CallerClock
-from api.online.calls import ParsedCall, PlannedCall, ReceivedCall
+from api.online.calls import ParsedCall, PlannedCall, ReceivedCall, Timings
 from api.online.settings import OnlineSettings
 from core.ids import new_uuid
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tests.support.clock import ManualClock
+from topics.records.records import ReplyEnd
 
 ENDPOINT = "/v1/completions"
 MODEL = ModelVersion("m", "1", "p", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC))
@@ -84,3 +85,21 @@ async def test_a_hanging_dependency_ends_at_the_deadline(hanging: str, timeout_m
 async def test_a_zero_retention_call_has_a_data_key() -> None:
     planned = await plan(Dependencies(), timeout_ms=b"30000", zero_retention=True)
     assert planned.job.key_name == "keys/calls/k"
+
+
+@pytest.mark.parametrize(
+    ("replied_s", "durations"),
+    [(12.0, b"gateway;dur=500.00, queue;dur=1500.00"), (0.0, b"gateway;dur=500.00")],
+)
+def test_durations_at_the_head_of_a_stream(replied_s: float, durations: bytes) -> None:
+    timings = Timings(10.0, sent_s=10.5, replied_s=replied_s)
+    assert timings.at_stream_head() == durations
+
+
+def test_durations_are_never_negative() -> None:
+    end = ReplyEnd(200, b"", waited_s=1.0, execution_s=2.0)  # by clocks that disagree with ours
+    told = Timings(10.0, sent_s=10.5, replied_s=12.0).at_end(end, now_s=12.25)
+    assert told == (
+        b"gateway;dur=500.00, queue;dur=0.00, batch;dur=1000.00, execution;dur=2000.00,"
+        b" postprocess;dur=250.00"
+    )

@@ -17,12 +17,10 @@ from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses
 from api.online.await_reply.open_calls import OpenCall
 from api.online.calls import AdmittedCall, PlannedCall, PreparedCall, Timings
-from api.online.exchange import CompleteResponse, Exchange
+from api.online.exchange import CompleteResponse
 from api.online.memory_limits import (
     LARGE_BYTES,
-    BodyReservation,
     ResponseMemoryLimit,
-    body_memory_limit,
 )
 from api.online.pipeline import CallPipeline
 from api.online.send.call_sender import LargeBodies
@@ -34,7 +32,8 @@ from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailab
 from storage.objects.object_store import ObjectBlocks
 from tests.support.clock import ManualClock
 from tests.support.memory_objects import MemoryStore
-from topics.records.records import CallRef, JobRef, ReplyEnd
+from tests.support.online_calls import call_job, new_exchange
+from topics.records.records import JobRef, ReplyEnd
 
 ME, OTHER = new_uuid(), new_uuid()
 BODY_KEY = "answers/1"
@@ -93,7 +92,8 @@ class AnsweredCall:
         self.store, self.sent = FailingStore(failure), list[Message]()
         self.response_limit = ResponseMemoryLimit(1 if failure == "memory" else 10 * len(BODY))
         timeout_s = 0.05 if failure == "hanging" else TIMEOUT_S
-        job = _job(durable=key)
+        self.exchange = new_exchange(self.send, tenant_id=ME, response_limit=self.response_limit)
+        job = call_job(tenant_id=ME, durable=key)
         online: Any = SimpleNamespace(
             settings=OnlineSettings(),
             clock=ManualClock(),
@@ -102,7 +102,7 @@ class AnsweredCall:
         )
         claim = cast("Any", object()) if key else None
         prepared = PreparedCall(job, wait_s=wait_s, claim=claim)
-        self.admitted = admitted(job, prepared, exchange=exchange(self), timeout_s=timeout_s)
+        self.admitted = admitted(job, prepared, exchange=self.exchange, timeout_s=timeout_s)
         self.pipeline, self.call = CallPipeline(online), OpenCall(job, now_s=0.0)
         self.call.end = ReplyEnd(status, b"", body_key=BODY_KEY)
 
@@ -130,21 +130,6 @@ class AnsweredCall:
         return refusal
 
 
-def _job(*, durable: bool) -> JobRef:
-    return JobRef(
-        job_id=new_uuid(),
-        day=0,
-        tenant_id=ME,
-        model="m",
-        model_version="1",
-        pool="p",
-        endpoint="/v1/completions",
-        input_key="",
-        deadline_s=0.0,
-        call=CallRef("c", 0, durable=durable),
-    )
-
-
 def admitted(
     job: JobRef, prepared: PreparedCall, *, exchange: Any = None, timeout_s: float = TIMEOUT_S
 ) -> AdmittedCall:
@@ -152,24 +137,6 @@ def admitted(
     parsed: Any = SimpleNamespace(body=b"", stream=False)
     planned = PlannedCall(job.job_id, unused, parsed, unused, job, timeout_s, None, 0.0)
     return AdmittedCall(exchange, planned, prepared, unused, [], None, 0, Timings(0.0))
-
-
-def exchange(call: Any) -> Exchange:
-    reservation = BodyReservation(body_memory_limit(1, body_bytes_max=1))
-    reservation.assign_tenant(ME)
-    parts: Any = {
-        "request_id": None,
-        "endpoint": "",
-        "headers": {},
-        "receive": None,
-        "send": call.send,
-        "connection": None,
-        "body_reservation": reservation,
-        "arrived_s": 0.0,
-        "count_for_tenant": None,
-        "response_limit": call.response_limit,
-    }
-    return Exchange(**parts)
 
 
 def advises_against_retry(refusal: ApiError) -> bool:
@@ -220,7 +187,7 @@ async def test_a_preferred_wait_ends_while_the_store_hangs() -> None:
 async def test_a_job_closed_at_its_deadline_is_expired_not_cancelled(
     now_s: float, status: int, code: bytes
 ) -> None:
-    job = _job(durable=True)
+    job = call_job(durable=True)
     online: Any = SimpleNamespace(clock=ManualClock(now_s))
     call = OpenCall(job, now_s=0.0)
     call.end = CANCELLED
@@ -266,7 +233,7 @@ async def test_an_error_of_a_stream_above_the_memory_limit_advises_against_a_ret
     async def fetch_body(_: OpenCall, __: ReplyEnd) -> bytes:
         return BODY
 
-    stream = EventStreamResponse(exchange(call), [], Timings(0.0), SystemClock(), fetch_body)
+    stream = EventStreamResponse(call.exchange, [], Timings(0.0), SystemClock(), fetch_body)
     with call.response_limit.reserve(OTHER, 1), pytest.raises(ApiError) as refused:
         await stream.run(call.call)
     assert (refused.value.code, refused.value.status) == ("queue_full", 503)

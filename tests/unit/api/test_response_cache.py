@@ -17,7 +17,7 @@ from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tenancy.response_cache import BilledCacheHits
 from tests.support.clock import ManualClock
-from topics.records.records import CallRef, JobRef
+from tests.support.online_calls import call_job
 
 CHAT = "/v1/chat/completions"
 TENANT, OTHER = UUID(int=1), UUID(int=2)
@@ -32,32 +32,14 @@ def call(
     endpoint: str = CHAT,
     durable: bool = False,
 ) -> PlannedCall:
-    parsed = ParsedCall(
-        endpoint=endpoint,
-        body=msgspec.json.encode(body),
-        model="m",
-        stream=bool(body.get("stream")),
-        timeout_s=None,
-        queue_timeout_s=None,
-        background=False,
-        token_count=1,
-    )
-    job = JobRef(
-        job_id=UUID(int=9),
-        day=0,
-        tenant_id=tenant,
-        model="m",
-        model_version=version,
-        pool="p",
-        endpoint=endpoint,
-        input_key="",
-        deadline_s=0.0,
-        call=CallRef("caller", 0, stream=parsed.stream, durable=durable),
+    stream = bool(body.get("stream"))
+    parsed = ParsedCall(endpoint, msgspec.json.encode(body), "m", stream, None, None, False, 1)
+    job = call_job(
+        tenant_id=tenant, endpoint=endpoint, version=version, stream=parsed.stream, durable=durable
     )
     route = ModelVersion("m", version, "p", "simulated", (endpoint,), datetime.now(UTC))
-    return PlannedCall(
-        UUID(int=9), Principal(tenant, UUID(int=8)), parsed, route, job, 1.0, None, 0.0
-    )
+    principal = Principal(tenant, UUID(int=8))
+    return PlannedCall(job.job_id, principal, parsed, route, job, 1.0, None, 0.0)
 
 
 @pytest.fixture

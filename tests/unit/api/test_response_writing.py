@@ -1,9 +1,6 @@
 """Goal: a response is written at its client's pace, and dropped if the client stops reading."""
 
 import asyncio
-from functools import partial
-from types import SimpleNamespace
-from typing import cast
 from uuid import UUID
 
 import pytest
@@ -16,11 +13,10 @@ from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.online.exchange import CompleteResponse, Exchange, Recording, send_response
 from api.online.memory_limits import (
     LARGE_BYTES,
-    BodyReservation,
     ResponseMemoryLimit,
-    body_memory_limit,
 )
 from core.ids import new_uuid
+from tests.support.online_calls import new_exchange
 
 ME, OTHER = UUID(int=1), UUID(int=2)
 LARGE = CompleteResponse(200, b"x" * (3 * LARGE_BYTES + 1), [])
@@ -59,17 +55,9 @@ def exchange(
     response_limit: ResponseMemoryLimit | None = None,
     recording: Recording | None = None,
 ) -> Exchange:
-    reservation = BodyReservation(body_memory_limit(1, body_bytes_max=1))
-    reservation.assign_tenant(ME)
-    parts = SimpleNamespace(
-        send=send,
-        response_limit=response_limit or new_limit(),
-        recording=recording,
-        body_reservation=reservation,
+    return new_exchange(
+        send, tenant_id=ME, response_limit=response_limit or new_limit(), recording=recording
     )
-    exchange = cast("Exchange", parts)
-    parts.reserve_response_memory = partial(Exchange.reserve_response_memory, exchange)
-    return exchange
 
 
 def new_limit(bytes_max: int = 10 * len(LARGE.body)) -> ResponseMemoryLimit:

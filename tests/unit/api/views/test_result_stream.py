@@ -8,14 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from fastapi import Request
 
 from api.runtime.database import DatabaseUnavailableError
 from api.settings import ApiSettings
 from api.views import result_routes
 from api.views.progress_poller import ProgressPoller
-from api.views.result_routes import ResultStream
+from api.views.result_routes import SEQUENCE_MAX, ResultStream, _last_event_id
 from api.views.view_services import ResultPageCache, ViewServices
-from jobs.errors import JobNotFoundError
+from jobs.errors import InvalidFieldError, JobNotFoundError
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import SequencedRow, jsonl, server_sent
 from storage.objects.object_store import ObjectBlocks
@@ -145,3 +146,25 @@ async def test_files_are_closed_after_the_last_read() -> None:
 async def read(blocks: AsyncGenerator[bytes, None]) -> bytes:
     async with aclosing(blocks):
         return b"".join([block async for block in blocks])
+
+
+def after(header: str | None) -> int:
+    headers = [] if header is None else [(b"last-event-id", header.encode("latin-1"))]
+    return _last_event_id(Request({"type": "http", "headers": headers}), 7)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [(None, 7), ("", 7), (" ", 7), ("0", 0), (" 31 ", 31), (str(SEQUENCE_MAX), SEQUENCE_MAX)],
+)
+def test_a_stream_continues_after_last_event_id(header: str | None, expected: int) -> None:
+    assert after(header) == expected
+
+
+@pytest.mark.parametrize(
+    "header", ["x", "-1", "1e3", "\xb2", str(SEQUENCE_MAX + 1), "9" * 40, "0" * 11 + "9" * 4400]
+)
+def test_an_invalid_last_event_id_is_refused(header: str) -> None:
+    with pytest.raises(InvalidFieldError) as refusal:
+        after(header)
+    assert refusal.value.param == "Last-Event-ID"

@@ -1,4 +1,4 @@
-"""Goal: Millrace's fields are parsed and removed, and every other byte of the body is unchanged."""
+"""Goal: a body arrives in time; Millrace's fields are removed, every other byte is unchanged."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from api.http.errors import ApiError
+from api.http.request_bodies import MinReadRate
 from api.online.call_request import (
     check_zero_retention,
     header_timeout_s,
@@ -22,44 +23,40 @@ from tenancy.api_keys import Principal
 CHAT = "/v1/chat/completions"
 
 
-def test_a_body_without_own_fields_is_unchanged() -> None:
-    body = b' { "model" : "m", "n": 1e3, "stream": null, "x": {"timeout_ms": 1} }\n'
+@pytest.mark.parametrize(
+    ("body", "stream"),
+    [
+        (b' { "model" : "m", "n": 1e3, "stream": null, "x": {"timeout_ms": 1} }\n', False),
+        (b'{"model":"m","stream":1}', True),  # as vLLM reads it
+        (b'{"model":"m","stream":"False"}', False),
+        (b'{"model":"m","max_tokens":"many","n":[],"stream_options":7}', False),
+    ],
+)
+def test_a_body_without_own_fields_is_unchanged(body: bytes, stream: bool) -> None:
     parsed = parse_call(CHAT, body)
 
     assert parsed.body is body
-    assert (parsed.model, parsed.stream, parsed.timeout_s, parsed.background) == (
-        "m",
-        False,
-        None,
-        False,
-    )
-
-
-def test_own_fields_are_removed() -> None:
-    body = b'{"timeout_ms": 1500.0, "model":"m","s":0.10,"stream":true,"background":true}'
-    parsed = parse_call(CHAT, body)
-
-    assert parsed.body == b'{"model":"m","s":0.10,"stream":true}'
-    assert (parsed.stream, parsed.timeout_s, parsed.background) == (True, 1.5, True)
+    assert (parsed.model, parsed.stream) == ("m", stream)
+    assert (parsed.timeout_s, parsed.background) == (None, False)
+    assert parsed.token_count > 0
 
 
 @pytest.mark.parametrize(
-    "ours", [b'"timeout_ms":null', b'"background":null', b'"background":false']
+    ("own", "others", "timeout_s", "background"),
+    [
+        (b'"timeout_ms":1500.0,"background":true', b',"s":0.10,"stream":false', 1.5, True),
+        (b'"timeout_ms":null', b"", None, False),
+        (b'"background":null', b"", None, False),
+        (b'"background":false', b"", None, False),
+    ],
 )
-def test_own_fields_that_are_null_are_removed(ours: bytes) -> None:
-    parsed = parse_call(CHAT, b'{"model":"m",%b}' % ours)
+def test_own_fields_are_removed(
+    own: bytes, others: bytes, timeout_s: float | None, background: bool
+) -> None:
+    parsed = parse_call(CHAT, b'{%b,"model":"m"%b}' % (own, others))
 
-    assert parsed.body == b'{"model":"m"}'
-    assert (parsed.timeout_s, parsed.background) == (None, False)
-
-
-@pytest.mark.parametrize(("stream", "expected"), [(b"1", True), (b'"False"', False)])
-def test_stream_field_is_read_like_vllm_reads_it(stream: bytes, expected: bool) -> None:
-    body = b'{"model":"m","stream":%b}' % stream
-    parsed = parse_call(CHAT, body)
-
-    assert parsed.body is body
-    assert parsed.stream is expected
+    assert parsed.body == b'{"model":"m"%b}' % others
+    assert (parsed.timeout_s, parsed.background) == (timeout_s, background)
 
 
 @pytest.mark.parametrize("endpoint", sorted({*ENDPOINTS} - STREAMED_ENDPOINTS))
@@ -70,11 +67,6 @@ def test_stream_field_is_ignored_without_streaming(endpoint: str, stream: bytes)
 
     assert parsed.body is body
     assert not parsed.stream
-
-
-def test_engine_fields_are_not_validated() -> None:
-    parsed = parse_call(CHAT, b'{"model":"m","max_tokens":"many","n":[],"stream_options":7}')
-    assert parsed.token_count > 0
 
 
 @pytest.mark.parametrize(
@@ -184,3 +176,21 @@ def test_zero_retention_refuses_calls_whose_response_is_stored(
     with pytest.raises(ApiError) as refused:
         check_zero_retention(received)
     assert (refused.value.status, refused.value.code) == (403, "zero_retention")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "is_enough", "timeout_s"),
+    [
+        ([(1, 1.0)] * 10, [True] * 9 + [False], 10),  # slow: fails at the end of the window
+        ([(1000, 0.1), (1, 9.9)], [True, True], 10),  # a pause within the window
+        ([(1, 4.0)], [True], 6),
+        ([(1, 0.0)] * 1000, [True] * 1000, 10),  # time to process does not count
+    ],
+)
+def test_a_body_must_arrive_at_its_rate(
+    chunks: list[tuple[int, float]], is_enough: list[bool], timeout_s: float
+) -> None:
+    rate = MinReadRate(window_s=10, bytes_per_s_min=100)
+
+    assert [rate.add(*chunk) for chunk in chunks] == is_enough
+    assert rate.timeout_s() == timeout_s

@@ -1,13 +1,20 @@
 """Goal: a form is parsed completely and within its limits, whatever a client sends."""
 
-import pytest
+from urllib.parse import unquote
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.files.file_routes import content_disposition
 from api.files.upload_form import (
     FIELD_BYTES_MAX,
+    NAME_CHARS_MAX,
     PARTS_MAX,
     FileForm,
     FormRefusedError,
     form_boundary,
+    safe_filename,
 )
 
 BOUNDARY = b"frontier"
@@ -98,3 +105,33 @@ def test_the_boundary_is_read_from_the_content_type() -> None:
         form_boundary("multipart/form-data")
     with pytest.raises(FormRefusedError):
         FileForm(b"x" * 300, bytearray().extend)
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"a.jsonl", "a.jsonl"),
+        (b"../../etc/passwd", "passwd"),
+        (rb"C:\data\in.jsonl", "in.jsonl"),
+        (b"a\r\nSet-Cookie: x", "aSet-Cookie: x"),
+        ("a\u202egnp.exe".encode(), "agnp.exe"),
+        (b"nul\x00l", "null"),
+        (b"..", "file"),
+        (b"", "file"),
+        (b"/", "file"),
+        ("日本.jsonl".encode(), "日本.jsonl"),
+        (b"x" * 1000, "x" * NAME_CHARS_MAX),
+    ],
+)
+def test_safe_filenames(raw: bytes, shown: str) -> None:
+    assert safe_filename(raw) == shown
+
+
+@given(st.binary(max_size=300))
+def test_any_name_survives_a_header(raw: bytes) -> None:
+    name = safe_filename(raw)
+    header = content_disposition(name)
+
+    assert header.isascii()
+    assert header.isprintable()
+    assert unquote(header.rpartition("''")[2]) == name
