@@ -1,11 +1,13 @@
-"""Goal: records of zero-retention calls are readable by their API process only, for two hours."""
+"""Goal: replies reach their caller only, and those of zero-retention calls nobody else."""
 
 from uuid import UUID
 
 import pytest
 
 from api.online.await_reply.open_calls import OpenCall
+from api.online.await_reply.reply_records import decode_replies
 from api.online.send.call_keys import KEY_S, CallKeys, decrypt_end, decrypt_pieces, encrypt_item
+from core.ids import new_uuid
 from storage.crypto.body_ciphers import (
     ANSWER_END_INDEX,
     BodyCipher,
@@ -17,7 +19,9 @@ from storage.objects.errors import ObjectStoreUnavailableError
 from tests.support.clock import ManualClock
 from tests.support.memory_objects import MemoryStore
 from tests.support.online_calls import call_job
-from topics.records.records import Item, JobRef, Reply, ReplyEnd
+from topics.records.codec import encode, kind_headers
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Item, JobRef, Replies, Reply, ReplyEnd
 
 ID = UUID(int=7)
 SAID = b'{"said":"secret"}'
@@ -103,3 +107,17 @@ def test_a_call_decrypts_replies_and_ends_at_an_unreadable_one(cipher: BodyCiphe
     assert call.pieces == [b"0", b"1"]
     assert call.failure is not None
     assert call.failure.code == "stream_interrupted"
+
+
+def record(caller: str, value: bytes | None = None) -> ReceivedRecord:
+    replies = Replies(caller, "replica", [Reply(new_uuid(), new_uuid(), [b"{}"])])
+    headers = [*kind_headers(Replies), ("caller", caller.encode())]
+    return ReceivedRecord("replies", 0, 0, b"k", headers, value or encode(replies), 0)
+
+
+def test_replies_to_others_and_unreadable_ones_are_skipped() -> None:
+    replies = decode_replies(
+        [record("other", b"unreadable"), record("me"), record("me", b"\xc1"), record("me")], "me"
+    )
+
+    assert [one.caller_id for one in replies] == ["me", "me"]

@@ -44,7 +44,7 @@ def test_a_body_without_own_fields_is_unchanged(body: bytes, stream: bool) -> No
 @pytest.mark.parametrize(
     ("own", "others", "timeout_s", "background"),
     [
-        (b'"timeout_ms":1500.0,"background":true', b',"s":0.10,"stream":false', 1.5, True),
+        (b'"timeout_ms":1500.0,"background":true', b',"s":0.10,"stream":true', 1.5, True),
         (b'"timeout_ms":null', b"", None, False),
         (b'"background":null', b"", None, False),
         (b'"background":false', b"", None, False),

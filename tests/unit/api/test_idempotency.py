@@ -133,11 +133,11 @@ def waits(rows: Rows, wait_s_max: float = 30.0) -> ReplayWaiter:
     return ReplayWaiter(cast(Database, rows), SystemClock(), wait_s_max=wait_s_max)
 
 
-async def test_a_free_key_does_not_wait() -> None:
+@pytest.mark.parametrize("times", [0, 2])
+async def test_a_free_or_locked_key_waits_for_no_row(times: int) -> None:
     rows = Rows()
-    assert (
-        await waits(rows).retry_until_free(Look(rows, IdempotencyKeyInFlightError(), 0)) == "free"
-    )
+    look = Look(rows, IdempotencyKeyInFlightError(), times)
+    assert await waits(rows).retry_until_free(look) == "free"
     assert rows.looks == 0
 
 
@@ -155,19 +155,19 @@ async def test_a_retry_continues_when_its_row_exists(refusal: Refusal, method: s
     assert await asyncio.wait_for(repeat, 20) == "free"
 
 
-async def test_a_locked_key_is_retried() -> None:
+@pytest.mark.parametrize(
+    ("method", "refusal", "wait_s_max"),
+    [
+        ("retry_until_free", IdempotencyKeyInFlightError(JOB), 0.1),  # its call runs on
+        ("retry_until_free", IdempotencyKeyInFlightError(JOB), 0),
+        ("retry_until_free", IdempotencyKeyReusedError(), 30.0),
+        ("retry_until_settled", IdempotencyKeyInFlightError(), 30.0),
+    ],
+)
+async def test_other_refusals_are_raised(method: str, refusal: Refusal, wait_s_max: float) -> None:
     rows = Rows()
-    assert (
-        await waits(rows).retry_until_free(Look(rows, IdempotencyKeyInFlightError(), 2)) == "free"
-    )
-
-
-async def test_a_running_call_stays_in_flight() -> None:
-    rows = Rows()
-    with pytest.raises(IdempotencyKeyInFlightError):
-        await waits(rows, 0.1).retry_until_free(Look(rows, IdempotencyKeyInFlightError(JOB), 1000))
-    with pytest.raises(IdempotencyKeyInFlightError):
-        await waits(rows, 0).retry_until_free(Look(rows, IdempotencyKeyInFlightError(JOB), 1))
+    with pytest.raises(type(refusal)):
+        await getattr(waits(rows, wait_s_max), method)(Look(rows, refusal, 1000))
 
 
 async def test_waiting_retries_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +182,3 @@ async def test_waiting_retries_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
         await all_of_them.retry_until_free(Look(rows, IdempotencyKeyInFlightError(JOB), 1))
     rows.ended = True
     assert await asyncio.wait_for(first, 20) == "free"
-
-
-async def test_another_refusal_is_raised_at_once() -> None:
-    rows = Rows()
-    with pytest.raises(IdempotencyKeyReusedError):
-        await waits(rows).retry_until_free(Look(rows, IdempotencyKeyReusedError(), 1))
-    with pytest.raises(IdempotencyKeyInFlightError):
-        await waits(rows).retry_until_settled(Look(rows, IdempotencyKeyInFlightError(), 1))

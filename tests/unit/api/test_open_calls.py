@@ -185,7 +185,6 @@ def test_reserved_calls_are_counted() -> None:
 
 PROMPT = 40
 EXECUTION = new_uuid()
-Word = Callable[[OpenCall], object]
 
 
 def lone_call(*, stream: bool = False, durable: bool = False) -> OpenCall:
@@ -222,54 +221,41 @@ def test_an_end_has_the_used_tokens(durable: bool) -> None:
     assert used_tokens(call, PROMPT) == 5
 
 
+NO_END, LEFT = "record not sent", "client left"
+
+
 @pytest.mark.parametrize(
-    "end",
+    ("stream", "durable", "pieces", "ends", "tokens"),
     [
-        OpenCall.disconnect,
-        lambda call: call.fail(deadline_exceeded()),
-        lambda call: call.fail(queue_timeout()),
-        lambda call: call.fail(log_unavailable()),
-        lambda _: None,  # its record could not be sent
+        (False, False, b"", (NO_END, LEFT, deadline_exceeded, queue_timeout, log_unavailable), 0),
+        (True, False, b"", (NO_END, LEFT, deadline_exceeded, queue_timeout, log_unavailable), 0),
+        (
+            True,
+            False,
+            b"abc",
+            (LEFT, deadline_exceeded, stream_interrupted, slow_reader),
+            PROMPT + 3,
+        ),
+        (False, True, b"", (NO_END, LEFT, log_unavailable), None),  # it continues elsewhere
+        (False, True, b"", (deadline_exceeded, queue_timeout, job_cancelled), 0),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_call_without_a_reply_is_not_charged(end: Word, stream: bool) -> None:
-    call = lone_call(stream=stream)
-    end(call)
-    assert used_tokens(call, PROMPT) == 0
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        OpenCall.disconnect,
-        lambda call: call.fail(deadline_exceeded()),
-        lambda call: call.fail(stream_interrupted()),
-        lambda call: call.fail(slow_reader()),
-    ],
-)
-def test_a_cut_off_stream_is_charged_its_prompt_and_pieces(end: Word) -> None:
-    call = lone_call(stream=True)
-    hear(call, b"a", b"b")
-    call.drain_pieces()
-    hear(call, b"c")
-    end(call)
-    hear(call, b"d")
-    assert used_tokens(call, PROMPT) == PROMPT + 3
-
-
-@pytest.mark.parametrize(
-    "end",
-    [OpenCall.disconnect, lambda call: call.fail(log_unavailable()), lambda _: None],
-)
-def test_a_durable_call_outlives_its_connection(end: Word) -> None:
-    call = lone_call(durable=True)
-    end(call)
-    assert used_tokens(call, PROMPT) is None
-
-
-@pytest.mark.parametrize("failure", [deadline_exceeded, queue_timeout, job_cancelled])
-def test_a_durable_call_ends_with_its_deadline_or_job(failure: Callable[[], ApiError]) -> None:
-    call = lone_call(durable=True)
-    call.fail(failure())
-    assert used_tokens(call, PROMPT) == 0
+def test_a_call_without_an_end_is_charged_its_prompt_and_pieces(
+    stream: bool,
+    durable: bool,
+    pieces: bytes,
+    ends: tuple[str | Callable[[], ApiError], ...],
+    tokens: int | None,
+) -> None:
+    for end in ends:
+        call = lone_call(stream=stream, durable=durable)
+        for piece in pieces:
+            hear(call, bytes([piece]))
+            call.drain_pieces()
+        if end is LEFT:
+            call.disconnect()
+        elif callable(end):
+            call.fail(end())
+        if call.has_ended:
+            hear(call, b"late")
+        assert used_tokens(call, PROMPT) == tokens, end

@@ -143,33 +143,22 @@ def advises_against_retry(refusal: ApiError) -> bool:
     return dict(refusal.headers or {}).get("x-should-retry") == "false"
 
 
-for_every_failure = pytest.mark.parametrize("failure", [*FAILURES])
-
-
-@for_every_failure
-async def test_without_a_key_the_error_advises_against_a_retry(failure: str) -> None:
-    refusal = await AnsweredCall(failure).refusal()
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize(
+    ("key", "status", "is_retry_answered"),
+    [(False, 200, False), (True, 200, True), (True, 400, False)],
+)
+async def test_errors_advise_against_a_retry_unless_its_key_has_the_answer(
+    failure: str, key: bool, status: int, is_retry_answered: bool
+) -> None:
+    """A failed call frees its key. The key of a call that hangs is about to expire."""
+    refusal = await AnsweredCall(failure, key=key, status=status).refusal()
     assert (refusal.status, refusal.code) == FAILURES[failure]
-    assert advises_against_retry(refusal)
+    is_retry_answered &= failure != "hanging"
+    assert advises_against_retry(refusal) is not is_retry_answered
 
 
-async def test_with_a_key_about_to_expire_the_error_advises_against_a_retry() -> None:
-    assert advises_against_retry(await AnsweredCall("hanging", key=True).refusal())
-
-
-@pytest.mark.parametrize("failure", [name for name in FAILURES if name != "hanging"])
-async def test_with_a_key_a_retry_is_answered_and_so_not_advised_against(failure: str) -> None:
-    refusal = await AnsweredCall(failure, key=True).refusal()
-    assert (refusal.status, refusal.code) == FAILURES[failure]
-    assert not advises_against_retry(refusal)
-
-
-@for_every_failure
-async def test_a_failed_call_frees_its_key_so_a_retry_is_advised_against(failure: str) -> None:
-    assert advises_against_retry(await AnsweredCall(failure, key=True, status=400).refusal())
-
-
-@for_every_failure
+@pytest.mark.parametrize("failure", FAILURES)
 async def test_a_client_that_prefers_a_wait_gets_a_202(failure: str) -> None:
     assert await AnsweredCall(failure, wait_s=WAIT_S).answer() == 202
 

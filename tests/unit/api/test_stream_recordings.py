@@ -9,13 +9,13 @@ import pytest
 
 from api.online.answer.event_stream import DONE, STREAM_HEADERS
 from api.online.durable.durable_streams import RECORD_BYTES_MAX, StreamRecording
-from api.online.memory_limits import LimitExceeded, MemoryLimit, recording_memory_limit
+from api.online.memory_limits import MemoryLimit, recording_memory_limit
 from api.runtime.api_services import Services
 from core.ids import new_uuid
 from jobs.store import idempotency
 from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer
 
-TENANT, OTHER, THIRD = new_uuid(), new_uuid(), new_uuid()
+TENANT = new_uuid()
 HEAD = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS]}
 
 
@@ -42,9 +42,9 @@ class Keys:
 class Stream:
     """A keyed stream on its way to a client that takes everything."""
 
-    def __init__(self, keys: Keys, limit: MemoryLimit, key: str, tenant_id: UUID = TENANT) -> None:
+    def __init__(self, keys: Keys, limit: MemoryLimit, key: str = "k") -> None:
         claim = IdempotencyClaim(
-            tenant_id=tenant_id,
+            tenant_id=TENANT,
             scope=KeyScope.CLIENT,
             key=key,
             route="POST /",
@@ -79,13 +79,13 @@ class Stream:
         asyncio.run(self.recording.close())
 
 
-def free_bytes(limit: MemoryLimit, tenant_id: UUID = TENANT) -> int:
-    """Return how much a tenant could take now."""
+def free_bytes(limit: MemoryLimit) -> int:
+    """Return how much the tenant could take now."""
     low, high = 0, 1 << 30
     while low < high:
         middle = (low + high + 1) // 2
-        if limit.reserve(tenant_id, middle) is None:
-            limit.release(tenant_id, middle)
+        if limit.reserve(TENANT, middle) is None:
+            limit.release(TENANT, middle)
             low = middle
         else:
             high = middle - 1
@@ -94,7 +94,7 @@ def free_bytes(limit: MemoryLimit, tenant_id: UUID = TENANT) -> int:
 
 def test_a_recording_is_saved_without_comments_and_releases_memory() -> None:
     keys, limit = Keys(), recording_memory_limit(1000)
-    stream = Stream(keys, limit, "k").begin()
+    stream = Stream(keys, limit).begin()
     stream.send(b"data: 1\n\n", b": keep-alive\n\n")
     assert free_bytes(limit) == 500 - len(b"data: 1\n\n")
     stream.end()
@@ -119,7 +119,7 @@ def test_a_stream_above_the_limit_is_sent_and_frees_its_key() -> None:
 
 def test_a_recording_that_is_too_long_releases_memory() -> None:
     keys, limit = Keys(), recording_memory_limit(4 * RECORD_BYTES_MAX)
-    stream = Stream(keys, limit, "k").begin()
+    stream = Stream(keys, limit).begin()
     stream.send(b"x" * RECORD_BYTES_MAX)
     assert free_bytes(limit) == RECORD_BYTES_MAX
     stream.send(b"x")
@@ -130,7 +130,7 @@ def test_a_recording_that_is_too_long_releases_memory() -> None:
 
 def test_an_interrupted_stream_releases_memory() -> None:
     keys, limit = Keys(), recording_memory_limit(1000)
-    stream = Stream(keys, limit, "k").begin()
+    stream = Stream(keys, limit).begin()
     stream.send(b"x" * 300)
     stream.close()
     assert (keys.freed, free_bytes(limit)) == (["k"], 500)
@@ -142,7 +142,7 @@ def test_a_recording_that_is_not_saved_in_time_frees_its_key(
     monkeypatch.setattr("api.online.durable.durable_streams._SAVE_S_MAX", 0.01)
     keys, limit = Keys(), recording_memory_limit(1000)
     keys.hangs_at_saving = True
-    stream = Stream(keys, limit, "k").begin()
+    stream = Stream(keys, limit).begin()
     stream.end()
     assert stream.sent == DONE
     assert (keys.saved, keys.freed, free_bytes(limit)) == ({}, ["k"], 500)
@@ -151,18 +151,8 @@ def test_a_recording_that_is_not_saved_in_time_frees_its_key(
 @pytest.mark.parametrize("head", [{"status": 503}, {"headers": []}])
 def test_other_responses_are_not_recorded(head: dict[str, Any]) -> None:
     keys, limit = Keys(), recording_memory_limit(1000)
-    stream = Stream(keys, limit, "k").begin(**head)
+    stream = Stream(keys, limit).begin(**head)
     stream.send(b"{}")
     assert free_bytes(limit) == 500
     stream.end()
     assert (keys.saved, keys.freed) == ({}, ["k"])
-
-
-def test_a_tenant_may_record_half_of_the_limit() -> None:
-    limit = recording_memory_limit(1000)
-    assert limit.reserve(TENANT, 500) is None
-    assert limit.reserve(TENANT, 1) is LimitExceeded.TENANT
-    assert limit.reserve(OTHER, 300) is None
-    assert free_bytes(limit, THIRD) == 200
-    limit.release(TENANT, 500)
-    assert free_bytes(limit, THIRD) == 500

@@ -1,14 +1,22 @@
-"""Goal: slow or excessive work delays only its owner, and tenants never delay key look-ups."""
+"""Goal: slow work delays only its owner, and the few queries that see all tenants are listed."""
 
+import asyncio
+import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pytest
 
-from api.runtime.database import FairThreadPool, Owner
+import api
+from api.http.health import DatabaseProbe
+from api.runtime.database import Database, FairThreadPool, Owner
+from tests.support.clock import ManualClock
 
 ME, OTHER, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)
 WAIT_S = 20
@@ -140,3 +148,78 @@ def test_abandoned_work_costs_its_owner_no_round(slow: Slow) -> None:
     assert all(one.result(WAIT_S) for one in again)
     assert slow.began[6:].count(OTHER) >= 20
     assert ME in slow.began[6:10]  # not behind fifty turns of the other
+
+
+class Postgres:
+    """Answers when a test lets it."""
+
+    def __init__(self) -> None:
+        self.looks, self.answer = 0, "database away"
+        self.may_answer = asyncio.Event()
+
+    async def find_problem(self, _timeout_s: float) -> str | None:
+        self.looks += 1
+        await self.may_answer.wait()
+        return self.answer or None
+
+
+def probe(postgres: Postgres, clock: ManualClock) -> DatabaseProbe:
+    return DatabaseProbe(cast(Database, postgres), clock)
+
+
+async def test_concurrent_probes_share_one_query() -> None:
+    postgres, clock = Postgres(), ManualClock()
+    asked = probe(postgres, clock)
+    first = asyncio.create_task(asked.find_problem())
+    await asyncio.sleep(0)
+    clock.now_s += 5
+    others = [asyncio.create_task(asked.find_problem()) for _ in range(20)]
+    await asyncio.sleep(0)
+    first.cancel()  # whoever asked first went away
+    postgres.may_answer.set()
+
+    assert await asyncio.gather(*others) == ["database away"] * 20
+    assert postgres.looks == 1
+
+
+async def test_a_result_is_cached_for_a_second() -> None:
+    postgres, clock = Postgres(), ManualClock()
+    postgres.may_answer.set()
+    asked = probe(postgres, clock)
+    assert await asked.find_problem() == "database away"
+    postgres.answer = ""
+    clock.now_s += 0.9
+    assert await asked.find_problem() == "database away"
+    clock.now_s += 0.1
+    assert await asked.find_problem() is None
+    assert postgres.looks == 2
+
+
+ACROSS_TENANTS = {
+    "auth/key_cache.py": {"working_keys"},
+    "online/answer/response_cache.py": {"read_response_cache_ttls", "record_cache_hits"},
+    "online/admit/model_cache.py": {"list_models", "find_model"},
+    "auth/authentication.py": {"authenticate"},  # who is calling is not known yet
+    "views/progress_poller.py": {"read_progress"},  # one look for all who follow
+}
+_CALL = re.compile(r"\brun_across_tenants\(\s*(\w+)")
+_BEGINS = re.compile(r"\b(?:engine|_engine)\.(?:begin|connect|raw_connection)\(")
+
+
+def sources() -> dict[str, str]:
+    (root,) = map(Path, api.__path__)
+    return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.py")}
+
+
+def test_queries_across_tenants_are_listed() -> None:
+    found = {
+        name: set(_CALL.findall(text))
+        for name, text in sources().items()
+        if _CALL.search(text) and name != "runtime/database.py"
+    }
+    assert found == ACROSS_TENANTS
+
+
+def test_transactions_begin_in_one_module() -> None:
+    begins = Counter(name for name, text in sources().items() for _ in _BEGINS.findall(text))
+    assert begins == {"runtime/database.py": 1}
