@@ -189,36 +189,24 @@ def test_timestamps_stay_and_are_ordered() -> None:
         ("cancelled", {"cancelling_at": 3, "cancelled_at": 2}, "cancelled_at before cancelling_at"),
         ("cancelling", {"in_progress_at": 3, "cancelling_at": 2}, "cancelling_at before in_prog"),
         ("cancelling", {"cancelling_at": 0.5}, "cancelling_at before created_at"),
-        (
-            "expired",
-            {"in_progress_at": 2, "finalizing_at": 4, "expired_at": 3},
-            "expired_at before",
-        ),
+        ("expired", {"in_progress_at": 2, "finalizing_at": 4, "expired_at": 3}, "expired_at bef"),
         ("failed", {"failed_at": 0.5}, "failed_at before created_at"),
         ("failed", {}, "failed without failed_at"),
         ("cancelled", {"cancelled_at": 2}, "cancelled without cancelling_at"),
         ("in_progress", {"in_progress_at": 2, "failed_at": 3}, "in_progress with failed_at"),
+        ("cancelled", {"cancelling_at": 2, "cancelled_at": 2}, None),
+        ("cancelled", {"in_progress_at": 1, "cancelling_at": 2, "cancelled_at": 3}, None),
+        ("cancelling", {"in_progress_at": 1, "finalizing_at": 2, "cancelling_at": 3}, None),
+        ("expired", {"in_progress_at": 1, "finalizing_at": 2, "expired_at": 3}, None),
+        ("failed", {"failed_at": 1}, None),
     ],
 )
-def test_wrong_timestamps_of_an_end_are_found(
-    status: str, stamps: dict[str, int], wrong: str
+def test_timestamps_of_an_end_are_checked(
+    status: str, stamps: dict[str, int], wrong: str | None
 ) -> None:
-    (contradiction,) = states.contradictory_observations([watched(9, status, **stamps)], GRAPH)
-    assert wrong in contradiction
-
-
-@pytest.mark.parametrize(
-    ("status", "stamps"),
-    [
-        ("cancelled", {"cancelling_at": 2, "cancelled_at": 2}),
-        ("cancelled", {"in_progress_at": 1, "cancelling_at": 2, "cancelled_at": 3}),
-        ("cancelling", {"in_progress_at": 1, "finalizing_at": 2, "cancelling_at": 3}),
-        ("expired", {"in_progress_at": 1, "finalizing_at": 2, "expired_at": 3}),
-        ("failed", {"failed_at": 1}),
-    ],
-)
-def test_legal_ends_are_accepted(status: str, stamps: dict[str, int]) -> None:
-    assert states.contradictory_observations([watched(9, status, **stamps)], GRAPH) == []
+    found = states.contradictory_observations([watched(9, status, **stamps)], GRAPH)
+    assert len(found) == (wrong is not None)
+    assert all(str(wrong) in contradiction for contradiction in found)
 
 
 def test_executions_are_counted_and_timed() -> None:
