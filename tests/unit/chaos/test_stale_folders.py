@@ -3,13 +3,11 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from chaos.errors import DrillError
-from chaos.faults.disk import unmount
-from chaos.installations import cleanup
 from chaos.installations.cleanup import (
     EXIT_SIGNALS,
     Owner,
@@ -46,23 +44,12 @@ def test_a_folder_with_a_mounted_disk_is_kept(
 ) -> None:
     dead = folder(tmp_path, "dead", Owner(os.getpid(), 1.0))
 
-    class Disk:
-        mountpoint = str(dead / "services")
-
-    def refuse(found: Path) -> None:
-        raise DrillError(f"{found} stays mounted")
-
-    monkeypatch.setattr("psutil.disk_partitions", lambda **_: [Disk()])
-    monkeypatch.setattr(cleanup, "unmount", refuse)
+    disk = SimpleNamespace(mountpoint=str(dead / "services"))  # not mounted, so unmounting fails
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: [disk])
     notes: list[str] = []
     remove_stale_folders(tmp_path, notes.append)
     assert dead.exists()
     assert "stays mounted" in notes[0]
-
-
-def test_a_failed_unmount_raises(tmp_path: Path) -> None:
-    with pytest.raises(DrillError, match="stays mounted"):
-        unmount(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

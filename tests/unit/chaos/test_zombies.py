@@ -34,27 +34,25 @@ def holds(monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
     monkeypatch.setattr(database, "losable_lease_count", lambda *_: next(counted))
 
 
-def test_a_role_stays_paused_only_with_a_lease_to_lose(
-    monkeypatch: pytest.MonkeyPatch, steps: list[str]
+@pytest.mark.parametrize(
+    ("role", "losable", "held_s_max", "attempts"),
+    [("finaliser", [0, 0, 1], 15.0, 3), ("batcher", [], 15.0, 1), ("intake", [], -1.0, 1)],
+    ids=["until it has a lease to lose", "without leases", "too late for a lease"],
+)
+def test_a_role_stays_paused(
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[str],
+    role: str,
+    losable: list[int],
+    held_s_max: float,
+    attempts: int,
 ) -> None:
-    holds(monkeypatch, 0, 0, 1)
-    heal = zombies._pause(RUNNING, "a", "finaliser")
-    assert steps == ["pause a/finaliser", "resume"] * 2 + ["pause a/finaliser"]
+    monkeypatch.setattr(zombies, "HELD_S_MAX", held_s_max)
+    holds(monkeypatch, *losable)
+    heal = zombies._pause(RUNNING, "a", role)
+    assert steps == [f"pause a/{role}", "resume"] * (attempts - 1) + [f"pause a/{role}"]
     heal()
     assert steps[-1] == "resume"
-
-
-def test_a_role_without_leases_is_paused_at_once(steps: list[str]) -> None:
-    zombies._pause(RUNNING, "a", "batcher")
-    assert steps == ["pause a/batcher"]
-
-
-def test_a_role_that_gets_no_lease_stays_paused_at_last(
-    monkeypatch: pytest.MonkeyPatch, steps: list[str]
-) -> None:
-    monkeypatch.setattr(zombies, "HELD_S_MAX", -1.0)
-    zombies._pause(RUNNING, "a", "intake")
-    assert steps == ["pause a/intake"]
 
 
 def test_a_role_is_resumed_when_the_check_fails(
