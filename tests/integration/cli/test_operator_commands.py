@@ -1,6 +1,7 @@
 """Goal: operator commands work on a real database and broker, with reliable exit codes."""
 
 import json
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -36,6 +37,11 @@ def is_accepted(database_url: str, secret: str) -> bool:
         engine.dispose()
 
 
+def listed_tenant(field: str) -> object:
+    (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
+    return tenant[field]
+
+
 def test_key_authenticates_until_revoked(database_url: str) -> None:
     assert millrace("tenants", "create", "acme").stdout.startswith("ten_")
     created = millrace("keys", "create", "--tenant", "acme", "--name", "ci")
@@ -68,10 +74,7 @@ def test_tenant_is_listed_and_its_name_is_unique() -> None:
 
 
 def test_response_cache_is_turned_on_and_off() -> None:
-    def listed() -> object:
-        (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
-        return tenant["response_cache_ttl_s"]
-
+    listed = partial(listed_tenant, "response_cache_ttl_s")
     millrace("tenants", "create", "acme")
     assert listed() is None
     assert millrace("tenants", "cache", "acme", "60").stdout == "acme 60 s\n"
@@ -84,10 +87,7 @@ def test_response_cache_is_turned_on_and_off() -> None:
 
 
 def test_call_timeout_of_a_tenant_is_set() -> None:
-    def listed() -> object:
-        (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
-        return tenant["call_timeout_ms"]
-
+    listed = partial(listed_tenant, "call_timeout_ms")
     millrace("tenants", "create", "acme")
     assert listed() is None
     written = millrace("tenants", "update", "acme", "--call-timeout", "30").stdout

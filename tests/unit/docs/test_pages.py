@@ -1,39 +1,38 @@
-"""Goal: the pages agree with the code: topics, routes, codes, exit codes, links, decisions."""
+"""Goal: the pages agree with the code: topics, routes, codes, states, commands, decisions."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
+from typer.main import get_command
 
 from api.app import ROUTERS
 from cli.admin.topic_commands import retention_text
 from cli.exits import ExitCode
+from cli.main import app
 from cli.stack.processes.role_children import MODULES
+from core.states import NEXT_STATES, TERMINAL_STATES
 from jobs.input.line_checks import ErrorCode
 from registry.models import ENDPOINTS
 from results.finaliser.output_lines import ERROR_MESSAGES
+from tenancy import audit_log
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
-PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *DOCS.rglob("*.md"),
-        ROOT / "deploy/README.md",
-        ROOT / "benchmarks/README.md",
-    ]
-)
-ADR_PARTS = (
+READMES = [ROOT / "deploy/README.md", ROOT / "benchmarks/README.md"]
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *READMES])
+ADR_PARTS = [
     "Motivation",
     "Decision",
     "Public interfaces",
     "Compatibility",
     "Test plan",
     "Rejected",
-)
+]
 MERGED = re.compile(r"# \d+\. .+\n\nMerged into \[ADR (\d+)\]\(([^)]+)\)\.\n")
 """The whole text of a decision that a later one contains: its title and one line."""
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -134,6 +133,48 @@ def test_operations_list_roles_and_exit_codes() -> None:
     assert sorted(map(int, codes)) == sorted(code.value for code in ExitCode)
 
 
+def test_the_page_on_controls_lists_every_state_and_where_it_leads() -> None:
+    page = (DOCS / "job_controls.md").read_text()
+    section = page.partition("## States")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$", section, re.M)
+    listed = {name: set(re.findall(r"`(\w+)`", after)) for name, after in rows}
+    drawing = page.partition("```")[2].partition("```")[0]
+
+    assert listed == {
+        state.value: {target.value for target in after} for state, after in NEXT_STATES.items()
+    }
+    assert set(re.findall(r"[a-z_]+", drawing)) == {state.value for state in NEXT_STATES}
+    assert all(f"{state} ──►" not in drawing for state in TERMINAL_STATES)
+
+
+def test_the_audit_page_lists_every_action_and_the_form_of_a_hash() -> None:
+    page = (DOCS / "audit_log.md").read_text()
+    cells = re.findall(r"^\| (`[a-z_]+\.[^|]+) \|", page, re.M)
+    named = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
+
+    assert sorted(named) == sorted(action.value for action in audit_log.Action)
+    assert f'["{audit_log._FORM}", hash before, tenant,' in page
+    assert f"`{audit_log._FORM} TENANT`" in page
+
+
+def commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Return every command below `group` with its full name."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def test_the_page_on_the_command_line_lists_every_command() -> None:
+    listed = re.findall(r"^\| `(millrace [a-z -]+)` \|", (DOCS / "cli.md").read_text(), re.M)
+    found = dict(commands(get_command(app), "millrace"))
+
+    assert sorted(listed) == sorted(found)
+    # What a function raises is said to whoever calls it, not to whoever types its name.
+    assert [name for name, command in found.items() if "Raises" in command.help] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [t for t in LINK.findall(page.read_text()) if not t.startswith("http")]
@@ -154,7 +195,7 @@ def test_a_decision_has_all_its_parts(page: Path) -> None:
         assert not MERGED.fullmatch(into.read_text())
         return
     assert re.search(r"^Status: \w+, 20\d\d-\d\d-\d\d\. Touches: .+\.$", text, re.M | re.S)
-    assert re.findall(r"^\*\*([\w ]+)\.\*\*", text, re.M) == list(ADR_PARTS)
+    assert re.findall(r"^\*\*([\w ]+)\.\*\*", text, re.M) == ADR_PARTS
 
 
 def test_decisions_that_the_code_cites_exist() -> None:
