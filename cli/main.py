@@ -3,10 +3,10 @@
 import typer
 
 from cli.admin.audit_commands import app as audit_log
-from cli.admin.key_commands import app as keys
 from cli.admin.model_commands import app as models
 from cli.admin.recovery_commands import rebuild_jobs, recover_jobs
 from cli.admin.tenant_commands import app as tenants
+from cli.admin.tenant_commands import keys
 from cli.admin.topic_commands import app as topics
 from cli.admin.webhook_commands import app as webhooks
 from cli.batch.background_job_commands import app as jobs

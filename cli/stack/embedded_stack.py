@@ -73,13 +73,15 @@ class StackOptions:
 class EmbeddedStack:
     """One stack on one data folder; when its block ends, all processes have ended."""
 
-    def __init__(self, options: StackOptions, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: StackOptions, env: Mapping[str, str], should_stop: Callable[[], bool]
+    ) -> None:
         """Start nothing yet. Services that `env` names replace the embedded ones.
 
         Raises SettingsError.
         """
         refuse_reserved_variables(env)
-        self._options, self._env = options, env
+        self._options, self._env, self._should_stop = options, env, should_stop
         self._temporary = options.data.absolute() / "tmp"  # emptied at each start
         self._session_timeout_s = KafkaSettings.from_env(
             {KAFKA: "embedded", **env}
@@ -102,22 +104,22 @@ class EmbeddedStack:
         self._supervisor.stop()
         self._closing.close()
 
-    def start(self, should_stop: Callable[[], bool]) -> None:
+    def start(self) -> None:
         """Start everything; return when the stack is ready, or when `should_stop`.
 
         Call it in the main thread. Raises StackError.
         """
         try:
-            self._start(should_stop)
+            self._start()
         except KeyboardInterrupt:
-            if not should_stop():
+            if not self._should_stop():
                 raise
 
-    def _start(self, should_stop: Callable[[], bool]) -> None:
+    def _start(self) -> None:
         began_s = time.monotonic()
         data = self._options.data
         ports = self._ports()
-        with _interruptible(should_stop):
+        with self._interruptible():
             services = self._prepare_services()
         servers = services[0].bootstrap_servers if services else self._env[KAFKA]
         database_url = services[1].url if services else self._env[DATABASE]
@@ -126,9 +128,9 @@ class EmbeddedStack:
             env[_PROTOCOL] = "consumer"  # its session timeout is as short as the classic one
         self._start_replicas(env, ports)
         if services:
-            self._start_services(*services, should_stop)
+            self._start_services(*services)
         kafka = KafkaSettings.from_env({**self._env, **env})  # external brokers: replication, TLS
-        with _interruptible(should_stop):
+        with self._interruptible():
             self.key = prepare_installation(data, kafka, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
         readiness = ReadinessLines(data / "logs", _CHILDREN_BESIDE_API)
@@ -148,21 +150,29 @@ class EmbeddedStack:
         }
         waits["the API"] = partial(is_api_ready, ports["api"])
         with contextlib.ExitStack() as watching:
-            with _interruptible(should_stop):
+            with self._interruptible():
                 has_credit = watch_replica_credit(kafka, self._pool_classes())
                 waits["a model"] = watching.enter_context(has_credit)
             for what, is_ready in waits.items():
-                self._wait_until(is_ready, should_stop, what, READY_S_MAX)
+                self._wait_until(is_ready, what, READY_S_MAX)
         _LOG.info("ready", extra={"seconds": round(time.monotonic() - began_s, 1)})
 
-    def run(self, should_stop: Callable[[], bool]) -> None:
+    def run(self) -> None:
         """Keep everything running until `should_stop`."""
-        self._supervisor.run(should_stop)
+        self._supervisor.run(self._should_stop)
 
-    def _wait_until(
-        self, ready: Callable[[], bool], should_stop: Callable[[], bool], what: str, s_max: float
-    ) -> None:
-        self._supervisor.wait_until(lambda: should_stop() or ready(), timeout_s=s_max, what=what)
+    def _wait_until(self, ready: Callable[[], bool], what: str, s_max: float) -> None:
+        self._supervisor.wait_until(
+            lambda: self._should_stop() or ready(), timeout_s=s_max, what=what
+        )
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt at a stop signal, also at one that arrived before the block."""
+        with interrupted_by_signals():
+            if self._should_stop():
+                raise KeyboardInterrupt
+            yield
 
     def _pool_classes(self) -> list[tuple[str, str]]:
         """Return each pool with each job class that it serves."""
@@ -198,12 +208,10 @@ class EmbeddedStack:
         server.prepare()
         return broker, server
 
-    def _start_services(
-        self, broker: EmbeddedKafka, server: EmbeddedPostgres, should_stop: Callable[[], bool]
-    ) -> None:
+    def _start_services(self, broker: EmbeddedKafka, server: EmbeddedPostgres) -> None:
         self._supervisor.start([broker.child(), server.child()])
-        self._wait_until(server.is_ready, should_stop, "Postgres", POSTGRES_READY_S_MAX)
-        self._wait_until(broker.is_ready, should_stop, "Kafka", KAFKA_READY_S_MAX)
+        self._wait_until(server.is_ready, "Postgres", POSTGRES_READY_S_MAX)
+        self._wait_until(broker.is_ready, "Kafka", KAFKA_READY_S_MAX)
 
     def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         # Not for replicas: vLLM creates sockets in TMPDIR, and socket paths must be short.
@@ -232,12 +240,3 @@ class EmbeddedStack:
     def _start_role(self, name: str, role: str, env: Mapping[str, str]) -> None:
         members = self._temporary / "members" / name
         self._supervisor.start([role_child(name, role, {**env, MEMBERS_FOLDER: str(members)})])
-
-
-@contextlib.contextmanager
-def _interruptible(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Raise KeyboardInterrupt at a stop signal, also at one that arrived before the block."""
-    with interrupted_by_signals():
-        if should_stop():
-            raise KeyboardInterrupt
-        yield

@@ -130,13 +130,13 @@ def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
     """Start the stack and keep it running. Raises SettingsError before it starts a process."""
     for model in options.models:
         EngineSettings.from_env({**os.environ, **replica_env(model, options.engine_env)})
-    with EmbeddedStack(options, os.environ) as stack:
+    with EmbeddedStack(options, os.environ, should_stop) as stack:
         typer.echo(f"millrace: starting; logs in {options.data / 'logs'}", err=True)
-        stack.start(should_stop)
+        stack.start()
         if not should_stop():  # stopped during the start: not ready
             sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
             sys.stdout.flush()
-        stack.run(should_stop)
+        stack.run()
 
 
 def engine_options(texts: Iterable[str]) -> dict[str, str]:

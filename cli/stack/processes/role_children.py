@@ -34,19 +34,14 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 }
 """The module of each role, followed by its arguments."""
 
+_BATCHER_CLASS: Final = "MILLRACE_BATCHER_JOB_CLASS"
+_BATCHER_PORT: Final = "MILLRACE_BATCHER_METRICS_PORT"
+
 CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
     "api": ("api", {}, ""),  # serves its own /metrics
     "intake": ("intake", {}, "MILLRACE_INTAKE_METRICS_PORT"),
-    "batcher": (
-        "batcher",
-        {"MILLRACE_BATCHER_JOB_CLASS": "bulk"},
-        "MILLRACE_BATCHER_METRICS_PORT",
-    ),
-    "batcher-interactive": (
-        "batcher",
-        {"MILLRACE_BATCHER_JOB_CLASS": "interactive"},
-        "MILLRACE_BATCHER_METRICS_PORT",
-    ),
+    "batcher": ("batcher", {_BATCHER_CLASS: "bulk"}, _BATCHER_PORT),
+    "batcher-interactive": ("batcher", {_BATCHER_CLASS: "interactive"}, _BATCHER_PORT),
     "results-writer": ("results-writer", {}, "MILLRACE_WRITER_METRICS_PORT"),
     "finaliser": ("finaliser", {}, "MILLRACE_FINALISER_METRICS_PORT"),
     "webhooks": ("webhooks", {}, "MILLRACE_WEBHOOKS_METRICS_PORT"),
@@ -133,7 +128,7 @@ def refuse_reserved_variables(env: Mapping[str, str]) -> None:
         **dict.fromkeys([*ports, "MILLRACE_GPU_METRICS_PORT"], "DATA/stack.json lists the ports"),
         "MILLRACE_API_HOST": f"the API listens on {HOST} only",
         "MILLRACE_API_PORT": "give --port",
-        "MILLRACE_BATCHER_JOB_CLASS": "a batcher of each class is started",
+        _BATCHER_CLASS: "a batcher of each class is started",
         "MILLRACE_ENGINE_KIND": "give --engine",
         "MILLRACE_ENGINE_MODEL_NAME": "give --model",
         "MILLRACE_ENGINE_MODEL_PATH": "give --model",
