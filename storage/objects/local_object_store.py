@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from core.clock import Clock
-from storage.objects.counted_upload import CountedUpload
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectKeyError,
@@ -28,6 +27,7 @@ from storage.objects.object_store import (
     BLOCK_BYTES,
     ObjectBlocks,
     ObjectInfo,
+    Upload,
     checked_key,
     checked_prefix,
 )
@@ -120,7 +120,7 @@ class LocalObjectStore:
         return self._root / checked_key(key)
 
 
-class LocalUpload(CountedUpload):
+class LocalUpload(Upload):
     """An upload into a temporary file of the same file system."""
 
     def __init__(self, key: str, *, temporary: Path, target: Path, root: Path) -> None:

@@ -3,12 +3,14 @@
 An object is visible only when its upload is complete, so a reader never sees part of one.
 """
 
+import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
-from storage.objects.errors import ObjectKeyError
+from storage.objects.errors import ObjectKeyError, UploadClosedError
 
 BLOCK_BYTES: Final = 1024 * 1024
 """Largest block of a read."""
@@ -37,15 +39,32 @@ class ObjectInfo:
     modified_s: float  # seconds since the epoch, by the store's clock
 
 
-class Upload(Protocol):
-    """An object being written. Leaving its `with` block aborts it unless it is complete."""
+class Upload(ABC):
+    """An object being written. Leaving its `with` block aborts it unless it is complete.
+
+    Counts and hashes the bytes; the subclass of each store keeps and publishes them.
+    """
+
+    def __init__(self, key: str) -> None:
+        """`key` was validated by the store."""
+        self.key = key
+        self._size_bytes = 0
+        self._sha256 = hashlib.sha256()
+        self._is_open = True
 
     def write(self, data: bytes) -> None:
         """Append bytes; memory stays constant.
 
         Raises ObjectStoreFullError, ObjectTooLargeError. A failed write aborts the upload.
         """
-        ...
+        self._require_open()
+        try:
+            self._store(data)
+        except BaseException:
+            self.abort()  # part of `data` may be stored, so a retry would duplicate it
+            raise
+        self._sha256.update(data)
+        self._size_bytes += len(data)
 
     def complete(self, *, if_absent: bool = False) -> StoredObject:
         """Make the object durable and visible; it replaces an object of the same key.
@@ -53,19 +72,44 @@ class Upload(Protocol):
         With `if_absent`, exactly one of concurrent uploads succeeds; the others are aborted.
         Raises ObjectExistsError, ObjectStoreFullError.
         """
-        ...
+        self._require_open()
+        try:
+            self._publish(if_absent=if_absent)
+        except BaseException:
+            self.abort()
+            raise
+        self._is_open = False
+        return StoredObject(self.key, self._size_bytes, self._sha256.hexdigest())
 
     def abort(self) -> None:
         """Remove the written bytes; does nothing after `complete` or another `abort`."""
-        ...
+        if self._is_open:
+            self._is_open = False
+            self._discard()
 
     def __enter__(self) -> Self:
         """Start the block."""
-        ...
+        return self
 
     def __exit__(self, *_: object) -> None:
         """Abort unless complete."""
-        ...
+        self.abort()
+
+    @abstractmethod
+    def _store(self, data: bytes) -> None:
+        """Store bytes where no reader sees them."""
+
+    @abstractmethod
+    def _publish(self, *, if_absent: bool) -> None:
+        """Make the complete object durable and visible; raises as `complete` does."""
+
+    @abstractmethod
+    def _discard(self) -> None:
+        """Remove the stored bytes; never raises while the store is unavailable: a sweep follows."""
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise UploadClosedError(key=self.key)
 
 
 class ObjectReader(Protocol):

@@ -4,13 +4,13 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from storage.objects.counted_upload import CountedUpload
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectStoreUnavailableError,
     ObjectTooLargeError,
 )
+from storage.objects.object_store import Upload
 from storage.objects.s3_errors import S3ConflictError, S3UploadNotFoundError, translate_s3_errors
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _PART_COUNT_MAX: Final = 10_000  # of one multipart upload, by the protocol
 _TOKEN: Final = "upload-token"  # metadata that identifies the upload of an object
 
 
-class S3Upload(CountedUpload):
+class S3Upload(Upload):
     """An `Upload` that holds one part in memory."""
 
     def __init__(self, client: "S3Client", bucket: str, key: str, *, part_bytes: int) -> None:

@@ -1,38 +1,31 @@
 """An object store in memory that can be unavailable."""
 
 from collections.abc import Iterator
-from typing import Self
 
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectStoreUnavailableError,
 )
-from storage.objects.object_store import ObjectBlocks, ObjectInfo, StoredObject
+from storage.objects.object_store import ObjectBlocks, ObjectInfo, Upload
 
 
-class MemoryUpload:
+class MemoryUpload(Upload):
     """An object being written."""
 
     def __init__(self, store: "MemoryStore", key: str) -> None:
-        self._store, self._key, self._data = store, key, b""
+        super().__init__(key)
+        self._objects, self._data = store.objects, b""
 
-    def write(self, data: bytes) -> None:
+    def _store(self, data: bytes) -> None:
         self._data += data
 
-    def complete(self, *, if_absent: bool = False) -> StoredObject:
-        if if_absent and self._key in self._store.objects:
-            raise ObjectExistsError(key=self._key)
-        self._store.objects[self._key] = self._data
-        return StoredObject(self._key, len(self._data), "")
+    def _publish(self, *, if_absent: bool) -> None:
+        if if_absent and self.key in self._objects:
+            raise ObjectExistsError(key=self.key)
+        self._objects[self.key] = self._data
 
-    def abort(self) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def _discard(self) -> None:
         pass
 
 

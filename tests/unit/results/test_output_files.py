@@ -4,6 +4,7 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,7 @@ from results.finaliser.output_files import ResultFiles, write_result_files
 from results.finaliser.output_lines import ItemRow, LineTemplate
 from results.writer.custom_ids import JobCustomIds
 from storage.objects.errors import ObjectStoreFullError
-from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.local_object_store import LocalObjectStore, LocalUpload
 from storage.objects.object_store import StoredObject, Upload
 
 JOB = UUID(int=7)
@@ -63,9 +64,9 @@ class WatchedStore(LocalObjectStore):
         super().__init__(root, clock=SystemClock())
         self.uploads: dict[str, Watched] = {}
 
-    def begin_upload(self, key: str) -> Watched:  # type: ignore[override]
+    def begin_upload(self, key: str) -> LocalUpload:
         watched = Watched(super().begin_upload(key))
-        return self.uploads.setdefault(key.rpartition("/")[2], watched)
+        return cast(LocalUpload, self.uploads.setdefault(key.rpartition("/")[2], watched))
 
 
 @pytest.fixture
