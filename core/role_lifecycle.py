@@ -1,18 +1,23 @@
 """Reports a role's readiness and its end, in the form that its supervisor reads."""
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Final
 
 from core import metrics
 from core.errors import MillraceError, SettingsError
-from core.garbage_collection import tune_garbage_collector
 
 READY: Final = "ready"
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
 EXIT_INVALID_SETTINGS: Final = 2
 """Exit codes of a role. After `EXIT_INVALID_SETTINGS` a restart does not help."""
+
+_YOUNG_OBJECTS_MAX: Final = 50_000
+"""Allocations between two collections; Python's default is 700."""
+
+_YOUNG_ROUNDS, _MIDDLE_ROUNDS = 20, 20
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,7 +27,7 @@ def report_ready() -> None:
 
     Also tunes the garbage collector: everything loaded by now stays until the process ends.
     """
-    tune_garbage_collector()
+    _tune_garbage_collector()
     metrics.ROLE_READY.set(1)
     _LOG.info(READY)
 
@@ -56,3 +61,15 @@ def run_role(run: Callable[[], object], *, unavailable: tuple[type[Exception], .
 def _log_end(code: str, reason: str, *, exc_info: bool = False, **more: object) -> None:
     extra = {"code": code, "reason": reason, **more}
     _LOG.critical("the role ends", extra=extra, exc_info=exc_info)
+
+
+def _tune_garbage_collector() -> None:
+    """Exclude all present objects from collection, and collect the others less often.
+
+    Reference counting frees what an item or a call leaves. A collection traverses the rows and
+    records in memory without finding garbage: up to 20 % of an item's CPU, and a pause of every
+    stream of an API process.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS_MAX, _YOUNG_ROUNDS, _MIDDLE_ROUNDS)
