@@ -9,7 +9,6 @@ from batcher import metrics
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.redelivered_items import CHUNKS_MAX, FindFinishedItems, has_item_rows
 from batcher.inbound.unreadable_records import read_chunk
-from batcher.policy.requeue_policy import RECORD_OVERHEAD_BYTES
 from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.drop_policy import DropPolicy
 from batcher.queueing.queues import Queues
@@ -20,6 +19,7 @@ from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
 from topics.records.received_record import ReceivedRecord
 
+_RECORD_OVERHEAD_BYTES = 2048  # assumed memory of a record: its headers and Faust's objects
 _RETRY_S = 0.5  # between two lookups while the database is unavailable
 
 ReportUnreadable = Callable[[ReceivedRecord, OnDelivery], int]
@@ -90,7 +90,7 @@ class RecordHandler:
             event,
             item_count=count,
             now_s=now_s,
-            byte_count=RECORD_OVERHEAD_BYTES + len(record.value or b""),
+            byte_count=_RECORD_OVERHEAD_BYTES + len(record.value or b""),
         )
         if (reason := self._drop_policy.drop_reason(decoded.job, since_s=now_s)) is not None:
             metrics.ITEMS_DROPPED.labels(reason).inc(count)

@@ -1,17 +1,30 @@
 """Periodic maintenance of the queues: drop obsolete items, requeue old records, forget pools."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from batcher import metrics
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.outbound.batch_sender import BatchSender
 from batcher.policy.credits import CreditLedger
-from batcher.policy.requeue_policy import PIN_GAIN, POOL_SEARCH_S, has_other_pool, should_requeue
 from batcher.queueing.drop_policy import ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 
-REQUEUES_MAX = 50
+PIN_GAIN: Final = {"bulk": 4.0, "interactive": 1.0}
+"""By class: bytes of finished records per byte that is rewritten to have them committed.
+
+After a crash finished records are read again (ADR 17). Bulk records are only read: their items have
+rows. A durable call is executed again if Postgres is unavailable. Their values are not buffered.
+"""
+
+POOL_SEARCH_S: Final = 600.0
+"""How long after a pool's last arrival other records are requeued to reach more for that pool.
+
+Long enough to read intake's largest read-ahead once, at a hold limit of 30 s (ADR 17).
+"""
+
+REQUEUES_MAX: Final = 50
 """Chunks requeued in one run: a bound on what one run sends."""
 
 
@@ -43,10 +56,16 @@ class QueueMaintenance:
                 self.queues.remove(chunk)
 
     def requeue_old(self) -> None:
-        """Requeue old records that pin an offset or crowd others out, see `requeue_policy`."""
+        """Append old records that pin or crowd out others to the end of their topic (ADR 17).
+
+        A record pins if later ones of its partition are finished but cannot be committed, and a
+        crash would repeat more than requeueing rewrites, see `PIN_GAIN`. It crowds others out if
+        the queues are full and another pool has credit for items that do not fit in. Otherwise
+        requeueing gains nothing: with a pool unavailable for a day, the topic must not grow by
+        everything that is buffered again and again.
+        """
         now_s = self.clock.monotonic_s()
-        limit_s = self.hold_limit_s
-        old = [c for c in self.queues.snapshot() if now_s - c.ticket.arrived_s >= limit_s]
+        old = [c for c in self.queues.snapshot() if now_s - c.ticket.arrived_s >= self.hold_limit_s]
         if not old:
             return
         pinning = self.acks.pinning(PIN_GAIN[self.job_class])
@@ -59,12 +78,8 @@ class QueueMaintenance:
                 return
             # The first chunk also makes space for pools without recent arrivals.
             pools = recent if count else with_credit
-            if should_requeue(
-                age_s=now_s - chunk.ticket.arrived_s,
-                limit_s=limit_s,
-                pins=chunk.ticket in pinning,
-                crowds=was_full and has_other_pool(pools, chunk.job.pool),
-            ):
+            crowds_out = was_full and pools - {chunk.job.pool}
+            if chunk.ticket in pinning or crowds_out:
                 count += 1
                 self.queues.remove(chunk)
                 self.sender.requeue(chunk)

@@ -7,10 +7,14 @@ import pytest
 from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.policy.credits import CreditLedger
-from batcher.policy.requeue_policy import PIN_GAIN, POOL_SEARCH_S
 from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
-from batcher.queueing.maintenance import REQUEUES_MAX, QueueMaintenance
+from batcher.queueing.maintenance import (
+    PIN_GAIN,
+    POOL_SEARCH_S,
+    REQUEUES_MAX,
+    QueueMaintenance,
+)
 from batcher.queueing.queues import Queues
 from tests.support.clock import ManualClock
 from tests.unit.batcher.builders import JobStates, buffered, capacity, job_ref
@@ -99,7 +103,10 @@ def bench() -> Bench:
 def test_chunks_of_an_unavailable_pool_make_space_for_one_with_credit(bench: Bench) -> None:
     bench.pass_through("live")
     bench.add("dead", count=CHUNKS)
-    bench.clock.now_s += LIMIT_S + 10
+    bench.clock.now_s += LIMIT_S - 1
+    bench.grant("live")
+    assert bench.requeue_old() == 0
+    bench.clock.now_s += 2
     bench.grant("live")
     assert bench.requeue_old() == REQUEUES_MAX
     assert {chunk.job.pool for chunk in bench.recorder.requeued} == {"dead"}
