@@ -2,14 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from batcher.inbound.unreadable_records import send_unreadable
 from batcher.settings import BatcherSettings
-from batcher.startup import completes_before_stop
 from batcher.watchdog import Watchdog
 from batcher.wiring import BatcherDeps, build_components
 from core.errors import MillraceError
@@ -24,6 +23,9 @@ from topics.records.records import Capacity
 
 _START_THREAD = "batcher-start"
 _STOP_POLL_S = 0.1
+
+_CANCEL_S_MAX = 2.0
+"""Time that start-up work has to end once a stop has cancelled it."""
 
 
 class FaustStoppedError(MillraceError):
@@ -50,6 +52,22 @@ async def run_batcher(settings: BatcherSettings, deps: BatcherDeps, stop: thread
             await batcher.run(stop)
     finally:
         await batcher.shut_down()
+
+
+async def completes_before_stop(work: Awaitable[object], stop: threading.Event) -> bool:
+    """Return True once `work` completes, or cancel it when `stop` is set and return False.
+
+    Raises what `work` raises.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        if stop.is_set():
+            task.cancel()
+            await asyncio.wait([task], timeout=_CANCEL_S_MAX)
+            return False
+        await asyncio.wait([task], timeout=_STOP_POLL_S)
+    task.result()
+    return True
 
 
 class Batcher:
