@@ -10,7 +10,7 @@ from math import isfinite
 from core.errors import RecordUnreadableError
 from core.limits import ATTEMPT_MAX, CHUNK_ITEMS_MAX, NUMBER_MAX
 from core.outcomes import Outcome
-from topics.clients.producer import OnDelivery, RecordProducer
+from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.dead_letter_copy import send_dead_letter
@@ -44,9 +44,7 @@ def read_chunk(record: ReceivedRecord) -> Chunk:
     return chunk
 
 
-def send_unreadable(
-    producer: RecordProducer, record: ReceivedRecord, on_delivery: OnDelivery
-) -> int:
+def send_unreadable(producer: RecordSender, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
     """Fail the record's items and keep a copy; return how many deliveries will be reported.
 
     Items fail only if the headers name a range that one chunk can fill. A wider range has gaps

@@ -10,7 +10,7 @@ from batcher.policy.credits import ReplicaCredit
 from batcher.policy.sticky_partitioner import StickyPartitioner
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from core.ids import new_uuid
-from topics.clients.producer import OnDelivery, RecordProducer
+from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import batches_topic
 from topics.records.chunks import send_chunk
 from topics.records.codec import Headers, encode, kind_headers
@@ -34,7 +34,7 @@ class BatchSender:
 
     def __init__(
         self,
-        producer: RecordProducer,
+        producer: RecordSender,
         acks: OrderedAcks,
         *,
         identity: BatcherIdentity,

@@ -1,13 +1,12 @@
 """Goal: credit is never overspent, whatever is lost, repeated, reordered or restarted."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.policy.credits import CreditLedger
-from topics.records.records import Capacity
+from tests.unit.batcher.builders import capacity
 
 
 @dataclass
@@ -17,18 +16,6 @@ class Step:
     epoch: int
     amount: int
     passes_s: float
-
-
-def capacity(granted: int, *, epoch: int = 1, **fields: Any) -> Capacity:
-    given: dict[str, Any] = {
-        "replica_id": "r",
-        "pool": "p",
-        "job_class": "bulk",
-        "partitions": [0, 1],
-        "items_per_s": 0.0,
-        "concurrency": 8,
-    }
-    return Capacity(epoch=epoch, granted={"b": granted}, **(given | fields))
 
 
 def ledger() -> CreditLedger:

@@ -56,6 +56,14 @@ def sessions(engine: sa.Engine, application_name: str) -> int:
         return int(connection.execute(sa.text(query), {"name": application_name}).scalar_one())
 
 
+def run(connection: sa.Connection, statement: str, *, raw: bool) -> None:
+    """Execute a statement with a driver's cursor or with SQLAlchemy."""
+    if raw:
+        raw_cursor(connection).execute(statement.encode())
+    else:
+        connection.execute(sa.text(statement))
+
+
 def count_rows(engine: sa.Engine, table: str) -> int:
     with engine.connect() as connection:
         return int(connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar_one())
@@ -109,22 +117,16 @@ def test_an_idle_transaction_is_ended_as_unavailable_and_the_next_works(
     settings = settings_for(postgres_url, pool_size=1, idle_transaction_timeout_s=2)
     frozen = create_engine(settings, application_name=name)
 
-    def work(connection: sa.Connection) -> None:
-        if raw:
-            raw_cursor(connection).execute("SELECT 1")
-        else:
-            connection.execute(sa.text("SELECT 1"))
-
     def work_and_freeze() -> None:
         with frozen.begin() as connection:
-            work(connection)
+            run(connection, "SELECT 1", raw=raw)
             until(lambda: not sessions(engine, name), timeout_s=30)
-            work(connection)
+            run(connection, "SELECT 1", raw=raw)
 
     with pytest.raises(DATABASE_UNAVAILABLE):
         work_and_freeze()
     with frozen.begin() as connection:
-        work(connection)
+        run(connection, "SELECT 1", raw=raw)
     frozen.dispose()
 
 
@@ -197,22 +199,16 @@ def test_a_lost_transaction_is_unavailable_and_the_next_works(
     name = f"test-{uuid.uuid4().hex}"
     victim = create_engine(settings_for(postgres_url, pool_size=1), application_name=name)
 
-    def work(connection: sa.Connection) -> None:
-        if raw:
-            raw_cursor(connection).execute("SELECT 1")
-        else:
-            connection.execute(sa.text("SELECT 1"))
-
     def work_and_lose_the_backend() -> None:
         with victim.begin() as connection:
-            work(connection)
+            run(connection, "SELECT 1", raw=raw)
             assert terminate(engine, name) == 1
-            work(connection)
+            run(connection, "SELECT 1", raw=raw)
 
     with pytest.raises(DATABASE_UNAVAILABLE):
         work_and_lose_the_backend()
     with victim.begin() as connection:
-        work(connection)
+        run(connection, "SELECT 1", raw=raw)
     victim.dispose()
 
 
@@ -251,10 +247,7 @@ def test_a_write_to_a_read_only_server_is_unavailable(
     def write() -> None:
         with engine.begin() as connection:
             connection.execute(sa.text("SET TRANSACTION READ ONLY"))
-            if raw:
-                raw_cursor(connection).execute(insert)
-            else:
-                connection.execute(sa.text(insert))
+            run(connection, insert, raw=raw)
 
     with pytest.raises(DATABASE_UNAVAILABLE):
         write()

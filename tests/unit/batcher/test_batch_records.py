@@ -1,7 +1,7 @@
 """Goal: records of the batcher name their items' jobs, in index order."""
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,8 @@ from batcher.queueing.queues import Queues
 from core.errors import SchemaTooNewError
 from core.limits import RECORD_BYTES_MAX
 from core.outcomes import Outcome
+from tests.support.recording_sender import SentRecords
+from tests.unit.batcher.builders import buffered, capacity, job_ref
 from topics.records.chunks import send_chunk
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.headers import ItemRange, chunk_headers
@@ -32,35 +34,14 @@ from topics.records.records import (
 )
 
 
-def job_ref(number: int) -> JobRef:
-    return JobRef(
-        job_id=UUID(int=number),
-        day=3,
-        tenant_id=UUID(int=7),
-        model="m",
-        model_version="2",
-        pool="p",
-        endpoint="/v1/embeddings",
-        input_key="k",
-        deadline_s=1e9,
-    )
-
-
-def held(job: int, indexes: list[int]) -> BufferedChunk:
-    items = [Item(index, f"c{index}", b"{}", 5) for index in indexes]
-    return BufferedChunk(
-        job_ref(job), items, AckTicket(("requests.bulk", 0), None, len(items), 0.0)
-    )
-
-
 def test_single_chunk_is_not_copied() -> None:
-    chunk = held(1, [0, 1, 2])
+    chunk = buffered(job_ref(), [0, 1, 2])
     (part,) = merge_chunks([chunk], now_s=2.5)
     assert part.items is chunk.items
 
 
 def test_merged_chunk_reports_wait_and_redelivery() -> None:
-    early, late = held(1, [0]), held(1, [1])
+    early, late = buffered(job_ref(), [0]), buffered(job_ref(), [1])
     early.ticket.arrived_s, late.ticket.arrived_s, late.redelivered = 10.0, 11.0, True
     alone, merged = merge_chunks([early], now_s=12.5), merge_chunks([early, late], now_s=12.5)
     assert [(part.waited_s, part.redelivered) for part in alone] == [(2.5, False)]
@@ -68,7 +49,10 @@ def test_merged_chunk_reports_wait_and_redelivery() -> None:
 
 
 def test_chunks_are_merged_by_job_and_sorted_by_index() -> None:
-    parts = merge_chunks([held(1, [4, 9]), held(2, [0]), held(1, [1, 6])], now_s=0.0)
+    parts = merge_chunks(
+        [buffered(job_ref(), [4, 9]), buffered(job_ref(2), [0]), buffered(job_ref(), [1, 6])],
+        now_s=0.0,
+    )
     assert [(part.job.job_id.int, [item.index for item in part.items]) for part in parts] == [
         (1, [1, 4, 6, 9]),
         (2, [0]),
@@ -77,7 +61,7 @@ def test_chunks_are_merged_by_job_and_sorted_by_index() -> None:
 
 def test_chunk_size_includes_its_longest_custom_ids() -> None:
     items = [Item(n, chr(0x1F600) * 512, b"x" * 100, 5) for n in range(100)]
-    chunk = BufferedChunk(job_ref(1), items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
+    chunk = BufferedChunk(job_ref(), items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
     assert len(encode(Chunk(chunk.job, items))) <= chunk.byte_count
 
 
@@ -127,46 +111,36 @@ def test_batch_of_calls_fits_into_a_record(job: JobRef, body_bytes: int) -> None
 
 
 def test_split_keeps_byte_counts_exact() -> None:
-    whole = held(1, list(range(10)))
+    whole = buffered(job_ref(), range(10))
     front = whole.split(4)
-    assert front.byte_count == held(1, [0, 1, 2, 3]).byte_count
-    assert whole.byte_count == held(1, [4, 5, 6, 7, 8, 9]).byte_count
+    assert front.byte_count == buffered(job_ref(), [0, 1, 2, 3]).byte_count
+    assert whole.byte_count == buffered(job_ref(), [4, 5, 6, 7, 8, 9]).byte_count
 
 
 def test_batch_headers() -> None:
-    chunk = held(1, [0, 1, 2])
+    chunk = buffered(job_ref(), [0, 1, 2])
     headers = dict(batch_headers(batch_key_of(chunk.job), [chunk]))
     assert headers == {
         "kind": b"batch",
         "schema": b"1",
         "pool": b"p",
-        "model": b"m@2",
+        "model": b"m@1",
         "endpoint": b"/v1/embeddings",
         "items": b"3",
-        "tokens": b"15",
+        "tokens": b"30",
     }
 
 
 def test_failures_of_an_unreadable_record_come_from_its_headers() -> None:
-    chunk = Chunk(job_ref(1), [Item(index, "c", b"", 1, attempt=2) for index in (3, 4)])
-    named = ItemRange(UUID(int=1), 3, UUID(int=7), 3, 4)
+    chunk = Chunk(job_ref(), [Item(index, "c", b"", 1, attempt=2) for index in (3, 4)])
+    named = ItemRange(UUID(int=1), 1, UUID(int=1), 3, 4)
     outcomes = failed_outcomes(named, dict(chunk_headers(chunk, "bulk")))
-    assert (outcomes.job.model, outcomes.job.model_version) == ("m", "2")
+    assert (outcomes.job.model, outcomes.job.model_version) == ("m", "1")
     assert [(o.index, o.attempt, o.custom_id) for o in outcomes.items] == [
         (3, 2, None),
         (4, 2, None),
     ]
     assert all(o.outcome is Outcome.FAILED and o.status_code == 0 for o in outcomes.items)
-
-
-class Log:
-    """Remembers what is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, bytes, dict[str, object]]] = []
-
-    def send(self, topic: str, value: bytes, **options: object) -> None:
-        self.sent.append((topic, value, options))
 
 
 @pytest.mark.parametrize(
@@ -179,47 +153,50 @@ class Log:
     ],
 )
 def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: list[str]) -> None:
-    chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
+    chunk = Chunk(job_ref(), [Item(0, "c", b"", 1)])
     headers = dict(chunk_headers(chunk, "bulk")) | {"items": items}
     record = ReceivedRecord(
         "requests.bulk", 3, 17, b"key", list(headers.items()), b"x" * 2_000_000, 0
     )
-    log = Log()
-    sent = send_unreadable(log, record, lambda _: None)  # type: ignore[arg-type]
-    assert [topic for topic, _, _ in log.sent] == topics
-    assert sent == len(topics)
-    letter = decode(DeadLetter, log.sent[0][1], kind_headers(DeadLetter))
+    log = SentRecords()
+    assert send_unreadable(log, record, lambda _: None) == len(topics)
+    assert [sent.topic for sent in log.records] == topics
+    letter = decode(DeadLetter, log.records[0].value, log.records[0].headers)
     assert (letter.topic, letter.partition, letter.offset) == ("requests.bulk", 3, 17)
-    assert len(log.sent[0][1]) < 1_100_000
 
 
 @pytest.mark.parametrize("name", ["model", "attempt", "class"])
 @pytest.mark.parametrize("value", [None, b"9" * 30, b"-1", b"\xff"])
 def test_other_headers_are_not_required_to_fail_items(name: str, value: bytes | None) -> None:
-    chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
+    chunk = Chunk(job_ref(), [Item(0, "c", b"", 1)])
     headers = cast(dict[str, bytes], dict(chunk_headers(chunk, "bulk")) | {name: value})
     record = ReceivedRecord("requests.bulk", 3, 17, b"key", list(headers.items()), b"x", 0)
-    log = Log()
-    assert send_unreadable(log, record, lambda _: None) == 2  # type: ignore[arg-type]
-    decode(DeadLetter, log.sent[0][1], kind_headers(DeadLetter))
-    outcomes = decode(Outcomes, log.sent[1][1], kind_headers(Outcomes))
+    log = SentRecords()
+    assert send_unreadable(log, record, lambda _: None) == 2
+    letter, failures = log.records
+    decode(DeadLetter, letter.value, letter.headers)
+    outcomes = decode(Outcomes, failures.value, failures.headers)
     assert [(o.index, o.attempt) for o in outcomes.items] == [(0, 1)]
 
 
-def capacity(replica: str, granted: int, job_class: str = "bulk") -> ReceivedRecord:
-    value = encode(Capacity(replica, 1, "p", job_class, [0], {"b": granted}, 0.0, 8))
+def of_replica(replica: str, granted: int, job_class: str = "bulk") -> ReceivedRecord:
+    value = encode(capacity(granted, replica_id=replica, job_class=job_class))
     return ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
 
 
 def test_latest_capacity_of_each_replica_counts() -> None:
     torn = ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
     gone = ReceivedRecord("capacity", 0, 0, None, [], None, 0)
-    news = latest_capacities([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
+    news = latest_capacities(
+        [of_replica("a", 1), of_replica("b", 2), torn, gone, of_replica("a", 3)]
+    )
     assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
 
 
 def test_capacity_is_kept_by_replica_and_class() -> None:
-    news = latest_capacities([capacity("a", 1), capacity("a", 2, "interactive"), capacity("a", 3)])
+    news = latest_capacities(
+        [of_replica("a", 1), of_replica("a", 2, "interactive"), of_replica("a", 3)]
+    )
     assert {c.job_class: c.granted["b"] for c in news} == {"bulk": 3, "interactive": 2}
 
 
@@ -232,33 +209,26 @@ def test_newer_capacity_schema_raises() -> None:
 
 
 async def test_requeued_chunk_equals_its_first_emission() -> None:
-    log = Log()
+    log, emitted = SentRecords(acknowledges=True), SentRecords()
     acknowledged: list[object] = []
     acks = OrderedAcks(acknowledged.append)
     sender = BatchSender(
-        log,  # type: ignore[arg-type]
+        log,
         acks,
         identity=BatcherIdentity("b", "bulk"),
         in_flight_bytes_max=1000,
         on_settled=lambda: None,
         on_failure=lambda _: None,
     )
-    job = job_ref(1)
     ticket = acks.track(("requests.bulk", 0), "event", item_count=2, now_s=0.0)
-    kept = BufferedChunk(
-        job, [Item(300, "c", b"{}", 5), Item(301, "d", b"{}", 5)], ticket, redelivered=True
-    )
-    emitted = Log()
-    send_chunk(emitted, kept.to_record(), "bulk")  # type: ignore[arg-type]
+    kept = buffered(job_ref(), [300, 301], ticket)
+    kept.redelivered = True
+    send_chunk(emitted, kept.to_record(), "bulk")
 
     sender.requeue(kept)
 
-    ((topic, value, options),) = log.sent
-    on_delivery: Any = options.pop("on_delivery")
-    emitted.sent[0][2].pop("on_delivery")
-    assert (topic, value, options) == emitted.sent[0]
-    assert decode(Chunk, value, chunk_headers(kept.to_record(), "bulk")).redelivered
-    on_delivery(None)
+    assert log.records == emitted.records
+    assert decode(Chunk, log.records[0].value, log.records[0].headers).redelivered
     await asyncio.sleep(0)
     assert acknowledged == ["event"]
     assert sender.in_flight_bytes == 0

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from batcher.watchdog import Observation, Watchdog
 
 SEEN = Observation(
@@ -31,24 +33,20 @@ def test_lag_without_records_is_a_stall_after_the_limit() -> None:
     assert is_stalled_after(75)
 
 
-def test_buffered_items_with_credit_are_a_stall() -> None:
-    assert is_stalled_after(75, buffered_count=3)
-
-
-def test_buffered_items_without_credit_are_no_stall_once_all_is_read() -> None:
-    assert not is_stalled_after(600, buffered_count=3, has_credit=False, open_count=10)
-
-
-def test_unread_records_are_a_stall_even_with_unavailable_pools() -> None:
-    assert is_stalled_after(75, buffered_count=3, has_credit=False, open_count=9)
-
-
-def test_full_queues_are_no_stall() -> None:
-    assert not is_stalled_after(600, buffered_count=3, has_credit=False, open_count=9, is_full=True)
-
-
-def test_idle_process_is_no_stall() -> None:
-    assert not is_stalled_after(600, lag=0)
+@pytest.mark.parametrize(
+    ("fields", "stalls"),
+    [
+        ({"buffered_count": 3}, True),
+        ({"buffered_count": 3, "has_credit": False, "open_count": 10}, False),  # all is read
+        ({"buffered_count": 3, "has_credit": False, "open_count": 9}, True),  # one is not
+        ({"buffered_count": 3, "has_credit": False, "open_count": 9, "is_full": True}, False),
+        ({"lag": 0}, False),
+    ],
+)
+def test_a_stall_is_work_that_is_possible_and_not_done(
+    fields: dict[str, object], stalls: bool
+) -> None:
+    assert is_stalled_after(600, **fields) is stalls
 
 
 def test_any_progress_restarts_the_measure() -> None:
