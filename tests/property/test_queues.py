@@ -1,6 +1,7 @@
 """Goal: no buffered item is lost, duplicated or reordered within its job."""
 
 import weakref
+from typing import Any
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -10,36 +11,22 @@ from msgspec.structs import replace
 from batcher.faust_app.ordered_acks import AckTicket
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.queues import BATCH_BYTES_MAX, Queues
-from topics.records.records import Item, JobRef
+from tests.unit.batcher.builders import items_of, job_ref
+from topics.records.records import JobRef
 
 TENANTS = [UUID(int=n) for n in range(1, 4)]
 
 
-def job_ref(
-    number: int,
-    *,
-    tenant: UUID | None = None,
-    pool: str = "p",
-    model: str = "m",
-    endpoint: str = "/v1/embeddings",
-) -> JobRef:
-    return JobRef(
-        job_id=UUID(int=1000 + number),
-        day=1,
-        tenant_id=tenant or TENANTS[number % len(TENANTS)],
-        model=model,
-        model_version="1",
-        pool=pool,
-        endpoint=endpoint,
-        input_key="k",
-        deadline_s=1e9,
-    )
+def job_of(number: int, **fields: Any) -> JobRef:
+    """Return job `number`, by default of one of three tenants."""
+    tenant_id = TENANTS[number % len(TENANTS)]
+    return job_ref(1000 + number, **({"tenant_id": tenant_id} | fields))
 
 
 def buffered_chunk(
     job: JobRef, indexes: range, tokens: int = 10, body: bytes = b"{}"
 ) -> BufferedChunk:
-    items = [Item(index, f"c{index}", body, tokens) for index in indexes]
+    items = items_of(indexes, tokens=tokens, body=body)
     return BufferedChunk(job, items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
 
 
@@ -67,7 +54,7 @@ def test_every_item_is_popped_once_and_in_order(steps: list[tuple[str, int, int,
     gone: list[tuple[UUID, int]] = []
     for action, choice, count, tokens in steps:
         if action == "add":
-            job = job_ref(choice, pool=f"p{choice % 2}")
+            job = job_of(choice, pool=f"p{choice % 2}")
             first = next_index[choice]
             next_index[choice] += count
             put |= {(job.job_id, index) for index in range(first, first + count)}
@@ -106,7 +93,7 @@ def test_backlogged_tenants_get_equal_tokens(order: list[int], count: int) -> No
     def refill(tenant: int) -> None:
         first = next_index[tenant]
         next_index[tenant] += 100
-        queues.add(buffered_chunk(job_ref(tenant), range(first, first + 100)), now_s=0.0)
+        queues.add(buffered_chunk(job_of(tenant), range(first, first + 100)), now_s=0.0)
 
     for tenant in (0, 1, 2, *order):
         refill(tenant)
@@ -124,7 +111,7 @@ def test_backlogged_tenants_get_equal_tokens(order: list[int], count: int) -> No
 def test_queues_are_work_conserving() -> None:
     queues = unbounded()
     for number in range(9):
-        queues.add(buffered_chunk(job_ref(number), range(1)), now_s=0.0)
+        queues.add(buffered_chunk(job_of(number), range(1)), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     assert len(queues.pop_batch(lane, item_count_max=100, token_count_max=1000)) == 9
     assert not queues.pools["p"].batch_keys
@@ -133,8 +120,8 @@ def test_queues_are_work_conserving() -> None:
 
 def test_only_the_first_chunk_of_a_batch_is_split() -> None:
     queues = unbounded()
-    queues.add(buffered_chunk(job_ref(0), range(60)), now_s=0.0)
-    queues.add(buffered_chunk(job_ref(1), range(100)), now_s=0.0)
+    queues.add(buffered_chunk(job_of(0), range(60)), now_s=0.0)
+    queues.add(buffered_chunk(job_of(1), range(100)), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     sizes = []
     for limit in (100, 30, 100):
@@ -149,7 +136,7 @@ def test_only_the_first_chunk_of_a_batch_is_split() -> None:
 
 def test_item_above_the_token_limit_is_popped_alone() -> None:
     queues = unbounded()
-    queues.add(buffered_chunk(job_ref(0), range(3), tokens=5000), now_s=0.0)
+    queues.add(buffered_chunk(job_of(0), range(3), tokens=5000), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     assert [
         len(h.items) for h in queues.pop_batch(lane, item_count_max=100, token_count_max=100)
@@ -159,7 +146,7 @@ def test_item_above_the_token_limit_is_popped_alone() -> None:
 def test_batch_is_bounded_in_bytes() -> None:
     queues = unbounded()
     for number in range(9):
-        queues.add(buffered_chunk(job_ref(number), range(1), body=b"x" * 250_000), now_s=0.0)
+        queues.add(buffered_chunk(job_of(number), range(1), body=b"x" * 250_000), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     taken = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
     assert len(taken) > 1
@@ -168,7 +155,7 @@ def test_batch_is_bounded_in_bytes() -> None:
 
 def test_lower_index_is_popped_first() -> None:
     queues = unbounded()
-    job = job_ref(0)
+    job = job_of(0)
     queues.add(buffered_chunk(job, range(100, 200)), now_s=0.0)
     queues.add(buffered_chunk(job, range(100)), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
@@ -179,24 +166,26 @@ def test_lower_index_is_popped_first() -> None:
 def test_batch_keys_are_separate_and_share_tenant_counters() -> None:
     queues = unbounded()
     tenant, other = TENANTS[:2]
-    queues.add(buffered_chunk(job_ref(0, tenant=tenant), range(10), tokens=100), now_s=0.0)
-    queues.add(buffered_chunk(job_ref(1, tenant=tenant, model="n"), range(10)), now_s=0.0)
+    queues.add(buffered_chunk(job_of(0, tenant_id=tenant), range(10), tokens=100), now_s=0.0)
+    queues.add(buffered_chunk(job_of(1, tenant_id=tenant, model="n"), range(10)), now_s=0.0)
     pool = queues.pools["p"]
     first, second = pool.by_fairness()
     assert first.key != second.key
     queues.pop_batch(first, item_count_max=10, token_count_max=10**6)
     # A newcomer starts level with the tenant that was served, so both may be next.
-    queues.add(buffered_chunk(job_ref(2, tenant=other, endpoint="/v1/chat"), range(10)), now_s=0.0)
+    queues.add(
+        buffered_chunk(job_of(2, tenant_id=other, endpoint="/v1/chat"), range(10)), now_s=0.0
+    )
     assert len(pool.by_fairness()) == 2
     assert pool.counters.counter(other) == pool.counters.counter(tenant)
-    assert batch_key_of(job_ref(2, endpoint="/v1/chat")) in pool.batch_keys
+    assert batch_key_of(job_of(2, endpoint="/v1/chat")) in pool.batch_keys
 
 
 def test_queues_are_full_by_items_and_by_bytes() -> None:
     by_items, by_bytes = Queues(items_max=5, bytes_max=10**9), Queues(items_max=99, bytes_max=1000)
     for queues in (by_items, by_bytes):
         assert not queues.is_full
-        queues.add(buffered_chunk(job_ref(0), range(5)), now_s=0.0)
+        queues.add(buffered_chunk(job_of(0), range(5)), now_s=0.0)
         assert queues.is_full
 
 
@@ -213,7 +202,7 @@ class CountedId(UUID):
 def lookups_of_a_batch(job_count: int) -> int:
     queues = unbounded()
     for number in range(job_count):
-        job = replace(job_ref(0), job_id=CountedId(int=number + 1))
+        job = replace(job_of(0), job_id=CountedId(int=number + 1))
         queues.add(buffered_chunk(job, range(1)), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     CountedId.lookups = 0
@@ -232,7 +221,7 @@ class Traced(BufferedChunk):
 def test_requeued_chunks_are_freed_while_their_pool_is_unavailable() -> None:
     """A pool without credit never pops a chunk."""
     queues = unbounded()
-    first = buffered_chunk(job_ref(0), range(10))
+    first = buffered_chunk(job_of(0), range(10))
     queues.add(first, now_s=0.0)
     gone: list[weakref.ref[BufferedChunk]] = []
     for _ in range(100):

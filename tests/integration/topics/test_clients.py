@@ -53,6 +53,17 @@ def member(settings: KafkaSettings, topic: Topic, revoked: list[Partition]) -> G
     )
 
 
+def join(first: GroupConsumer, settings: KafkaSettings) -> GroupConsumer:
+    """Return a second member, which has got half of the partitions of `first`."""
+    second = member(settings, RESULTS, [])
+    deadline = time.monotonic() + 20
+    while len(second.assigned) < 4:
+        assert time.monotonic() < deadline
+        first.poll(1, 0.05)
+        second.poll(1, 0.05)
+    return second
+
+
 def poll_until(
     consumer: GroupConsumer, enough: Callable[[list[ReceivedRecord]], bool]
 ) -> list[ReceivedRecord]:
@@ -131,9 +142,7 @@ def test_a_tail_reader_reads_to_the_end_and_then_new_records(
     assert [r.value for r in tail.read_to_end(10)] == [b"0", b"1", b"2", b"3", b"4"]
     producer.send("control", b"5", partition=0, key=b"k")
     producer.flush(10)
-    found: list[ReceivedRecord] = []
-    until(lambda: found.extend(tail.poll(0.5)) or found)
-    assert [r.value for r in found] == [b"5"]
+    assert [r.value for r in tail.read_to_end(10)] == [b"5"]
     tail.close()
 
 
@@ -161,12 +170,7 @@ def test_partitions_move_when_a_member_joins_and_only_owners_commit(
     revoked: list[Partition] = []
     first = member(settings, RESULTS, revoked)
     poll_until(first, lambda _: len(first.assigned) == 8)
-    second = member(settings, RESULTS, [])
-    deadline = time.monotonic() + 20
-    while len(second.assigned) < 4:
-        assert time.monotonic() < deadline
-        first.poll(10, 0.05)
-        second.poll(10, 0.05)
+    second = join(first, settings)
     assert len(revoked) == 4
     assert first.assigned.isdisjoint(second.assigned)
     stale = min(revoked)
@@ -185,12 +189,7 @@ def test_a_paused_partition_is_resumed_by_its_next_assignment(
     first = member(settings, RESULTS, moved)
     poll_until(first, lambda _: len(first.assigned) == 8)
     first.pause(first.assigned)
-    second = member(settings, RESULTS, [])
-    deadline = time.monotonic() + 20
-    while len(second.assigned) < 4:
-        assert time.monotonic() < deadline
-        first.poll(1, 0.05)
-        second.poll(1, 0.05)
+    second = join(first, settings)
     second.close()
     poll_until(first, lambda _: len(first.assigned) == 8)
     for n in range(8):
