@@ -8,7 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, public_id
-from jobs.store.control_state import OPEN_STATES
+from jobs.store.controls import OPEN_STATES
 from jobs.store.keyset_pages import Page
 from registry.models import ModelVersion
 

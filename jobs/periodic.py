@@ -12,14 +12,12 @@ from jobs import metrics
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
-from jobs.recovery.copy_sweep import CopySweep
-from jobs.recovery.expiry import ExpirySweep
+from jobs.recovery.expiry import CopySweep, ExpirySweep
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.resume import ResumeSweep
 from jobs.recovery.retry_emission import RetryEmitter
 from jobs.recovery.retry_policy import RetryBudgetRules
-from jobs.recovery.stall_recovery import StallRecovery
-from jobs.recovery.stall_watch import StallWatch
+from jobs.recovery.stall_recovery import StallRecovery, StallWatch
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.append_validator import ROLE, SMALL, AppendValidator

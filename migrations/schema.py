@@ -4,28 +4,28 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from jobs.tables import appended_files, copies, files, idempotency, outbox, progress, retries
+from jobs.tables import files, idempotency, jobs, outbox, retries
 from jobs.tables import jobs as jobs_tables
 from registry import tables as registry_tables
 from results import tables as results_tables
 from results.webhooks import tables as webhooks_tables
 from storage.postgres import items
 from storage.postgres.metadata import metadata
-from tenancy import audit_tables, deletions
+from tenancy import deletions, tables
 from tenancy import tables as tenancy_tables
 
 assert all(  # a use of each import, so that linters keep them
     (
-        audit_tables,
-        copies,
+        tables,
+        retries,
         deletions,
         files,
         idempotency,
         items,
-        appended_files,
+        files,
         jobs_tables,
         outbox,
-        progress,
+        jobs,
         registry_tables,
         results_tables,
         retries,

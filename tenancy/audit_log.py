@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import KEY, new_uuid, public_id
-from tenancy.audit_tables import audit_heads, audit_log
+from tenancy.tables import audit_heads, audit_log
 
 ENTRY: Final = "audit"
 """Prefix of the public ids of entries."""

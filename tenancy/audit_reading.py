@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from core.ids import public_id
 from tenancy.audit_log import ENTRY, SealedEntry, entry_hash, first_hash
-from tenancy.audit_tables import audit_heads, audit_log
+from tenancy.tables import audit_heads, audit_log
 
 _WINDOW_ROWS: Final = 5000
 

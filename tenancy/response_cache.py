@@ -9,9 +9,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from tenancy.errors import ZeroRetentionConflictError
 from tenancy.tables import tenants, usage_ledger
-from tenancy.tenants import change_tenant
+from tenancy.tenants import ZeroRetentionConflictError, change_tenant
 
 NO_JOB: Final = UUID(int=0)
 """The `job_id` of ledger rows without a job."""

@@ -8,9 +8,9 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
+from core.errors import Disposition, MillraceError
 from core.ids import TENANT, new_uuid, public_id
 from tenancy.audit_log import CLI, Action, AuditEvent, Details, record_audit_event
-from tenancy.errors import InvalidTenantNameError, TenantExistsError, TenantNotFoundError
 from tenancy.tables import tenants
 
 _UNSEEN: Final = frozenset(
@@ -117,3 +117,31 @@ def change_tenant(
         details=details,
     )
     record_audit_event(connection, event)
+
+
+class TenantExistsError(MillraceError):
+    """A tenant with this name exists already."""
+
+    code = "tenant_exists"
+    disposition = Disposition.REJECT
+
+
+class TenantNotFoundError(MillraceError):
+    """There is no such tenant."""
+
+    code = "tenant_missing"
+    disposition = Disposition.REJECT
+
+
+class InvalidTenantNameError(MillraceError):
+    """A tenant's name must have visible characters and no control characters."""
+
+    code = "tenant_refused"
+    disposition = Disposition.REJECT
+
+
+class ZeroRetentionConflictError(MillraceError):
+    """The tenant has zero retention, so its answers cannot be cached: only `off` is possible."""
+
+    code = "zero_retention"
+    disposition = Disposition.REJECT

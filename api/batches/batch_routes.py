@@ -34,13 +34,11 @@ from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
 from core.urgency import PRIORITY_DEFAULT
 from jobs.errors import JobNotFoundError
-from jobs.store.appending import append_file, seal_job
 from jobs.store.batches import NewJob, cancel_job, create_job, find_job_with_errors, list_jobs
-from jobs.store.controls import JobChange, change_job, pause_job, resume_job
-from jobs.store.job_budgets import JobBudget
-from jobs.store.job_key import destroy_job_key
-from jobs.store.job_options import JobOptions
+from jobs.store.controls import JobChange, append_file, change_job, pause_job, resume_job, seal_job
+from jobs.store.job_options import JobBudget, JobOptions
 from jobs.store.keyset_pages import PageCursor
+from jobs.store.removable_objects import destroy_job_key
 from results.retention.deletion import delete_batch
 from results.webhooks.endpoints.callbacks import add_callback
 from tenancy.audit_log import Action, Details

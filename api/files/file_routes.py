@@ -28,9 +28,9 @@ from api.runtime.database import DatabaseUnavailableError
 from api.runtime.object_threads import BlockingCalls
 from core.ids import FILE, parse_public_id, public_id
 from jobs.errors import InvalidRequestError, UploadedFileNotFoundError
-from jobs.store.file_removal import find_removable_file, mark_removed
 from jobs.store.files import NewFile, add_upload, delete_file, find_file, list_files
 from jobs.store.keyset_pages import PageCursor
+from jobs.store.removable_objects import find_removable_file, mark_removed
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectBlocks
 from tenancy.audit_log import Action

@@ -18,8 +18,7 @@ from api.runtime.api_services import end_process
 from api.runtime.database import Database, DatabaseUnavailableError
 from core.states import TERMINAL_STATES, JobState
 from core.supervised_tasks import OnFailure, supervise
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters
+from jobs.tables.jobs import job_counters, jobs
 
 _OUTAGE_FACTOR: Final = 4  # the pause is longer by it while Postgres is unavailable
 _COUNTED: Final = job_counters.c

@@ -8,8 +8,7 @@ from benchmarks.data.input_files import CHAT
 from benchmarks.runs import VoidRunError
 from core.ids import new_uuid
 from jobs.tables.files import files
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters, job_cursors
+from jobs.tables.jobs import job_counters, job_cursors, jobs
 from storage.postgres.items import items
 from tenancy.tables import tenants
 

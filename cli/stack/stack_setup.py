@@ -14,8 +14,7 @@ from registry.models import add_model
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate, create_key
-from tenancy.errors import TenantNotFoundError
-from tenancy.tenants import create_tenant, find_tenant
+from tenancy.tenants import TenantNotFoundError, create_tenant, find_tenant
 from topics.clients.admin import TopicAdmin
 from topics.errors import TopicDriftError
 from topics.records.catalogue import CAPACITY, SHARED_TOPICS, pool_topics

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from jobs.tables.progress import job_cursors
+from jobs.tables.jobs import job_cursors
 
 
 @dataclass(frozen=True, slots=True)

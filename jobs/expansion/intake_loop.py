@@ -11,7 +11,6 @@ from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.expander import ROUND_ITEMS_MAX, Expander
 from jobs.expansion.job_loads import job_loads
-from jobs.expansion.job_selection import select_jobs
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import (
@@ -19,6 +18,7 @@ from jobs.expansion.windows import (
     TenantModel,
     WindowLimits,
     allowances,
+    select_jobs,
     tenant_model_windows,
 )
 from jobs.settings import IntakeSettings

@@ -17,8 +17,7 @@ from jobs.expansion.windows import JobLoad
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters, job_cursors, job_leases
+from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
 from topics.records.records import JobRef
 
 ROLE: Final = "intake"

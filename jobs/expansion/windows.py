@@ -1,4 +1,4 @@
-"""Windows: how many items each job may emit now. Pure: loads and capacities in, counts out.
+"""Windows: which jobs a process leases, and how many items each may emit now. Pure.
 
 Outstanding items were emitted and have no row yet. The count is computed from rows each time and
 never kept in memory, so no crash, re-emission or second replica can make it drift.
@@ -6,8 +6,8 @@ never kept in memory, so no crash, re-emission or second replica can make it dri
 
 import heapq
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -160,3 +160,33 @@ def _first_grain(jobs: Sequence[JobLoad], grain: int) -> int:
 def _lowest_rank(jobs: Sequence[JobLoad]) -> int:
     """Return the lowest rank of the jobs that can emit."""
     return min((job.rank for job in jobs if job.is_leased and job.remaining), default=0)
+
+
+def select_jobs(
+    loads: Sequence[JobLoad],
+    windows: Mapping[TenantModel, int],
+    *,
+    leased_ids: Collection[UUID],
+    count_max: int,
+) -> list[UUID]:
+    """Return the jobs to lease, best first: from `leased_ids` and the claimable jobs.
+
+    `loads` holds all open jobs, oldest first. A job is ranked by its number among the jobs of its
+    tenant and model that have items to emit, ordered by rank and then by age. Among equal numbers,
+    jobs whose window is less than half full come first: a window is ten seconds of work, so slots
+    move between jobs every few seconds.
+    """
+    outstanding: Counter[TenantModel] = Counter()
+    for load in loads:
+        outstanding[load.tenant_model] += load.outstanding
+    numbers: Counter[TenantModel] = Counter()
+    candidates: list[tuple[int, bool, int, UUID]] = []
+    for age, load in sorted(enumerate(loads), key=lambda aged: aged[1].rank):
+        if not load.remaining:
+            continue
+        key = load.tenant_model
+        numbers[key] += 1
+        if load.job_id in leased_ids or not (load.is_leased or load.is_suspended):
+            is_half_full = 2 * outstanding[key] >= windows[key]
+            candidates.append((numbers[key], is_half_full, age, load.job_id))
+    return [job_id for *_, job_id in sorted(candidates)[:count_max]]

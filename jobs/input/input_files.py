@@ -11,7 +11,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.expansion.cursors import ExpansionCursor
-from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import job_inputs
 
 T = TypeVar("T")
 

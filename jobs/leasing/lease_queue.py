@@ -16,8 +16,7 @@ import sqlalchemy as sa
 from core.clock import Clock
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease, is_unheld
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_leases
+from jobs.tables.jobs import job_leases, jobs
 
 PLAN_JOBS_MAX: Final = 64
 PLAN_AGE_S_MAX: Final = 1.0

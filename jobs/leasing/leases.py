@@ -16,8 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core import metrics
 from core.errors import LeaseLostError
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_leases
+from jobs.tables.jobs import job_leases, jobs
 from storage.postgres.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks

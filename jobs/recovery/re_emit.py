@@ -26,8 +26,7 @@ from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.recovery.retry_queue import last_failed_attempts
 from jobs.settings import LINE_BYTES_CEILING
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters, job_cursors
+from jobs.tables.jobs import job_counters, job_cursors, jobs
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from storage.postgres.intervals import seconds

@@ -14,11 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.states import TERMINAL_STATES, CloseReason, JobKind
-from jobs.store.control_state import write_control_state
+from jobs.store.controls import write_control_state
 from jobs.store.outbox import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_insert
-from jobs.tables.jobs import jobs
+from jobs.tables.jobs import job_leases, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_leases
 from jobs.validation.verdicts import APPEND_DUE
 from topics.records.catalogue import CONTROL
 from topics.records.partitioner import job_partition

@@ -20,8 +20,7 @@ from jobs.expansion.job_loads import OPEN, job_loads
 from jobs.expansion.windows import JobLoad, TenantModel
 from jobs.recovery.re_emit import ReEmitter, record_job_failure
 from jobs.recovery.retry_policy import RetryRules, backoff_s
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_cursors
+from jobs.tables.jobs import job_cursors, jobs
 
 _LOG = logging.getLogger(__name__)
 

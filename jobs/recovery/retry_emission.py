@@ -27,7 +27,7 @@ from jobs.expansion.job_failures import is_job_failure
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.input.input_files import InputFile
-from jobs.input.line_lookup import read_lines_at
+from jobs.input.line_reader import read_lines_at
 from jobs.recovery.re_emit import read_item_lines
 from jobs.recovery.retry_policy import RetryBudgetRules, share_budget
 from jobs.recovery.retry_queue import (

@@ -1,7 +1,12 @@
-"""Finds stalled jobs and re-emits their missing items, one job at a time, in its own thread."""
+"""Finds stalled jobs and re-emits their missing items, one job at a time, in its own thread.
+
+A job stalls if items are outstanding and nothing has changed for a while.
+"""
 
 import logging
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -12,14 +17,94 @@ from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.job_loads import job_loads, request_counts, request_loads
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.windows import JobLoad
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery.re_emit import ReEmitter, re_emit_due, record_job_failure
-from jobs.recovery.stall_watch import StallWatch
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
 
 _LOG = logging.getLogger(__name__)
+
+_NONE: Final[Mapping[str, int]] = {}
+_DRAIN_FACTOR: Final = 2.0  # times that the pool needs for everything outstanding
+_DRAIN_LIMITS_MAX: Final = 60.0  # however slow the pool: lost items must be found
+_DOUBLINGS_MAX: Final = 6
+_JOIN_LIMITS_MAX: Final = 10.0  # replicas that join again and again must not hide a loss
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A job as it was at its last change."""
+
+    emitted: int
+    terminal: int
+    since_s: float
+    re_emissions: int = 0  # since then
+
+
+@dataclass(slots=True)
+class StallWatch:
+    """Tracks since when each job has not changed, by this process's monotonic clock.
+
+    Rows alone do not show it: a job may have waited for its window and emitted its first items just
+    now. After a restart of the process every wait starts anew.
+    """
+
+    limit_s: float
+    _progress: dict[UUID, _Progress] = field(default_factory=dict)
+
+    def find_stalled(
+        self,
+        loads: Sequence[JobLoad],
+        now_s: float,
+        rates: Mapping[str, float] = _NONE,
+        joined_s: Mapping[str, float] = _NONE,
+        unlisted: Mapping[str, int] = _NONE,
+    ) -> list[JobLoad]:
+        """Record the current loads; return the jobs that have not changed for too long.
+
+        The limit is `limit_s`, or longer if the pool, by its rate in items per second, needs longer
+        for everything outstanding: items in a queue are not lost. The wait restarts at `joined_s`,
+        when the newest replica of the pool joined, because that replica takes over the items of a
+        lost one. `unlisted` counts outstanding items by pool that are not among `loads`. The limit
+        doubles with each re-emission without effect, so that slow items are not repeated as fast
+        as they run.
+        """
+        before, self._progress = self._progress, {}
+        outstanding = Counter(unlisted)
+        for load in loads:
+            outstanding[load.pool] += load.outstanding
+        stalled = []
+        for load in loads:
+            progress = before.get(load.job_id)
+            if (
+                progress is None
+                or (progress.emitted, progress.terminal) != (load.emitted, load.terminal)
+                or not load.outstanding
+            ):
+                progress = _Progress(load.emitted, load.terminal, now_s)
+            self._progress[load.job_id] = progress
+            limit_s = _limit_s(self.limit_s, outstanding[load.pool], rates.get(load.pool, 0.0))
+            since_s = max(progress.since_s, joined_s.get(load.pool, 0.0))
+            since_s = min(since_s, progress.since_s + _JOIN_LIMITS_MAX * self.limit_s)
+            if now_s - since_s >= limit_s * 2**progress.re_emissions:
+                stalled.append(load)
+        return stalled
+
+    def restart_wait(self, job_id: UUID, now_s: float) -> None:
+        """Restart the wait of a job after a re-emission."""
+        if progress := self._progress.get(job_id):
+            progress.since_s = now_s
+            progress.re_emissions = min(progress.re_emissions + 1, _DOUBLINGS_MAX)
+
+
+def _limit_s(limit_s: float, outstanding: int, items_per_s: float) -> float:
+    if items_per_s <= 0:
+        return limit_s
+    drain_s = _DRAIN_FACTOR * outstanding / items_per_s
+    return min(max(limit_s, drain_s), _DRAIN_LIMITS_MAX * limit_s)
+
 
 REQUESTS_MAX: Final = 1000
 """Watched single requests of one pool; later ones are watched as the oldest end."""

@@ -30,9 +30,8 @@ from jobs.store.job_closing import cancel_owned_job
 from jobs.store.job_options import JobOptions, window_seconds
 from jobs.store.keyset_pages import Page, PageCursor, read_page, unknown_cursor_error
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters, job_cursors
+from jobs.tables.files import job_inputs
+from jobs.tables.jobs import job_counters, job_cursors, jobs
 from registry.models import ENDPOINTS
 from storage.postgres.intervals import seconds
 from tenancy.tenants import has_zero_retention

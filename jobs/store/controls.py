@@ -1,4 +1,4 @@
-"""Controls of a running job: pause, resume, deadline, priority. One transaction each.
+"""Controls of an open job: pause, resume, deadline, priority, append, seal. One transaction each.
 
 A pause makes records on the log void whose items did not run yet; after a resume intake re-emits
 these items from the input file. So a paused job occupies neither the log nor a batcher.
@@ -11,10 +11,17 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.errors import InvalidFieldError
+from core.states import JobKind, JobState
+from jobs.errors import InvalidFieldError, JobNotFoundError, JobNotOpenError, JobSealedError
 from jobs.store.batches import find_job
-from jobs.store.control_state import lock_open_job, next_control_version, write_control_state
+from jobs.store.files import INPUT_PURPOSE, find_input
+from jobs.store.job_closing import lock_counters, settle_if_complete
 from jobs.store.job_options import WINDOW_S_MAX, WINDOW_S_MIN, check_priority, window_seconds
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, outbox_insert
+from jobs.tables.files import job_inputs
+from jobs.tables.jobs import jobs
+from topics.records.catalogue import CONTROL
+from topics.records.records import JobControl
 
 NEAR_DEADLINE_S: Final = 60.0
 """An extension this close to the deadline counts as a pause and a resume: items may already be
@@ -110,3 +117,131 @@ def _expires_at(row: sa.Row[Any], change: JobChange) -> datetime | None:
     if expires_at <= row.now:
         raise InvalidFieldError("The deadline is in the past.", param=param)
     return expires_at
+
+
+OPEN_STATES: Final = frozenset({JobState.VALIDATING, JobState.IN_PROGRESS})
+"""States in which a job can be changed, unless it is closed or its window has ended."""
+
+
+def lock_open_job(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, verb: str
+) -> sa.Row[Any]:
+    """Lock a batch that can still be changed; the row also has the database's `now`.
+
+    `verb` names the operation in the error message. Raises JobNotFoundError, JobNotOpenError.
+    """
+    query: sa.Select[Any] = sa.select(*jobs.c, sa.func.now().label("now")).where(
+        jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, jobs.c.kind == JobKind.BATCH.value
+    )
+    query = query.where(jobs.c.deleted_at.is_(None))
+    row = connection.execute(query.with_for_update(key_share=True)).one_or_none()
+    if row is None:
+        raise JobNotFoundError
+    if row.state not in OPEN_STATES or row.close_reason is not None or row.settled_at is not None:
+        raise JobNotOpenError(f"Cannot {verb} a batch with status '{row.state}'.")
+    if row.expires_at <= row.now:
+        raise JobNotOpenError(f"Cannot {verb} a batch whose completion window has ended.")
+    return row
+
+
+def write_control_state(
+    connection: sa.Connection, row: sa.Row[Any], values: dict[str, Any], *, jump: int = 1
+) -> None:
+    """Set columns of a locked job under the next control version, and publish the control record.
+
+    `jump` is the version increment; more than 1 if the log may have versions unknown to Postgres.
+    """
+    version = next_control_version(row) + jump - 1
+    changed = connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.id == row.id)
+        .values(control_version=version, **values)
+        .returning(jobs.c.paused_at, jobs.c.priority, jobs.c.expires_at, jobs.c.void_below)
+    ).one()
+    expires_at: datetime = changed.expires_at
+    control = JobControl(
+        job_id=row.id,
+        version=version,
+        paused=changed.paused_at is not None,
+        priority=changed.priority,
+        deadline_s=expires_at.timestamp(),
+        void_below=changed.void_below,
+    )
+    connection.execute(outbox_insert(CONTROL, control, job_id=row.id))
+    connection.execute(NOTIFY_OUTBOX)
+    connection.execute(NOTIFY_JOBS)
+
+
+def next_control_version(row: sa.Row[Any]) -> int:
+    """Return the next control version of a locked job."""
+    version: int = row.control_version
+    return version + 1
+
+
+APPENDED_MAX: Final = 100
+"""Limit of appended files per job: the ids of each are compared with those of all before it."""
+
+
+def append_file(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, file_id: UUID | None
+) -> sa.Row[Any]:
+    """Append an input file to a job; its items count once the file is validated.
+
+    Raises JobNotFoundError, JobNotOpenError, JobSealedError, UploadedFileNotFoundError,
+    InvalidFieldError.
+    """
+    row = lock_open_job(connection, tenant_id, job_id, "append to")
+    if row.sealed:
+        raise JobSealedError
+    file = find_input(connection, tenant_id, file_id)
+    if file.purpose != INPUT_PURPOSE:
+        raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
+    columns = job_inputs.c
+    last = (
+        connection.scalar(sa.select(sa.func.max(columns.number)).where(columns.job_id == row.id))
+        or 0
+    )
+    if last == APPENDED_MAX:
+        raise InvalidFieldError(
+            f"At most {APPENDED_MAX} files can be appended.", param="input_file_id"
+        )
+    connection.execute(
+        job_inputs.insert().values(
+            job_id=row.id,
+            number=last + 1,
+            file_id=file.id,
+            object_key=file.object_key,
+            size_bytes=file.size_bytes,
+        )
+    )
+    connection.execute(NOTIFY_JOBS)
+    return find_job(connection, tenant_id, job_id)
+
+
+def seal_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Seal a job; a sealed job does not change. Files appended before still count.
+
+    Raises JobNotFoundError, JobNotOpenError.
+    """
+    find_job(
+        connection, tenant_id, job_id
+    )  # before locking: a job of another tenant must not be locked
+    lock_counters(connection, job_id)
+    row = lock_open_job(connection, tenant_id, job_id, "seal")
+    if not row.sealed:
+        connection.execute(
+            sa.update(jobs)
+            .where(jobs.c.id == row.id)
+            .values(sealed=True, total_final=not has_unvalidated(connection, row.id))
+        )
+        settle_if_complete(connection, row.id)
+        connection.execute(NOTIFY_OUTBOX)
+        connection.execute(NOTIFY_JOBS)
+    return find_job(connection, tenant_id, job_id)
+
+
+def has_unvalidated(connection: sa.Connection, job_id: UUID) -> bool:
+    """Whether an appended file has no verdict yet. The caller has locked the job."""
+    columns = job_inputs.c
+    waiting = sa.exists().where(columns.job_id == job_id, columns.state == "validating")
+    return bool(connection.scalar(sa.select(waiting)))

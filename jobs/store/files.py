@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from core.states import TERMINAL_STATES, JobState
 from jobs.errors import FileCountLimitError, StorageLimitError, UploadedFileNotFoundError
 from jobs.store.keyset_pages import Page, PageCursor, read_page
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.files import files
+from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import jobs
 from storage.postgres.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion

@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from core.states import STOPPED_EARLY, TERMINAL_STATES, CloseReason, JobKind, JobState
 from jobs.store.days import job_day
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters
+from jobs.tables.files import job_inputs
+from jobs.tables.jobs import job_counters, jobs
 
 _NO_MORE_FILES: Final = {"sealed": True, "total_final": True}
 

@@ -4,10 +4,15 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from core.states import CloseReason
 from core.urgency import PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN
 from jobs.errors import InvalidFieldError
-from jobs.store.job_budgets import JobBudget
 from topics.records.catalogue import COMPLETION_WINDOW_DAYS_MAX
+
+WINDOW_S_MIN: Final = 30
+WINDOW_S_MAX: Final = COMPLETION_WINDOW_DAYS_MAX * 24 * 3600
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+_WINDOW: Final = re.compile(r"([1-9][0-9]{0,7})([smhd])")
 
 _COUNT_MAX: Final = 2**31 - 1
 _TOKENS_MAX: Final = 2**63 - 1
@@ -18,6 +23,20 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "failed_ratio_sample": (1, _COUNT_MAX),
     "max_total_tokens": (1, _TOKENS_MAX),
 }
+
+
+RATIO_SAMPLE_DEFAULT: Final = 100
+"""Items that must have run before the failure ratio counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBudget:
+    """Limits set by the owner of a job; None: no limit."""
+
+    max_failed_items: int | None = None
+    max_failed_ratio: float | None = None  # of the items that succeeded or failed
+    failed_ratio_sample: int | None = None  # None: `RATIO_SAMPLE_DEFAULT`
+    max_total_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +73,6 @@ def check_priority(priority: int) -> None:
         )
 
 
-WINDOW_S_MIN: Final = 30
-WINDOW_S_MAX: Final = COMPLETION_WINDOW_DAYS_MAX * 24 * 3600
-
-_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
-_WINDOW: Final = re.compile(r"([1-9][0-9]{0,7})([smhd])")
-
-
 def window_seconds(text: str) -> int | None:
     """Return the window in seconds, or None if it is malformed or out of range."""
     parts = _WINDOW.fullmatch(text)
@@ -68,3 +80,25 @@ def window_seconds(text: str) -> int | None:
         return None
     seconds = int(parts[1]) * _UNIT_S[parts[2]]
     return seconds if WINDOW_S_MIN <= seconds <= WINDOW_S_MAX else None
+
+
+def budget_close_reason(
+    budget: JobBudget, *, succeeded: int, failed: int, total_tokens: int
+) -> CloseReason | None:
+    """Return the reason to close a job with these counts, or None.
+
+    A job closes when it exceeds its failure budget, or reaches its spend cap.
+    """
+    if budget.max_failed_items is not None and failed > budget.max_failed_items:
+        return CloseReason.FAILURE_BUDGET
+    ran = succeeded + failed
+    sample = budget.failed_ratio_sample or RATIO_SAMPLE_DEFAULT
+    if (
+        budget.max_failed_ratio is not None
+        and ran >= sample
+        and failed > budget.max_failed_ratio * ran
+    ):
+        return CloseReason.FAILURE_BUDGET
+    if budget.max_total_tokens is not None and total_tokens >= budget.max_total_tokens:
+        return CloseReason.SPEND_CAP
+    return None

@@ -22,12 +22,11 @@ from jobs.errors import (
     InputFileRemovedError,
     InvalidFieldError,
 )
-from jobs.input.line_lookup import read_lines_at
-from jobs.input.line_reader import input_lines
+from jobs.input.line_reader import input_lines, read_lines_at
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.store.batches import NewJob, find_job
 from jobs.store.job_options import JobOptions
-from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import dead_items
 from storage.objects.errors import ObjectNotFoundError

@@ -1,4 +1,4 @@
-"""Tables of failed attempts, waiting retries, retry budgets and dead letters."""
+"""Tables of failed attempts, waiting retries, retry budgets, dead letters and copies."""
 
 from datetime import datetime
 from typing import Final
@@ -8,6 +8,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Double,
+    ForeignKey,
     Index,
     Integer,
     PrimaryKeyConstraint,
@@ -81,4 +82,18 @@ dead_items: Final = Table(
         "item_index",
     ),
     comment="Items of batches that failed for good, beside their rows in items",
+)
+
+
+item_copies: Final = Table(
+    "item_copies",
+    metadata,
+    Column[object]("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column[int]("item_index", Integer, nullable=False),
+    Column[int]("original_index", Integer, nullable=False, comment="the first item that is equal"),
+    Column[str]("custom_id", Text, nullable=False),
+    PrimaryKeyConstraint("job_id", "item_index"),
+    Index("ix_item_copies_original", "job_id", "original_index", "item_index"),
+    comment="Items that are never executed: they take over the result of an identical one. "
+    "Written by intake before the file counts, so those at or above total_count mean nothing yet",
 )

@@ -22,11 +22,10 @@ from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
 from jobs.store.copies import store_copies
-from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ExistingItems, ValidationResult
-from jobs.validation.leased_validation import LeasedValidation
-from jobs.validation.validator import SMALL_BYTES_MAX
+from jobs.validation.validator import SMALL_BYTES_MAX, LeasedValidation
 from jobs.validation.verdicts import record_append_verdict
 from registry.models import ModelVersion
 from storage.objects.object_store import ObjectStore

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from core.states import CloseReason, JobState
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from jobs.store.appending import has_unvalidated
+from jobs.store.controls import has_unvalidated
 from jobs.store.days import job_day
 from jobs.store.job_closing import (
     close_values,
@@ -21,7 +21,7 @@ from jobs.store.job_closing import (
     settle_if_complete,
 )
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, copies_insert, event_insert
-from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
 

@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from core.errors import Disposition, MillraceError
 from core.object_names import ANSWERS
 from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
-from jobs.store.orphaned_objects import group_keys_by_job
 from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
+from jobs.store.removable_objects import group_keys_by_job
 from jobs.store.single_requests import JOB_DAY
 from jobs.tables.jobs import jobs
 from results import metrics

@@ -16,13 +16,10 @@ import sqlalchemy as sa
 from core.errors import MillraceError
 from core.object_names import answer_prefix
 from jobs.store.days import job_day
-from jobs.store.file_removal import find_removable_file, mark_removed
-from jobs.store.job_key import destroy_job_key
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.copies import item_copies
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_cursors, job_leases
-from jobs.tables.retries import dead_items, item_attempts, item_retries
+from jobs.store.removable_objects import destroy_job_key, find_removable_file, mark_removed
+from jobs.tables.files import job_inputs
+from jobs.tables.jobs import job_cursors, job_leases, jobs
+from jobs.tables.retries import dead_items, item_attempts, item_copies, item_retries
 from results.finaliser.output_files import result_prefix
 from results.metrics import RETENTION_REMOVED
 from results.retention.deletion import files_of, record_removal_failure

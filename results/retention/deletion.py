@@ -18,10 +18,8 @@ import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobKind
 from jobs.errors import JobNotEndedError, JobNotFoundError
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.files import files
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters
+from jobs.tables.files import files, job_inputs
+from jobs.tables.jobs import job_counters, jobs
 from results.metrics import RETENTION_FAILURES, RETENTION_REMOVED
 from results.webhooks.tables import webhook_watches
 from tenancy.deletions import Deletion, What, record_deletion

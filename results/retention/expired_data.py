@@ -13,10 +13,8 @@ import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES
 from jobs.store.single_requests import JOB_DAY
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.files import files
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters, job_cursors, job_leases
+from jobs.tables.files import files, job_inputs
+from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
 from results.retention.deletion import NAMED_FILES
 from storage.postgres.intervals import seconds

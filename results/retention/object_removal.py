@@ -12,9 +12,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.store.file_removal import find_removable_files, mark_removed
 from jobs.store.idempotency import delete_expired_keys, find_expired_keys
-from jobs.store.job_key import destroy_job_key
+from jobs.store.removable_objects import destroy_job_key, find_removable_files, mark_removed
 from jobs.tables.jobs import jobs
 from results.metrics import FILES_REMOVED, RETENTION_REMOVED
 from storage.objects.object_store import ObjectStore

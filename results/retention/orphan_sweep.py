@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from core.object_names import ANSWERS, CALL_KEYS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
-from jobs.store.orphaned_objects import (
+from jobs.store.removable_objects import (
     FindOrphans,
     answers_without_idempotency_key,
     call_keys,

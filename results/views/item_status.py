@@ -18,7 +18,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.tables.progress import job_cursors
+from jobs.tables.jobs import job_cursors
 from jobs.tables.retries import item_attempts
 from results.audit.recorded_totals import TOKENS
 from storage.postgres.items import item_columns

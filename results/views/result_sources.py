@@ -10,8 +10,7 @@ from core.states import TERMINAL_STATES, JobState
 from jobs.store.batches import find_job
 from jobs.store.days import job_day
 from jobs.store.files import is_visible
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.files import files
+from jobs.tables.files import files, job_inputs
 
 _ACCEPTED: Final = "accepted"
 

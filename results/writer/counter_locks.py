@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from jobs.store.job_budgets import JobBudget
+from jobs.store.job_options import JobBudget
 from results.writer.record_groups import JobItems
 from results.writer.statements import FIND_EXISTING, LOCK_JOBS, READ_JOB_COUNTERS
 from storage.postgres.engines import Cursor

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import JobKind, JobState
-from jobs.store.job_budgets import budget_close_reason
 from jobs.store.job_closing import start_cancelling
+from jobs.store.job_options import budget_close_reason
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
 from jobs.tables.jobs import jobs
 from results.writer.counter_locks import LockedJob

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.states import CloseReason
-from jobs.store.job_budgets import RATIO_SAMPLE_DEFAULT, JobBudget, budget_close_reason
+from jobs.store.job_options import RATIO_SAMPLE_DEFAULT, JobBudget, budget_close_reason
 
 counts = st.integers(0, 10_000)
 

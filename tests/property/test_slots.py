@@ -6,8 +6,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.expansion.job_selection import select_jobs
-from jobs.expansion.windows import JobLoad, TenantModel
+from jobs.expansion.windows import JobLoad, TenantModel, select_jobs
 
 WINDOW = 1000
 

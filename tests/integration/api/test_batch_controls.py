@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
-from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused
 from tests.integration.api.conftest import Site

@@ -9,9 +9,8 @@ import sqlalchemy as sa
 
 from core.ids import JOB, parse_public_id
 from core.states import CloseReason
-from jobs.tables.jobs import jobs
+from jobs.tables.jobs import job_counters, job_cursors, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_counters, job_cursors
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused, upload
 from tests.integration.api.conftest import Site
 from topics.records.codec import decode

@@ -14,8 +14,7 @@ from core.ids import FILE, JOB, parse_public_id
 from core.outcomes import Outcome
 from jobs.recovery.retry_policy import RetryRules
 from jobs.store import redrive
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.files import files
+from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import jobs
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter

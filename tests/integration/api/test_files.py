@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
-from jobs.store.file_removal import find_removable_files
+from jobs.store.removable_objects import find_removable_files
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused, upload

@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs.store.days import job_day
 from jobs.tables.files import files
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters, job_cursors
+from jobs.tables.jobs import job_counters, job_cursors, jobs
 from tenancy.tables import tenants
 
 

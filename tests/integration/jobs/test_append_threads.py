@@ -11,7 +11,7 @@ from jobs.leasing.active_leases import ActiveLeases
 from jobs.periodic import PRODUCERS, PeriodicDeps, start_periodic_tasks
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
-from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import job_inputs
 from jobs.validation.append_validator import SMALL
 from jobs.validation.validator import SMALL_BYTES_MAX
 from storage.objects.local_object_store import LocalObjectStore

@@ -20,12 +20,11 @@ from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.re_emit import ReEmitter
 from jobs.settings import IntakeSettings
-from jobs.store.appending import APPENDED_MAX, append_file, seal_job
 from jobs.store.batches import cancel_job, find_job, find_job_with_errors
+from jobs.store.controls import APPENDED_MAX, append_file, seal_job
 from jobs.store.files import NewFile, insert_file
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_cursors, job_leases
+from jobs.tables.files import job_inputs
+from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.validation.append_validator import ROLE, AppendValidator
 from jobs.validation.verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
@@ -227,7 +226,7 @@ def test_an_unexpected_failure_does_not_stop_the_role(
         raise ZeroDivisionError
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.leased_validation.validate_file", broken)
+    monkeypatch.setattr("jobs.validation.validator.validate_file", broken)
     site.validator.run_once()
     assert (site.states(), site.leases.count) == (["validating"], 0)
     monkeypatch.undo()
@@ -242,7 +241,7 @@ def test_a_database_outage_is_raised(site: Site, monkeypatch: pytest.MonkeyPatch
         raise OperationalError("the database is away", {}, Exception())
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.leased_validation.validate_file", unavailable)
+    monkeypatch.setattr("jobs.validation.validator.validate_file", unavailable)
     with pytest.raises(OperationalError):
         site.validator.run_once()
     assert site.leases.count == 0

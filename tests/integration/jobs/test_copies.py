@@ -16,13 +16,12 @@ from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from jobs.recovery.copy_sweep import CopySweep
+from jobs.recovery.expiry import CopySweep
 from jobs.recovery.re_emit import ReEmitter
 from jobs.store.copies import store_copies
-from jobs.tables.copies import item_copies
-from jobs.tables.jobs import jobs
+from jobs.tables.jobs import job_counters, job_cursors, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_counters, job_cursors
+from jobs.tables.retries import item_copies
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore

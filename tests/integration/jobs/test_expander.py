@@ -17,7 +17,7 @@ from jobs.expansion.job_loads import (
 )
 from jobs.expansion.windows import JobLoad, allowances
 from jobs.leasing.leases import Lease
-from jobs.tables.progress import job_cursors
+from jobs.tables.jobs import job_cursors
 from storage.objects.errors import ObjectStoreRefusedError
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from core.states import CloseReason
 from jobs.recovery.expiry import ExpirySweep, close_expired, republish_closes
 from jobs.store.days import job_day
+from jobs.tables.jobs import job_counters
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_counters
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.records.codec import decode
 from topics.records.records import JobClose, JobControl

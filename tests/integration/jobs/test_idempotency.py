@@ -19,8 +19,7 @@ from jobs.store.idempotency import (
 )
 from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.idempotency import idempotency_keys
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters, job_cursors
+from jobs.tables.jobs import job_counters, job_cursors, jobs
 from tenancy.tenants import create_tenant
 
 CREATED = StoredAnswer(200, b'{"id":"batch_1"}', (("content-type", "application/json"),))

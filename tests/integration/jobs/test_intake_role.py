@@ -14,9 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.__main__ import run
-from jobs.tables.jobs import jobs
+from jobs.tables.jobs import job_cursors, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_cursors
 from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.conftest import input_line

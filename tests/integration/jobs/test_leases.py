@@ -10,8 +10,7 @@ from core.errors import LeaseLostError
 from core.metrics import WRITES_REFUSED
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_leases
+from jobs.tables.jobs import job_leases, jobs
 from tests.integration.jobs.rows import add_job, add_tenant
 
 EVERY = jobs.c.state == "validating"

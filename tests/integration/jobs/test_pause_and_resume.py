@@ -11,11 +11,9 @@ from jobs.expansion.cursors import ExpansionCursor, advance_cursor, fence_cursor
 from jobs.expansion.job_loads import job_loads
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.resume import ResumeSweep
-from jobs.store.control_state import lock_open_job
-from jobs.store.controls import JobChange, change_job, pause_job, resume_job
-from jobs.tables.jobs import jobs
+from jobs.store.controls import JobChange, change_job, lock_open_job, pause_job, resume_job
+from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_cursors, job_leases
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore

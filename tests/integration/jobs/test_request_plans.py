@@ -11,9 +11,9 @@ from core.ids import new_uuid
 from jobs.store import batches
 from jobs.store import files as file_rows
 from jobs.store.batches import job_query, limit_query
-from jobs.store.file_removal import removal_query
 from jobs.store.files import stored_query
 from jobs.store.keyset_pages import PageCursor, page_query
+from jobs.store.removable_objects import removal_query
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.jobs.plans import plan

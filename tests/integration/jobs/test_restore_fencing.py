@@ -17,10 +17,9 @@ from jobs.recovery.restore_fencing import (
     count_unvalidated_jobs,
     fence_restored_jobs,
 )
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.jobs import jobs
+from jobs.tables.files import job_inputs
+from jobs.tables.jobs import job_leases, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_leases
 from tests.integration.jobs.rows import add_job, add_tenant
 from topics.records.catalogue import CONTROL
 from topics.records.codec import decode

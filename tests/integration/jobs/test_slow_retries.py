@@ -71,7 +71,7 @@ def test_distant_lines_end_a_round_like_jobs(
     monkeypatch: pytest.MonkeyPatch,
     offsets_are_known: bool,
 ) -> None:
-    monkeypatch.setattr("jobs.input.line_lookup._SPAN_BYTES", 1)
+    monkeypatch.setattr("jobs.input.line_reader._SPAN_BYTES", 1)
     wait_for_retry(engine, add_open_job(), 10, 20, 30, 40)
     if not offsets_are_known:
         with engine.begin() as connection:

@@ -13,11 +13,9 @@ from jobs.leasing import leases
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery import re_emit
 from jobs.recovery.re_emit import MISSING_INDEXES, re_emit_due
-from jobs.recovery.stall_recovery import StallRecovery
-from jobs.recovery.stall_watch import StallWatch
+from jobs.recovery.stall_recovery import StallRecovery, StallWatch
 from jobs.store.days import job_day
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_cursors, job_leases
+from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes

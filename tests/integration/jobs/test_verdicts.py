@@ -12,9 +12,8 @@ from core.states import JobState
 from jobs.input.line_checks import ErrorCode, LineError
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from jobs.tables.jobs import jobs
+from jobs.tables.jobs import job_leases, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_leases
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion

@@ -19,12 +19,10 @@ from jobs.recovery.expiry import close_expired
 from jobs.store.batches import NewJob, create_job
 from jobs.store.days import job_day
 from jobs.store.files import NewFile, insert_file
-from jobs.store.job_budgets import JobBudget
-from jobs.store.job_options import JobOptions
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.jobs import jobs
+from jobs.store.job_options import JobBudget, JobOptions
+from jobs.tables.files import job_inputs
+from jobs.tables.jobs import job_counters, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_counters
 from jobs.validation.append_validator import next_query
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import (

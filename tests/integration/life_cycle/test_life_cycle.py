@@ -29,10 +29,9 @@ from core.clock import SystemClock
 from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobState, can_move
 from jobs.errors import JobEndedError, JobNotOpenError, JobSealedError
-from jobs.store.appending import append_file, seal_job
 from jobs.store.batches import cancel_job
-from jobs.store.controls import JobChange, change_job, pause_job, resume_job
-from jobs.store.job_budgets import JobBudget
+from jobs.store.controls import JobChange, append_file, change_job, pause_job, resume_job, seal_job
+from jobs.store.job_options import JobBudget
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel

@@ -6,9 +6,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.tables.jobs import jobs
+from jobs.tables.jobs import job_counters, jobs
 from jobs.tables.outbox import outbox
-from jobs.tables.progress import job_counters
 from results.writer.counters import IS_BILLED
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices

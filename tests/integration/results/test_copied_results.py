@@ -10,10 +10,8 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.tables.copies import item_copies
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters
-from jobs.tables.retries import dead_items
+from jobs.tables.jobs import job_counters, jobs
+from jobs.tables.retries import dead_items, item_copies
 from results.writer.copied_results import CopySlice, CopyWriter, DueCopies, copy_slices
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import UNSTORABLE_CODE, ItemWriter

@@ -17,12 +17,9 @@ from jobs.leasing.leases import claim
 from jobs.store.batches import cancel_job, find_job, list_jobs
 from jobs.store.files import NewFile, insert_file
 from jobs.store.keyset_pages import PageCursor
-from jobs.tables.appended_files import job_inputs
-from jobs.tables.copies import item_copies
-from jobs.tables.files import files
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters, job_cursors, job_leases
-from jobs.tables.retries import dead_items, item_attempts, item_retries
+from jobs.tables.files import files, job_inputs
+from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
+from jobs.tables.retries import dead_items, item_attempts, item_copies, item_retries
 from results.finaliser.finalisation import READY, finalise
 from results.retention import batch_removal
 from results.retention.batch_removal import BatchDataRemoval, due_query, slice_query

@@ -18,8 +18,7 @@ from core.object_names import answer_prefix
 from core.states import CloseReason, JobState
 from jobs.leasing.leases import Lease, claim
 from jobs.tables.files import files
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_leases
+from jobs.tables.jobs import job_leases, jobs
 from results.finaliser import finalisation
 from results.finaliser.finalisation import READY, finalise
 from results.finaliser.item_rows import RowNotFoundError

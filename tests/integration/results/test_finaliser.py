@@ -21,8 +21,7 @@ from jobs.leasing.leases import Lease
 from jobs.store.files import NewFile, delete_file, insert_file
 from jobs.supervised_threads import SupervisedThreads
 from jobs.tables.files import files
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_leases
+from jobs.tables.jobs import job_leases, jobs
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.tables.progress import job_counters
+from jobs.tables.jobs import job_counters
 from jobs.tables.retries import dead_items, item_attempts
 from results.rebuilding import rebuild as rebuilding
 from results.rebuilding.rebuild import RebuildOutcome, swap

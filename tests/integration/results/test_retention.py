@@ -13,7 +13,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.store.days import job_day
-from jobs.store.file_removal import mark_removed
+from jobs.store.removable_objects import mark_removed
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention import day_removal

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix, job_key_name
-from jobs.store.file_removal import mark_removed
+from jobs.store.removable_objects import mark_removed
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.finaliser.finalisation import finalise

@@ -11,9 +11,9 @@ from pydantic import SecretStr
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
-from jobs.store.file_removal import mark_removed
 from jobs.store.files import NewFile, delete_file, insert_file
 from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
+from jobs.store.removable_objects import mark_removed
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention.orphan_sweep import OrphanSweep

@@ -20,7 +20,7 @@ from tenancy.audit_reading import (
     read_entries,
     verify_chain,
 )
-from tenancy.audit_tables import audit_heads, audit_log
+from tenancy.tables import audit_heads, audit_log
 from tenancy.tenants import create_tenant
 
 pytestmark = pytest.mark.timeout(300)

@@ -9,10 +9,9 @@ from pydantic import SecretStr
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.audit_log import Action
-from tenancy.audit_tables import audit_log
-from tenancy.errors import ZeroRetentionConflictError
 from tenancy.response_cache import read_response_cache_ttls, set_response_cache
-from tenancy.tenants import create_tenant, set_zero_retention
+from tenancy.tables import audit_log
+from tenancy.tenants import ZeroRetentionConflictError, create_tenant, set_zero_retention
 
 
 @pytest.fixture

@@ -9,9 +9,16 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from tenancy.api_keys import Principal, authenticate, create_key, revoke_key
-from tenancy.errors import InvalidTenantNameError, TenantExistsError, TenantNotFoundError
 from tenancy.tables import api_keys, tenants
-from tenancy.tenants import create_tenant, find_tenant, set_zero_retention, stored_bytes_max
+from tenancy.tenants import (
+    InvalidTenantNameError,
+    TenantExistsError,
+    TenantNotFoundError,
+    create_tenant,
+    find_tenant,
+    set_zero_retention,
+    stored_bytes_max,
+)
 
 
 @pytest.fixture

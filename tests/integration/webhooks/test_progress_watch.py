@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from core.states import JobState
 from jobs.store.days import job_day
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_counters
+from jobs.tables.jobs import job_counters, jobs
 from results.webhooks.events.messages import ITEM_FAILED, PROGRESS
 from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.tables import webhook_watches

@@ -22,7 +22,7 @@ from cli.exits import (
 from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
 from registry.models import InvalidModelError, ModelVersionConflictError
-from tenancy.errors import TenantExistsError, TenantNotFoundError
+from tenancy.tenants import TenantExistsError, TenantNotFoundError
 from topics.errors import KafkaUnavailableError
 
 REQUEST = httpx2.Request("GET", "http://127.0.0.1:9/v1/batches/batch_1")

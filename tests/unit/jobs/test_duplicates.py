@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from jobs.input.duplicates import DuplicateFinder, body_digest
+from jobs.store.copies import DuplicateFinder, body_digest
 
 BODY: dict[str, Any] = {
     "model": "small",

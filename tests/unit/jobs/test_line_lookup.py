@@ -7,9 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.clock import SystemClock
-from jobs.input import line_lookup
-from jobs.input.line_lookup import read_lines_at
-from jobs.input.line_reader import BOM, input_lines
+from jobs.input import line_reader
+from jobs.input.line_reader import BOM, input_lines, read_lines_at
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
 
@@ -48,8 +47,8 @@ def test_lines_are_read_by_their_offsets(
     ends: bool,
     marked: bool,
 ) -> None:
-    monkeypatch.setattr(line_lookup, "_SPAN_BYTES", 50)
-    monkeypatch.setattr(line_lookup, "_LINE_BYTES", 16)
+    monkeypatch.setattr(line_reader, "_SPAN_BYTES", 50)
+    monkeypatch.setattr(line_reader, "_LINE_BYTES", 16)
     text = b"\n".join(b"%d" % size * size for size in sizes) + b"\n" * ends
     content = BOM * marked + text
     store(objects, content)

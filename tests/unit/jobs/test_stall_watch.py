@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from jobs.expansion.windows import JobLoad
-from jobs.recovery.stall_watch import StallWatch
+from jobs.recovery.stall_recovery import StallWatch
 
 
 def load(emitted: int, terminal: int) -> JobLoad:

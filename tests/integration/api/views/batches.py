@@ -15,8 +15,7 @@ from core.ids import JOB, new_uuid, public_id
 from core.states import CloseReason, JobState
 from jobs.store.days import job_day
 from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
-from jobs.tables.jobs import jobs
-from jobs.tables.progress import job_cursors
+from jobs.tables.jobs import job_cursors, jobs
 from results.finaliser.item_rows import item_rows
 from results.finaliser.output_files import write_result_files
 from results.writer.custom_ids import CustomIds, JobCustomIds
