@@ -12,7 +12,7 @@ from jobs import metrics
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
-from jobs.recovery.expiry import CopySweep, ExpirySweep
+from jobs.recovery.expiry import republish_copies, sweep_expired_jobs
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.resume import ResumeSweep
 from jobs.recovery.retry_emission import RetryEmitter
@@ -55,11 +55,10 @@ def start_periodic_tasks(
     stall_producer, retry_producer, resume_producer = producers
     watch = StallWatch(settings.stall_limit_s)
     stalls = StallRecovery(engine, deps.objects, stall_producer, deps.leases, watch)
-    copies = CopySweep(engine, stall_limit_s=settings.stall_limit_s)
 
     def recover_stalls() -> None:
         stalls.run_once(deps.capacities, clock)
-        copies.run_once()
+        republish_copies(engine, stall_limit_s=settings.stall_limit_s)
 
     stall_interval_s = settings.stall_limit_s / _STALL_CHECKS_PER_LIMIT
     threads.start_periodic(stall_interval_s, "repairs", recover_stalls)
@@ -72,8 +71,8 @@ def start_periodic_tasks(
     emitter = ReEmitter(engine, deps.objects, resume_producer, deps.leases)
     resumes = ResumeSweep(engine, emitter, clock, window_items_max=settings.window_items_max)
     threads.start_periodic(_RESUME_INTERVAL_S, "resumes", resumes.run_once)
-    expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
-    threads.start_periodic(settings.expiry_interval_s, "expiry", expiry.run_once)
+    sweep = partial(sweep_expired_jobs, engine, stall_limit_s=settings.stall_limit_s)
+    threads.start_periodic(settings.expiry_interval_s, "expiry", sweep)
     leases = create_leases(engine, ROLE, deps.holder, settings)
     threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
     for name, size in (("appends", ~SMALL), ("small-appends", SMALL)):

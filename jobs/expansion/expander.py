@@ -1,8 +1,6 @@
 """The expander: emits items of the leased jobs and moves their cursors, one round at a time."""
 
-import logging
-from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -14,16 +12,15 @@ from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.emission import InputChangedError, ItemReader, send_items
-from jobs.expansion.job_failures import is_job_failure
+from jobs.expansion.job_failures import record_job_failure
 from jobs.expansion.job_loads import OpenJob
 from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
+from jobs.expansion.windows import rotate
 from jobs.store.copies import find_copy_indexes
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
 from topics.records.records import Item
-
-_LOG = logging.getLogger(__name__)
 
 ROUND_ITEMS_MAX: Final = 10_000
 ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -58,7 +55,7 @@ class Expander:
         moves: list[tuple[LeasedJob, ExpansionCursor]] = []
         count, byte_count = 0, 0
         try:
-            for job_id in self._rotate(allowed):
+            for job_id in rotate(allowed.keys() & self._leased_jobs.by_id.keys(), self._last):
                 if count >= ROUND_ITEMS_MAX or byte_count >= ROUND_BYTES_MAX:
                     break
                 leased = self._leased_jobs.by_id[job_id]
@@ -78,12 +75,6 @@ class Expander:
             raise
         metrics.ITEMS_EXPANDED.inc(count)
         return count
-
-    def _rotate(self, allowed: Collection[UUID]) -> list[UUID]:
-        """Start behind the last job of the previous round, so that no job fills every round."""
-        job_ids = sorted(job_id for job_id in allowed if job_id in self._leased_jobs.by_id)
-        first = bisect_right(job_ids, self._last) if self._last else 0
-        return job_ids[first:] + job_ids[:first]
 
     def _emit(self, leased: LeasedJob, count_max: int, bytes_max: int) -> ExpansionCursor | None:
         """Send items of one file of a job. A job failure suspends only that job."""
@@ -108,13 +99,7 @@ class Expander:
             send_items(self._producer, ref, originals, self._keys)
         except MillraceError as failure:
             leased.close_reader()
-            if not is_job_failure(failure):
-                raise
-            metrics.JOB_FAILURES.inc()
-            _LOG.error(
-                "a job cannot be expanded",
-                extra={"job": ref.job_id.hex, "code": failure.code, "facts": failure.facts},
-            )
+            record_job_failure(ref.job_id, failure, "a job cannot be expanded")
             self._leased_jobs.suspend(leased)
             return None
         except BaseException:  # such as Postgres unavailable: the reader is ahead of the cursor

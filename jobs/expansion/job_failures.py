@@ -1,7 +1,23 @@
-"""Decides whether a failure while a job is emitted concerns that job or the whole process."""
+"""Failures while a job is emitted: of that job alone, or of the whole process."""
+
+import logging
+from typing import Final
+from uuid import UUID
 
 from core.errors import Disposition, MillraceError
+from jobs import metrics
 from storage.objects.errors import ObjectKeyError, ObjectStoreRefusedError
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def record_job_failure(job_id: UUID, failure: MillraceError, event: str) -> None:
+    """Count and log a failure of one job. Raises a failure that concerns the whole process."""
+    if not is_job_failure(failure):
+        raise failure
+    metrics.JOB_FAILURES.inc()
+    facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}
+    _LOG.error(event, extra=facts)
 
 
 def is_job_failure(failure: MillraceError) -> bool:

@@ -6,6 +6,7 @@ never kept in memory, so no crash, re-emission or second replica can make it dri
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -190,3 +191,13 @@ def select_jobs(
             is_half_full = 2 * outstanding[key] >= windows[key]
             candidates.append((numbers[key], is_half_full, age, load.job_id))
     return [job_id for *_, job_id in sorted(candidates)[:count_max]]
+
+
+def rotate(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:
+    """Return the jobs in order, from behind the `last` one of the previous round.
+
+    So no job takes the room or the time of every round.
+    """
+    ordered = sorted(job_ids)
+    first = bisect_right(ordered, last) if last else 0
+    return ordered[first:] + ordered[:first]

@@ -59,23 +59,18 @@ def stalled_closes_query(limit: int, stall_limit_s: float) -> sa.Select[tuple[ob
     )
 
 
-class ExpirySweep:
-    """Closes all expired jobs on each run. Any number of replicas may run it."""
+def sweep_expired_jobs(engine: sa.Engine, *, stall_limit_s: float) -> None:
+    """Republish stalled closes, then close jobs until none is expired.
 
-    def __init__(self, engine: sa.Engine, *, stall_limit_s: float) -> None:
-        """Closes without progress for `stall_limit_s` are republished."""
-        self._engine = engine
-        self._stall_limit_s = stall_limit_s
-
-    def run_once(self) -> None:
-        """Republish stalled closes, then close jobs until none is expired."""
-        with self._engine.begin() as connection:
-            republish_closes(connection, self._stall_limit_s)
-        count = _SWEEP_MAX
-        while count == _SWEEP_MAX:
-            with self._engine.begin() as connection:
-                count = close_expired(connection)
-            metrics.JOBS_EXPIRED.inc(count)
+    A close without progress for `stall_limit_s` is stalled. Any number of replicas may run it.
+    """
+    with engine.begin() as connection:
+        republish_closes(connection, stall_limit_s)
+    count = _SWEEP_MAX
+    while count == _SWEEP_MAX:
+        with engine.begin() as connection:
+            count = close_expired(connection)
+        metrics.JOBS_EXPIRED.inc(count)
 
 
 def close_expired(connection: sa.Connection) -> int:
@@ -142,20 +137,16 @@ def overdue_copies_query(limit: int, stall_limit_s: float) -> sa.Select[Any]:
     )
 
 
-class CopySweep:
-    """Finds such jobs. Any number of processes may run it."""
+def republish_copies(engine: sa.Engine, *, stall_limit_s: float) -> None:
+    """Republish the record by which copies take over results, for jobs whose record was lost.
 
-    def __init__(self, engine: sa.Engine, *, stall_limit_s: float) -> None:
-        """Jobs without change for `stall_limit_s` are swept."""
-        self._engine = engine
-        self._stall_limit_s = stall_limit_s
-
-    def run_once(self) -> None:
-        """Republish the record of each overdue job; a repeated record changes nothing."""
-        with self._engine.begin() as connection:
-            found = connection.execute(overdue_copies_query(_SWEEP_MAX, self._stall_limit_s)).all()
-            for job in found:
-                connection.execute(copies_insert(job.id, 0, job.total_count))
-            if found:
-                restart_stall_wait(connection, [job.id for job in found])
-                connection.execute(NOTIFY_OUTBOX)
+    Normally copies get their rows with the result of their original, or with the verdict on an
+    appended file. A repeated record changes nothing. Any number of processes may run it.
+    """
+    with engine.begin() as connection:
+        found = connection.execute(overdue_copies_query(_SWEEP_MAX, stall_limit_s)).all()
+        for job in found:
+            connection.execute(copies_insert(job.id, 0, job.total_count))
+        if found:
+            restart_stall_wait(connection, [job.id for job in found])
+            connection.execute(NOTIFY_OUTBOX)

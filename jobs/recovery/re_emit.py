@@ -13,11 +13,9 @@ import msgspec
 import sqlalchemy as sa
 
 from core.clock import SystemClock
-from core.errors import LeaseLostError, MillraceError
-from jobs import metrics
+from core.errors import LeaseLostError
 from jobs.expansion.cursors import fence_cursor
 from jobs.expansion.emission import parse_item, send_items
-from jobs.expansion.job_failures import is_job_failure
 from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import input_lines
@@ -218,15 +216,6 @@ def record_re_emission(connection: sa.Connection, lease: Lease, void_below: int)
         .where(job_cursors.c.job_id == lease.job_id)
         .values(repaired_at=sa.func.now(), void_below=void_below)
     )
-
-
-def record_job_failure(job_id: UUID, failure: MillraceError) -> None:
-    """Count and log a failure of one job. Raises a failure that concerns the whole process."""
-    if not is_job_failure(failure):
-        raise failure
-    metrics.JOB_FAILURES.inc()
-    facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}
-    _LOG.error("a job cannot be emitted", extra=facts)
 
 
 def read_item_lines(

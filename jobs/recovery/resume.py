@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
+from jobs.expansion.job_failures import record_job_failure
 from jobs.expansion.job_loads import OPEN, job_loads
 from jobs.expansion.windows import JobLoad, TenantModel
-from jobs.recovery.re_emit import ReEmitter, record_job_failure
+from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.retry_policy import RetryRules, backoff_s
 from jobs.tables.jobs import job_cursors, jobs
 
@@ -80,7 +81,7 @@ class ResumeSweep:
         try:
             count = self._emitter.re_emit_job(job_id, sa.and_(RESUME_DUE, jobs.c.id == job_id))
         except MillraceError as failure:
-            record_job_failure(job_id, failure)
+            record_job_failure(job_id, failure, "a job cannot be emitted")
             failures = self._failed[job_id].count + 1 if job_id in self._failed else 1
             self._failed[job_id] = _FailedJob(failures, now_s + backoff_s(failures, 1.0, _BACKOFF))
             return

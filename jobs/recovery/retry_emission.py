@@ -8,9 +8,8 @@ counts each attempt once.
 
 import logging
 import random
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -23,9 +22,10 @@ from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.emission import InputChangedError, parse_item, send_items
-from jobs.expansion.job_failures import is_job_failure
+from jobs.expansion.job_failures import record_job_failure
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.windows import rotate
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import read_lines_at
 from jobs.recovery.re_emit import read_item_lines
@@ -146,7 +146,7 @@ class RetryEmitter:
         count = 0
         started_s = self._clock.monotonic_s()
         loaded = open_jobs(connection, [job_id for job_id, share in shares.items() if share])
-        for job_id in _rotate(loaded, self._last_job.get(pool)):
+        for job_id in rotate(loaded, self._last_job.get(pool)):
             if self._has_elapsed(started_s, _SEND_S_MAX):
                 break
             job, self._last_job[pool] = loaded[job_id], job_id
@@ -194,13 +194,8 @@ class RetryEmitter:
             if unreadable:  # last: readable items do not wait for unreadable ones
                 raise InputChangedError(items=unreadable)
         except MillraceError as failure:
-            if not is_job_failure(failure):
-                raise
-            metrics.JOB_FAILURES.inc()
-            job_id = job.ref.job_id
-            facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}
-            _LOG.error("retries wait", extra=facts)
-            self._backoff_until_s[job_id] = self._clock.monotonic_s() + _BACKOFF_S
+            record_job_failure(job.ref.job_id, failure, "retries wait")
+            self._backoff_until_s[job.ref.job_id] = self._clock.monotonic_s() + _BACKOFF_S
         return sent
 
     def _clean_up(self) -> None:
@@ -252,10 +247,3 @@ def _read_groups(
         ref = job.ref_at(group[0].item_index)
         for first in range(0, len(group), _READ_MAX):
             yield file, ref, group[first : first + _READ_MAX]
-
-
-def _rotate(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:
-    """Start behind the job that was read last, so that no job takes the time of every round."""
-    ordered = sorted(job_ids)
-    first = bisect_right(ordered, last) if last else 0
-    return ordered[first:] + ordered[:first]

@@ -15,11 +15,12 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
+from jobs.expansion.job_failures import record_job_failure
 from jobs.expansion.job_loads import job_loads, request_counts, request_loads
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import JobLoad
 from jobs.leasing.active_leases import ActiveLeases
-from jobs.recovery.re_emit import ReEmitter, re_emit_due, record_job_failure
+from jobs.recovery.re_emit import ReEmitter, re_emit_due
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
@@ -159,7 +160,7 @@ class StallRecovery:
         try:
             count = self._emitter.re_emit_job(job_id, due)
         except MillraceError as failure:
-            record_job_failure(job_id, failure)
+            record_job_failure(job_id, failure, "a job cannot be emitted")
             count = 0
         if count is None:
             return

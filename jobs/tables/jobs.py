@@ -23,6 +23,17 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from storage.postgres.metadata import metadata
 
+
+def _count(name: str, type_: type[Integer] = Integer, *, comment: str | None = None) -> Column[int]:
+    """A number that starts at 0."""
+    return Column[int](name, type_, nullable=False, server_default="0", comment=comment)
+
+
+def _flag(name: str, default: str, *, comment: str) -> Column[bool]:
+    """A switch that every row has."""
+    return Column[bool](name, Boolean, nullable=False, server_default=default, comment=comment)
+
+
 jobs: Final = Table(
     "jobs",
     metadata,
@@ -61,46 +72,23 @@ jobs: Final = Table(
         comment="0 to 9, among the jobs of its tenant; the highest first",
     ),
     Column[datetime]("paused_at", DateTime(timezone=True), comment="NULL: not paused"),
-    Column[int](
-        "control_version",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="grows with each change of what its owner controls",
-    ),
-    Column[int](
+    _count("control_version", comment="grows with each change of what its owner controls"),
+    _count(
         "void_below",
-        Integer,
-        nullable=False,
-        server_default="0",
         comment="its records on the log from before this control version count as lost",
     ),
-    Column[bool](
-        "sealed", Boolean, nullable=False, server_default="true", comment="takes no more files"
-    ),
-    Column[bool](
-        "total_final",
-        Boolean,
-        nullable=False,
-        server_default="true",
-        comment="sealed, and every file has its verdict: total_count stays",
+    _flag("sealed", "true", comment="takes no more files"),
+    _flag(
+        "total_final", "true", comment="sealed, and every file has its verdict: total_count stays"
     ),
     Column[int]("max_failed_items", Integer, comment="more close the job"),
     Column[float]("max_failed_ratio", Double, comment="of the items that ran; more closes the job"),
     Column[int]("failed_ratio_sample", Integer, comment="items that ran before the ratio counts"),
     Column[int]("max_total_tokens", BigInteger, comment="as many close the job"),
-    Column[bool](
-        "deduplicate",
-        Boolean,
-        nullable=False,
-        server_default="false",
-        comment="identical items are computed once",
-    ),
-    Column[bool](
+    _flag("deduplicate", "false", comment="identical items are computed once"),
+    _flag(
         "zero_retention",
-        Boolean,
-        nullable=False,
-        server_default="false",
+        "false",
         comment="as its tenant was: bodies in rows and records are encrypted under its own key",
     ),
     # Set once by intake, with the verdict.
@@ -109,7 +97,7 @@ jobs: Final = Table(
     Column[str]("pool", Text),
     Column[int]("total_count", Integer, comment="items; NULL until the file was validated"),
     Column[object]("errors", JSONB, comment="first validation errors, as shown"),
-    Column[int]("error_count", Integer, nullable=False, server_default="0"),
+    _count("error_count"),
     # Set once by the finaliser, in the terminal transaction.
     Column[object]("output_file_id", ForeignKey("files.id")),
     Column[object]("error_file_id", ForeignKey("files.id")),
@@ -218,33 +206,15 @@ job_cursors: Final = Table(
     "job_cursors",
     metadata,
     Column[object]("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column[int]("byte_offset", BigInteger, nullable=False, server_default="0"),
-    Column[int]("line_number", Integer, nullable=False, server_default="0"),
-    Column[int]("item_index", Integer, nullable=False, server_default="0"),
+    _count("byte_offset", BigInteger),
+    _count("line_number"),
+    _count("item_index"),
     Column[datetime](
         "repaired_at", DateTime(timezone=True), comment="last emission of lost items again"
     ),
-    Column[int](
-        "void_below",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="what jobs.void_below made void up to here is on the log again",
-    ),
-    Column[int](
-        "fence",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="records of a lower control version do not move it",
-    ),
-    Column[int](
-        "copy_count",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="items before that are copies: they were never emitted",
-    ),
+    _count("void_below", comment="what jobs.void_below made void up to here is on the log again"),
+    _count("fence", comment="records of a lower control version do not move it"),
+    _count("copy_count", comment="items before that are copies: they were never emitted"),
     comment="How far intake has expanded the input file; everything before was acknowledged",
 )
 
@@ -252,21 +222,15 @@ job_counters: Final = Table(
     "job_counters",
     metadata,
     Column[object]("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column[int]("succeeded", Integer, nullable=False, server_default="0"),
-    Column[int]("failed", Integer, nullable=False, server_default="0"),
-    Column[int]("cancelled", Integer, nullable=False, server_default="0"),
-    Column[int]("expired", Integer, nullable=False, server_default="0"),
-    Column[int]("input_tokens", BigInteger, nullable=False, server_default="0"),
-    Column[int]("output_tokens", BigInteger, nullable=False, server_default="0"),
-    Column[int]("cached_tokens", BigInteger, nullable=False, server_default="0"),
-    Column[int]("reasoning_tokens", BigInteger, nullable=False, server_default="0"),
-    Column[int](
-        "copied",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="of those that ended, copies of another item",
-    ),
+    _count("succeeded"),
+    _count("failed"),
+    _count("cancelled"),
+    _count("expired"),
+    _count("input_tokens", BigInteger),
+    _count("output_tokens", BigInteger),
+    _count("cached_tokens", BigInteger),
+    _count("reasoning_tokens", BigInteger),
+    _count("copied", comment="of those that ended, copies of another item"),
     Column[str]("closed_reason", Text, comment="set when the close record was read from the log"),
     Column[datetime](
         "updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()

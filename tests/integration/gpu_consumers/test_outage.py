@@ -166,8 +166,8 @@ class Loop:
         tails = (REQUESTS_BULK, RESULTS, CAPACITY)
         self.tails = [TopicTailReader(replica.kafka, topic, client_id="test") for topic in tails]
         self._writer = ItemWriter(engine, DayPartitions(engine), retries=RULES)
-        rules = RetryBudgetRules(items_per_s_min=10 * SCALE)
-        self._retries = RetryProcess(engine, replica.objects, replica.producer, rules)
+        self._retries = RetryProcess(engine, replica.objects, replica.producer, replica.kafka)
+        self._retries.set_rules(RetryBudgetRules(items_per_s_min=10 * SCALE))
         self._waiting: list[Chunk] = []
         self._available = True
         self.sent = 0

@@ -1,6 +1,5 @@
 """Fixtures of job tests: a migrated database, own topics, an object store and input files."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ from core.clock import SystemClock
 from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.jobs.rows import add_running_job, add_tenant
+from tests.integration.jobs.retries import RetryProcess
+from tests.integration.jobs.rows import add_running_job, add_tenant, input_line
 from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
@@ -57,16 +58,6 @@ def store_lines(objects: LocalObjectStore) -> Callable[[str, int], None]:
     return store
 
 
-def input_line(index: int) -> bytes:
-    request = {
-        "custom_id": f"id-{index}",
-        "method": "POST",
-        "url": "/v1/embeddings",
-        "body": {"model": "small", "input": f"text {index}"},
-    }
-    return json.dumps(request).encode()
-
-
 @pytest.fixture
 def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> Callable[..., UUID]:
     """Add a job of 300 items that were all emitted."""
@@ -79,3 +70,10 @@ def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> 
             return add_running_job(connection, tenant, 300, cursor=cursor, **columns)
 
     return add
+
+
+@pytest.fixture
+def retries(
+    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer, kafka: KafkaSettings
+) -> RetryProcess:
+    return RetryProcess(engine, objects, producer, kafka)

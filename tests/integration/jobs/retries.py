@@ -11,8 +11,8 @@ from jobs.recovery.retry_emission import RetryEmitter
 from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.tables.retries import item_retries
 from storage.objects.local_object_store import LocalObjectStore
-from tests.integration.jobs.conftest import input_line
-from tests.integration.jobs.log_reader import chunks_by_partition
+from tests.integration.jobs.log_reader import chunks_by_partition, indexes
+from tests.integration.jobs.rows import input_line
 from tests.support.clock import ManualClock
 from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
@@ -21,22 +21,33 @@ from topics.records.records import Capacity, Item
 from topics.settings import KafkaSettings
 
 OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
-RICH = RetryBudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
 
 
 class RetryProcess:
-    """A retry emitter whose clock and pools a test sets."""
+    """A retry emitter whose clock and pools a test sets, with the rows and the log it works on."""
 
     def __init__(
         self,
         engine: sa.Engine,
         objects: LocalObjectStore,
         producer: RecordProducer,
-        rules: RetryBudgetRules = RICH,
-        fraction: Callable[[], float] = random.random,
+        kafka: KafkaSettings,
     ) -> None:
+        self.engine, self.objects, self.producer, self.kafka = engine, objects, producer, kafka
         self.clock = ManualClock()
-        self._emitter = RetryEmitter(engine, objects, producer, rules, self.clock, fraction)
+        self.set_rules(RetryBudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0))
+
+    def set_rules(
+        self, rules: RetryBudgetRules, fraction: Callable[[], float] = random.random
+    ) -> None:
+        """Start with a new emitter."""
+        self._emitter = RetryEmitter(
+            self.engine, self.objects, self.producer, rules, self.clock, fraction
+        )
+
+    def other(self) -> "RetryProcess":
+        """Return another process on the same rows and log."""
+        return RetryProcess(self.engine, self.objects, self.producer, self.kafka)
 
     def run(self, *pools: str) -> None:
         capacities = PoolCapacities(self.clock)
@@ -48,30 +59,33 @@ class RetryProcess:
             capacities.update([record])
         self._emitter.run_once(capacities)
 
+    def schedule(
+        self, job_id: UUID, *item_indexes: int, due_s: float = -1, attempt: int = 2
+    ) -> None:
+        """Let items wait for an attempt; it is due by default."""
+        due_at = sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, due_s)
+        same = {"job_id": job_id, "attempt": attempt}
+        rows = [same | {"item_index": n, "line_offset": OFFSETS[n]} for n in item_indexes]
+        with self.engine.begin() as connection:
+            connection.execute(item_retries.insert().values(due_at=due_at), rows)
 
-def wait_for_retry(
-    engine: sa.Engine, job_id: UUID, *item_indexes: int, due_s: float = -1, attempt: int = 2
-) -> None:
-    due_at = sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, due_s)
-    with engine.begin() as connection:
-        for index in item_indexes:
-            connection.execute(
-                item_retries.insert().values(
-                    job_id=job_id,
-                    item_index=index,
-                    attempt=attempt,
-                    due_at=due_at,
-                    line_offset=OFFSETS[index],
-                )
-            )
+    def forget_offsets(self, above: int = -1) -> None:
+        """Let the offsets of the lines of the later waiting items be unknown."""
+        with self.engine.begin() as connection:
+            later = sa.update(item_retries).where(item_retries.c.item_index > above)
+            connection.execute(later.values(line_offset=None))
 
+    def waiting(self) -> list[tuple[int, int]]:
+        """Return index and attempt of each waiting retry, sorted."""
+        query = sa.select(item_retries.c.item_index, item_retries.c.attempt)
+        with self.engine.connect() as connection:
+            return sorted((index, attempt) for index, attempt in connection.execute(query))
 
-def waiting(engine: sa.Engine) -> list[tuple[int, int]]:
-    query = sa.select(item_retries.c.item_index, item_retries.c.attempt)
-    with engine.connect() as connection:
-        return sorted((index, attempt) for index, attempt in connection.execute(query))
+    def indexes(self) -> list[int]:
+        """Return the indexes of the emitted items, sorted, repeats included."""
+        return indexes(self.kafka)
 
-
-def emitted(kafka: KafkaSettings) -> list[Item]:
-    chunks = [c for found in chunks_by_partition(kafka).values() for c in found]
-    return sorted((i for c in chunks for i in c.items), key=lambda item: item.index)
+    def emitted(self) -> list[Item]:
+        """Return the emitted items in the order of their indexes."""
+        chunks = [c for found in chunks_by_partition(self.kafka).values() for c in found]
+        return sorted((i for c in chunks for i in c.items), key=lambda item: item.index)

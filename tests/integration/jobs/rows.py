@@ -1,5 +1,6 @@
-"""Inserts the rows that the API would have written."""
+"""Inserts the rows and builds the input lines that the API would have stored."""
 
+import json
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -97,3 +98,13 @@ def database_now(connection: sa.Connection) -> datetime:
 def without_guards(connection: sa.Connection) -> None:
     """Disable triggers for the rest of the transaction, so that it may change the past."""
     connection.execute(sa.text("SET LOCAL session_replication_role = replica"))
+
+
+def input_line(index: int) -> bytes:
+    request = {
+        "custom_id": f"id-{index}",
+        "method": "POST",
+        "url": "/v1/embeddings",
+        "body": {"model": "small", "input": f"text {index}"},
+    }
+    return json.dumps(request).encode()

@@ -16,7 +16,7 @@ from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from jobs.recovery.expiry import CopySweep
+from jobs.recovery.expiry import republish_copies
 from jobs.recovery.re_emit import ReEmitter
 from jobs.store.copies import store_copies
 from jobs.tables.jobs import job_counters, job_cursors, jobs
@@ -202,7 +202,6 @@ def test_appended_items_are_copies_of_earlier_ones(
 def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
     job_id = intake.job(["a", "b", "a", "b"])
     intake.store(job_id)
-    sweep = CopySweep(intake.engine, stall_limit_s=60)
 
     def due_after(seconds: int, **counters: int) -> list[CopiesDue]:
         with intake.engine.begin() as connection:
@@ -211,7 +210,7 @@ def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
             moment = sa.text(f"now() - interval '{seconds} s'")
             connection.execute(sa.update(job_counters).values(updated_at=moment, **counters))
             connection.execute(sa.update(jobs).values(created_at=moment))
-        sweep.run_once()
+        republish_copies(intake.engine, stall_limit_s=60)
         with intake.engine.begin() as connection:
             rows = connection.execute(sa.select(outbox)).all()
         return [copies_due(row) for row in rows]

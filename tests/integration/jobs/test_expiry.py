@@ -5,7 +5,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import CloseReason
-from jobs.recovery.expiry import ExpirySweep, close_expired, republish_closes
+from jobs.recovery.expiry import close_expired, republish_closes, sweep_expired_jobs
 from jobs.store.days import job_day
 from jobs.tables.jobs import job_counters
 from jobs.tables.outbox import outbox
@@ -31,9 +31,8 @@ def test_the_sweep_closes_only_due_jobs(engine: sa.Engine) -> None:
             add_job(connection, tenant_id, expires_at=PAST),
         ]
         before = [job_row(connection, job_id) for job_id in others]
-    sweep = ExpirySweep(engine, stall_limit_s=3600)
-    sweep.run_once()
-    sweep.run_once()
+    for _ in range(2):
+        sweep_expired_jobs(engine, stall_limit_s=3600)
     with engine.begin() as connection:
         job = job_row(connection, due)
         rows = connection.execute(sa.select(outbox).order_by(outbox.c.id)).all()

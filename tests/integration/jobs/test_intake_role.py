@@ -18,9 +18,8 @@ from jobs.tables.jobs import job_cursors, jobs
 from jobs.tables.outbox import outbox
 from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
-from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import indexes, records_of
-from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_job, add_tenant, input_line, job_row
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, EVENTS, RESULTS

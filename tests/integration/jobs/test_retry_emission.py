@@ -15,83 +15,58 @@ from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
-from tests.integration.jobs.conftest import input_line
-from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.retries import (
-    OFFSETS,
-    RetryProcess,
-    emitted,
-    wait_for_retry,
-    waiting,
-)
-from tests.integration.jobs.rows import add_item_row, add_tenant, job_row
+from tests.integration.jobs.log_reader import chunks_by_partition
+from tests.integration.jobs.retries import OFFSETS, RetryProcess
+from tests.integration.jobs.rows import add_item_row, add_tenant, input_line, job_row
 from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryError
 from topics.settings import KafkaSettings
 
 
-@pytest.fixture
-def retries(engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer) -> RetryProcess:
-    return RetryProcess(engine, objects, producer)
-
-
 def test_due_retries_are_emitted_unchanged(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
+    retries: RetryProcess, add_open_job: Callable[..., UUID]
 ) -> None:
     job_id = add_open_job()
-    wait_for_retry(engine, job_id, 0, 7, 8, 299)
-    wait_for_retry(engine, job_id, 9, due_s=60)
+    retries.schedule(job_id, 0, 7, 8, 299)
+    retries.schedule(job_id, 9, due_s=60)
     retries.run()
     retries.run()
-    found = emitted(kafka)
+    found = retries.emitted()
     assert [(i.index, i.custom_id, i.attempt) for i in found] == [
         (index, f"id-{index}", 2) for index in (0, 7, 8, 299)
     ]
     assert found[1].body == b'{"model": "small", "input": "text 7"}'
     assert [i.offset for i in found] == [OFFSETS[i.index] for i in found]
-    assert waiting(engine) == [(9, 2)]
+    assert retries.waiting() == [(9, 2)]
 
 
 def test_lines_of_unknown_offset_are_found(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
+    retries: RetryProcess, add_open_job: Callable[..., UUID]
 ) -> None:
-    wait_for_retry(engine, add_open_job(), 3, 200, 201)
-    with engine.begin() as connection:
-        unknown = sa.update(item_retries).where(item_retries.c.item_index > 3)
-        connection.execute(unknown.values(line_offset=None))
+    retries.schedule(add_open_job(), 3, 200, 201)
+    retries.forget_offsets(above=3)
     retries.run()
-    assert [(i.index, i.custom_id) for i in emitted(kafka)] == [
+    assert [(i.index, i.custom_id) for i in retries.emitted()] == [
         (index, f"id-{index}") for index in (3, 200, 201)
     ]
-    assert waiting(engine) == []
+    assert retries.waiting() == []
 
 
 def test_an_item_with_two_waiting_attempts_hides_no_other(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
+    retries: RetryProcess, add_open_job: Callable[..., UUID]
 ) -> None:
     job_id = add_open_job()
-    wait_for_retry(engine, job_id, 3, 200)
-    wait_for_retry(engine, job_id, 3, attempt=3)
-    with engine.begin() as connection:
-        connection.execute(sa.update(item_retries).values(line_offset=None))
+    retries.schedule(job_id, 3, 200)
+    retries.schedule(job_id, 3, attempt=3)
+    retries.forget_offsets()
     retries.run()
-    assert [(i.index, i.attempt) for i in emitted(kafka)] == [(3, 2), (3, 3), (200, 2)]
-    assert waiting(engine) == []
+    assert [(i.index, i.attempt) for i in retries.emitted()] == [(3, 2), (3, 3), (200, 2)]
+    assert retries.waiting() == []
 
 
 @pytest.mark.parametrize("offset", [None, OFFSETS[201]])
 def test_items_missing_from_their_file_are_logged_and_wait(
     engine: sa.Engine,
-    kafka: KafkaSettings,
     retries: RetryProcess,
     store_lines: Callable[[str, int], None],
     add_open_job: Callable[..., UUID],
@@ -100,20 +75,18 @@ def test_items_missing_from_their_file_are_logged_and_wait(
 ) -> None:
     job_id = add_open_job(input_key="cut")
     store_lines("cut", 150)
-    wait_for_retry(engine, job_id, 3, 149, 201)
+    retries.schedule(job_id, 3, 149, 201)
     with engine.begin() as connection:
         lost = sa.update(item_retries).where(item_retries.c.item_index == 201)
         connection.execute(lost.values(line_offset=offset))
     retries.run()
-    assert indexes(kafka) == [3, 149]
-    assert waiting(engine) == [(201, 2)]
+    assert retries.indexes() == [3, 149]
+    assert retries.waiting() == [(201, 2)]
     assert [getattr(record, "code", "") for record in caplog.records] == ["input_changed"]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_unreadable_line_delays_no_other_line(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
     objects: LocalObjectStore,
     retries: RetryProcess,
     add_open_job: Callable[..., UUID],
@@ -125,24 +98,19 @@ def test_an_unreadable_line_delays_no_other_line(
     with objects.begin_upload("damaged") as upload:
         upload.write(b"\n".join(lines))
         upload.complete()
-    wait_for_retry(engine, add_open_job(input_key="damaged"), *range(300))
+    retries.schedule(add_open_job(input_key="damaged"), *range(300))
     if not is_known:
-        with engine.begin() as connection:
-            connection.execute(sa.update(item_retries).values(line_offset=None))
+        retries.forget_offsets()
     retries.run()
-    assert indexes(kafka) == [index for index in range(300) if index != 5]
-    assert waiting(engine) == [(5, 2)]
+    assert retries.indexes() == [index for index in range(300) if index != 5]
+    assert retries.waiting() == [(5, 2)]
     assert [getattr(record, "facts", None) for record in caplog.records] == [{"items": 1}]
 
 
 def test_a_crash_before_the_commit_sends_the_same_attempt_again(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
+    retries: RetryProcess, add_open_job: Callable[..., UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_for_retry(engine, add_open_job(), 5)
+    retries.schedule(add_open_job(), 5)
 
     def fail(*_: object) -> None:
         raise DeliveryError
@@ -151,31 +119,28 @@ def test_a_crash_before_the_commit_sends_the_same_attempt_again(
         patched.setattr("jobs.recovery.retry_emission.spend_budget", fail)
         with pytest.raises(DeliveryError):
             retries.run()
-    assert waiting(engine) == [(5, 2)]
+    assert retries.waiting() == [(5, 2)]
     retries.run()
-    assert [(i.index, i.attempt) for i in emitted(kafka)] == [(5, 2), (5, 2)]
-    assert waiting(engine) == []
+    assert [(i.index, i.attempt) for i in retries.emitted()] == [(5, 2), (5, 2)]
+    assert retries.waiting() == []
 
 
 def test_a_later_attempt_keeps_its_row(
-    engine: sa.Engine,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
+    retries: RetryProcess, add_open_job: Callable[..., UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The results writer schedules attempt 3 before the row of attempt 2 is deleted."""
     job_id = add_open_job()
-    wait_for_retry(engine, job_id, 5)
+    retries.schedule(job_id, 5)
     spent: list[int] = []
 
     def schedule_next(*arguments: Any) -> None:
-        wait_for_retry(engine, job_id, 5, due_s=60, attempt=3)
+        retries.schedule(job_id, 5, due_s=60, attempt=3)
         spent.append(arguments[-1])
 
     monkeypatch.setattr("jobs.recovery.retry_emission.spend_budget", schedule_next)
     retries.run()
     assert spent == [1]
-    assert waiting(engine) == [(5, 3)]
+    assert retries.waiting() == [(5, 3)]
 
 
 def test_a_pause_while_retries_are_sent_loses_no_retry(
@@ -187,8 +152,8 @@ def test_a_pause_while_retries_are_sent_loses_no_retry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job_id, other = add_open_job(), add_open_job()
-    wait_for_retry(engine, job_id, 5)
-    wait_for_retry(engine, other, 6)
+    retries.schedule(job_id, 5)
+    retries.schedule(other, 6)
     flush = producer.flush
 
     def pause_and_resume(timeout_s: float) -> None:
@@ -202,9 +167,9 @@ def test_a_pause_while_retries_are_sent_loses_no_retry(
     with monkeypatch.context() as patched:
         patched.setattr(producer, "flush", pause_and_resume)
         retries.run()
-    assert waiting(engine) == [(5, 2)]
+    assert retries.waiting() == [(5, 2)]
     retries.run()
-    assert waiting(engine) == []
+    assert retries.waiting() == []
     with engine.connect() as connection:
         void_below = job_row(connection, job_id).void_below
     chunks = [c for found in chunks_by_partition(kafka).values() for c in found]
@@ -213,18 +178,15 @@ def test_a_pause_while_retries_are_sent_loses_no_retry(
 
 
 def test_an_ended_item_is_not_retried(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
+    engine: sa.Engine, retries: RetryProcess, add_open_job: Callable[..., UUID]
 ) -> None:
     job_id = add_open_job()
     with engine.begin() as connection:
         add_item_row(connection, job_id, 4)
-    wait_for_retry(engine, job_id, 4, 5)
+    retries.schedule(job_id, 4, 5)
     retries.run()
-    assert indexes(kafka) == [5]
-    assert waiting(engine) == []
+    assert retries.indexes() == [5]
+    assert retries.waiting() == []
 
 
 @pytest.mark.parametrize(
@@ -236,100 +198,78 @@ def test_an_ended_item_is_not_retried(
     ],
 )
 def test_a_closed_job_gets_no_retries(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
-    columns: dict[str, Any],
+    retries: RetryProcess, add_open_job: Callable[..., UUID], columns: dict[str, Any]
 ) -> None:
-    wait_for_retry(engine, add_open_job(**columns), 4, 5)
-    wait_for_retry(engine, add_open_job(), 6, due_s=60)
+    retries.schedule(add_open_job(**columns), 4, 5)
+    retries.schedule(add_open_job(), 6, due_s=60)
     retries.run()
-    assert indexes(kafka) == []
-    assert waiting(engine) == [(6, 2)]
+    assert retries.indexes() == []
+    assert retries.waiting() == [(6, 2)]
 
 
 def test_retries_of_an_unavailable_pool_wait_alone(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
+    retries: RetryProcess, add_open_job: Callable[..., UUID]
 ) -> None:
-    wait_for_retry(engine, add_open_job(), 1)
-    wait_for_retry(engine, add_open_job(pool="other"), 2)
+    retries.schedule(add_open_job(), 1)
+    retries.schedule(add_open_job(pool="other"), 2)
     retries.run("other")
-    assert indexes(kafka) == [2]
+    assert retries.indexes() == [2]
     retries.run()
-    assert indexes(kafka) == [1, 2]
+    assert retries.indexes() == [1, 2]
 
 
 def test_a_spent_budget_delays_and_is_shared_by_jobs(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    objects: LocalObjectStore,
-    producer: RecordProducer,
-    add_open_job: Callable[..., UUID],
+    retries: RetryProcess, engine: sa.Engine, add_open_job: Callable[..., UUID]
 ) -> None:
     rules = RetryBudgetRules(share=0.0, items_per_s_min=10.0, burst_s=1.0)
-    first, second = (
-        RetryProcess(engine, objects, producer, rules),
-        RetryProcess(engine, objects, producer, rules),
-    )
+    second = retries.other()
+    for process in (retries, second):
+        process.set_rules(rules)
     flood, small = add_open_job(), add_open_job()
-    wait_for_retry(engine, flood, *range(100))
-    wait_for_retry(engine, small, 200, 201)
+    retries.schedule(flood, *range(100))
+    retries.schedule(small, 200, 201)
     frozen = sa.update(retry_budgets).values(filled_at=sa.func.now() + sa.text("interval '1 h'"))
-    first.run()
+    retries.run()
     with engine.begin() as connection:
         connection.execute(frozen)
     second.run()  # another process shares the budget
-    assert indexes(kafka) == [*range(8), 200, 201]
+    assert retries.indexes() == [*range(8), 200, 201]
     later = sa.update(retry_budgets).values(
         tokens=0, filled_at=sa.func.now() - sa.text("interval '500 ms'")
     )
     with engine.begin() as connection:
         connection.execute(later)
-    first.run()
-    assert 13 <= 2 + len([i for i in indexes(kafka) if i < 100]) <= 20
-    assert len(waiting(engine)) == 102 - len(indexes(kafka))
+    retries.run()
+    assert 13 <= 2 + len([i for i in retries.indexes() if i < 100]) <= 20
+    assert len(retries.waiting()) == 102 - len(retries.indexes())
 
 
 def test_many_jobs_of_one_tenant_leave_others_their_share(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    objects: LocalObjectStore,
-    producer: RecordProducer,
-    add_open_job: Callable[..., UUID],
+    retries: RetryProcess, engine: sa.Engine, add_open_job: Callable[..., UUID]
 ) -> None:
     """A round emits two retries; six older jobs must not get both each time."""
     rules = RetryBudgetRules(share=0.0, items_per_s_min=2.0, burst_s=1.0)
-    retries = RetryProcess(engine, objects, producer, rules, fraction=random.Random(1).random)
+    retries.set_rules(rules, random.Random(1).random)
     with engine.begin() as connection:
         crowd = add_tenant(connection)
     for _ in range(6):
-        wait_for_retry(engine, add_open_job(tenant_id=crowd), *range(100))
+        retries.schedule(add_open_job(tenant_id=crowd), *range(100))
     other = add_open_job()
-    wait_for_retry(engine, other, *range(100, 110))
+    retries.schedule(other, *range(100, 110))
     refilled = sa.update(retry_budgets).values(tokens=2.0, filled_at=sa.func.now())
     for _ in range(4):
         retries.run()
         with engine.begin() as connection:
             connection.execute(refilled)
-    assert len([index for index in indexes(kafka) if index >= 100]) == 4
-    assert len(indexes(kafka)) == 8
+    assert len([index for index in retries.indexes() if index >= 100]) == 4
+    assert len(retries.indexes()) == 8
 
 
 def test_two_processes_send_each_retry_once(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    objects: LocalObjectStore,
-    producer: RecordProducer,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
+    retries: RetryProcess, add_open_job: Callable[..., UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_for_retry(engine, add_open_job(), *range(20))
-    other = RetryProcess(engine, objects, producer)
-    ours = RetryProcess(engine, objects, producer)
+    retries.schedule(add_open_job(), *range(20))
+    other = retries.other()
     has_run: list[bool] = []
 
     def run_other(*_: object) -> None:
@@ -338,23 +278,21 @@ def test_two_processes_send_each_retry_once(
             other.run()
 
     monkeypatch.setattr("jobs.recovery.retry_emission.spend_budget", run_other)
-    ours.run()
+    retries.run()
     assert has_run
-    assert indexes(kafka) == list(range(20))
+    assert retries.indexes() == list(range(20))
 
 
 @pytest.mark.parametrize("failure", [ObjectStoreUnavailableError, ObjectStoreRefusedError])
 def test_only_a_job_with_an_unreadable_file_backs_off(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
     objects: LocalObjectStore,
     retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
     failure: type[MillraceError],
 ) -> None:
-    wait_for_retry(engine, add_open_job(input_key="gone"), 1)
-    wait_for_retry(engine, add_open_job(), 2)
+    retries.schedule(add_open_job(input_key="gone"), 1)
+    retries.schedule(add_open_job(), 2)
     read = objects.read
 
     def failing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
@@ -364,17 +302,17 @@ def test_only_a_job_with_an_unreadable_file_backs_off(
 
     monkeypatch.setattr(objects, "read", failing)
     retries.run()
-    assert indexes(kafka) == [2]
-    assert waiting(engine) == [(1, 2)]
+    assert retries.indexes() == [2]
+    assert retries.waiting() == [(1, 2)]
     monkeypatch.undo()
     with objects.begin_upload("gone") as upload:
         upload.write(b"\n".join(map(input_line, range(300))))
         upload.complete()
     retries.run()
-    assert waiting(engine) == [(1, 2)]
+    assert retries.waiting() == [(1, 2)]
     retries.clock.now_s += 11
     retries.run()
-    assert indexes(kafka) == [1, 2]
+    assert retries.indexes() == [1, 2]
 
 
 def test_no_waiting_retry_creates_no_budget(engine: sa.Engine, retries: RetryProcess) -> None:

@@ -6,27 +6,14 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.tables.retries import item_retries
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
-from tests.integration.jobs.log_reader import indexes
-from tests.integration.jobs.retries import (
-    RetryProcess,
-    wait_for_retry,
-    waiting,
-)
-from topics.clients.producer import RecordProducer
-from topics.settings import KafkaSettings
+from tests.integration.jobs.retries import RetryProcess
 
 END_IDLE_TRANSACTIONS = sa.text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE datname = current_database() AND state = 'idle in transaction'"
 )
-
-
-@pytest.fixture
-def retries(engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer) -> RetryProcess:
-    return RetryProcess(engine, objects, producer)
 
 
 @pytest.fixture
@@ -45,55 +32,47 @@ def slow_store(
 
 @pytest.mark.usefixtures("slow_store")
 def test_a_slow_store_ends_a_round_after_the_sent_items(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
+    retries: RetryProcess, add_open_job: Callable[..., UUID]
 ) -> None:
     for index in range(1, 5):
-        wait_for_retry(engine, add_open_job(), index)
+        retries.schedule(add_open_job(), index)
     retries.run()
-    first = indexes(kafka)
+    first = retries.indexes()
     assert len(first) == 2
-    assert sorted([*first, *(index for index, _ in waiting(engine))]) == [1, 2, 3, 4]
+    assert sorted([*first, *(index for index, _ in retries.waiting())]) == [1, 2, 3, 4]
     retries.run()
-    assert indexes(kafka) == [1, 2, 3, 4]
-    assert waiting(engine) == []
+    assert retries.indexes() == [1, 2, 3, 4]
+    assert retries.waiting() == []
 
 
 @pytest.mark.usefixtures("slow_store")
 @pytest.mark.parametrize("offsets_are_known", [True, False])
 def test_distant_lines_end_a_round_like_jobs(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
     retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
     offsets_are_known: bool,
 ) -> None:
     monkeypatch.setattr("jobs.input.line_reader._SPAN_BYTES", 1)
-    wait_for_retry(engine, add_open_job(), 10, 20, 30, 40)
+    retries.schedule(add_open_job(), 10, 20, 30, 40)
     if not offsets_are_known:
-        with engine.begin() as connection:
-            of_some = sa.update(item_retries).where(item_retries.c.item_index > 20)
-            connection.execute(of_some.values(line_offset=None))
+        retries.forget_offsets(above=20)
     retries.run()
-    assert indexes(kafka) == [10, 20]
-    assert waiting(engine) == [(30, 2), (40, 2)]
+    assert retries.indexes() == [10, 20]
+    assert retries.waiting() == [(30, 2), (40, 2)]
     retries.run()
-    assert indexes(kafka) == [10, 20, 30, 40]
-    assert waiting(engine) == []
+    assert retries.indexes() == [10, 20, 30, 40]
+    assert retries.waiting() == []
 
 
 def test_a_read_longer_than_the_transaction_is_not_a_database_outage(
     engine: sa.Engine,
-    kafka: KafkaSettings,
     objects: LocalObjectStore,
     retries: RetryProcess,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wait_for_retry(engine, add_open_job(), 5)
+    retries.schedule(add_open_job(), 5)
     read = objects.read
 
     def frozen(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
@@ -105,28 +84,25 @@ def test_a_read_longer_than_the_transaction_is_not_a_database_outage(
     with monkeypatch.context() as patched:
         patched.setattr(objects, "read", frozen)
         retries.run()
-    assert indexes(kafka) == []
-    assert waiting(engine) == [(5, 2)]
+    assert retries.indexes() == []
+    assert retries.waiting() == [(5, 2)]
     retries.run()
-    assert indexes(kafka) == []  # the job backs off
+    assert retries.indexes() == []  # the job backs off
     retries.clock.now_s += 11
     retries.run()
-    assert indexes(kafka) == [5]
-    assert waiting(engine) == []
+    assert retries.indexes() == [5]
+    assert retries.waiting() == []
 
 
 @pytest.mark.usefixtures("slow_store")
 def test_no_job_takes_the_time_of_every_round(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
+    retries: RetryProcess, add_open_job: Callable[..., UUID]
 ) -> None:
     low, high = sorted([add_open_job(), add_open_job()])
-    wait_for_retry(engine, low, *range(1, 251))  # three reads
-    wait_for_retry(engine, high, 299)
+    retries.schedule(low, *range(1, 251))  # three reads
+    retries.schedule(high, 299)
     retries.run()
-    assert indexes(kafka) == list(range(1, 201))
-    wait_for_retry(engine, low, *range(1, 201), attempt=3)  # three more reads
+    assert retries.indexes() == list(range(1, 201))
+    retries.schedule(low, *range(1, 201), attempt=3)  # three more reads
     retries.run()
-    assert 299 in indexes(kafka)
+    assert 299 in retries.indexes()

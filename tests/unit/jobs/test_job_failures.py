@@ -5,8 +5,7 @@ import pytest
 from core.errors import MillraceError
 from core.ids import new_uuid
 from jobs.expansion.emission import InputChangedError
-from jobs.expansion.job_failures import is_job_failure
-from jobs.recovery.re_emit import record_job_failure
+from jobs.expansion.job_failures import is_job_failure, record_job_failure
 from storage.crypto.data_keys import DataKeyDestroyedError
 from storage.objects.errors import (
     ObjectKeyError,
@@ -31,11 +30,11 @@ from topics.errors import DeliveryError, ProducerFatalError
 )
 def test_a_job_failure_is_recorded(failure: MillraceError) -> None:
     assert is_job_failure(failure)
-    record_job_failure(new_uuid(), failure)
+    record_job_failure(new_uuid(), failure, "a job failed")
 
 
 @pytest.mark.parametrize("failure", [DeliveryError(), ProducerFatalError(), MillraceError()])
 def test_a_process_failure_is_raised(failure: MillraceError) -> None:
     assert not is_job_failure(failure)
     with pytest.raises(MillraceError):
-        record_job_failure(new_uuid(), failure)
+        record_job_failure(new_uuid(), failure, "a job failed")
