@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class VirtualCounters(Generic[K]):
-    """Tokens served to each client divided by its weight; the lowest active client is next.
+    """Tokens served to each client; the lowest active client is next.
 
     A client that comes or returns starts no lower than the lowest active one, or the last that left
     (Algorithm 2), so idle time earns no credit. A counter above that level is kept when its client
@@ -56,19 +56,15 @@ class VirtualCounters(Generic[K]):
         while self._inactive and self._lowest(self._inactive) <= self._level:
             self._inactive.remove(self._inactive.first())
 
-    def charge(self, client: K, token_count: int, weight: float = 1.0) -> None:
+    def charge(self, client: K, token_count: int) -> None:
         """Charge an active client for `token_count` tokens; each service costs at least one."""
-        counter = self._active.priority(client) + max(1, token_count) / weight
+        counter = self._active.priority(client) + max(1, token_count)
         self._active.set_priority(client, counter)
         self._level = max(self._level, self._lowest(self._active))
 
     def least_served_of(self, clients: Iterable[K]) -> K:
         """Return the least served of these active clients; the first one of equals."""
         return min(clients, key=self._active.priority)
-
-    def least_served(self) -> K:
-        """Return the least served active client."""
-        return self._active.first()
 
     @staticmethod
     def _lowest(clients: IndexedPriorityQueue[K, float]) -> float:

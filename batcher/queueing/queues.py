@@ -4,7 +4,6 @@ Bounded by items and bytes; the caller stops accepting records while `is_full`.
 """
 
 from collections.abc import Callable, Container, Iterator
-from uuid import UUID
 
 from batcher.policy.batch_closing import fitting_prefix
 from batcher.policy.fairness import VirtualCounters
@@ -25,12 +24,11 @@ class Queues:
         *,
         items_max: int,
         bytes_max: int,
-        weight: Callable[[UUID], float] = lambda _: 1.0,
         rank: Callable[[JobRef], int] = lambda _: 0,
     ) -> None:
-        """`weight` is a tenant's share relative to others; `rank` orders the jobs of a tenant."""
+        """`rank` orders the jobs of a tenant, the lowest first."""
         self._items_max, self._bytes_max = items_max, bytes_max
-        self._weight, self._rank = weight, rank
+        self._rank = rank
         self.pools: dict[str, PoolQueue] = {}
         self.item_count = 0
         self.byte_count = 0
@@ -186,7 +184,7 @@ class Queues:
     def _charge(self, queue: BatchKeyQueue, front: BufferedChunk) -> None:
         job = front.job
         pool = self.pools[queue.key.pool]
-        pool.counters.charge(job.tenant_id, front.token_count, self._weight(job.tenant_id))
+        pool.counters.charge(job.tenant_id, front.token_count)
         queue.tenants[job.tenant_id].charge(job, front.token_count)
 
     def _count(
