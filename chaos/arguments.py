@@ -1,4 +1,4 @@
-"""Command line of `python -m chaos`."""
+"""Inject faults into a running installation and check its promises: `python -m chaos`."""
 
 import argparse
 import secrets
@@ -10,13 +10,12 @@ from chaos.suites import SUITES, DrillSpec
 
 SEEDS = 2**31
 SKEWS = {"ahead": CLOCK_SKEW_S, "behind": -CLOCK_SKEW_S}
-DESCRIPTION = "Inject faults into a running installation and check its promises."
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     promises = sorted({p for suite in SUITES for drill in suite.drills for p in drill.promises})
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument(
         "--seed",
         type=int,

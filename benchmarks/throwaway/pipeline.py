@@ -14,8 +14,7 @@ from benchmarks.runs import Run
 from benchmarks.stacks.services import Service, driver_url
 from benchmarks.stacks.verification import verify_output
 from benchmarks.statistics.cpu import cpu_by_role, cpu_used
-from benchmarks.throwaway.stages import TABLE
-from benchmarks.throwaway.wire import PARTITIONS, RECORD_BYTES_MAX, TOPICS
+from benchmarks.throwaway.stages import PARTITIONS, RECORD_BYTES_MAX, TABLE, TOPICS
 
 READY_S_MAX = 60.0
 DONE_S_MAX = 600.0

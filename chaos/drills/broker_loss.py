@@ -11,7 +11,7 @@ from chaos.checkers import outages
 from chaos.checkers.end_states import MAY_BE_CANCELLED
 from chaos.checkers.recovery import RATE_MIN, Sample, rate_before, seconds_to_recovery
 from chaos.clients.client import Client, input_lines, job_body
-from chaos.clients.prober import probing
+from chaos.clients.observers import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.drills.recovery import RECOVERED_SHARE, SETTLED_S, record_samples, sampling
 from chaos.errors import DrillError

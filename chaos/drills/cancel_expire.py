@@ -26,9 +26,8 @@ from chaos.faults.processes import kill_role
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
 from chaos.observations import database
-from chaos.observations.job_files import JobFiles
 from chaos.reports.measures import Measure, duration, violations
-from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from chaos.verification.reconciliation import EndedJob, JobFiles, reconcile_jobs
 
 CANCEL_S_MAX: Final = 5.0
 TERMINAL_S_MAX: Final = 30.0

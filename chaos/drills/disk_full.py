@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from chaos.checkers import outages
 from chaos.clients.client import input_lines, job_body
-from chaos.clients.prober import probing
+from chaos.clients.observers import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
 from chaos.faults import disk

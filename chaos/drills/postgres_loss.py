@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from chaos.checkers import outages
 from chaos.checkers.outages import Probe
 from chaos.clients.client import input_lines
-from chaos.clients.prober import probing
+from chaos.clients.observers import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
 from chaos.faults import connections, processes

@@ -15,7 +15,7 @@ from benchmarks.background_threads import background_threads
 from chaos.checkers.acceptance import acknowledged_ids, conflicting_ids, missing_or_unfinished
 from chaos.checkers.end_states import ALL_SUCCEED, CANCELLED, MAY_BE_CANCELLED, EndStates
 from chaos.clients.client import TERMINAL, Client, input_lines
-from chaos.clients.watchers import watching_jobs
+from chaos.clients.observers import watching_jobs
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.faults.injector import FaultInjector, fault_kinds

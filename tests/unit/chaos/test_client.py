@@ -11,12 +11,12 @@ import pytest
 from chaos.checkers.acceptance import acknowledged_ids
 from chaos.checkers.end_states import ALL_SUCCEED, CANCELLED, MAY_BE_CANCELLED, EndStates
 from chaos.clients.history import Recorder, read
-from chaos.clients.watchers import POLLS_AFTER_END, watching_jobs
+from chaos.clients.observers import POLLS_AFTER_END, watching_jobs
 from chaos.drills.context import DrillContext
 from chaos.drills.storm import JobCreator
 from chaos.errors import DrillError, NotServedError
-from chaos.observations.job_files import JobFiles
 from chaos.verification.acknowledged import compare_contents
+from chaos.verification.reconciliation import JobFiles
 from tests.support.until import until
 from tests.unit.chaos.conftest import ClientOf
 

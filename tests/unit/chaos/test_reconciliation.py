@@ -26,9 +26,8 @@ from chaos.checkers.results import Tally, Usage
 from chaos.clients.client import input_lines
 from chaos.drills.context import MODEL
 from chaos.installations.recording_upstream import recording_upstream
-from chaos.observations.job_files import JobFiles
 from chaos.verification import reconciliation
-from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from chaos.verification.reconciliation import EndedJob, JobFiles, reconcile_jobs
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 from tests.unit.chaos.conftest import ClientOf
 

@@ -7,8 +7,7 @@ import pytest
 
 from benchmarks.reporting import write_json
 from chaos.drills.poison_items import p95_increase_s
-from chaos.reports.confidence_bounds import failure_rate_bound
-from chaos.reports.measures import OTHER_DRILLS, Measure, Relation, summarise
+from chaos.reports.measures import OTHER_DRILLS, Measure, Relation, failure_rate_bound, summarise
 from chaos.reports.report import number, report_content, table, violation_lines
 
 

@@ -1,15 +1,16 @@
-"""Probes: requests sent at a steady pace, to observe the API during an outage."""
+"""Threads that observe the API throughout a drill: they poll jobs, or send probes steadily."""
 
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Final
 
 import httpx
 
 from benchmarks.background_threads import background_threads
+from chaos.clients.client import TERMINAL, Client
 from chaos.clients.history import Recorder
 
 PROBE_S_MAX: Final = 30.0
@@ -18,6 +19,9 @@ PROBE_S_MAX: Final = 30.0
 INTERVAL_S: Final = 0.1
 CREATE_INTERVAL_S: Final = 0.5
 """Each created job runs next to the measured load, so creations are rarer."""
+
+POLLS_AFTER_END: Final = 3
+"""Polls of a terminal job, enough to observe an illegal change."""
 
 
 def probing(
@@ -62,3 +66,25 @@ def is_error_envelope(response: httpx.Response) -> bool:
         return isinstance(error["message"], str) and "type" in error and "code" in error
     except (ValueError, KeyError, TypeError):
         return False
+
+
+@contextmanager
+def watching_jobs(clients: Sequence[Client]) -> Iterator[Callable[[str], None]]:
+    """Poll jobs during a block, in a thread for each client; yield a function that adds a job."""
+    jobs: list[str] = []
+    with background_threads(*(partial(_watch, client, jobs) for client in clients)):
+        yield jobs.append
+
+
+def _watch(client: Client, jobs: Sequence[str], stop: threading.Event) -> None:
+    polls: dict[str, int] = {}  # of terminal jobs
+    while not stop.is_set():
+        for job_id in list(jobs):
+            if polls.get(job_id, 0) >= POLLS_AFTER_END:
+                continue
+            job = client.poll_job(job_id)
+            if job is not None and job["status"] in TERMINAL:
+                polls[job_id] = polls.get(job_id, 0) + 1
+            if stop.wait(0.02):
+                return
+        stop.wait(0.05)
