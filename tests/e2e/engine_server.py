@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 from aiohttp import web
+from prometheus_client import REGISTRY
 
 # A killed test must leave no process behind.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
@@ -58,6 +59,22 @@ async def listening(socket_path: str, routes: Sequence[web.RouteDef]) -> web.App
     return runner
 
 
+def keep_statistics() -> None:
+    """Let vLLM keep its own statistics, which a replica switches off since nobody reads them."""
+    from gpu_consumers.engines.vllm import vllm_engine
+
+    arguments = vllm_engine.vllm_arguments
+    vllm_engine.vllm_arguments = lambda settings: [
+        argument for argument in arguments(settings) if argument != "--disable-log-stats"
+    ]
+
+
+def kv_cache_usage() -> float:
+    """Return the share of the KV cache in use, as vLLM itself counts."""
+    samples = (sample for family in REGISTRY.collect() for sample in family.samples)
+    return sum(sample.value for sample in samples if sample.name == "vllm:kv_cache_usage_perc")
+
+
 async def serve(socket_path: str) -> None:
     """Serve once the model is loaded; each line of a response is one reported item."""
     from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
@@ -66,6 +83,7 @@ async def serve(socket_path: str) -> None:
     from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
     from tests.e2e.remote_engine import BEGUN, CALL
 
+    keep_statistics()
     engine = open_engine(EngineSettings.from_env(os.environ))
     ends = CallEnds(CALL)
 
@@ -112,7 +130,7 @@ async def serve(socket_path: str) -> None:
 
     async def counts(_: web.Request) -> web.Response:
         unfinished = engine.unfinished if isinstance(engine, VllmEngine) else 0
-        return web.Response(body=msgspec.json.encode((engine.slots, unfinished)))
+        return web.Response(body=msgspec.json.encode((engine.slots, unfinished, kv_cache_usage())))
 
     await engine.start()
     routes = [

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import psutil
 
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, SlotCounts, UsageMeter
 from gpu_consumers.engines.engine_slots import square_root_headroom
+from tests.support.until import until
 
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 60.0
@@ -59,13 +59,18 @@ class RemoteEngine:
 
     async def fetch_slots(self) -> SlotCounts:
         """Return the child's counters; sequences that vLLM still holds count as online."""
-        slots, unfinished = await self._fetch_counts()
+        slots, unfinished, _ = await self._fetch_counts()
         return SlotCounts(slots.bulk, max(slots.online, unfinished), slots.waiting)
 
     async def fetch_unfinished(self) -> int:
         """Return the number of sequences that vLLM holds."""
-        _, unfinished = await self._fetch_counts()
+        _, unfinished, _ = await self._fetch_counts()
         return unfinished
+
+    async def fetch_kv_cache_usage(self) -> float:
+        """Return the share of vLLM's KV cache in use."""
+        _, _, usage = await self._fetch_counts()
+        return usage
 
     async def start(self) -> None:
         """The child has started already."""
@@ -115,9 +120,9 @@ class RemoteEngine:
                 assert await end.text() == CANCELLED
             raise
 
-    async def _fetch_counts(self) -> tuple[SlotCounts, int]:
+    async def _fetch_counts(self) -> tuple[SlotCounts, int, float]:
         async with self._session() as session, session.get("http://engine/counts") as answer:
-            return msgspec.json.decode(await answer.read(), type=tuple[SlotCounts, int])
+            return msgspec.json.decode(await answer.read(), type=tuple[SlotCounts, int, float])
 
     def _session(self) -> aiohttp.ClientSession:
         connector = aiohttp.UnixConnector(str(self._socket_path), limit=0)
@@ -161,8 +166,8 @@ def running_engine(folder: Path, env: Mapping[str, str]) -> Iterator[RemoteEngin
 
 
 def _wait_for(socket_path: Path, child: subprocess.Popen[bytes], log_path: Path) -> None:
-    deadline_s = time.monotonic() + _START_TIMEOUT_S
-    while not socket_path.exists():
+    def has_started() -> bool:
         assert child.poll() is None, log_path.read_text()[-4000:]
-        assert time.monotonic() < deadline_s, "the engine did not start"
-        time.sleep(0.1)
+        return socket_path.exists()
+
+    until(has_started, timeout_s=_START_TIMEOUT_S)

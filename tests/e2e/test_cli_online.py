@@ -108,7 +108,7 @@ def test_an_interrupted_answer_ends_at_once(stack: Stack, env: dict[str, str]) -
 
 @pytest.mark.parametrize("form", ["--unary", "--stream"])
 def test_bench_online_measures_calls_and_latencies(env: dict[str, str], form: str) -> None:
-    arguments = ["bench-online", form, "--clients", "3", "--seconds", "15", "-o", "json"]
+    arguments = ["bench-online", form, "--clients", "3", "--seconds", "5", "-o", "json"]
     done = millrace(env, *arguments)
 
     assert done.exit_code == ExitCode.OK, done.stderr

@@ -105,7 +105,7 @@ def test_deduplication_survives_killed_intake_and_writer(stack: Stack) -> None:
 
 
 def test_a_cancelled_job_keeps_copies_with_their_originals(stack: Stack) -> None:
-    prompts = shuffled(15_000, 9000)
+    prompts = shuffled(8000, 5000)
     client = stack.client
     job = submit(stack, prompts)
     watch(client, job.id, lambda now: sum(outcomes_of(now).values()) >= 500)

@@ -31,6 +31,7 @@ from tests.integration.engines.conformance import (
     vectors_of,
 )
 from tests.integration.engines.conformance_online import (
+    FREES_S_MAX,
     ClassesConformance,
     InterruptionConformance,
     OnlineChatConformance,
@@ -43,6 +44,19 @@ pytestmark = pytest.mark.timeout(300)
 
 ENV = {"KIND": "vllm", "MODEL_NAME": MODEL, "CONCURRENCY": "20", "VLLM_MAX_NUM_SEQS": "16"}
 HASTY_S = 1.0
+ONLY_SEVEN = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "x",
+        "schema": {
+            "type": "object",
+            "properties": {"a": {"enum": [7]}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+}
+"""A response format."""
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +65,9 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="class")
-def chat_engine(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def chat_engine(
+    tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RemoteEngine]:
     with running_engine(
         tmp_path_factory.mktemp("chat"),
         ENV | {"MODEL_PATH": str(tiny_llama), "VLLM_TOOL_CALL_PARSER": "hermes"},
@@ -166,10 +182,7 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
         assert listener.chunks[-1]["usage"]["completion_tokens"] == answer.output_tokens
 
     async def test_tools_and_schemas_stream(self, engine: Engine) -> None:
-        schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"],
-                  "additionalProperties": False}  # fmt: skip
-        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        body = chat_body(stream=True, response_format=form, logprobs=True, max_tokens=60)
+        body = chat_body(stream=True, response_format=ONLY_SEVEN, logprobs=True, max_tokens=60)
         answer, listener = await stream(engine, CHAT, body)
         assert answer.status_code == 200
         assert listener.text().lstrip().startswith("{")
@@ -186,10 +199,24 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
         assert_error_envelope(answer, 400)
         assert listener.pieces == []
 
+    async def test_a_disconnected_client_frees_its_kv_cache(
+        self, chat_engine: RemoteEngine
+    ) -> None:
+        """Closing the connection cancels the call, as in a replica."""
+        call = asyncio.create_task(chat_engine.serve(CHAT, chat_body(**LONG), None))
+        while await chat_engine.fetch_kv_cache_usage() == 0:
+            assert not call.done()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        async with asyncio.timeout(FREES_S_MAX):
+            while await chat_engine.fetch_kv_cache_usage() > 0:
+                pass
+
     async def test_online_calls_overtake_queued_items_in_vllm(self, engine: Engine) -> None:
         bodies = [chat_body(max_tokens=400, ignore_eos=True)] * 200
         bulk = asyncio.create_task(engine.execute(CHAT, bodies, lambda *_: None))
-        await asyncio.sleep(0.5)
+        await await_work(engine)
         took_s = []
         for body in (chat_body(max_tokens=1), chat_body(max_tokens=1, priority=-5)):
             start_s = time.monotonic()
@@ -228,10 +255,7 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
         assert 0 < answer.cached_tokens < answer.input_tokens
 
     async def test_a_schema_is_enforced(self, engine: Engine) -> None:
-        schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"],
-                  "additionalProperties": False}  # fmt: skip
-        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        (answer,) = await run(engine, CHAT, [chat_body(response_format=form, max_tokens=60)])
+        (answer,) = await run(engine, CHAT, [chat_body(response_format=ONLY_SEVEN, max_tokens=60)])
         assert answer.status_code == 200
         text = content_of(answer)["choices"][0]["message"]["content"]
         assert text.lstrip().startswith("{")

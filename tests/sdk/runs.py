@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -23,15 +24,19 @@ Reports = Callable[[str], dict[str, str | None]]
 def reports_of(request: pytest.FixtureRequest, test: str, new_site: Callable[[], Site]) -> Reports:
     """Return a function that runs the selected checks of `test`, once for each release.
 
-    Each release has a site of its own.
+    Each release has a site of its own. All run at once: their checks mostly wait.
     """
     selected = selected_checks(request, test)
 
     @cache
-    def reports(version: str) -> dict[str, str | None]:
-        return run_checks(version, selected[version], new_site())
+    def all_reports() -> dict[str, dict[str, str | None]]:
+        chosen = {version: names for version, names in selected.items() if names}
+        sites = [new_site() for _ in chosen]
+        with ThreadPoolExecutor(len(chosen)) as threads:
+            reports = threads.map(run_checks, chosen, chosen.values(), sites)
+            return dict(zip(chosen, reports, strict=True))
 
-    return reports
+    return lambda version: all_reports()[version]
 
 
 def selected_checks(request: pytest.FixtureRequest, test: str) -> dict[str, list[str]]:

@@ -1,10 +1,11 @@
 """Sites: the address of a stack, its models, and tenants for one run of the checks."""
 
-import subprocess
-import sys
 import time
 import uuid
 
+from typer.testing import CliRunner
+
+from cli.main import app
 from core.ids import EVENT, public_id
 from results.webhooks.endpoints.signing_secrets import secret_text, signed_headers
 from results.webhooks.events.messages import job_message
@@ -73,6 +74,6 @@ def new_key(stack: Stack, *tenant_options: str) -> str:
 
 
 def _millrace(stack: Stack, *arguments: str) -> str:
-    command = [sys.executable, "-m", "cli.main", *arguments, "--data", str(stack.data)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    done = CliRunner().invoke(app, [*arguments, "--data", str(stack.data)])
+    assert done.exit_code == 0, done.output
     return done.stdout.strip()
