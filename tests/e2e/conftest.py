@@ -33,3 +33,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             running = running_stack(tmp_path_factory.mktemp("stack"), *_OPTIONS)
             stack = cleanup.enter_context(running)
         yield stack
+
+
+@pytest.fixture
+def env(stack: Stack) -> dict[str, str]:
+    """The environment of a user of `stack`."""
+    return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}

@@ -1,4 +1,4 @@
-"""Goal: the batch commands run jobs: data on stdout, messages on stderr, exit codes."""
+"""Goal: the batch commands run and control jobs: data on stdout, messages on stderr, exit codes."""
 
 import json
 import os
@@ -20,12 +20,6 @@ pytestmark = pytest.mark.timeout(300)
 
 CHAT = "/v1/chat/completions"
 COMMAND_S_MAX = 60
-
-
-@pytest.fixture
-def env(stack: Stack) -> dict[str, str]:
-    """The environment of a user of `stack`."""
-    return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
 
 
 def millrace(env: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> Result:
@@ -50,11 +44,11 @@ def shell(env: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[
             process.kill()
 
 
-def lines(model: str, count: int) -> bytes:
+def lines(model: str, count: int, first: int = 0) -> bytes:
     body = {"model": model, "messages": [{"role": "user", "content": "Hello."}]}
     requests = (
         {"custom_id": f"item-{n}", "method": "POST", "url": CHAT, "body": body}
-        for n in range(count)
+        for n in range(first, first + count)
     )
     return b"".join(json.dumps(request).encode() + b"\n" for request in requests)
 
@@ -63,10 +57,14 @@ def custom_ids(content: bytes) -> list[str]:
     return [json.loads(line)["custom_id"] for line in content.splitlines()]
 
 
-def submitted(env: Mapping[str, str], content: bytes, *options: str) -> str:
-    answer = millrace(env, "submit", "-", "--endpoint", CHAT, *options, stdin=content)
+def output_of(env: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> str:
+    answer = millrace(env, *arguments, stdin=stdin)
     assert answer.exit_code == ExitCode.OK, answer.stderr
     return answer.stdout.strip()
+
+
+def submitted(env: Mapping[str, str], content: bytes, *options: str) -> str:
+    return output_of(env, "submit", "-", "--endpoint", CHAT, *options, stdin=content)
 
 
 def test_submit_waits_and_writes_output_and_errors(
@@ -206,3 +204,40 @@ def test_results_are_written_to_a_pipe(stack: Stack, env: dict[str, str]) -> Non
     assert fetching.returncode == ExitCode.OK
     assert custom_ids(written) == [f"item-{n}" for n in range(100)]
     assert message == b""
+
+
+def test_a_job_is_paused_prioritised_and_resumed(stack: Stack, env: dict[str, str]) -> None:
+    job = submitted(env, lines(stack.model, 4000), "--priority", "2")
+    assert output_of(env, "pause", job) == "paused"
+    assert dict(row.split(None, 1) for row in output_of(env, "status", job).splitlines())["paused"]
+    changed = output_of(env, "update", job, "--completion-window", "2h", "--priority", "9")
+    assert changed.startswith("expires 20")
+    assert changed.endswith(" priority 9")
+    assert output_of(env, "resume", job) in {"validating", "in_progress"}
+    assert output_of(env, "watch", job) == "completed"
+    late = millrace(env, "pause", job)
+    assert late.exit_code == ExitCode.CONFLICT
+    assert "Cannot pause a batch with status 'completed'" in late.stderr
+
+
+def test_files_are_appended_until_the_job_is_sealed(stack: Stack, env: dict[str, str]) -> None:
+    job = submitted(env, lines(stack.model, 10), "--no-seal")
+    assert output_of(env, "append", job, "-", stdin=lines(stack.model, 5, first=10)).startswith(
+        "file-"
+    )
+    assert "waits for more files" in output_of(env, "status", job)
+    assert output_of(env, "seal", job) in {"validating", "in_progress", "finalizing"}
+    output = output_of(env, "results", job) if output_of(env, "watch", job) == "completed" else ""
+    assert len(output.splitlines()) == 15
+
+
+def test_a_job_stops_at_its_failure_budget(stack: Stack, env: dict[str, str]) -> None:
+    bad = lines(stack.model, 3000).replace(b'[{"role": "user", "content": "Hello."}]', b'"no"')
+    job = submitted(env, bad, "--max-failed-items", "5")
+    ended = millrace(env, "watch", job)
+    assert (ended.stdout.strip(), ended.exit_code) == ("cancelled", ExitCode.JOB_FAILED)
+    assert "failure_budget" in output_of(env, "status", job)
+
+
+def test_update_without_changes_is_a_usage_error(env: dict[str, str]) -> None:
+    assert millrace(env, "update", "batch_1").exit_code == ExitCode.USAGE

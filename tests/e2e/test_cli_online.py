@@ -28,12 +28,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
-@pytest.fixture
-def env(stack: Stack) -> dict[str, str]:
-    """The environment of a user of `stack`."""
-    return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
-
-
 def millrace(env: dict[str, str], *arguments: str, stdin: str = "") -> Result:
     return CliRunner().invoke(app, list(arguments), env=env, input=stdin)
 

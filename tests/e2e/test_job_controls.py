@@ -23,6 +23,7 @@ from tests.support.early_ends import (
     create,
     expire,
     progress,
+    wait_until_idle,
 )
 from tests.support.job_checks import (
     assert_conserved,
@@ -39,7 +40,6 @@ CONCURRENCY = 16
 IN_FLIGHT_MAX = 300
 """Items that may run between a decision and its effect: batches granted, running, published."""
 
-SETTLE_S = 3.0
 WAITING_COUNT = 64
 
 
@@ -114,9 +114,7 @@ def test_a_paused_job_stops_and_resumes(stack: Stack, upstream: RecordingUpstrea
     job = create(stack, "paused", count)
     watch(stack.client, job.id, lambda seen: progress(seen) >= 200)
     stack.client.post(f"/batches/{job.id}/pause", cast_to=type(job))
-    started = wait_until_idle(upstream, "paused")
-    other = create(stack, "other", 100)  # a paused job blocks no other
-    assert watch(stack.client, other.id, ended).status == "completed"
+    started = wait_until_idle(stack, upstream, "paused")  # and another job completes
     seen = watch(stack.client, job.id, lambda seen: progress(seen) >= started)
     assert seen.status == "in_progress"
     assert len(upstream.starts("paused")) == started < count
@@ -252,13 +250,3 @@ def dropped_calls(stack: Stack) -> float:
         for reason in ("overdue", "caller")
     )
     return dropped + sum(aborted)
-
-
-def wait_until_idle(upstream: RecordingUpstream, name: str) -> int:
-    """Return how many items have started, once none has for a while."""
-
-    def is_idle() -> bool:
-        return time.time() - max(upstream.starts(name)) > SETTLE_S
-
-    await_true(is_idle, "no item to start")
-    return len(upstream.starts(name))

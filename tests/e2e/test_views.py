@@ -21,12 +21,6 @@ pytestmark = pytest.mark.timeout(400)
 COUNT = 4000
 
 
-@pytest.fixture
-def env(stack: Stack) -> dict[str, str]:
-    """The environment of a user of `stack`."""
-    return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
-
-
 def get(stack: Stack, path: str, **params: str) -> Any:
     headers = {"authorization": f"Bearer {stack.key}"}
     answer = httpx.get(f"{stack.url}/v1{path}", headers=headers, params=params, timeout=60)

@@ -19,7 +19,8 @@ from tests.support.job_checks import (
     watch,
 )
 from tests.support.recording_upstream import RecordingUpstream
-from tests.support.stacks import Stack, await_value
+from tests.support.stacks import Stack
+from tests.support.until import until, until_found
 
 CANCEL_S_MAX = 5.0
 """Longest time after a cancel in which an item may still start (P7)."""
@@ -28,8 +29,8 @@ TERMINAL_S_MAX = 30.0
 """After its close a job is terminal within this while workers live (P7, P8)."""
 
 WINDOW_S = 30
-SESSION_S = 6.0
-"""Default session timeout of group members."""
+SETTLE_S = 3.0
+"""After this time without a start nothing more is expected to start."""
 
 MODEL = "small"
 
@@ -89,7 +90,7 @@ def cancel_at_random(
     done = watch(stack.client, job.id, ended)
     ended_s = time.time() - cancelled_s
     assert done.status == "cancelled", done
-    await_silence(stack, cancelled_s, kills=kills)
+    wait_until_idle(stack, upstream, name)
     assert_conserved(stack.client, done, count)
     assert outcomes_of(done)["cancelled"] > 0
     return EarlyEnd(done, ended_s, max(upstream.starts(name)) - cancelled_s)
@@ -107,7 +108,8 @@ def expire(
         made.append(start(stack, file_id, completion_window=f"{WINDOW_S}s"))
         deadlines.append(time.time() + WINDOW_S)  # as its owner reckons, whatever the row says
     over = [(watch(stack.client, job.id, ended, timeout_s=120), time.time()) for job in made]
-    await_silence(stack, deadlines[-1], kills=False)
+    for own_name in names:
+        wait_until_idle(stack, upstream, own_name)
     ends = []
     for own_name, (done, seen_s), deadline_s in zip(names, over, deadlines, strict=True):
         ended_s = seen_s - deadline_s
@@ -119,9 +121,12 @@ def expire(
     return ends
 
 
-def await_silence(stack: Stack, close_s: float, *, kills: bool) -> None:
-    """Wait until nothing of a closed job may begin, and a killed replica would have begun it."""
-    if kills:
-        await_value(lambda: stack.pid("gpu-consumer"), "the replica")
-        time.sleep(SESSION_S)  # it joins, and meets what it had
-    time.sleep(max(0.0, close_s + CANCEL_S_MAX - time.time()))
+def wait_until_idle(stack: Stack, upstream: RecordingUpstream, name: str) -> int:
+    """Return how many items of that name have started, once none has for a while.
+
+    A killed replica restarts first, and runs what it had before the items of another job.
+    """
+    until_found(lambda: stack.pid("gpu-consumer"))
+    assert watch(stack.client, create(stack, "behind", 50).id, ended).status == "completed"
+    until(lambda: time.time() - max(upstream.starts(name), default=0.0) > SETTLE_S)
+    return len(upstream.starts(name))

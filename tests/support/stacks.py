@@ -16,6 +16,7 @@ from openai import OpenAI
 
 from cli.stack.data_folder import StackState, read_state
 from cli.stack.processes.role_children import KAFKA
+from tests.support.until import until_found
 
 READY_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -67,7 +68,7 @@ class Stack:
 
     def kill(self, role: str) -> None:
         """Kill a role with SIGKILL, at once."""
-        pid = await_value(lambda: self.pid(role), f"role {role}")
+        pid = until_found(lambda: self.pid(role))
         os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> list[psutil.Process]:
@@ -160,17 +161,3 @@ def await_true(check: Callable[[], bool], what: str, timeout_s: float = 20.0) ->
         assert time.monotonic() < deadline_s, f"waited {timeout_s:g} s for {what}"
         time.sleep(0.02)
     return True
-
-
-def await_value(find: Callable[[], int | None], what: str) -> int:
-    """Poll `find` until it returns a value."""
-    found: list[int] = []
-
-    def check() -> bool:
-        value = find()
-        if value is not None:
-            found.append(value)
-        return bool(found)
-
-    await_true(check, what)
-    return found[0]

@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.01
@@ -15,6 +17,19 @@ def until(condition: Callable[[], object], *, timeout_s: float = TIMEOUT_S) -> N
     while not condition():
         assert time.monotonic() < deadline_s, f"not true within {timeout_s:g} s"
         time.sleep(_POLL_S)
+
+
+def until_found(find: Callable[[], T | None], *, timeout_s: float = TIMEOUT_S) -> T:
+    """Poll from a thread until `find` returns something true, and return it."""
+    found: list[T] = []
+
+    def is_found() -> bool:
+        if value := find():
+            found.append(value)
+        return bool(found)
+
+    until(is_found, timeout_s=timeout_s)
+    return found[0]
 
 
 async def until_true(condition: Callable[[], object], *, timeout_s: float = TIMEOUT_S) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
 from uuid import UUID
 
 import httpx
@@ -29,6 +28,8 @@ from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import NewKey, create_key
 from tenancy.tenants import create_tenant
 from tests.conftest import execute, with_database
+from tests.support.until import until
+from topics.settings import KafkaSettings
 
 READY_S_MAX = 20.0
 
@@ -73,6 +74,12 @@ class Site:
     def stored(self) -> list[Path]:
         """Every object of this test, complete or not."""
         return sorted(_files_below(self.running.objects_root) - self.objects_before)
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    """The session's broker, with topics of this test alone."""
+    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
 
 
 OpenSite = Callable[..., Site]
@@ -176,12 +183,9 @@ def serve(
     server = http_server(app, settings)
     thread = threading.Thread(target=server.run, args=([listener],), name="api")
     thread.start()
-    deadline = monotonic() + READY_S_MAX
-    while not server.started:
-        assert thread.is_alive()
-        assert monotonic() < deadline
-        sleep(0.01)
     try:
+        until(lambda: server.started or not thread.is_alive())
+        assert server.started
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -1,20 +1,27 @@
-"""An API with online calls and a played pool behind it."""
+"""An API with online calls; the test plays its pool and the roles that read the log."""
 
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+import sqlalchemy as sa
 
 from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.errors import MillraceError
+from core.outcomes import Outcome
+from jobs.tables.jobs import jobs
 from registry.models import add_model
+from results.finaliser.request_finaliser import RequestFinaliser
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from tests.integration.api.conftest import Site, new_site, running
 from tests.integration.api.pool import PlayedPool
+from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
 
 ENDPOINT = "/v1/chat/completions"
@@ -23,7 +30,7 @@ ASK: dict[str, object] = {"model": "org/online", "messages": []}
 
 @dataclass(frozen=True)
 class Online:
-    """An API with a pool behind it."""
+    """An API, a pool that a test plays, and the results writer in between."""
 
     site: Site
     pool: PlayedPool
@@ -31,18 +38,45 @@ class Online:
     def client(self) -> httpx.Client:
         return self.site.client()
 
+    def record(self, chunk: Chunk, **fields: Any) -> None:
+        """Put the outcome of a call into Postgres, as the results writer does."""
+        given: dict[str, Any] = {
+            "index": 0,
+            "custom_id": chunk.items[0].custom_id,
+            "outcome": Outcome.SUCCEEDED,
+            "status_code": 200,
+            "body": b'{"asked":' + chunk.items[0].body + b"}",
+            "input_tokens": 3,
+            "output_tokens": 2,
+        }
+        item = ItemOutcome(**(given | fields))
+        engine = self.site.engine
+        ItemWriter(engine, DayPartitions(engine)).write({chunk.job.job_id: [item]})
+
+    def end(self) -> None:
+        """End what is settled, as the finaliser does."""
+        RequestFinaliser(self.site.engine, self.site.objects).run_once()
+
+    def job_count(self) -> int:
+        with self.site.engine.connect() as connection:
+            return connection.scalar(sa.select(sa.func.count()).select_from(jobs)) or 0
+
 
 @contextmanager
-def online_site(
-    kafka: KafkaSettings, database_url: str, root: Path, **given: object
+def opened(
+    kafka: KafkaSettings,
+    database_url: str,
+    root: Path,
+    online: OnlineSettings | None = None,
+    **settings: object,
 ) -> Iterator[Online]:
-    """Start an API with the given online settings; it ends well, or the test fails."""
+    """Run an API with online calls and small waits."""
     failures: list[MillraceError] = []
     pool = PlayedPool(kafka)
     try:
-        setup = OnlineDeps(OnlineSettings.model_validate(given), kafka, failures.append)
-        api = ApiSettings(shutdown_grace_s=2)
-        with running(api, database_url, root / uuid.uuid4().hex, setup=setup) as ready:
+        setup = OnlineDeps(online or OnlineSettings(), kafka, failures.append)
+        api = ApiSettings.model_validate({"shutdown_grace_s": 2, "replay_wait_s": 0.2, **settings})
+        with running(api, database_url, root, setup=setup) as ready:
             site = new_site(ready)
             with ready.engine.begin() as connection:
                 add_model(
@@ -59,3 +93,10 @@ def online_site(
     finally:
         pool.close()
     assert failures == []
+
+
+def online_site(
+    kafka: KafkaSettings, database_url: str, root: Path, **online: object
+) -> AbstractContextManager[Online]:
+    """Run an API with the given online settings."""
+    return opened(kafka, database_url, root / "objects", OnlineSettings.model_validate(online))

@@ -1,12 +1,12 @@
 """A pool that a test plays: it reads calls from the log and replies as scripted."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from core.states import CloseReason
+from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.errors import KafkaUnavailableError
@@ -122,10 +122,7 @@ class PlayedPool:
         return chunk
 
     def wait_for(self, check: Callable[[], bool], timeout_s: float = WAIT_S_MAX) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while not check():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
+        until(check, timeout_s=timeout_s)
 
     def close(self) -> None:
         self._stopping.set()

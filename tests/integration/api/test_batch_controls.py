@@ -142,30 +142,6 @@ def test_an_ended_batch_cannot_be_changed(site: Site, action: str) -> None:
     assert refused(answer, 400)["code"] == "batch_not_open"
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-def test_a_foreign_batch_is_like_one_that_never_existed(site: Site, action: str) -> None:
-    batch = created(site)["id"]
-    with site.client(site.other_key) as client:
-        body = {"input_file_id": file_id(client), "priority": 3}
-        answers = [
-            refused(client.post(f"/v1/batches/{name}/{action}".rstrip("/"), json=body), 404)
-            for name in (batch, "batch_" + "0" * 32, "nonsense")
-        ]
-    assert answers[0] == answers[1] == answers[2]
-    assert answers[0]["code"] == "batch_not_found"
-
-
-def test_a_repeated_control_is_replayed(site: Site) -> None:
-    batch = created(site)["id"]
-    with site.client() as client:
-        headers = {"idempotency-key": "pause-once"}
-        first = client.post(f"/v1/batches/{batch}/pause", headers=headers)
-        posted(site, batch, "resume")
-        again = client.post(f"/v1/batches/{batch}/pause", headers=headers)
-    assert ok(first) == ok(again)
-    assert again.headers["idempotent-replayed"] == "true"
-
-
 @pytest.mark.parametrize(
     ("wish", "body", "other", "other_body"),
     [

@@ -134,31 +134,8 @@ def test_an_invalid_field_is_named(site: Site, change: dict[str, object], param:
     assert outbox_rows(site, "events") == []
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"{",
-        b"null",
-        b"[]",
-        b"\xff",
-        b'\xef\xbb\xbf{"a": 1}',
-        b'{"endpoint": "\\ud800"}',
-        b"[" * 100_000,
-        b'{"endpoint": NaN}',
-    ],
-)
-def test_a_body_must_be_an_object(site: Site, raw: bytes) -> None:
+def test_a_large_body_is_refused(site: Site) -> None:
     with site.client() as client:
-        json_type = {"content-type": "application/json"}
-        refused(client.post("/v1/batches", content=raw, headers=json_type), 400)
-
-
-def test_other_media_types_are_refused(site: Site) -> None:
-    with site.client() as client:
-        refused(client.post("/v1/batches", data={"a": "b"}), 415)
-        packed = {"content-encoding": "gzip", "content-type": "application/json"}
-        refused(client.post("/v1/batches", content=b"x", headers=packed), 415)
         huge = json.dumps({"endpoint": "x" * 2_000_000})
         as_json = {"content-type": "application/json"}
         refused(client.post("/v1/batches", content=huge, headers=as_json), 413)

@@ -13,21 +13,18 @@ from api.online.settings import OnlineSettings
 from core.clock import SystemClock
 from core.errors import SettingsError
 from tenancy.tenants import set_call_timeout, set_zero_retention
-from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
 from tests.integration.api.pool import answer_at_once, say_nothing
 from topics.settings import KafkaSettings
 
-Open = Callable[..., Durable]
+Open = Callable[..., Online]
 
 
 @pytest.fixture
-def site_with(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[Open]:
+def site_with(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Open]:
     """Start an API with durable calls and these variables; nobody answers its calls."""
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
 
-    def start(**variables: str) -> Durable:
+    def start(**variables: str) -> Online:
         online = OnlineSettings.from_env(variables)
         folder = tmp_path / uuid.uuid4().hex
         found = stack.enter_context(opened(kafka, database_url, folder, online))
@@ -38,7 +35,7 @@ def site_with(
         yield start
 
 
-def ask(durable: Durable, **fields: object) -> httpx.Response:
+def ask(durable: Online, **fields: object) -> httpx.Response:
     with durable.site.client() as client:
         return client.post(ENDPOINT, json=ASK | fields)
 

@@ -7,7 +7,7 @@ import pytest
 
 from core.states import CloseReason
 from tests.integration.api.answers import refused
-from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
 from tests.integration.api.pool import PlayedPool, Script
 from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
@@ -17,10 +17,7 @@ CONFLICT = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
 
 
 @pytest.fixture
-def durable(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[Durable]:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+def durable(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Online]:
     with opened(kafka, database_url, tmp_path / "objects") as site:
         yield site
 
@@ -43,7 +40,7 @@ def tell_of_close(pool: PlayedPool, chunk: Chunk) -> None:
 @pytest.mark.parametrize("script", [say_cancelled, tell_of_close])
 @pytest.mark.parametrize("headers", [KEY, {"Prefer": "wait=5"}])
 def test_a_job_cancelled_by_another_process_ends_its_call(
-    durable: Durable, script: Script, headers: dict[str, str]
+    durable: Online, script: Script, headers: dict[str, str]
 ) -> None:
     durable.pool.script = script
     with durable.site.client() as client:
@@ -52,14 +49,14 @@ def test_a_job_cancelled_by_another_process_ends_its_call(
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_an_expired_job_ends_its_call(durable: Durable) -> None:
+def test_an_expired_job_ends_its_call(durable: Online) -> None:
     durable.pool.script = lambda pool, chunk: pool.close_job(chunk.job.job_id, CloseReason.EXPIRED)
     with durable.site.client() as client:
         answer = client.post(ENDPOINT, json=ASK, headers=KEY)
     assert refused(answer, 504)["code"] == "deadline_exceeded"
 
 
-def test_a_409_of_the_engine_is_passed_on(durable: Durable) -> None:
+def test_a_409_of_the_engine_is_passed_on(durable: Online) -> None:
     conflict = ReplyEnd(409, CONFLICT)
     durable.pool.script = lambda pool, chunk: pool.reply(chunk, end=conflict)
     with durable.site.client() as client:

@@ -9,13 +9,12 @@ import pytest
 from tests.integration.api.answers import ok, refused, upload
 from tests.integration.api.conftest import OpenSite, Site
 from tests.integration.api.pipe import Pipe, open_pipe
+from tests.support.until import until_found
 
 DATABASE_TIMEOUT_S = 0.5
 ANSWER_S_MAX = 24 * DATABASE_TIMEOUT_S
 """The bound of 10 s, with the timeout above in its place, four times over: it tells a request that
 ends from one that hangs."""
-
-RECOVERY_S_MAX = 20.0
 
 
 @pytest.fixture
@@ -31,11 +30,11 @@ def piped_site(open_site: OpenSite, pipe: Pipe) -> Site:
 
 def until_answered(ask: Callable[[], httpx.Response]) -> httpx.Response:
     """Ask until Postgres answers in the short time that these tests give it."""
-    deadline = time.monotonic() + RECOVERY_S_MAX
-    while (answer := ask()).status_code == 503:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return answer
+
+    def answered() -> httpx.Response | None:
+        return None if (answer := ask()).status_code == 503 else answer
+
+    return until_found(answered)
 
 
 def timed(client: httpx.Client, method: str, path: str) -> httpx.Response:

@@ -268,22 +268,6 @@ def test_a_repeated_redrive_makes_one_batch(site: Site) -> None:
         assert len(site.stored()) == before + 1
 
 
-def test_foreign_dead_letters_do_not_exist(site: Site) -> None:
-    with site.client() as client, site.client(site.other_key) as other:
-        batch = failed_batch(site, client, failure(1))
-        letter = f"dead_{job_of(batch).hex}_1"
-        assert ok(other.get("/v1/dead_letters"))["data"] == []
-        answers = [
-            other.get("/v1/dead_letters", params={"batch": batch}),
-            other.get(f"/v1/dead_letters/{letter}"),
-            other.post("/v1/dead_letters/redrive", json={"batch": batch}),
-            other.post("/v1/dead_letters/redrive", json={"ids": [letter]}),
-        ]
-        assert [answer.status_code for answer in answers] == [404] * 4
-        after = other.get("/v1/dead_letters", params={"after": letter})
-        assert refused(after, 400)["param"] == "after"
-
-
 def test_a_redrive_without_its_input_is_refused(site: Site) -> None:
     with site.client() as client:
         batch = failed_batch(site, client, failure(1))

@@ -19,29 +19,27 @@ from core.outcomes import Outcome
 from jobs.tables.idempotency import idempotency_keys
 from storage.objects.object_store import ObjectStore
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
 from tests.integration.api.pool import PlayedPool, answer_at_once, say_nothing
+from tests.support.until import until, until_found
 from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 KEY = "Idempotency-Key"
 
 
-OpenDurable = Callable[..., Durable]
+OpenDurable = Callable[..., Online]
 
 
 @pytest.fixture
-def open_durable(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[OpenDurable]:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+def open_durable(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[OpenDurable]:
     root = tmp_path / uuid.uuid4().hex
     with ExitStack() as stack:
         yield lambda **given: stack.enter_context(opened(kafka, database_url, root, **given))
 
 
 @pytest.fixture
-def durable(open_durable: OpenDurable) -> Durable:
+def durable(open_durable: OpenDurable) -> Online:
     return open_durable(wait_s_max=2.0)
 
 
@@ -60,7 +58,7 @@ def stored(objects: ObjectStore) -> list[str]:
     return [found.key for found in objects.list("requests/")]
 
 
-def test_a_call_with_a_key_is_answered_and_replayed(durable: Durable) -> None:
+def test_a_call_with_a_key_is_answered_and_replayed(durable: Online) -> None:
     def script(pool: PlayedPool, chunk: Chunk) -> None:
         durable.record(chunk)
         answer_at_once(pool, chunk)
@@ -83,7 +81,7 @@ def test_a_call_with_a_key_is_answered_and_replayed(durable: Durable) -> None:
     assert stored(durable.site.objects) == []
 
 
-def test_a_concurrent_duplicate_is_refused_until_the_answer_exists(durable: Durable) -> None:
+def test_a_concurrent_duplicate_is_refused_until_the_answer_exists(durable: Online) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client, durable.site.client(timeout_s=0.5) as hasty:
         with pytest.raises(httpx.ReadTimeout):
@@ -137,7 +135,7 @@ ENVELOPE = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_failure_frees_the_key(durable: Durable, change: dict[str, Any]) -> None:
+def test_a_failure_frees_the_key(durable: Online, change: dict[str, Any]) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client, durable.site.client(timeout_s=0.5) as hasty:
         with pytest.raises(httpx.ReadTimeout):
@@ -161,7 +159,7 @@ def test_a_failure_frees_the_key(durable: Durable, change: dict[str, Any]) -> No
     ],
 )
 def test_a_key_expires_with_the_deadline_of_its_call(
-    durable: Durable, header: str, code: str, change: dict[str, Any]
+    durable: Online, header: str, code: str, change: dict[str, Any]
 ) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
@@ -192,7 +190,7 @@ def test_a_corrected_call_waits_for_the_row_of_the_failure(
     assert (corrected.status_code, is_replay(corrected)) == (200, False)
 
 
-def test_one_of_two_corrected_calls_gets_the_key(durable: Durable) -> None:
+def test_one_of_two_corrected_calls_gets_the_key(durable: Online) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
         refused(post(client, Idempotency_Key="k", X_Request_Timeout_Ms="100"), 504)
@@ -208,7 +206,7 @@ def test_one_of_two_corrected_calls_gets_the_key(durable: Durable) -> None:
     assert durable.job_count() == 2
 
 
-def test_a_failed_stream_frees_its_key_before_its_end(durable: Durable) -> None:
+def test_a_failed_stream_frees_its_key_before_its_end(durable: Online) -> None:
     ask = ASK | {"stream": True}
     with durable.site.client() as client:
         for number in range(10):
@@ -221,14 +219,14 @@ def test_a_failed_stream_frees_its_key_before_its_end(durable: Durable) -> None:
             assert corrected.status_code == 200, corrected.text
 
 
-def test_a_call_in_the_background(durable: Durable) -> None:
+def test_a_call_in_the_background(durable: Online) -> None:
     durable.pool.script = lambda pool, chunk: durable.record(chunk)
     with durable.site.client() as client:
         answer = post(client, ASK | {"background": True}, Idempotency_Key="k")
         accepted = ok(answer, 202)
         assert answer.headers["location"] == f"/v1/jobs/{accepted['id']}"
         assert accepted | {"id": ""} == {"id": "", "object": "job", "status": "in_progress"}
-        job = until(lambda: answered(client, accepted["id"]))
+        job = until_found(lambda: answered(client, accepted["id"]))
         assert job["response"]["status_code"] == 200
         assert job["response"]["body"] == {"asked": ASK}
         assert (job["model"], job["model_version"]) == ("org/online", "7")
@@ -253,7 +251,7 @@ def shown(client: httpx.Client, job: str) -> dict[str, Any]:
     return found
 
 
-def test_an_sdk_retry_in_the_background_is_one_job(durable: Durable) -> None:
+def test_an_sdk_retry_in_the_background_is_one_job(durable: Online) -> None:
     durable.pool.script = say_nothing
     ask = ASK | {"background": True}
     with durable.site.client() as client:
@@ -265,7 +263,7 @@ def test_an_sdk_retry_in_the_background_is_one_job(durable: Durable) -> None:
     assert ids[3] != ids[0]
 
 
-def test_a_preferred_wait_ends_with_a_202_that_is_replayed(durable: Durable) -> None:
+def test_a_preferred_wait_ends_with_a_202_that_is_replayed(durable: Online) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
         began_s = time.monotonic()
@@ -280,12 +278,12 @@ def test_a_preferred_wait_ends_with_a_202_that_is_replayed(durable: Durable) -> 
         assert shown(client, accepted["id"])["response"]["body"] == {"asked": ASK}
 
 
-def key_state(durable: Durable) -> str | None:
+def key_state(durable: Online) -> str | None:
     with durable.site.engine.connect() as connection:
         return connection.scalar(sa.select(idempotency_keys.c.state))
 
 
-def test_a_reply_within_the_preferred_wait_is_sent(durable: Durable) -> None:
+def test_a_reply_within_the_preferred_wait_is_sent(durable: Online) -> None:
     with durable.site.client() as client:
         answer = post(client, Prefer="respond-async, wait=2")
     assert ok(answer) == {"asked": ASK}
@@ -293,7 +291,7 @@ def test_a_reply_within_the_preferred_wait_is_sent(durable: Durable) -> None:
     assert durable.job_count() == 1
 
 
-def test_preferences_on_several_lines_are_one_list(durable: Durable) -> None:
+def test_preferences_on_several_lines_are_one_list(durable: Online) -> None:
     lines = [("prefer", "wait=2"), ("prefer", "respond-async")]
     with durable.site.client() as client:
         answer = client.post(ENDPOINT, json=ASK, headers=lines)
@@ -302,7 +300,7 @@ def test_preferences_on_several_lines_are_one_list(durable: Durable) -> None:
 
 
 @pytest.mark.parametrize("wait", ["wait=600", "wait=1000000", "wait=" + "9" * 1000])
-def test_a_wait_longer_than_allowed_is_capped(durable: Durable, wait: str) -> None:
+def test_a_wait_longer_than_allowed_is_capped(durable: Online, wait: str) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
         answer = post(client, Prefer=wait)
@@ -310,7 +308,7 @@ def test_a_wait_longer_than_allowed_is_capped(durable: Durable, wait: str) -> No
     assert answer.headers["preference-applied"] == "wait=2"
 
 
-def test_a_cancelled_job(durable: Durable) -> None:
+def test_a_cancelled_job(durable: Online) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client, durable.site.client(durable.site.other_key) as other:
         job = ok(post(client, ASK | {"background": True}), 202)["id"]
@@ -322,7 +320,7 @@ def test_a_cancelled_job(durable: Durable) -> None:
         assert ok(client.delete(f"/v1/jobs/{job}"))["status"] == "cancelling"
 
 
-def test_batches_and_single_requests_are_separate(durable: Durable) -> None:
+def test_batches_and_single_requests_are_separate(durable: Online) -> None:
     with durable.site.client() as client:
         job = ok(post(client, ASK | {"background": True}), 202)["id"]
         refused(client.get(f"/v1/batches/{job}"), 404)
@@ -332,7 +330,7 @@ def test_batches_and_single_requests_are_separate(durable: Durable) -> None:
             assert refused(client.get(f"/v1/jobs/{wrong}"), 404)["code"] == "job_not_found"
 
 
-def test_a_stream_with_a_key_is_replayed(durable: Durable) -> None:
+def test_a_stream_with_a_key_is_replayed(durable: Online) -> None:
     ask = ASK | {"stream": True}
     with durable.site.client() as client:
         first = post(client, ask, Idempotency_Key="s")
@@ -350,7 +348,7 @@ def test_a_stream_with_a_key_is_replayed(durable: Durable) -> None:
 
 
 def test_a_stream_holds_its_key_until_its_client_disconnects(
-    durable: Durable,
+    durable: Online,
 ) -> None:
     durable.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b"{}"])
     ask = ASK | {"stream": True}
@@ -363,7 +361,7 @@ def test_a_stream_holds_its_key_until_its_client_disconnects(
         until(lambda: post(client, ask, Idempotency_Key="s").status_code == 200)
 
 
-def test_a_stream_in_the_background_is_refused(durable: Durable) -> None:
+def test_a_stream_in_the_background_is_refused(durable: Online) -> None:
     with durable.site.client() as client:
         answer = post(client, ASK | {"stream": True, "background": True})
     assert refused(answer, 400)["code"] == "stream_not_supported"

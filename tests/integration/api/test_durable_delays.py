@@ -14,8 +14,9 @@ import api.online.send.call_sender
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_content import write_object
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
 from tests.integration.api.pool import PlayedPool
+from tests.support.until import until
 from topics.errors import DeliveryError
 from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
@@ -26,10 +27,7 @@ TIMEOUT_S, DELAY_S = 1.0, 4.0
 
 
 @pytest.fixture
-def durable(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[Durable]:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+def durable(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Online]:
     with opened(kafka, database_url, tmp_path / uuid.uuid4().hex) as site:
         yield site
 
@@ -39,7 +37,7 @@ def durable(
     ("late", "asked"), [("write_object", ASK), ("commit_request", ASK), ("hold_stream_key", STREAM)]
 )
 def test_time_before_the_record_counts(
-    durable: Durable, monkeypatch: pytest.MonkeyPatch, late: str, asked: dict[str, Any]
+    durable: Online, monkeypatch: pytest.MonkeyPatch, late: str, asked: dict[str, Any]
 ) -> None:
     """A store and a database that take their time are cut at the deadline of a call, which is not
     run: what they do all the same holds its key for no longer.
@@ -71,7 +69,7 @@ def test_time_before_the_record_counts(
 
 @pytest.mark.timeout(120)
 def test_a_reply_that_cannot_be_fetched_is_available_later(
-    durable: Durable, monkeypatch: pytest.MonkeyPatch
+    durable: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def script(pool: PlayedPool, chunk: Chunk) -> None:
         key = f"answers/{chunk.job.job_id.hex}"
@@ -103,7 +101,7 @@ def test_a_reply_that_cannot_be_fetched_is_available_later(
     assert len(durable.pool.chunks) == 3
 
 
-def test_a_replay_needs_no_object_store(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_needs_no_object_store(durable: Online, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ASK | {"background": True}
     with durable.site.client() as client:
         first = client.post(ENDPOINT, json=asked, headers=KEY)
@@ -120,7 +118,7 @@ def test_a_replay_needs_no_object_store(durable: Durable, monkeypatch: pytest.Mo
 
 
 def test_a_committed_call_that_cannot_be_sent_is_accepted(
-    durable: Durable, monkeypatch: pytest.MonkeyPatch
+    durable: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Repair sends it. Another try would be another call, unless it has a key."""
 

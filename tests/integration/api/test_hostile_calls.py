@@ -26,11 +26,6 @@ EVENTS = b'data: {"n":0}\n\ndata: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
 
 
 @pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-
-
-@pytest.fixture
 def online(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Online]:
     with online_site(kafka, database_url, tmp_path) as opened:
         yield opened

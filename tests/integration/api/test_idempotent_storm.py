@@ -23,6 +23,7 @@ from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id
 from tests.support.ports import free_port
+from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
@@ -77,16 +78,13 @@ class Api:
 
 
 @pytest.fixture
-def api(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[Api]:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+def api(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Api]:
     TopicAdmin(kafka).create([CALLERS, CAPACITY, CONTROL, REPLIES])
     port = free_port(tmp_path)
     env = os.environ | {
         "MILLRACE_API_PORT": str(port),
-        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka_bootstrap,
-        "MILLRACE_KAFKA_TOPIC_PREFIX": topic_prefix,
+        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "MILLRACE_KAFKA_TOPIC_PREFIX": kafka.topic_prefix,
         "MILLRACE_DATABASE_URL": database_url.replace("postgresql+psycopg", "postgresql"),
         "MILLRACE_OBJECTS_ROOT": str(tmp_path / "objects"),
     }
@@ -228,10 +226,9 @@ def test_a_crash_between_commit_and_response(api: Api, engine: sa.Engine, how: s
 def wait_for_commit(engine: sa.Engine) -> None:
     """Wait until a transaction is at its end, in the trigger that makes commits slow."""
     asleep = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
-    deadline_s = time.monotonic() + READY_S_MAX
-    while True:
+
+    def sleeps() -> object:
         with engine.connect() as connection:
-            if connection.scalar(asleep):
-                return
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+            return connection.scalar(asleep)
+
+    until(sleeps, timeout_s=READY_S_MAX)

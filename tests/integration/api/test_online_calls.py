@@ -24,11 +24,8 @@ OpenOnline = Callable[..., Online]
 
 
 @pytest.fixture
-def open_online(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[OpenOnline]:
+def open_online(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[OpenOnline]:
     """Start an API with online calls and the given settings; it stops with the test."""
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
     with ExitStack() as stack:
         yield lambda **given: stack.enter_context(
             online_site(kafka, database_url, tmp_path, **given)

@@ -12,11 +12,6 @@ from tests.integration.api.pool import good_end, say_nothing
 from topics.settings import KafkaSettings
 
 
-@pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-
-
 @pytest.mark.timeout(300)
 def test_open_calls_get_an_error_at_shutdown(
     kafka: KafkaSettings, database_url: str, tmp_path: Path

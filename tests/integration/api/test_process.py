@@ -20,6 +20,7 @@ from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.pipe import open_pipe
 from tests.support.ports import free_port
+from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
@@ -67,10 +68,10 @@ def api_process(
 
 
 @pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    TopicAdmin(settings).create((CALLERS, CAPACITY, CONTROL, REPLIES))
-    return settings
+def kafka(kafka: KafkaSettings) -> KafkaSettings:
+    """The broker with the topics of an API."""
+    TopicAdmin(kafka).create((CALLERS, CAPACITY, CONTROL, REPLIES))
+    return kafka
 
 
 @pytest.fixture
@@ -135,8 +136,8 @@ def test_shutdown_while_postgres_hangs(
                 headers=bearer,
                 timeout=30,
             )
-            while "\nmillrace_api_requests_in_flight 2.0" not in httpx.get(f"{url}/metrics").text:
-                time.sleep(0.02)  # that one and the look itself
+            in_flight = "\nmillrace_api_requests_in_flight 2.0"  # that one and the look itself
+            until(lambda: in_flight in httpx.get(f"{url}/metrics").text)
             began_s = time.monotonic()
         assert time.monotonic() - began_s < ENDS_S_MAX
         assert asking.result().status_code == 503

@@ -8,8 +8,9 @@ import pytest
 
 from api.online.settings import OnlineSettings
 from registry.models import add_model
-from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
 from tests.integration.api.pool import PlayedPool, answer_at_once
+from tests.support.until import until, until_found
 from topics.records.records import Chunk
 from topics.settings import KafkaSettings
 
@@ -36,7 +37,7 @@ def versions(found: httpx.Response) -> list[str]:
     return found.headers.get_list("x-millrace-model-version")
 
 
-def add_version(durable: Durable, version: str) -> None:
+def add_version(durable: Online, version: str) -> None:
     with durable.site.engine.begin() as connection:
         add_model(
             connection,
@@ -50,9 +51,8 @@ def add_version(durable: Durable, version: str) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_replay_names_the_version_that_answered(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
     settings = OnlineSettings(routes_refresh_s=0.1)
     with opened(kafka, database_url, tmp_path, settings) as durable:
 
@@ -71,5 +71,5 @@ def test_a_replay_names_the_version_that_answered(
             add_version(durable, "8")
             until(lambda: versions(client.post(ENDPOINT, json=ASK)) == ["org/online@8"])
             for name in KEPT:
-                again = until(lambda name=name: replay(client, name))  # type: ignore[misc]
+                again = until_found(lambda name=name: replay(client, name))  # type: ignore[misc]
                 assert versions(again) == ["org/online@7"], name

@@ -8,14 +8,12 @@ from core.ids import new_uuid
 from tenancy.response_cache import CacheHits, billable_hits, record_cache_hits, set_response_cache
 from tenancy.tables import usage_ledger
 from tests.integration.api.answers import ok
-from tests.integration.api.durable_site import ASK, ENDPOINT, opened, until
+from tests.integration.api.online_site import ASK, ENDPOINT, opened
+from tests.support.until import until, until_found
 from topics.settings import KafkaSettings
 
 
-def test_a_hit_costs_nothing(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> None:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+def test_a_hit_costs_nothing(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> None:
     with opened(kafka, database_url, tmp_path) as online, online.site.client() as client:
         tenant_id, engine = online.site.tenant_id, online.site.engine
         with engine.begin() as connection:
@@ -41,13 +39,12 @@ def test_a_hit_costs_nothing(
             with engine.connect() as connection:
                 return [tuple(row) for row in connection.execute(query)]
 
-        assert until(billed) == [("7", 1, 0)]
+        assert until_found(billed) == [("7", 1, 0)]
 
 
 def test_hits_are_billed_once_at_shutdown(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
     with opened(kafka, database_url, tmp_path) as online, online.site.client() as client:
         tenant_id = online.site.tenant_id
         with online.site.engine.begin() as connection:

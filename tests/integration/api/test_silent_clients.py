@@ -30,11 +30,6 @@ QUICK = {
 ATTACH_FILTER = 26  # SO_ATTACH_FILTER of socket(7), which Python does not name
 
 
-@pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-
-
 def talk_on(pool: PlayedPool, chunk: Chunk) -> None:
     """Stream small pieces, far fewer than fill a buffer, until somebody stops it."""
     until_s = time.monotonic() + 30

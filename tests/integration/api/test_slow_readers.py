@@ -5,16 +5,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from prometheus_client import REGISTRY
 
 from storage.objects.object_content import write_object
 from tests.integration.api.answers import file_id
 from tests.integration.api.conftest import OpenSite
-from tests.integration.api.durable_site import until
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end
 from tests.integration.api.wire import closes, connect, head
+from tests.support.until import until
 from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
@@ -23,11 +22,6 @@ STREAM = json.dumps({**ASK, "stream": True}).encode()
 WHOLE = json.dumps(ASK).encode()
 SIZE = 40_000_000
 CUT = {"route": ENDPOINT, "method": "POST", "status": "cut"}
-
-
-@pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
 
 
 def asking(online: Online, body: bytes = STREAM) -> bytes:

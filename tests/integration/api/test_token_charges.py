@@ -16,10 +16,7 @@ TOKENS_PER_MINUTE = 1000
 
 
 @pytest.fixture
-def online(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[Online]:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+def online(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Online]:
     given = {"tokens_per_minute": TOKENS_PER_MINUTE}
     with online_site(kafka, database_url, tmp_path, **given) as opened:
         yield opened

@@ -14,8 +14,8 @@ from results.webhooks.settings import WebhookSettings
 from tenancy.api_keys import create_key, revoke_key
 from tests.conftest import execute, with_database
 from tests.integration.api.conftest import new_site, running
-from tests.integration.api.durable_site import until
 from tests.integration.api.every_route.worlds import Two, add_world
+from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
 from topics.settings import KafkaSettings

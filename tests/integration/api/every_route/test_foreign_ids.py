@@ -106,6 +106,7 @@ def test_without_a_valid_key_nothing_is_shown_or_changed(two: Two, principal: st
                 )
                 assert_same(real, missing)
                 assert refused(real, 401)["code"] == "invalid_api_key", route
+                assert real.headers["www-authenticate"] == "Bearer"
     assert everything(two.site.engine) == before
 
 

@@ -6,7 +6,6 @@ The routes come from the application itself: a new one that ignores the key fail
 import base64
 import hashlib
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,6 +34,7 @@ from tests.integration.api.conftest import Site
 from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, PLAIN, Ask
 from tests.integration.api.every_route.routes import served
 from tests.integration.api.every_route.worlds import Two, World, add_world
+from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
 
@@ -44,7 +44,6 @@ SECRET = b"s" * 32
 IS_HELD = idempotency_keys.c.state == "in_flight"
 NEEDS_A_ROLE = {*ENDPOINTS, "/v1/webhook_endpoints/{endpoint_id}/test"}
 """They have tests of their own, with somebody who answers."""
-TRY_S_MAX = 10.0
 CREATE, CALLBACKS = "/v1/webhook_endpoints", "/v1/webhook_callback_secret/rotate"
 CHANGE, ROTATE = (
     "/v1/webhook_endpoints/{endpoint}",
@@ -239,10 +238,7 @@ def trials(home: Site) -> list[tuple[UUID, UUID]]:
 
 
 def until_sent(home: Site, count: int) -> None:
-    deadline_s = time.monotonic() + TRY_S_MAX
-    while len(trials(home)) < count:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    until(lambda: len(trials(home)) >= count)
 
 
 def record_tries(home: Site, status_code: int | None) -> int:

@@ -130,10 +130,7 @@ def test_a_stream_continues_to_the_end(site: Site) -> None:
     assert has_started.wait(20)
     for first in range(0, 500, 50):
         batch.write(*[outcome(index) for index in range(first, first + 50)])
-        deadline = time.monotonic() + 10
-        while len(seen) < first + 50:
-            assert time.monotonic() < deadline, len(seen)
-            time.sleep(0.02)
+        until(lambda first=first: len(seen) >= first + 50)  # type: ignore[misc]
     batch.finalise()
     thread.join(20)
     assert not thread.is_alive()
