@@ -4,7 +4,6 @@ Each file is checked like a first file, and its ids against those of the files b
 read again, so jobs with much input have their own thread and do not delay other jobs.
 """
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -29,8 +28,6 @@ from jobs.validation.validator import SMALL_BYTES_MAX, LeasedValidation
 from jobs.validation.verdicts import record_append_verdict
 from registry.models import ModelVersion
 from storage.objects.object_store import ObjectStore
-
-_LOG = logging.getLogger(__name__)
 
 ROLE: Final = "append"
 """The lease role; the expansion of the job continues under its own lease."""
@@ -81,7 +78,7 @@ class AppendValidator:
                 return
             (lease,) = claimed
             try:
-                self._validation.run(lease, self._validate_next, _log_crash)
+                self._validation.run(lease, self._validate_next, "a file cannot be judged")
             except BaseException:
                 self._leases.let_expire(lease)
                 raise
@@ -128,10 +125,6 @@ class AppendValidator:
     def _read_valid(self, key: str, lease: Lease) -> Iterator[Line]:
         """Yield the lines of a validated file; the line limit may have been higher then."""
         return self._validation.read_lines(lease, key, LINE_BYTES_CEILING)
-
-
-def _log_crash(lease: Lease) -> None:
-    _LOG.exception("a file cannot be judged", extra={"job": lease.job_id.hex})
 
 
 def _custom_id(line: bytes | None, index: int) -> str:

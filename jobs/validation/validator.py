@@ -106,7 +106,7 @@ class Validator:
     def _run(self, lease: Lease, is_small: bool) -> None:
         try:
             with metrics.VALIDATION_SECONDS.time():
-                self._validation.run(lease, self._validate, _log_crash)
+                self._validation.run(lease, self._validate, "validation failed")
         except DATABASE_UNAVAILABLE as failure:
             self._validation.set_aside(lease, type(failure).__name__)
         finally:
@@ -145,10 +145,6 @@ class Validator:
             return find_model(connection, name)
 
 
-def _log_crash(lease: Lease) -> None:
-    _LOG.exception("validation failed", extra={"job": lease.job_id.hex})
-
-
 def free_slots(threads: int, *, small: int, large: int, for_small: bool) -> int:
     """Return how many validations of a size may start; one thread is kept for small files."""
     free = threads - small - large
@@ -173,12 +169,11 @@ class LeasedValidation:
         self._settings = settings
         self._stop = stop
 
-    def run(
-        self, lease: Lease, work: Callable[[Lease], None], log_crash: Callable[[Lease], None]
-    ) -> None:
+    def run(self, lease: Lease, work: Callable[[Lease], None], crash_event: str) -> None:
         """Run `work` for one job: any failure sets only that job aside.
 
-        `log_crash` logs the exception that is being handled. Raises only DATABASE_UNAVAILABLE.
+        `crash_event` is the log event of a failure that is a defect. Raises only
+        DATABASE_UNAVAILABLE.
         """
         try:
             work(lease)
@@ -188,10 +183,10 @@ class LeasedValidation:
             raise
         except MillraceError as failure:
             if failure.disposition is Disposition.CRASH:
-                log_crash(lease)
+                _LOG.exception(crash_event, extra={"job": lease.job_id.hex})
             self.set_aside(lease, failure.code)
         except Exception:  # noqa: BLE001  the process loop of one job
-            log_crash(lease)
+            _LOG.exception(crash_event, extra={"job": lease.job_id.hex})
             self.set_aside(lease, "internal")
 
     def set_aside(self, lease: Lease, code: str) -> None:

@@ -1,7 +1,5 @@
 """Goal: the version registered last serves new jobs, and a version never changes."""
 
-from collections.abc import Iterator
-
 import pytest
 import sqlalchemy as sa
 
@@ -15,14 +13,6 @@ from registry.models import (
 )
 
 EMBEDDINGS = ("/v1/embeddings",)
-
-
-@pytest.fixture
-def connection(database_url: str) -> Iterator[sa.Connection]:
-    engine = sa.create_engine(database_url)
-    with engine.begin() as opened:
-        yield opened
-    engine.dispose()
 
 
 def add(connection: sa.Connection, name: str, version: str, **given: object) -> ModelVersion:

@@ -1,26 +1,12 @@
 """Goal: zero retention excludes the response cache, and every change of it is audited."""
 
-from collections.abc import Iterator
-
 import pytest
 import sqlalchemy as sa
-from pydantic import SecretStr
 
-from storage.postgres.engines import create_engine
-from storage.postgres.settings import DatabaseSettings
 from tenancy.audit_log import Action
 from tenancy.response_cache import read_response_cache_ttls, set_response_cache
 from tenancy.tables import audit_log
 from tenancy.tenants import ZeroRetentionConflictError, create_tenant, set_zero_retention
-
-
-@pytest.fixture
-def connection(database_url: str) -> Iterator[sa.Connection]:
-    settings = DatabaseSettings(url=SecretStr(database_url))
-    engine = create_engine(settings, application_name="test")
-    with engine.begin() as connection:
-        yield connection
-    engine.dispose()
 
 
 def recorded_changes(connection: sa.Connection) -> list[object]:

@@ -1,6 +1,5 @@
 """Goal: a key works for its tenant until it is revoked, and only its hash is stored."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from uuid import UUID
 
@@ -19,14 +18,6 @@ from tenancy.tenants import (
     set_zero_retention,
     stored_bytes_max,
 )
-
-
-@pytest.fixture
-def connection(database_url: str) -> Iterator[sa.Connection]:
-    engine = sa.create_engine(database_url)
-    with engine.begin() as opened:
-        yield opened
-    engine.dispose()
 
 
 def test_a_tenant_is_found_by_its_name(connection: sa.Connection) -> None:
