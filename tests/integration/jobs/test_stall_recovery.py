@@ -18,13 +18,13 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
 from storage.objects.local_object_store import LocalObjectStore
-from tests.integration.jobs.log_reader import chunks_by_partition, indexes
+from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import add_item_row, add_running_job, add_tenant, job_row
 from tests.support.clock import ManualClock
 from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity
+from topics.records.records import Capacity, Chunk
 from topics.settings import KafkaSettings
 
 STALL_S = 60.0
@@ -55,8 +55,13 @@ class Recovery:
     """A stall recovery with a manual clock."""
 
     def __init__(
-        self, engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+        self,
+        engine: sa.Engine,
+        objects: LocalObjectStore,
+        producer: RecordProducer,
+        kafka: KafkaSettings,
     ) -> None:
+        self._kafka = kafka
         self.clock = ManualClock()
         self.capacities = PoolCapacities(self.clock)
         self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
@@ -69,34 +74,43 @@ class Recovery:
         self.capacities.update([record])
         self._recovery.run_once(self.capacities, self.clock)
 
+    def chunks(self) -> list[Chunk]:
+        """Return the emitted chunks."""
+        return [c for chunks in chunks_by_partition(self._kafka).values() for c in chunks]
+
+    def indexes(self) -> list[int]:
+        """Return the indexes of the emitted items, sorted, repeats included."""
+        return sorted(item.index for chunk in self.chunks() for item in chunk.items)
+
 
 @pytest.fixture
-def recovery(engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer) -> Recovery:
-    return Recovery(engine, objects, producer)
+def recovery(
+    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer, kafka: KafkaSettings
+) -> Recovery:
+    return Recovery(engine, objects, producer, kafka)
 
 
 def test_exactly_the_missing_items_are_re_emitted(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
+    engine: sa.Engine, job_id: UUID, recovery: Recovery
 ) -> None:
     recovery.run(0)
     recovery.run(STALL_S - 1)
-    assert indexes(kafka) == []
+    assert recovery.indexes() == []
     recovery.run(STALL_S)
     missing = sorted(set(range(CURSOR)) - DONE)
-    assert indexes(kafka) == missing
-    for chunks in chunks_by_partition(kafka).values():
-        for chunk in chunks:
-            assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
+    assert recovery.indexes() == missing
+    for chunk in recovery.chunks():
+        assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
     assert recovery.leases.lease_of(job_id) is None
     recovery.run(STALL_S + 1)
     recovery.run(3 * STALL_S)  # stalled again by this clock, but not by the database's
-    assert indexes(kafka) == missing
+    assert recovery.indexes() == missing
     with engine.begin() as connection:
         connection.execute(
             sa.update(job_cursors).values(repaired_at=sa.text("now() - interval '2 min'"))
         )
     recovery.run(3 * STALL_S + 1)
-    assert indexes(kafka) == sorted(missing * 2)
+    assert recovery.indexes() == sorted(missing * 2)
 
 
 @pytest.mark.parametrize(
@@ -110,35 +124,33 @@ def test_exactly_the_missing_items_are_re_emitted(
     ],
 )
 def test_a_job_that_is_not_stalled_is_not_re_emitted(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery, statement: str
+    engine: sa.Engine, job_id: UUID, recovery: Recovery, statement: str
 ) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text(statement))
     recovery.run(0)
     recovery.run(STALL_S)
-    assert indexes(kafka) == []
+    assert recovery.indexes() == []
 
 
-def test_an_unavailable_pool_is_not_a_stall(
-    kafka: KafkaSettings, job_id: UUID, recovery: Recovery
-) -> None:
+def test_an_unavailable_pool_is_not_a_stall(job_id: UUID, recovery: Recovery) -> None:
     recovery.run(0, pool_is_up=False)
     recovery.run(STALL_S, pool_is_up=False)
-    assert indexes(kafka) == []
+    assert recovery.indexes() == []
 
 
 def test_only_the_holder_of_a_job_re_emits_it(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
+    engine: sa.Engine, job_id: UUID, recovery: Recovery
 ) -> None:
     other = ActiveLeases(engine, role="intake", holder="b", ttl_s=60)
     (held,) = other.claim(sa.true(), 1)
     recovery.run(0)
     recovery.run(STALL_S)
-    assert indexes(kafka) == []
+    assert recovery.indexes() == []
     other.release(held)
     (ours,) = recovery.leases.claim(sa.true(), 1)
     recovery.run(2 * STALL_S)
-    assert len(indexes(kafka)) == CURSOR - len(DONE)
+    assert len(recovery.indexes()) == CURSOR - len(DONE)
     assert recovery.leases.is_leased(ours)
 
 
@@ -174,36 +186,36 @@ def test_the_oldest_requests_of_each_pool_are_watched(
 
 
 def test_the_number_of_watched_requests_is_limited(
-    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+    requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
     recovery.run(0)
     recovery.run(STALL_S)
-    emitted = [c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks]
+    emitted = [chunk.job.job_id for chunk in recovery.chunks()]
     assert sorted(emitted) == sorted(requests[:2])
 
 
 def test_a_flapping_pool_does_not_hide_a_lost_request(
-    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery
+    requests: list[UUID], recovery: Recovery
 ) -> None:
     for number in range(20):
         recovery.run(number * STALL_S / 2, pool_is_up=number % 2 == 0)
     recovery.run(10 * STALL_S)
-    emitted = {c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks}
+    emitted = {chunk.job.job_id for chunk in recovery.chunks()}
     assert emitted == set(requests[:4])
 
 
 def test_unwatched_requests_count_as_backlog(
-    kafka: KafkaSettings, requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+    requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit of watched requests includes the backlog of unwatched ones."""
     monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
     rate = len(requests[:4]) / STALL_S  # a backlog of four requests doubles the limit
     recovery.run(0, items_per_s=rate)
     recovery.run(1.9 * STALL_S, items_per_s=rate)
-    assert not any(chunks_by_partition(kafka).values())
+    assert not recovery.chunks()
     recovery.run(2 * STALL_S, items_per_s=rate)
-    assert any(chunks_by_partition(kafka).values())
+    assert recovery.chunks()
 
 
 def test_any_number_of_jobs_may_stall(engine: sa.Engine, job_id: UUID) -> None:
@@ -239,11 +251,7 @@ def during_search(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], No
 
 
 def test_a_large_job_is_searched_in_ranges_without_blocking_heartbeats(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    job_id: UUID,
-    recovery: Recovery,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans: list[range] = []
 
@@ -261,15 +269,11 @@ def test_a_large_job_is_searched_in_ranges_without_blocking_heartbeats(
     recovery.run(0)
     recovery.run(STALL_S)
     assert spans == [range(110), range(110, 220), range(220, 300)]
-    assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE)
+    assert recovery.indexes() == sorted(set(range(CURSOR)) - DONE)
 
 
 def test_a_lost_lease_emits_nothing(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    job_id: UUID,
-    recovery: Recovery,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take_over(_: range) -> None:
         with engine.begin() as connection:
@@ -279,13 +283,13 @@ def test_a_lost_lease_emits_nothing(
     during_search(monkeypatch, take_over)
     recovery.run(0)
     recovery.run(STALL_S)
-    assert indexes(kafka) == []
+    assert recovery.indexes() == []
     with engine.begin() as connection:
         assert connection.scalar(sa.select(job_cursors.c.repaired_at)) is None
 
 
 def test_waiting_retries_are_skipped_and_attempts_continue(
-    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, recovery: Recovery
+    engine: sa.Engine, job_id: UUID, recovery: Recovery
 ) -> None:
     waiting = {"job_id": job_id, "item_index": 3, "attempt": 2, "due_at": sa.func.now()}
     failed = {"job_id": job_id, "status_code": 500, "code": "broken"}
@@ -296,19 +300,14 @@ def test_waiting_retries_are_skipped_and_attempts_continue(
             connection.execute(item_attempts.insert().values(**row))
     recovery.run(0)
     recovery.run(STALL_S)
-    assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE - {3})
-    emitted = [c for chunks in chunks_by_partition(kafka).values() for c in chunks]
-    attempts = {item.index: item.attempt for chunk in emitted for item in chunk.items}
+    assert recovery.indexes() == sorted(set(range(CURSOR)) - DONE - {3})
+    attempts = {item.index: item.attempt for chunk in recovery.chunks() for item in chunk.items}
     assert attempts.pop(7) == 3
     assert set(attempts.values()) == {1}
 
 
 def test_an_item_that_fails_during_the_search_keeps_its_attempt(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    job_id: UUID,
-    recovery: Recovery,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item is emitted as its first attempt, which readers count as a repeat."""
 
@@ -320,8 +319,7 @@ def test_an_item_that_fails_during_the_search_keeps_its_attempt(
     during_search(monkeypatch, fail)
     recovery.run(0)
     recovery.run(STALL_S)
-    emitted = [c for chunks in chunks_by_partition(kafka).values() for c in chunks]
-    assert {item.attempt for chunk in emitted for item in chunk.items} == {1}
+    assert {item.attempt for chunk in recovery.chunks() for item in chunk.items} == {1}
 
 
 def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: UUID) -> None:
