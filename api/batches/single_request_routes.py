@@ -20,7 +20,7 @@ from core.outcomes import Outcome
 from core.states import JobState
 from jobs.store.single_requests import cancel_request, find_request
 from storage.objects.errors import ObjectNotFoundError
-from storage.objects.object_content import read_object
+from storage.objects.object_store import read_object
 from tenancy.audit_log import Action
 
 router = APIRouter()

@@ -25,8 +25,7 @@ from gpu_consumers.inflight.item_outcomes import INPUT_MISSING
 from gpu_consumers.inflight.online_call import OnlineCall
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
-from storage.objects.object_content import read_object, write_object
-from storage.objects.object_store import ObjectStore
+from storage.objects.object_store import ObjectStore, read_object, write_object
 from topics.records.records import Item, ItemOutcome, JobRef
 
 _LOG: Final = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from jobs.settings import LINE_BYTES_CEILING
-from storage.objects.object_content import read_object
-from storage.objects.object_store import ObjectStore
+from storage.objects.object_store import ObjectStore, read_object
 
 Line: TypeAlias = tuple[int, int, bytes | None]
 """Line number (from 1, including blank lines), byte offset of its start, and its bytes without the

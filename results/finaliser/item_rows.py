@@ -25,8 +25,7 @@ from storage.crypto.body_ciphers import (
 )
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
 from storage.objects.errors import ObjectNotFoundError
-from storage.objects.object_content import read_object
-from storage.objects.object_store import ObjectStore
+from storage.objects.object_store import ObjectStore, read_object
 from storage.postgres.engines import raw_cursor
 from storage.postgres.items import item_columns
 

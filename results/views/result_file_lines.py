@@ -12,8 +12,7 @@ from uuid import UUID
 from core.ids import JOB
 from jobs.input.line_reader import Line, input_lines
 from results.views.result_sources import StoredFile
-from storage.objects.object_content import read_object
-from storage.objects.object_store import ObjectBlocks, ObjectReader
+from storage.objects.object_store import ObjectBlocks, ObjectReader, read_object
 
 _NEAR_BYTES: Final = 64 * 1024
 """Within this distance of a line reading on is faster than halving again."""

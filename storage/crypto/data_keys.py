@@ -14,8 +14,7 @@ from core.clock import Clock
 from core.errors import Disposition, MillraceError
 from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher
 from storage.objects.errors import ObjectExistsError, ObjectNotFoundError
-from storage.objects.object_content import read_object
-from storage.objects.object_store import ObjectStore
+from storage.objects.object_store import ObjectStore, read_object
 
 CACHED_KEYS_MAX: Final = 256
 """Keys in memory; further keys are read from the store for each use."""

@@ -45,7 +45,7 @@ from jobs.store.single_requests import (
     request_input_key,
 )
 from storage.objects.errors import ObjectNotFoundError
-from storage.objects.object_content import read_object, write_object
+from storage.objects.object_store import read_object, write_object
 from tenancy.api_keys import Principal
 from topics.records.records import JobRef
 

@@ -22,7 +22,7 @@ from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
 from jobs.store import idempotency
 from jobs.store.idempotency import MODEL_VERSION, IdempotencyClaim, StoredAnswer
-from storage.objects.object_content import write_object
+from storage.objects.object_store import write_object
 
 _LOG = logging.getLogger(__name__)
 

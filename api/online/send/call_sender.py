@@ -21,8 +21,7 @@ from core.ids import REQUEST, public_id
 from core.object_names import REQUESTS
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.objects.errors import ObjectNotFoundError
-from storage.objects.object_content import read_object, write_object
-from storage.objects.object_store import ObjectStore
+from storage.objects.object_store import ObjectStore, read_object, write_object
 from topics.clients.producer import OnDelivery, RecordSender
 from topics.errors import DeliveryError
 from topics.records.chunks import send_chunk

@@ -12,7 +12,7 @@ import pytest
 import api.online.durable.durable_calls
 import api.online.send.call_sender
 from storage.objects.errors import ObjectStoreUnavailableError
-from storage.objects.object_content import write_object
+from storage.objects.object_store import write_object
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
 from tests.integration.api.pool import PlayedPool

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from storage.objects.object_content import write_object
+from storage.objects.object_store import write_object
 from tests.integration.api.answers import file_id
 from tests.integration.api.conftest import OpenSite
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
