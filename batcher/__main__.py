@@ -21,7 +21,7 @@ from core.metrics_server import serve_metrics
 from core.role_lifecycle import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from storage.postgres.database_now import database_now_s
+from storage.postgres.database_times import database_now_s
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 from core import metrics
 from core.errors import LeaseLostError
 from jobs.tables.jobs import job_leases, jobs
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
 

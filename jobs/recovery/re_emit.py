@@ -27,7 +27,7 @@ from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 from topics.clients.producer import RecordProducer, RecordSender
 
 _LOG: Final = logging.getLogger(__name__)

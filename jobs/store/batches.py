@@ -33,7 +33,7 @@ from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from registry.models import ENDPOINTS
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 from tenancy.tenants import has_zero_retention
 
 _COUNTERS: Final = [

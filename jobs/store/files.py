@@ -14,7 +14,7 @@ from jobs.errors import FileCountLimitError, StorageLimitError, UploadedFileNotF
 from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import jobs
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 from tenancy.deletions import Deletion, What, record_deletion
 from tenancy.tenants import stored_bytes_max
 

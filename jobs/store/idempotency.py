@@ -25,7 +25,7 @@ from jobs.errors import (
 )
 from jobs.store.single_requests import find_request, is_answered_well
 from jobs.tables.idempotency import idempotency_keys
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 
 KEY_CHARS_MAX: Final = 255
 

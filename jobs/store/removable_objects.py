@@ -22,7 +22,7 @@ from jobs.tables.files import files
 from jobs.tables.idempotency import idempotency_keys
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 from tenancy.tenants import has_zero_retention
 
 _MARGIN_S: Final = 600

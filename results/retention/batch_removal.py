@@ -26,7 +26,7 @@ from results.retention.deletion import files_of, record_removal_failure
 from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import webhook_messages
 from storage.objects.object_store import ObjectStore
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 from storage.postgres.items import items, job_slices
 from tenancy.deletions import Deletion, What, record_deletion
 

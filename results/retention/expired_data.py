@@ -17,7 +17,7 @@ from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
 from results.retention.deletion import NAMED_FILES
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 from storage.postgres.items import items
 from tenancy.deletions import Deletion, What, record_deletion
 from tenancy.tables import tenants

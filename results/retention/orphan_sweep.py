@@ -23,7 +23,7 @@ from jobs.store.removable_objects import (
 from results import metrics
 from results.finaliser.request_finaliser import unreferenced_answers
 from storage.objects.object_store import ObjectStore
-from storage.postgres.database_now import database_now_s
+from storage.postgres.database_times import database_now_s
 
 LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from results.retention.object_removal import KeyDestruction
 from results.settings import RetentionSettings
 from results.tables import sweep_leases
 from storage.objects.object_store import ObjectStore
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 
 LOG = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from results.webhooks.tables import (
     webhook_endpoints,
     webhook_lanes,
 )
-from storage.postgres.intervals import seconds
+from storage.postgres.database_times import seconds
 
 LOG = logging.getLogger(__name__)
 

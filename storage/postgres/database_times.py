@@ -1,8 +1,15 @@
-"""Reads the database's clock, which decides wherever hosts' clocks may differ."""
+"""Times by the database's clock, which decides wherever hosts' clocks may differ."""
 
+from datetime import timedelta
 from typing import Final
 
 import sqlalchemy as sa
+
+
+def seconds(count: float | sa.ColumnElement[float]) -> sa.ColumnElement[timedelta]:
+    """Return an SQL interval of `count` seconds."""
+    return sa.func.make_interval(0, 0, 0, 0, 0, 0, count)
+
 
 _NOW: Final = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
 
