@@ -9,8 +9,8 @@ from alembic import command
 from alembic.config import Config
 
 from core.errors import MillraceError
+from storage.postgres.engines import is_lock_timeout, missing_privilege
 from storage.postgres.settings import DatabaseSettings
-from storage.postgres.statement_errors import is_lock_timeout, missing_privilege
 
 LOCK_TIMEOUT_S: Final = 1
 """Longest wait of a revision for a lock: later queries of its table queue behind it."""

@@ -12,8 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from results import metrics
-from storage.postgres.engines import raw_cursor
-from storage.postgres.statement_errors import DATA_REJECTED
+from storage.postgres.engines import DATA_REJECTED, raw_cursor
 from tenancy.response_cache import NO_JOB
 from topics.records.catalogue import RETENTION_DAYS, SEGMENT_DAYS
 from topics.records.records import ItemOutcome, JobRef, Outcomes

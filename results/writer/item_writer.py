@@ -34,8 +34,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import FailureHandler, record_dead_letters
 from results.writer.record_groups import JobItems
 from results.writer.statements import COPY_ITEMS, COPY_TYPES
-from storage.postgres.engines import Cursor, raw_cursor
-from storage.postgres.statement_errors import DATA_REJECTED, ROW_EXISTS
+from storage.postgres.engines import DATA_REJECTED, ROW_EXISTS, Cursor, raw_cursor
 from topics.records.records import ItemOutcome
 
 LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Creates SQLAlchemy engines for Postgres, and driver cursors for hot statements."""
+"""Creates SQLAlchemy engines for Postgres and driver cursors, and classifies their errors."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -129,3 +129,26 @@ def _pool_options(settings: DatabaseSettings) -> dict[str, Any]:
         "pool_use_lifo": True,  # idle connections stay idle, and can be closed
         "use_native_hstore": False,  # not used; saves a query per process
     }
+
+
+ROW_EXISTS: Final[tuple[type[Exception], ...]] = (psycopg.errors.UniqueViolation,)
+"""For `except`: a row with that key exists. Also part of `DATA_REJECTED`."""
+
+DATA_REJECTED: Final[tuple[type[Exception], ...]] = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+)
+"""For `except` around a driver's cursor: an invalid value or a violated constraint."""
+
+
+def missing_privilege(error: sqlalchemy.exc.DBAPIError) -> str | None:
+    """Return Postgres's message about a missing privilege; None for any other error."""
+    cause = error.orig
+    if isinstance(cause, psycopg.errors.InsufficientPrivilege):
+        return cause.diag.message_primary
+    return None
+
+
+def is_lock_timeout(error: sqlalchemy.exc.DBAPIError) -> bool:
+    """Whether the wait for a lock timed out; the statement then had no effect."""
+    return isinstance(error.orig, psycopg.errors.LockNotAvailable)
