@@ -12,9 +12,8 @@ from core.limits import ATTEMPT_MAX, CHUNK_ITEMS_MAX, NUMBER_MAX
 from core.outcomes import Outcome
 from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import RESULTS
-from topics.records.codec import decode, encode, kind_headers
+from topics.records.codec import ItemRange, decode, encode, item_range, job_headers, kind_headers
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.headers import ItemRange, item_range, job_headers
 from topics.records.partitioner import job_partition
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes

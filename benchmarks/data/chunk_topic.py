@@ -9,8 +9,7 @@ from core.ids import new_uuid
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import REQUESTS_BULK
-from topics.records.codec import decode_value, encode
-from topics.records.headers import chunk_headers
+from topics.records.codec import chunk_headers, decode_value, encode
 from topics.records.records import Chunk, Item, JobRef
 from topics.settings import KafkaSettings
 

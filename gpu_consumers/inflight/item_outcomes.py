@@ -10,8 +10,7 @@ from gpu_consumers.engines.error_answers import error_answer, is_transient
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
 from topics.records.chunks import send_chunk, split_into_chunks
-from topics.records.codec import Headers, encode, kind_headers
-from topics.records.headers import job_headers
+from topics.records.codec import Headers, encode, job_headers, kind_headers
 from topics.records.partitioner import job_partition
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 

@@ -12,8 +12,7 @@ from jobs.expansion.emission import send_items
 from tests.support.recording_sender import SentRecords
 from topics.records import chunks as chunks_module
 from topics.records.chunks import split_into_chunks
-from topics.records.codec import decode
-from topics.records.headers import item_range
+from topics.records.codec import decode, item_range
 from topics.records.partitioner import shuffle_shard
 from topics.records.records import Chunk, Item, JobRef
 

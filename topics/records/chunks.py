@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
 from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import REQUESTS
-from topics.records.codec import encode
-from topics.records.headers import chunk_headers
+from topics.records.codec import chunk_headers, encode
 from topics.records.partitioner import request_partition
 from topics.records.records import Chunk, Item
 

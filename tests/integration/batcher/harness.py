@@ -28,8 +28,7 @@ from topics.records.catalogue import (
     batches_topic,
 )
 from topics.records.chunks import send_chunk
-from topics.records.codec import decode, encode, kind_headers
-from topics.records.headers import chunk_headers
+from topics.records.codec import chunk_headers, decode, encode, kind_headers
 from topics.records.partitioner import request_partition
 from topics.records.records import (
     Batch,

@@ -24,8 +24,7 @@ from tests.integration.batcher.harness import (
 )
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
-from topics.records.codec import decode, encode, kind_headers
-from topics.records.headers import chunk_headers
+from topics.records.codec import chunk_headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, DeadLetter, Item, JobControl, Outcomes
 from topics.settings import KafkaSettings

@@ -19,8 +19,7 @@ from core.outcomes import Outcome
 from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import buffered, capacity, job_ref
 from topics.records.chunks import send_chunk
-from topics.records.codec import decode, encode, kind_headers
-from topics.records.headers import ItemRange, chunk_headers
+from topics.records.codec import ItemRange, chunk_headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
     Batch,

@@ -19,8 +19,7 @@ from core.errors import SchemaTooNewError
 from tests.support.until import until_true
 from tests.unit.batcher.builders import JobStates, call_ref, items_of, job_ref
 from topics.clients.producer import OnDelivery
-from topics.records.codec import encode, kind_headers
-from topics.records.headers import chunk_headers
+from topics.records.codec import chunk_headers, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, Item, JobRef
 

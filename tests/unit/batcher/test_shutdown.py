@@ -23,8 +23,7 @@ from core.clock import SystemClock
 from core.futures import run_in_daemon_thread
 from tests.unit.batcher.builders import JobStates, items_of, job_ref
 from topics.clients.producer import OnDelivery
-from topics.records.codec import encode
-from topics.records.headers import chunk_headers
+from topics.records.codec import chunk_headers, encode
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk
 

@@ -7,8 +7,15 @@ import pytest
 
 from core.errors import RecordUnreadableError, SchemaTooNewError
 from core.outcomes import Outcome
-from topics.records.codec import Headers, decode, encode, kind_headers, kind_of
-from topics.records.headers import chunk_headers, item_range
+from topics.records.codec import (
+    Headers,
+    chunk_headers,
+    decode,
+    encode,
+    item_range,
+    kind_headers,
+    kind_of,
+)
 from topics.records.partitioner import request_partition, shuffle_shard
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
