@@ -5,13 +5,12 @@ from typing import Final
 
 import sqlalchemy as sa
 
+_NOW: Final = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
+
 
 def seconds(count: float | sa.ColumnElement[float]) -> sa.ColumnElement[timedelta]:
     """Return an SQL interval of `count` seconds."""
     return sa.func.make_interval(0, 0, 0, 0, 0, 0, count)
-
-
-_NOW: Final = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
 
 
 def database_now_s(engine: sa.Engine) -> float:

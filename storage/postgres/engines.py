@@ -39,6 +39,15 @@ A lost or refused connection, a restart, a read-only server, a deadlock, a lock 
 timeout, a full disk. Not rejected data or wrong SQL, where a retry would be an endless loop.
 """
 
+ROW_EXISTS: Final[tuple[type[Exception], ...]] = (psycopg.errors.UniqueViolation,)
+"""For `except`: a row with that key exists. Also part of `DATA_REJECTED`."""
+
+DATA_REJECTED: Final[tuple[type[Exception], ...]] = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+)
+"""For `except` around a driver's cursor: an invalid value or a violated constraint."""
+
 # A vanished host is detected after 10 + 3 * 5 s, not after the kernel's hours.
 _KEEPALIVE: Final[Mapping[str, int]] = {
     "keepalives": 1,
@@ -129,16 +138,6 @@ def _pool_options(settings: DatabaseSettings) -> dict[str, Any]:
         "pool_use_lifo": True,  # idle connections stay idle, and can be closed
         "use_native_hstore": False,  # not used; saves a query per process
     }
-
-
-ROW_EXISTS: Final[tuple[type[Exception], ...]] = (psycopg.errors.UniqueViolation,)
-"""For `except`: a row with that key exists. Also part of `DATA_REJECTED`."""
-
-DATA_REJECTED: Final[tuple[type[Exception], ...]] = (
-    psycopg.DataError,
-    psycopg.IntegrityError,
-)
-"""For `except` around a driver's cursor: an invalid value or a violated constraint."""
 
 
 def missing_privilege(error: sqlalchemy.exc.DBAPIError) -> str | None:
