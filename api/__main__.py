@@ -14,7 +14,7 @@ from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
-from core.metrics_server import serve_metrics
+from core.metrics import serve_metrics
 from core.open_files import request_open_file_limit
 from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all

@@ -17,7 +17,7 @@ from batcher.settings import BatcherSettings
 from batcher.wiring import BatcherDeps
 from core.clock import SystemClock
 from core.logs import configure_logs
-from core.metrics_server import serve_metrics
+from core.metrics import serve_metrics
 from core.role_lifecycle import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import uvloop
 
 from core.logs import configure_logs
-from core.metrics_server import serve_metrics
+from core.metrics import serve_metrics
 from core.open_files import request_open_file_limit
 from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all

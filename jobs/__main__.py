@@ -12,7 +12,7 @@ from typing import Final
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.logs import configure_logs
-from core.metrics_server import serve_metrics
+from core.metrics import serve_metrics
 from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals

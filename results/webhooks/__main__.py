@@ -14,7 +14,7 @@ from typing import Final
 from core.clock import SystemClock
 from core.errors import SettingsError
 from core.logs import configure_logs
-from core.metrics_server import serve_metrics
+from core.metrics import serve_metrics
 from core.open_files import raise_open_file_limit
 from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
