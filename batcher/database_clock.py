@@ -8,8 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from core.clock import Clock
-from core.database_time import DatabaseTime
+from core.clock import Clock, DatabaseTime
 from core.futures import run_in_daemon_thread
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 

@@ -1,8 +1,10 @@
-"""The clock that code takes as an argument, so that tests can control time."""
+"""The clock that code takes as an argument, and an estimate of the database's clock."""
 
 import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -28,3 +30,30 @@ class SystemClock:
     def wall_s(self) -> float:
         """See `Clock`."""
         return time.time()
+
+
+_SAMPLES: Final = 32
+
+Pick = Callable[[Iterable[float]], float]
+
+
+class DatabaseTime:
+    """An estimate that is always early or always late. One thread adds samples, any may read."""
+
+    def __init__(self, pick: Pick, *, sample_count: int = _SAMPLES) -> None:
+        """`pick` chooses among samples: `max` when they can only be late, `min` when only early.
+
+        Only the newest `sample_count` count, because the database's clock may be adjusted.
+        """
+        self._pick = pick
+        self._offsets: deque[float] = deque(maxlen=sample_count)
+        self._offset: float | None = None
+
+    def add_sample(self, database_s: float, *, monotonic_s: float) -> None:
+        """Add a sample: the database's clock read `database_s` at `monotonic_s`."""
+        self._offsets.append(database_s - monotonic_s)
+        self._offset = self._pick(self._offsets)
+
+    def now_s(self, monotonic_s: float) -> float | None:
+        """Return the database's time, seconds since the epoch; None before the first sample."""
+        return None if self._offset is None else self._offset + monotonic_s

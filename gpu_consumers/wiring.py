@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from core.clock import Clock, SystemClock
-from core.database_time import DatabaseTime
+from core.clock import Clock, DatabaseTime, SystemClock
 from core.ids import new_uuid
 from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback

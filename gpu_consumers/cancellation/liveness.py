@@ -9,8 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from core.clock import Clock
-from core.database_time import DatabaseTime
+from core.clock import Clock, DatabaseTime
 from gpu_consumers.inflight.batch_run import BatchAbortReason, BatchRun
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from topics.records.records import JobRef

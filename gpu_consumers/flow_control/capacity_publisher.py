@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from core.clock import Clock
-from core.database_time import DatabaseTime
+from core.clock import Clock, DatabaseTime
 from gpu_consumers import metrics
 from gpu_consumers.flow_control.grants import (
     Grants,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.database_time import DatabaseTime
+from core.clock import DatabaseTime
 
 
 def test_nothing_is_known_before_a_sample() -> None:

@@ -4,8 +4,7 @@ import asyncio
 from typing import cast
 from uuid import UUID, uuid4
 
-from core.clock import SystemClock
-from core.database_time import DatabaseTime
+from core.clock import DatabaseTime, SystemClock
 from core.states import CloseReason
 from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer
