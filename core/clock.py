@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+_SAMPLES: Final = 32
+
+Pick = Callable[[Iterable[float]], float]
+
 
 class Clock(Protocol):
     """A process's source of time. Expiry is decided by the database's clock alone."""
@@ -32,13 +36,12 @@ class SystemClock:
         return time.time()
 
 
-_SAMPLES: Final = 32
-
-Pick = Callable[[Iterable[float]], float]
-
-
 class DatabaseTime:
-    """An estimate that is always early or always late. One thread adds samples, any may read."""
+    """An estimate of the database's time that is always early or always late, from samples.
+
+    Between samples it advances with the monotonic clock, so a host whose wall clock is wrong by
+    minutes decides deadlines like every other host. One thread adds samples, any may read.
+    """
 
     def __init__(self, pick: Pick, *, sample_count: int = _SAMPLES) -> None:
         """`pick` chooses among samples: `max` when they can only be late, `min` when only early.

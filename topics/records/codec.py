@@ -1,7 +1,8 @@
 """Encodes and decodes records and their headers.
 
 The `kind` and `schema` headers name the type and its version. A reader can route a chunk, or fail
-its items, by its headers without decoding the value."""
+its items, by its headers without decoding the value.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
