@@ -92,48 +92,6 @@ class AppendBody(msgspec.Struct):
     input_file_id: str
 
 
-@router.post("/v1/batches")
-async def create(request: IdempotentRequestDep, webhooks: WebhookServicesDep) -> Response:
-    """Create a job. Once answered, it survives any crash."""
-    body = await request.json_body(BatchBody)
-    new = _new_job(body, request.http.headers.get("traceparent", ""))
-    if body.callback_url is not None:  # a new look-up of its host may fail
-        saved = await request.find_saved_answer()
-        if saved is not None:
-            return saved_response(saved, is_replay=True)
-    tenant_id, open_max = request.tenant_id, request.services.settings.open_batches_max
-    callback = await webhooks.validate_callback(tenant_id, body.callback_url, body.callback_events)
-
-    def work(connection: sa.Connection) -> object:
-        row = create_job(connection, tenant_id, new, open_max=open_max)
-        if callback is not None:
-            add_callback(connection, tenant_id, row.id, callback, webhooks.sealer)
-        details = {"input_file": body.input_file_id, "endpoint": body.endpoint}
-        request.record_audit_entry(connection, Action.JOB_CREATED, public_id(JOB, row.id), details)
-        return batch_object(row)
-
-    answer, is_replay = await request.execute_once(work)
-    if not is_replay:
-        metrics.JOBS_CREATED.labels(body.endpoint).inc()
-    return saved_response(answer, is_replay=is_replay)
-
-
-@router.get("/v1/batches")
-async def show_list(
-    request: TenantRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
-    """List jobs, newest first."""
-    page = await request.run(list_jobs, PageCursor(limit=limit, after=parse_after(JOB, after)))
-    return json_response(page_object(page, batch_object))
-
-
-@router.get("/v1/batches/{batch_id}")
-async def show(batch_id: str, request: TenantRequestDep) -> Response:
-    """Show a job."""
-    row = await request.run(find_job_with_errors, parse_public_id(JOB, batch_id))
-    return json_response(batch_object(row))
-
-
 @router.post("/v1/batches/{batch_id}")
 async def change(batch_id: str, request: IdempotentRequestDep) -> Response:
     """Change the deadline or the priority of a job."""
@@ -175,6 +133,48 @@ async def resume(batch_id: str, request: IdempotentRequestDep) -> Response:
 async def seal(batch_id: str, request: IdempotentRequestDep) -> Response:
     """Seal a job, which then accepts no more files; any body is ignored."""
     return await _control(request, batch_id, seal_job, Action.JOB_SEALED)
+
+
+@router.post("/v1/batches")
+async def create(request: IdempotentRequestDep, webhooks: WebhookServicesDep) -> Response:
+    """Create a job. Once answered, it survives any crash."""
+    body = await request.json_body(BatchBody)
+    new = _new_job(body, request.http.headers.get("traceparent", ""))
+    if body.callback_url is not None:  # a new look-up of its host may fail
+        saved = await request.find_saved_answer()
+        if saved is not None:
+            return saved_response(saved, is_replay=True)
+    tenant_id, open_max = request.tenant_id, request.services.settings.open_batches_max
+    callback = await webhooks.validate_callback(tenant_id, body.callback_url, body.callback_events)
+
+    def work(connection: sa.Connection) -> object:
+        row = create_job(connection, tenant_id, new, open_max=open_max)
+        if callback is not None:
+            add_callback(connection, tenant_id, row.id, callback, webhooks.sealer)
+        details = {"input_file": body.input_file_id, "endpoint": body.endpoint}
+        request.record_audit_entry(connection, Action.JOB_CREATED, public_id(JOB, row.id), details)
+        return batch_object(row)
+
+    answer, is_replay = await request.execute_once(work)
+    if not is_replay:
+        metrics.JOBS_CREATED.labels(body.endpoint).inc()
+    return saved_response(answer, is_replay=is_replay)
+
+
+@router.get("/v1/batches")
+async def show_list(
+    request: TenantRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
+) -> Response:
+    """List jobs, newest first."""
+    page = await request.run(list_jobs, PageCursor(limit=limit, after=parse_after(JOB, after)))
+    return json_response(page_object(page, batch_object))
+
+
+@router.get("/v1/batches/{batch_id}")
+async def show(batch_id: str, request: TenantRequestDep) -> Response:
+    """Show a job."""
+    row = await request.run(find_job_with_errors, parse_public_id(JOB, batch_id))
+    return json_response(batch_object(row))
 
 
 @router.post("/v1/batches/{batch_id}/cancel")
