@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
@@ -11,7 +12,10 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.expansion.cursors import ExpansionCursor
+from jobs.input.line_reader import input_lines
+from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables.files import job_inputs
+from storage.objects.object_store import ObjectStore
 
 T = TypeVar("T")
 
@@ -76,3 +80,37 @@ def appended_files(
     for job_id, *file in connection.execute(query):
         found[job_id].append(InputFile(*file))
     return dict(found)
+
+
+def read_item_lines(
+    objects: ObjectStore,
+    file: InputFile,
+    indexes: Sequence[int],
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield index, offset and line of the items of `indexes` (in order, at least one).
+
+    Reads the file from its start. A line is None if validation would have rejected it.
+    `is_stopped` is called after each block and ends the iteration.
+    """
+    remaining = iter(indexes)
+    next_index: int | None = next(remaining)
+    with objects.read(file.key) as blocks, suppress(_StoppedError):
+        lines = input_lines(_until(blocks, is_stopped), line_bytes_max=LINE_BYTES_CEILING)
+        for index, (_, offset, line) in enumerate(lines, file.first_index):
+            if index == next_index:
+                yield index, offset, line
+                next_index = next(remaining, None)
+                if next_index is None:
+                    return
+
+
+class _StoppedError(Exception):
+    """Ends the blocks without a line: a regular end would yield the part of the last line."""
+
+
+def _until(blocks: Iterable[bytes], is_stopped: Callable[[], bool]) -> Iterator[bytes]:
+    for block in blocks:
+        yield block
+        if is_stopped():
+            raise _StoppedError

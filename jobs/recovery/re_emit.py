@@ -4,8 +4,7 @@ The items lie below the expansion cursor and wait for no retry (rule 7 of delive
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -17,13 +16,11 @@ from core.errors import LeaseLostError
 from jobs.expansion.cursors import fence_cursor
 from jobs.expansion.emission import parse_item, send_items
 from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs
-from jobs.input.input_files import InputFile
-from jobs.input.line_reader import input_lines
+from jobs.input.input_files import read_item_lines
 from jobs.leasing import leases
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.recovery.retry_queue import last_failed_attempts
-from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
@@ -216,37 +213,3 @@ def record_re_emission(connection: sa.Connection, lease: Lease, void_below: int)
         .where(job_cursors.c.job_id == lease.job_id)
         .values(repaired_at=sa.func.now(), void_below=void_below)
     )
-
-
-def read_item_lines(
-    objects: ObjectStore,
-    file: InputFile,
-    indexes: Sequence[int],
-    is_stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield index, offset and line of the items of `indexes` (in order, at least one).
-
-    Reads the file from its start. A line is None if validation would have rejected it.
-    `is_stopped` is called after each block and ends the iteration.
-    """
-    remaining = iter(indexes)
-    next_index: int | None = next(remaining)
-    with objects.read(file.key) as blocks, suppress(_StoppedError):
-        lines = input_lines(_until(blocks, is_stopped), line_bytes_max=LINE_BYTES_CEILING)
-        for index, (_, offset, line) in enumerate(lines, file.first_index):
-            if index == next_index:
-                yield index, offset, line
-                next_index = next(remaining, None)
-                if next_index is None:
-                    return
-
-
-class _StoppedError(Exception):
-    """Ends the blocks without a line: a regular end would yield the part of the last line."""
-
-
-def _until(blocks: Iterable[bytes], is_stopped: Callable[[], bool]) -> Iterator[bytes]:
-    for block in blocks:
-        yield block
-        if is_stopped():
-            raise _StoppedError

@@ -26,9 +26,8 @@ from jobs.expansion.job_failures import record_job_failure
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import rotate
-from jobs.input.input_files import InputFile
+from jobs.input.input_files import InputFile, read_item_lines
 from jobs.input.line_reader import read_lines_at
-from jobs.recovery.re_emit import read_item_lines
 from jobs.recovery.retry_policy import RetryBudgetRules, share_budget
 from jobs.recovery.retry_queue import (
     DueJob,

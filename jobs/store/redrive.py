@@ -3,10 +3,9 @@
 The old job does not change; the metadata of the new one refers to it as `redrive_of`.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import zip_longest
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,11 +21,10 @@ from jobs.errors import (
     InputFileRemovedError,
     InvalidFieldError,
 )
-from jobs.input.line_reader import input_lines, read_lines_at
-from jobs.settings import LINE_BYTES_CEILING
+from jobs.input.input_files import InputFile, InputFiles, appended_files, read_item_lines
+from jobs.input.line_reader import read_lines_at
 from jobs.store.batches import NewJob, find_job
 from jobs.store.job_options import JobOptions
-from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import dead_items
 from storage.objects.errors import ObjectNotFoundError
@@ -53,19 +51,11 @@ class DeadLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """An input file of a job; line offsets count from its start."""
-
-    key: str
-    first_index: int  # of its items in the job
-
-
-@dataclass(frozen=True, slots=True)
 class Redrive:
     """The lines to redrive of one job, in order."""
 
     job: sa.Row[Any] = field(repr=False)
-    sources: list[Source]  # in the order of their items
+    files: InputFiles
     lines: list[DeadLine]
     is_rest: bool  # the lines never redriven; explicitly named lines may be redriven repeatedly
 
@@ -97,14 +87,8 @@ def select_dead_letters(
         raise DeadLetterNotFoundError
     if not lines:
         raise DeadLettersRedrivenError if _has_any(connection, job_id) else DeadLetterNotFoundError
-    appended = (
-        sa.select(job_inputs.c.object_key, job_inputs.c.first_index)
-        .where(job_inputs.c.job_id == job_id, job_inputs.c.first_index.is_not(None))
-        .order_by(job_inputs.c.first_index)
-    )
-    sources = [Source(*row) for row in connection.execute(appended)]
-    sources = [Source(job.input_key, 0), *sources]
-    return Redrive(job, sources, lines, is_rest=item_indexes is None)
+    files = InputFiles(job.input_key, appended_files(connection, [job.id]).get(job.id, ()))
+    return Redrive(job, files, lines, is_rest=item_indexes is None)
 
 
 def _is_not_redriven() -> sa.ColumnElement[bool]:
@@ -171,11 +155,11 @@ def read_edited_lines(
     InvalidFieldError, and the errors of the object store.
     """
     try:
-        found = _read_lines(objects, redrive)
-        for dead, line in zip(redrive.lines, found, strict=False):  # `found` ends early with a None
-            if line is None:
-                raise InputFileRemovedError
-            yield edit_line(line, edits, dead.item_index) if edits else line
+        for file, letters in redrive.files.group_by_file(redrive.lines, lambda x: x.item_index):
+            for letter, line in zip_longest(letters, _read_lines(objects, file, letters)):
+                if line is None:  # the file ends before the line
+                    raise InputFileRemovedError
+                yield edit_line(line, edits, letter.item_index) if edits else line
     except ObjectNotFoundError:
         raise InputFileRemovedError from None
 
@@ -218,29 +202,12 @@ def check_edits(edits: Any, depth: int = 0) -> None:
             check_edits(value, depth + 1)
 
 
-def _read_lines(objects: ObjectStore, redrive: Redrive) -> Iterator[bytes | None]:
-    """Yield each line from its file, or None if the line does not exist."""
-    firsts = [source.first_index for source in redrive.sources]
-    by_file = groupby(redrive.lines, key=lambda line: bisect_right(firsts, line.item_index) - 1)
-    for position, lines in by_file:
-        yield from _read_source(objects, redrive.sources[position], list(lines))
-
-
-def _read_source(
-    objects: ObjectStore, source: Source, lines: list[DeadLine]
+def _read_lines(
+    objects: ObjectStore, file: InputFile, letters: Sequence[DeadLine]
 ) -> Iterator[bytes | None]:
-    offsets = [line.line_offset for line in lines if line.line_offset is not None]
-    if len(offsets) == len(lines) <= _FAR_LINES_MAX:
-        yield from read_lines_at(objects, source.key, offsets)
-        return
-    remaining = iter([line.item_index for line in lines])
-    next_index = next(remaining, None)
-    with objects.read(source.key) as blocks:
-        found = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
-        for index, (_, _, line) in enumerate(found, source.first_index):
-            if index == next_index:
-                yield line
-                next_index = next(remaining, None)
-            if next_index is None:
-                return
-    yield None  # the file ends before the line
+    """Yield the line of each dead letter in a file, or None if there is no such line."""
+    offsets = [letter.line_offset for letter in letters if letter.line_offset is not None]
+    if len(offsets) == len(letters) <= _FAR_LINES_MAX:
+        return read_lines_at(objects, file.key, offsets)
+    indexes = [letter.item_index for letter in letters]
+    return (line for _, _, line in read_item_lines(objects, file, indexes))

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.errors import InvalidFieldError
+from jobs.input.input_files import InputFiles
 from jobs.store.redrive import Redrive, check_edits, edit_line, new_redrive_job
 
 
@@ -21,7 +22,7 @@ def test_a_redrive_inherits_deduplication_and_metadata(deduplicate: bool) -> Non
         output_expires_after_s=None,
         deduplicate=deduplicate,
     )
-    redrive = Redrive(cast("sa.Row[Any]", old), [], [], is_rest=True)
+    redrive = Redrive(cast("sa.Row[Any]", old), InputFiles("in"), [], is_rest=True)
     new = new_redrive_job(redrive, UUID(int=2), completion_window=None, metadata=None)
     assert new.options.deduplicate is deduplicate
     assert new.metadata == {"a": "b", "redrive_of": f"batch_{1:032x}"}
