@@ -4,7 +4,7 @@ The database's clock decides. A job whose record was lost would otherwise stay o
 """
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -12,9 +12,8 @@ from core.states import CloseReason, JobState
 from jobs import metrics
 from jobs.expansion.cursors import restart_stall_wait
 from jobs.expansion.job_loads import OPEN
-from jobs.store.days import job_day
 from jobs.store.job_closing import close_values, drop_unvalidated_files
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, copies_insert
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, copies_insert, publish_close
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 
 _SWEEP_MAX: Final = 100
@@ -35,26 +34,24 @@ def expiry_due_query(limit: int) -> sa.Select[tuple[object, ...]]:
     )
 
 
-def stalled_closes_query(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
-    """Return the query that locks closed jobs without progress for `stall_limit_s`.
+def _stalled_query(
+    stall_limit_s: float, *where: sa.ColumnElement[bool]
+) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks jobs without progress for `stall_limit_s`.
 
     The lock on the cursor keeps other processes from the same job; the caller restarts its wait.
     """
     stalled_since = sa.func.now() - timedelta(seconds=stall_limit_s)
     return (
-        sa.select(jobs.c.id, jobs.c.created_at, jobs.c.close_reason)
+        sa.select(jobs.c.id, jobs.c.created_at, jobs.c.close_reason, jobs.c.total_count)
         .join(job_counters, job_counters.c.job_id == jobs.c.id)
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .where(
-            jobs.c.state.in_([JobState.IN_PROGRESS.value, JobState.CANCELLING.value]),
-            jobs.c.settled_at.is_(None),
-            jobs.c.close_reason.is_not(None),
-            jobs.c.total_count.is_not(None),
             job_counters.c.updated_at < stalled_since,
             sa.func.coalesce(job_cursors.c.repaired_at, jobs.c.created_at) < stalled_since,
-            sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at) < stalled_since,
+            *where,
         )
-        .limit(limit)
+        .limit(_SWEEP_MAX)
         .with_for_update(of=job_cursors, skip_locked=True)
     )
 
@@ -87,8 +84,7 @@ def close_expired(connection: sa.Connection) -> int:
     )
     drop_unvalidated_files(connection, job_ids)
     for job in due:
-        for statement in close_inserts(job.id, job_day(job.created_at), CloseReason.EXPIRED):
-            connection.execute(statement)
+        publish_close(connection, job, CloseReason.EXPIRED)
     connection.execute(NOTIFY_OUTBOX)
     connection.execute(NOTIFY_JOBS)
     return len(due)
@@ -99,42 +95,21 @@ def republish_closes(connection: sa.Connection, stall_limit_s: float) -> int:
 
     A repeated close changes nothing: the results writer only writes rows that are missing.
     """
-    found = connection.execute(stalled_closes_query(_SWEEP_MAX, stall_limit_s)).all()
+    closed_since = sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at)
+    is_closed = (
+        jobs.c.state.in_([JobState.IN_PROGRESS.value, JobState.CANCELLING.value]),
+        jobs.c.settled_at.is_(None),
+        jobs.c.close_reason.is_not(None),
+        jobs.c.total_count.is_not(None),
+        closed_since < sa.func.now() - timedelta(seconds=stall_limit_s),
+    )
+    found = connection.execute(_stalled_query(stall_limit_s, *is_closed)).all()
     for job in found:
-        reason = CloseReason(job.close_reason)
-        for statement in close_inserts(job.id, job_day(job.created_at), reason):
-            connection.execute(statement)
+        publish_close(connection, job, CloseReason(job.close_reason))
     if found:
         restart_stall_wait(connection, [job.id for job in found])
         connection.execute(NOTIFY_OUTBOX)
     return len(found)
-
-
-def overdue_copies_query(limit: int, stall_limit_s: float) -> sa.Select[Any]:
-    """Return the query that locks stalled jobs whose originals are terminal and copies are not.
-
-    A job is stalled after `stall_limit_s` without change. The lock on the cursor keeps other
-    processes from sweeping the same job.
-    """
-    stalled_since = sa.func.now() - timedelta(seconds=stall_limit_s)
-    counted, cursor = job_counters.c, job_cursors.c
-    ended = counted.succeeded + counted.failed + counted.cancelled + counted.expired
-    return (
-        sa.select(jobs.c.id, jobs.c.total_count)
-        .join(job_counters, counted.job_id == jobs.c.id)
-        .join(job_cursors, cursor.job_id == jobs.c.id)
-        .where(
-            OPEN,
-            jobs.c.deduplicate,
-            cursor.item_index >= jobs.c.total_count,
-            ended < jobs.c.total_count,
-            ended - counted.copied >= cursor.item_index - cursor.copy_count,
-            counted.updated_at < stalled_since,
-            sa.func.coalesce(cursor.repaired_at, jobs.c.created_at) < stalled_since,
-        )
-        .limit(limit)
-        .with_for_update(of=job_cursors, skip_locked=True)
-    )
 
 
 def republish_copies(engine: sa.Engine, *, stall_limit_s: float) -> None:
@@ -143,8 +118,17 @@ def republish_copies(engine: sa.Engine, *, stall_limit_s: float) -> None:
     Normally copies get their rows with the result of their original, or with the verdict on an
     appended file. A repeated record changes nothing. Any number of processes may run it.
     """
+    counted, cursor = job_counters.c, job_cursors.c
+    ended = counted.succeeded + counted.failed + counted.cancelled + counted.expired
+    only_copies_are_left = (
+        OPEN,
+        jobs.c.deduplicate,
+        cursor.item_index >= jobs.c.total_count,
+        ended < jobs.c.total_count,
+        ended - counted.copied >= cursor.item_index - cursor.copy_count,
+    )
     with engine.begin() as connection:
-        found = connection.execute(overdue_copies_query(_SWEEP_MAX, stall_limit_s)).all()
+        found = connection.execute(_stalled_query(stall_limit_s, *only_copies_are_left)).all()
         for job in found:
             connection.execute(copies_insert(job.id, 0, job.total_count))
         if found:

@@ -11,8 +11,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import STOPPED_EARLY, TERMINAL_STATES, CloseReason, JobKind, JobState
-from jobs.store.days import job_day
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert, publish_close
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_counters, jobs
 
@@ -49,8 +48,7 @@ def start_cancelling(connection: sa.Connection, row: sa.Row[Any], reason: CloseR
     ).scalar_one()
     drop_unvalidated_files(connection, [row.id])
     if row.total_count is not None and row.settled_at is None:
-        for statement in close_inserts(row.id, job_day(row.created_at), reason):
-            connection.execute(statement)
+        publish_close(connection, row, reason)
     at_s = closed_at.timestamp()
     connection.execute(event_insert(row.id, row.tenant_id, JobState.CANCELLING, at_s))
     connection.execute(NOTIFY_OUTBOX)

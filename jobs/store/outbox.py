@@ -1,11 +1,13 @@
 """The transactional outbox: records that are committed with their cause and sent by the relay."""
 
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.states import CloseReason, JobState
+from jobs.store.days import job_day
 from jobs.tables.outbox import outbox
 from topics.records.catalogue import CONTROL, EVENTS, RESULTS, Topic
 from topics.records.codec import encode, kind_headers
@@ -57,13 +59,12 @@ def copies_insert(job_id: UUID, first_index: int, end_index: int) -> sa.Insert:
     return outbox_insert(RESULTS, CopiesDue(job_id, first_index, end_index), job_id=job_id)
 
 
-def close_inserts(job_id: UUID, day: int, reason: CloseReason) -> list[sa.Insert]:
-    """Return the statements that close a job: the deciding record, and the early control record.
+def publish_close(connection: sa.Connection, job: sa.Row[Any], reason: CloseReason) -> None:
+    """Publish the close of a row of `jobs`: the deciding record, and the early control record.
 
-    Execute them in the transaction that sets `jobs.close_reason`, once `total_count` is known.
+    Call it in the transaction that sets `jobs.close_reason`, once `total_count` is known.
     """
-    control = JobControl(job_id=job_id, version=CONTROL_CLOSED_VERSION, closed=reason)
-    return [
-        outbox_insert(RESULTS, JobClose(job_id=job_id, day=day, reason=reason), job_id=job_id),
-        outbox_insert(CONTROL, control, job_id=job_id),
-    ]
+    close = JobClose(job_id=job.id, day=job_day(job.created_at), reason=reason)
+    connection.execute(outbox_insert(RESULTS, close, job_id=job.id))
+    control = JobControl(job_id=job.id, version=CONTROL_CLOSED_VERSION, closed=reason)
+    connection.execute(outbox_insert(CONTROL, control, job_id=job.id))

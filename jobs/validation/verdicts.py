@@ -5,7 +5,6 @@ Lock order: the counters, then the job, then its lease. Claims use the same orde
 
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -13,14 +12,13 @@ from core.states import CloseReason, JobState
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.store.controls import has_unvalidated
-from jobs.store.days import job_day
 from jobs.store.job_closing import (
     close_values,
     drop_unvalidated_files,
     lock_counters,
     settle_if_complete,
 )
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, copies_insert, event_insert
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, copies_insert, event_insert, publish_close
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
@@ -60,10 +58,13 @@ def record_verdict(
     if job is None:
         return None
     is_cancelling = job.state == JobState.CANCELLING.value
+    columns = _rejected if result.error_count else _accepted
+    state, values = columns(result, is_cancelling=is_cancelling)
+    update = sa.update(jobs).where(jobs.c.id == job.id)
+    connection.execute(update.values(state=state.value, **values))
     if result.error_count:
-        state = _reject(connection, job.id, result, is_cancelling=is_cancelling)
+        drop_unvalidated_files(connection, [job.id])
     else:
-        state = _accept(connection, job.id, result, is_cancelling=is_cancelling)
         _close_if_due(connection, job)
     if state.value != job.state:
         now: datetime = job.now
@@ -73,28 +74,23 @@ def record_verdict(
     return state
 
 
-def _reject(
-    connection: sa.Connection, job_id: UUID, result: ValidationResult, *, is_cancelling: bool
-) -> JobState:
-    """End the job: none of its items has run."""
-    columns: dict[str, object] = {
+def _rejected(
+    result: ValidationResult, *, is_cancelling: bool
+) -> tuple[JobState, dict[str, object]]:
+    """Return the state and columns of a job that ends: none of its items has run."""
+    errors: dict[str, object] = {
         "errors": [error.as_json() for error in result.errors],
         "error_count": result.error_count,
     }
     if is_cancelling:
-        state = JobState.CANCELLED
-        columns |= {"cancelled_at": sa.func.now(), "total_count": 0}
-    else:
-        state = JobState.FAILED
-        columns |= {"failed_at": sa.func.now()}
-    _update(connection, job_id, state, columns)
-    drop_unvalidated_files(connection, [job_id])
-    return state
+        return JobState.CANCELLED, errors | {"cancelled_at": sa.func.now(), "total_count": 0}
+    return JobState.FAILED, errors | {"failed_at": sa.func.now()}
 
 
-def _accept(
-    connection: sa.Connection, job_id: UUID, result: ValidationResult, *, is_cancelling: bool
-) -> JobState:
+def _accepted(
+    result: ValidationResult, *, is_cancelling: bool
+) -> tuple[JobState, dict[str, object]]:
+    """Return the state and columns of a job whose items may run, unless it is cancelling."""
     assert result.model is not None
     columns: dict[str, object] = {
         "total_count": result.item_count,
@@ -102,20 +98,9 @@ def _accept(
         "model_version": result.model.version,
         "pool": result.model.pool,
     }
-    state = JobState.CANCELLING
-    if not is_cancelling:
-        state = JobState.IN_PROGRESS
-        columns["in_progress_at"] = sa.func.now()
-    _update(connection, job_id, state, columns)
-    return state
-
-
-def _update(
-    connection: sa.Connection, job_id: UUID, state: JobState, columns: dict[str, object]
-) -> None:
-    connection.execute(
-        sa.update(jobs).where(jobs.c.id == job_id).values(state=state.value, **columns)
-    )
+    if is_cancelling:
+        return JobState.CANCELLING, columns
+    return JobState.IN_PROGRESS, columns | {"in_progress_at": sa.func.now()}
 
 
 def _close_if_due(connection: sa.Connection, job: sa.Row[tuple[object, ...]]) -> None:
@@ -127,8 +112,7 @@ def _close_if_due(connection: sa.Connection, job: sa.Row[tuple[object, ...]]) ->
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(values))
         drop_unvalidated_files(connection, [job.id])
     if reason is not None:
-        for statement in close_inserts(job.id, job_day(job.created_at), CloseReason(reason)):
-            connection.execute(statement)
+        publish_close(connection, job, CloseReason(reason))
 
 
 APPEND_DUE: Final = sa.and_(
