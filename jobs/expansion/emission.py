@@ -5,23 +5,29 @@
 A crash at any arrow emits the items behind the cursor again; every reader accepts repeats.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
 from core.errors import Disposition, MillraceError
 from core.limits import CHUNK_BYTES_MAX
+from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.input.line_reader import Line, input_lines
 from jobs.input.token_estimates import token_count
 from jobs.settings import LINE_BYTES_CEILING
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
+from storage.objects.errors import ObjectKeyError, ObjectStoreRefusedError
 from storage.objects.object_store import ObjectBlocks, ObjectStore
 from topics.clients.producer import RecordSender
 from topics.records.chunks import send_chunk, split_into_chunks
 from topics.records.records import Chunk, Item, JobRef
+
+_LOG: Final = logging.getLogger(__name__)
 
 JOB_CLASS: Final = "bulk"
 
@@ -124,3 +130,18 @@ def encrypt_items(job: JobRef, items: Iterable[Item], cipher: BodyCipher) -> Ite
         place = CipherContext(job.job_id, BodyDirection.IN, item.index)
         body = item.body if item.length else cipher.encrypt(item.body, place)
         yield msgspec.structs.replace(item, body=body, custom_id="")
+
+
+def record_job_failure(job_id: UUID, failure: MillraceError, event: str) -> None:
+    """Count and log a failure that sets only its job aside; raise any other failure.
+
+    An object store may refuse a single object: archived, encrypted under a disabled key, or with
+    its own access rights. If that stopped the role, it would stop every intake process in turn. If
+    the store refuses every object, each job fails by itself and continues once the store is fixed.
+    """
+    is_of_object = isinstance(failure, ObjectStoreRefusedError | ObjectKeyError)
+    if failure.disposition is Disposition.CRASH and not is_of_object:
+        raise failure
+    metrics.JOB_FAILURES.inc()
+    facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}
+    _LOG.error(event, extra=facts)

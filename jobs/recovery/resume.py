@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
-from jobs.expansion.job_failures import record_job_failure
+from jobs.expansion.emission import record_job_failure
 from jobs.expansion.job_loads import OPEN, job_loads
 from jobs.expansion.windows import JobLoad, TenantModel
 from jobs.recovery.re_emit import ReEmitter

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
-from jobs.expansion.job_failures import record_job_failure
+from jobs.expansion.emission import record_job_failure
 from jobs.expansion.job_loads import job_loads, request_counts, request_loads
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import JobLoad

@@ -1,17 +1,38 @@
-"""Goal: items are read in order from any cursor; a crash between two reads changes nothing."""
+"""Goal: items are read in order from any cursor and sent; a failure stops no other job."""
 
 import json
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from core.clock import SystemClock
+from core.errors import MillraceError
+from core.ids import new_uuid
 from core.limits import CHUNK_BYTES_MAX
+from core.object_names import job_key_name
 from jobs.expansion.cursors import ExpansionCursor
-from jobs.expansion.emission import InputChangedError, ItemReader
+from jobs.expansion.emission import (
+    InputChangedError,
+    ItemReader,
+    record_job_failure,
+    send_items,
+)
+from storage.crypto.body_ciphers import BodyDirection, CipherContext
+from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
+from storage.objects.errors import (
+    ObjectKeyError,
+    ObjectNotFoundError,
+    ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
+)
 from storage.objects.local_object_store import LocalObjectStore
-from topics.records.records import Item, JobRef
+from tests.support.memory_objects import MemoryStore
+from tests.support.recording_sender import SentRecords
+from topics.errors import DeliveryError, ProducerFatalError
+from topics.records.codec import decode
+from topics.records.records import Chunk, Item, JobRef
 
 JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embeddings", "in", 0.0)
 
@@ -72,3 +93,63 @@ def test_a_line_that_validation_would_reject_raises(tmp_path: Path) -> None:
     reader = ItemReader(stored(tmp_path, line(0) + b"\njunk"), JOB, ExpansionCursor())
     with pytest.raises(InputChangedError):
         reader.read_items(10, 1000)
+
+
+ENCRYPTED = msgspec.structs.replace(JOB, key_name=job_key_name(JOB.job_id))
+ITEMS = [
+    Item(0, "secret-id", b'{"input":"secret"}', 1),
+    Item(1, "secret-id", b"", 1, offset=5, length=300_000),  # sent by reference
+    Item(2, "secret-id", b'{"input":"secret"}', 1, attempt=2),  # a retry
+]
+
+
+def test_bodies_are_encrypted_and_custom_ids_left_out() -> None:
+    store, sent = MemoryStore(), SentRecords()
+    assert send_items(sent, ENCRYPTED, ITEMS, DataKeys(store, SystemClock())) == 3
+    assert [*store.objects] == [ENCRYPTED.key_name]  # stored before any record is sent
+    assert not any(b"secret" in record.value for record in sent.records)
+    chunks = [decode(Chunk, record.value, record.headers) for record in sent.records]
+    items = [item for chunk in chunks for item in chunk.items]
+    assert {chunk.job for chunk in chunks} == {ENCRYPTED}
+    assert [(i.custom_id, i.attempt, i.length) for i in items] == [
+        ("", 1, 0),
+        ("", 1, 300_000),
+        ("", 2, 0),
+    ]
+    cipher = DataKeys(store, SystemClock()).load(ENCRYPTED.key_name)
+    for index in (0, 2):
+        place = CipherContext(JOB.job_id, BodyDirection.IN, index)
+        assert cipher.decrypt(items[index].body, place) == ITEMS[index].body
+    assert items[1].body == b""
+
+
+def test_nothing_is_sent_without_keys_or_their_store() -> None:
+    store, sent = MemoryStore(), SentRecords()
+    with pytest.raises(DataKeyDestroyedError):
+        send_items(sent, ENCRYPTED, ITEMS)
+    store.is_away = True
+    with pytest.raises(ObjectStoreUnavailableError):
+        send_items(sent, ENCRYPTED, ITEMS, DataKeys(store, SystemClock()))
+    assert sent.records == []
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        InputChangedError(),
+        DataKeyDestroyedError(),
+        ObjectKeyError(),
+        ObjectNotFoundError(),
+        ObjectStoreUnavailableError(),
+        ObjectStoreRefusedError(s3_code="InvalidObjectState"),
+    ],
+    ids=lambda failure: failure.code,
+)
+def test_a_job_failure_is_recorded(failure: MillraceError) -> None:
+    record_job_failure(new_uuid(), failure, "a job failed")
+
+
+@pytest.mark.parametrize("failure", [DeliveryError(), ProducerFatalError(), MillraceError()])
+def test_a_process_failure_is_raised(failure: MillraceError) -> None:
+    with pytest.raises(MillraceError):
+        record_job_failure(new_uuid(), failure, "a job failed")
