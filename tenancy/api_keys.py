@@ -10,13 +10,13 @@ import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.ids import KEY, new_uuid, public_id
-from tenancy.audit_log import CLI, Action, AuditEvent, record_audit_event
+from core.ids import new_uuid
+from tenancy.audit_log import CLI, Action, key_actor, record_audit_event
 from tenancy.tables import api_keys, tenants
 
 PREFIX: Final = "sk-"
@@ -97,7 +97,11 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
         .join(tenants, tenants.c.id == api_keys.c.tenant_id)
         .where(api_keys.c.secret_sha256.in_(hashes), api_keys.c.revoked_at.is_(None))
     )
-    return {row.secret_sha256: _principal(row) for row in rows.all()}
+    principals = {}
+    for digest, tenant_id, key_id, zero_retention, timeout_ms in rows:
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        principals[digest] = Principal(tenant_id, key_id, zero_retention, timeout_s)
+    return principals
 
 
 def is_well_formed(secret: str) -> bool:
@@ -111,16 +115,9 @@ def secret_hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _principal(row: Any) -> Principal:
-    timeout_ms = row.call_timeout_ms
-    timeout_s = None if timeout_ms is None else timeout_ms / 1000
-    return Principal(row.tenant_id, row.id, row.zero_retention, timeout_s)
-
-
 def _record(connection: sa.Connection, tenant_id: UUID, action: Action, key_id: UUID) -> None:
-    subject = public_id(KEY, key_id)
-    event = AuditEvent(tenant_id=tenant_id, actor=CLI, action=action, subject=subject)
-    record_audit_event(connection, event)
+    subject = key_actor(key_id)
+    record_audit_event(connection, tenant_id=tenant_id, actor=CLI, action=action, subject=subject)
 
 
 def _secret(random_bytes: bytes) -> str:

@@ -8,7 +8,7 @@ every later hash. Entries refer to objects by id; they contain no secret and no 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
@@ -58,17 +58,6 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEvent:
-    """An accepted operation to be recorded."""
-
-    tenant_id: UUID
-    actor: str  # a key's public id, or CLI
-    action: Action
-    subject: str  # the public id of its object
-    details: Details = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SealedEntry:
     """The content of an entry that its hash covers, together with the previous hash."""
 
@@ -86,26 +75,35 @@ def key_actor(key_id: UUID) -> str:
     return public_id(KEY, key_id)
 
 
-def record_audit_event(connection: sa.Connection, event: AuditEvent) -> None:
-    """Insert the entry of an event, as the last statement of its transaction.
+def record_audit_event(
+    connection: sa.Connection,
+    *,
+    tenant_id: UUID,
+    actor: str,
+    action: Action,
+    subject: str,
+    details: Details | None = None,
+) -> None:
+    """Insert the entry of an accepted operation, as the last statement of its transaction.
 
-    It locks the tenant's head until the commit, which serialises the events of a tenant. A lock
-    taken after it could deadlock with a transaction that waits for the head.
+    `actor` is a key's public id or `CLI`; `subject` the public id of the operation's object. It
+    locks the tenant's head until the commit, which serialises the events of a tenant. A lock taken
+    after it could deadlock with a transaction that waits for the head.
     """
-    head = _lock_head(connection, event.tenant_id)
+    head = _lock_head(connection, tenant_id)
     entry = SealedEntry(
-        tenant_id=event.tenant_id,
+        tenant_id=tenant_id,
         sequence=head.sequence + 1,
         at=head.now,
-        actor=event.actor,
-        action=event.action.value,
-        subject=event.subject,
-        details=dict(event.details),
+        actor=actor,
+        action=action.value,
+        subject=subject,
+        details=dict(details or {}),
     )
     digest = entry_hash(entry, head.hash)
     advanced = (
         sa.update(audit_heads)
-        .where(audit_heads.c.tenant_id == event.tenant_id)
+        .where(audit_heads.c.tenant_id == tenant_id)
         .values(sequence=entry.sequence, hash=digest)
         .returning(audit_heads.c.tenant_id)
         .cte("advanced")

@@ -1,7 +1,6 @@
 """The deletion log: one append-only row per deletion, with counts and without content."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -37,25 +36,22 @@ class What(StrEnum):
     REQUESTS = "requests"  # single requests were removed with their rows and objects
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
-    """A deletion to be recorded."""
-
-    tenant_id: UUID
-    what: What
-    subject_id: UUID | None = None
-    key_id: UUID | None = None  # None: retention
-    counts: Mapping[str, int] = field(default_factory=dict)
-
-
-def record_deletion(connection: Connection, deletion: Deletion) -> None:
-    """Insert the row, in the transaction of the deletion."""
+def record_deletion(
+    connection: Connection,
+    *,
+    tenant_id: UUID,
+    what: What,
+    subject_id: UUID | None = None,
+    key_id: UUID | None = None,
+    counts: Mapping[str, int] | None = None,
+) -> None:
+    """Insert the row, in the transaction of the deletion; without `key_id`, retention asked."""
     connection.execute(
         deletions.insert().values(
-            tenant_id=deletion.tenant_id,
-            what=deletion.what.value,
-            subject_id=deletion.subject_id,
-            key_id=deletion.key_id,
-            counts=dict(deletion.counts),
+            tenant_id=tenant_id,
+            what=what.value,
+            subject_id=subject_id,
+            key_id=key_id,
+            counts=dict(counts or {}),
         )
     )

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core.errors import Disposition, MillraceError
 from core.ids import TENANT, new_uuid, public_id
-from tenancy.audit_log import CLI, Action, AuditEvent, Details, record_audit_event
+from tenancy.audit_log import CLI, Action, Details, record_audit_event
 from tenancy.tables import tenants
 
 _UNSEEN: Final = frozenset(
@@ -46,10 +46,9 @@ def create_tenant(
     if tenant_id is None:
         raise TenantExistsError(name=name)
     subject = public_id(TENANT, tenant_id)
-    event = AuditEvent(
-        tenant_id=tenant_id, actor=CLI, action=Action.TENANT_CREATED, subject=subject
+    record_audit_event(
+        connection, tenant_id=tenant_id, actor=CLI, action=Action.TENANT_CREATED, subject=subject
     )
-    record_audit_event(connection, event)
     return tenant_id
 
 
@@ -109,14 +108,14 @@ def change_tenant(
 ) -> None:
     """Change columns of a tenant and record the audit event with `details`."""
     connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))
-    event = AuditEvent(
+    record_audit_event(
+        connection,
         tenant_id=tenant_id,
         actor=CLI,
         action=Action.TENANT_UPDATED,
         subject=public_id(TENANT, tenant_id),
         details=details,
     )
-    record_audit_event(connection, event)
 
 
 class TenantExistsError(MillraceError):

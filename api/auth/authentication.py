@@ -15,7 +15,7 @@ from api.http.middleware import count_for_tenant
 from api.runtime.api_services import Services, services_of
 from api.runtime.database import DatabaseUnavailableError
 from tenancy.api_keys import Principal, authenticate, is_well_formed
-from tenancy.audit_log import Action, AuditEvent, Details, key_actor, record_audit_event
+from tenancy.audit_log import Action, Details, key_actor, record_audit_event
 
 _INCORRECT: Final = "Incorrect API key provided."
 
@@ -124,14 +124,14 @@ class TenantRequest:
 
         It must be the last lock of the transaction (see `record_audit_event`).
         """
-        event = AuditEvent(
+        record_audit_event(
+            connection,
             tenant_id=self.principal.tenant_id,
             actor=key_actor(self.principal.key_id),
             action=action,
             subject=subject,
-            details=details or {},
+            details=details,
         )
-        record_audit_event(connection, event)
 
 
 async def authenticate_request(request: Request) -> TenantRequest:

@@ -15,7 +15,7 @@ from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import jobs
 from storage.postgres.database_times import seconds
-from tenancy.deletions import Deletion, What, record_deletion
+from tenancy.deletions import What, record_deletion
 from tenancy.tenants import stored_bytes_max
 
 INPUT_PURPOSE: Final = "batch"
@@ -163,8 +163,9 @@ def delete_file(
     )
     if deleted.rowcount == 0:
         raise UploadedFileNotFoundError
-    deletion = Deletion(tenant_id=tenant_id, what=What.FILE, subject_id=file_id, key_id=key_id)
-    record_deletion(connection, deletion)
+    record_deletion(
+        connection, tenant_id=tenant_id, what=What.FILE, subject_id=file_id, key_id=key_id
+    )
 
 
 def is_visible() -> sa.ColumnElement[bool]:

@@ -31,7 +31,7 @@ from results.rebuilding.comparison import (
 from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.shadow_tables import LONG_TIMEOUT, SCHEMA, copy_jobs_to_shadow, statement
 from results.writer.day_partitions import DayPartitions
-from tenancy.audit_log import CLI, Action, AuditEvent, record_audit_event
+from tenancy.audit_log import CLI, Action, record_audit_event
 from topics.records.catalogue import RESULTS
 from topics.records.partitioner import job_partition
 
@@ -234,7 +234,8 @@ def _lock(connection: sa.Connection, bound: dict[str, object]) -> bool | None:
 
 def _record(connection: sa.Connection, job_id: UUID, found: Comparison) -> None:
     row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
-    act = AuditEvent(
+    record_audit_event(
+        connection,
         tenant_id=row.tenant_id,
         actor=CLI,
         action=Action.JOB_REBUILT,
@@ -246,4 +247,3 @@ def _record(connection: sa.Connection, job_id: UUID, found: Comparison) -> None:
             "dead_letters": found.letters_missing,
         },
     )
-    record_audit_event(connection, act)

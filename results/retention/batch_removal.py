@@ -28,7 +28,7 @@ from results.webhooks.tables import webhook_messages
 from storage.objects.object_store import ObjectStore
 from storage.postgres.database_times import seconds
 from storage.postgres.items import items, job_slices
-from tenancy.deletions import Deletion, What, record_deletion
+from tenancy.deletions import What, record_deletion
 
 LOG = logging.getLogger(__name__)
 
@@ -137,13 +137,13 @@ class BatchDataRemoval:
                 .values(removal_due_at=None)
             ).rowcount
             if removed:
-                deletion = Deletion(
+                record_deletion(
+                    connection,
                     tenant_id=row.tenant_id,
                     what=What.BATCH_BODIES,
                     subject_id=row.id,
                     counts={"objects": object_count},
                 )
-                record_deletion(connection, deletion)
         RETENTION_REMOVED.labels("batch").inc(removed)
 
     def _delete_below(self, prefix: str) -> int:

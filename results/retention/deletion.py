@@ -22,7 +22,7 @@ from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import job_counters, jobs
 from results.metrics import RETENTION_FAILURES, RETENTION_REMOVED
 from results.webhooks.tables import webhook_watches
-from tenancy.deletions import Deletion, What, record_deletion
+from tenancy.deletions import What, record_deletion
 
 LOG = logging.getLogger(__name__)
 
@@ -90,14 +90,14 @@ def make_tombstone(
     # Without a watch no message is added while the old ones are removed.
     connection.execute(sa.delete(webhook_watches).where(webhook_watches.c.job_id == job_id))
     counts = {"items": 0 if outcomes is None else sum(outcomes), "files": file_count}
-    deletion = Deletion(
+    record_deletion(
+        connection,
         tenant_id=row.tenant_id,
         what=What.BATCH,
         subject_id=job_id,
         key_id=key_id,
         counts=counts,
     )
-    record_deletion(connection, deletion)
     return counts
 
 

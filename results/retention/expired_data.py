@@ -19,7 +19,7 @@ from jobs.tables.retries import item_attempts, item_retries
 from results.retention.deletion import NAMED_FILES
 from storage.postgres.database_times import seconds
 from storage.postgres.items import items
-from tenancy.deletions import Deletion, What, record_deletion
+from tenancy.deletions import What, record_deletion
 from tenancy.tables import tenants
 
 SLICE: Final = 200
@@ -96,8 +96,8 @@ def remove_requests(connection: sa.Connection, old: Sequence[OldRequest]) -> int
     removed = connection.execute(sa.delete(jobs).where(jobs.c.id.in_(locked_ids))).rowcount
     by_tenant = Counter(one.tenant_id for one in old if one.job_id in locked_ids)
     for tenant_id, count in sorted(by_tenant.items()):
-        deletion = Deletion(tenant_id=tenant_id, what=What.REQUESTS, counts={"requests": count})
-        record_deletion(connection, deletion)
+        counts = {"requests": count}
+        record_deletion(connection, tenant_id=tenant_id, what=What.REQUESTS, counts=counts)
     return removed
 
 
@@ -130,9 +130,8 @@ def delete_files(connection: sa.Connection, is_due: sa.ColumnElement[bool]) -> i
     )
     by_tenant = Counter(ended.scalars())
     for tenant_id, count in sorted(by_tenant.items()):
-        record_deletion(
-            connection, Deletion(tenant_id=tenant_id, what=What.FILE, counts={"files": count})
-        )
+        counts = {"files": count}
+        record_deletion(connection, tenant_id=tenant_id, what=What.FILE, counts=counts)
     return by_tenant.total()
 
 

@@ -12,7 +12,7 @@ from core.ids import new_uuid
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key, revoke_key
-from tenancy.audit_log import CLI, Action, AuditEvent, record_audit_event
+from tenancy.audit_log import CLI, Action, record_audit_event
 from tenancy.audit_reading import (
     ChainCheck,
     find_chains,
@@ -36,8 +36,9 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def event_of(number: int = 0, tenant_id: UUID = TENANT) -> AuditEvent:
-    return AuditEvent(
+def record(connection: sa.Connection, number: int = 0, tenant_id: UUID = TENANT) -> None:
+    record_audit_event(
+        connection,
         tenant_id=tenant_id,
         actor=CLI,
         action=Action.JOB_CREATED,
@@ -48,7 +49,7 @@ def event_of(number: int = 0, tenant_id: UUID = TENANT) -> AuditEvent:
 
 def add(engine: sa.Engine, number: int = 0) -> None:
     with engine.begin() as connection:
-        record_audit_event(connection, event_of(number))
+        record(connection, number)
 
 
 def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> ChainCheck:
@@ -74,7 +75,7 @@ def test_concurrent_events_form_one_chain_without_gaps(engine: sa.Engine) -> Non
 def test_a_rolled_back_event_leaves_no_gap(engine: sa.Engine) -> None:
     add(engine)
     with engine.connect() as connection:
-        record_audit_event(connection, event_of(1))
+        record(connection, 1)
         connection.rollback()
     add(engine, 2)
 
@@ -83,8 +84,8 @@ def test_a_rolled_back_event_leaves_no_gap(engine: sa.Engine) -> None:
 
 def test_tenants_do_not_wait_for_each_other(engine: sa.Engine) -> None:
     with engine.begin() as first, engine.begin() as second:
-        record_audit_event(first, event_of())
-        record_audit_event(second, event_of(1, tenant_id=UUID(int=6)))
+        record(first)
+        record(second, 1, tenant_id=UUID(int=6))
     with engine.connect() as connection:
         assert {TENANT, UUID(int=6)} <= set(find_chains(connection))
 
