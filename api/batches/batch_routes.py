@@ -34,7 +34,7 @@ from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
 from core.urgency import PRIORITY_DEFAULT
 from jobs.errors import JobNotFoundError
-from jobs.store.batches import NewJob, cancel_job, create_job, find_job_with_errors, list_jobs
+from jobs.store.batches import NewJob, cancel_job, create_job, find_job, list_jobs
 from jobs.store.controls import JobChange, append_file, change_job, pause_job, resume_job, seal_job
 from jobs.store.job_options import JobBudget, JobOptions
 from jobs.store.keyset_pages import PageCursor
@@ -173,7 +173,7 @@ async def show_list(
 @router.get("/v1/batches/{batch_id}")
 async def show(batch_id: str, request: TenantRequestDep) -> Response:
     """Show a job."""
-    row = await request.run(find_job_with_errors, parse_public_id(JOB, batch_id))
+    row = await request.run(find_job, parse_public_id(JOB, batch_id), with_errors=True)
     return json_response(batch_object(row))
 
 

@@ -95,7 +95,7 @@ class ActiveLeases:
         with self._engine.begin() as connection:
             extended = leases.extend(connection, active, self._ttl_s)
         for lease in active:
-            if lease.job_id not in extended and self._remove(lease):
+            if lease.job_id not in extended and self.let_expire(lease):
                 self._on_lost()
                 _LOG.warning("a lease was lost", extra={"job": lease.job_id.hex})
 
@@ -107,7 +107,7 @@ class ActiveLeases:
         if not released:
             return
         for lease in released:
-            self._remove(lease)
+            self.let_expire(lease)
         with self._engine.begin() as connection:
             # In the order in which heartbeats lock them.
             for lease in sorted(released, key=lambda lease: lease.job_id):
@@ -115,25 +115,32 @@ class ActiveLeases:
 
     def release_in(self, connection: sa.Connection, lease: Lease) -> None:
         """Let others claim the job when the transaction commits; after a rollback it expires."""
-        self._remove(lease)
+        self.let_expire(lease)
         leases.release(connection, lease)
 
-    def let_expire(self, lease: Lease) -> None:
-        """Stop the heartbeat of a lease: others may claim the job once it expires."""
-        self._remove(lease)
+    def let_expire(self, lease: Lease) -> bool:
+        """Stop the heartbeat of a lease: others may claim the job once it expires.
+
+        Returns whether the lease was held.
+        """
+        with self._lock:
+            if self._active.get(lease.job_id) != lease:
+                return False
+            del self._active[lease.job_id]
+            return True
 
     def back_off_lease(self, lease: Lease, pause_s: float) -> None:
         """Let a lease expire after `pause_s`; after its TTL if Postgres is unavailable.
 
         Harmless if the lease is lost.
         """
-        self._remove(lease)
+        self.let_expire(lease)
         with contextlib.suppress(*DATABASE_UNAVAILABLE), self._engine.begin() as connection:
             leases.extend(connection, [lease], pause_s)
 
     def suspend_lease(self, lease: Lease) -> None:
         """Let a lease expire and mark it as without holder, unless Postgres is unavailable."""
-        self._remove(lease)
+        self.let_expire(lease)
         with contextlib.suppress(*DATABASE_UNAVAILABLE), self._engine.begin() as connection:
             leases.suspend(connection, lease)
 
@@ -142,10 +149,3 @@ class ActiveLeases:
         with self._lock:
             active = list(self._active.values())
         self.release(*active)
-
-    def _remove(self, lease: Lease) -> bool:
-        with self._lock:
-            if self._active.get(lease.job_id) != lease:
-                return False
-            del self._active[lease.job_id]
-            return True

@@ -74,7 +74,7 @@ def claim(
     statement = insert(job_leases).from_select(
         ["job_id", "role", "holder", "epoch", "expires_at"],
         sa.select(
-            jobs.c.id, sa.literal(role), sa.literal(holder), sa.literal(1), _until(ttl_s)
+            jobs.c.id, sa.literal(role), sa.literal(holder), sa.literal(1), _NOW + seconds(ttl_s)
         ).where(jobs.c.id.in_(job_ids)),
     )
     # Postgres checks the condition on the newest row, so a concurrent claim keeps its lease.
@@ -156,7 +156,3 @@ def _is(lease: Lease) -> sa.ColumnElement[bool]:
         job_leases.c.holder == lease.holder,
         job_leases.c.epoch == lease.epoch,
     )
-
-
-def _until(ttl_s: float) -> sa.ColumnElement[object]:
-    return _NOW + seconds(ttl_s)

@@ -22,7 +22,6 @@ from jobs.errors import InvalidFieldError, JobEndedError, JobNotFoundError, Open
 from jobs.store.files import (
     EXPIRES_AFTER_S_MAX,
     EXPIRES_AFTER_S_MIN,
-    INPUT_PURPOSE,
     UNFINISHED,
     find_input,
 )
@@ -71,8 +70,6 @@ def create_job(
     window_s = checked_window_s(new)
     options = new.options.checked_values()
     file = find_input(connection, tenant_id, new.input_file_id)
-    if file.purpose != INPUT_PURPOSE:
-        raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
     check_open_batch_limit(connection, tenant_id, open_max=open_max)
     job_id = new_uuid()
     created_at = connection.execute(
@@ -103,16 +100,18 @@ def create_job(
     return find_job(connection, tenant_id, job_id)
 
 
-def find_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Return the job with its counters. Raises JobNotFoundError, also for foreign ids."""
-    return _found(connection, job_query(tenant_id, job_id))
-
-
-def find_job_with_errors(
-    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None
+def find_job(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False
 ) -> sa.Row[Any]:
-    """As `find_job`, with the validation errors of the files appended last."""
-    return _found(connection, job_query(tenant_id, job_id, with_errors=True))
+    """Return the job with its counters, optionally with the errors of the files appended last.
+
+    Raises JobNotFoundError, also for foreign ids.
+    """
+    query = job_query(tenant_id, job_id, with_errors=with_errors)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise JobNotFoundError
+    return row
 
 
 def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) -> Page:
@@ -122,9 +121,25 @@ def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) ->
     return read_page(connection, listed_query(), jobs, tenant_id=tenant_id, cursor=cursor)
 
 
-def listed_query() -> sa.Select[Any]:
-    """Return the query of visible batches with their counters."""
-    return _visible_query().where(IS_BATCH, jobs.c.deleted_at.is_(None))
+def listed_query(*, with_errors: bool = False) -> sa.Select[Any]:
+    """Return the query of visible batches with their counters, and their appended files as JSON."""
+    errors = _last_errors() if with_errors else sa.null()
+    files = (
+        sa.select(job_inputs, errors.label("shown_errors"))
+        .where(job_inputs.c.job_id == jobs.c.id)
+        .correlate(jobs)
+        .subquery()
+    )
+    columns = files.c
+    file = sa.func.json_build_object(
+        "file_id", columns.file_id, "state", columns.state, "item_count", columns.item_count,
+        "errors", columns.shown_errors, "error_count", columns.error_count,
+    )  # fmt: skip
+    appended = sa.select(
+        sa.func.json_agg(aggregate_order_by(file, columns.number))
+    ).scalar_subquery()
+    query = with_counters().add_columns(appended.label("appended"))
+    return query.where(IS_BATCH, jobs.c.deleted_at.is_(None))
 
 
 def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
@@ -165,34 +180,12 @@ def checked_window_s(new: NewJob) -> int:
 def job_query(tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False) -> sa.Select[Any]:
     """Return the query of one batch with its counters."""
     is_owned = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
-    return _visible_query(with_errors=with_errors).where(
-        *is_owned, IS_BATCH, jobs.c.deleted_at.is_(None)
-    )
+    return listed_query(with_errors=with_errors).where(*is_owned)
 
 
 def with_counters() -> sa.Select[Any]:
     """Return the query of jobs with their counters."""
     return sa.select(*jobs.c, *_COUNTERS).join(job_counters, job_counters.c.job_id == jobs.c.id)
-
-
-def _visible_query(*, with_errors: bool = False) -> sa.Select[Any]:
-    """Return the query of batches with their counters and, as JSON, their appended files."""
-    errors = _last_errors() if with_errors else sa.null()
-    files = (
-        sa.select(job_inputs, errors.label("shown_errors"))
-        .where(job_inputs.c.job_id == jobs.c.id)
-        .correlate(jobs)
-        .subquery()
-    )
-    columns = files.c
-    file = sa.func.json_build_object(
-        "file_id", columns.file_id, "state", columns.state, "item_count", columns.item_count,
-        "errors", columns.shown_errors, "error_count", columns.error_count,
-    )  # fmt: skip
-    appended = sa.select(
-        sa.func.json_agg(aggregate_order_by(file, columns.number))
-    ).scalar_subquery()
-    return with_counters().add_columns(appended.label("appended"))
 
 
 def _last_errors() -> sa.ColumnElement[Any]:
@@ -201,13 +194,6 @@ def _last_errors() -> sa.ColumnElement[Any]:
     kept = sa.func.least(columns.error_count, ERROR_LINES_MAX)
     running_total = sa.func.sum(kept).over(order_by=columns.number.desc())
     return sa.case((running_total <= APPENDED_ERRORS_MAX, columns.errors))
-
-
-def _found(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        raise JobNotFoundError
-    return row
 
 
 def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from core.states import JobKind, JobState
 from jobs.errors import InvalidFieldError, JobNotFoundError, JobNotOpenError, JobSealedError
 from jobs.store.batches import find_job
-from jobs.store.files import INPUT_PURPOSE, find_input
-from jobs.store.job_closing import lock_counters, settle_if_complete
+from jobs.store.files import find_input
+from jobs.store.job_closing import lock_counters, lock_owned_job, settle_if_complete
 from jobs.store.job_options import WINDOW_S_MAX, WINDOW_S_MIN, check_priority, window_seconds
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, outbox_insert
 from jobs.tables.files import job_inputs
@@ -44,7 +44,7 @@ def pause_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -
     """
     row = lock_open_job(connection, tenant_id, job_id, "pause")
     if row.paused_at is None:
-        values = {"paused_at": sa.func.now(), "void_below": next_control_version(row)}
+        values = {"paused_at": sa.func.now(), "void_below": row.control_version + 1}
         write_control_state(connection, row, values)
     return find_job(connection, tenant_id, job_id)
 
@@ -82,7 +82,7 @@ def change_job(
         values["expires_at"] = expires_at
         is_late = row.expires_at - row.now < timedelta(seconds=NEAR_DEADLINE_S)
         if is_late and expires_at > row.expires_at:
-            values["void_below"] = next_control_version(row)
+            values["void_below"] = row.control_version + 1
         values["completion_window"] = change.completion_window or _window_to(expires_at, row)
     if values:
         write_control_state(connection, row, values)
@@ -130,11 +130,7 @@ def lock_open_job(
 
     `verb` names the operation in the error message. Raises JobNotFoundError, JobNotOpenError.
     """
-    query: sa.Select[Any] = sa.select(*jobs.c, sa.func.now().label("now")).where(
-        jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, jobs.c.kind == JobKind.BATCH.value
-    )
-    query = query.where(jobs.c.deleted_at.is_(None))
-    row = connection.execute(query.with_for_update(key_share=True)).one_or_none()
+    row = lock_owned_job(connection, tenant_id, job_id, JobKind.BATCH)
     if row is None:
         raise JobNotFoundError
     if row.state not in OPEN_STATES or row.close_reason is not None or row.settled_at is not None:
@@ -151,7 +147,7 @@ def write_control_state(
 
     `jump` is the version increment; more than 1 if the log may have versions unknown to Postgres.
     """
-    version = next_control_version(row) + jump - 1
+    version: int = row.control_version + jump
     changed = connection.execute(
         sa.update(jobs)
         .where(jobs.c.id == row.id)
@@ -172,12 +168,6 @@ def write_control_state(
     connection.execute(NOTIFY_JOBS)
 
 
-def next_control_version(row: sa.Row[Any]) -> int:
-    """Return the next control version of a locked job."""
-    version: int = row.control_version
-    return version + 1
-
-
 APPENDED_MAX: Final = 100
 """Limit of appended files per job: the ids of each are compared with those of all before it."""
 
@@ -194,21 +184,17 @@ def append_file(
     if row.sealed:
         raise JobSealedError
     file = find_input(connection, tenant_id, file_id)
-    if file.purpose != INPUT_PURPOSE:
-        raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
     columns = job_inputs.c
-    last = (
-        connection.scalar(sa.select(sa.func.max(columns.number)).where(columns.job_id == row.id))
-        or 0
-    )
-    if last == APPENDED_MAX:
+    last = sa.select(sa.func.max(columns.number)).where(columns.job_id == row.id)
+    number = (connection.scalar(last) or 0) + 1
+    if number > APPENDED_MAX:
         raise InvalidFieldError(
             f"At most {APPENDED_MAX} files can be appended.", param="input_file_id"
         )
     connection.execute(
         job_inputs.insert().values(
             job_id=row.id,
-            number=last + 1,
+            number=number,
             file_id=file.id,
             object_key=file.object_key,
             size_bytes=file.size_bytes,
@@ -223,9 +209,7 @@ def seal_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) ->
 
     Raises JobNotFoundError, JobNotOpenError.
     """
-    find_job(
-        connection, tenant_id, job_id
-    )  # before locking: a job of another tenant must not be locked
+    find_job(connection, tenant_id, job_id)  # a job of another tenant must not be locked
     lock_counters(connection, job_id)
     row = lock_open_job(connection, tenant_id, job_id, "seal")
     if not row.sealed:

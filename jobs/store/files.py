@@ -10,7 +10,12 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobState
-from jobs.errors import FileCountLimitError, StorageLimitError, UploadedFileNotFoundError
+from jobs.errors import (
+    FileCountLimitError,
+    InvalidFieldError,
+    StorageLimitError,
+    UploadedFileNotFoundError,
+)
 from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import jobs
@@ -115,7 +120,7 @@ def find_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) 
 def find_input(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
     """Return the row of a job's input file and prevent its deletion until the commit.
 
-    Raises UploadedFileNotFoundError.
+    Raises UploadedFileNotFoundError, and InvalidFieldError for a file of another purpose.
     """
     row = connection.execute(
         sa.select(files)
@@ -124,6 +129,8 @@ def find_input(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None)
     ).one_or_none()
     if row is None:
         raise UploadedFileNotFoundError(param="input_file_id")
+    if row.purpose != INPUT_PURPOSE:
+        raise InvalidFieldError("The file's purpose is not 'batch'.", param="input_file_id")
     return row
 
 

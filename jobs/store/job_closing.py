@@ -55,6 +55,19 @@ def start_cancelling(connection: sa.Connection, row: sa.Row[Any], reason: CloseR
     connection.execute(NOTIFY_JOBS)
 
 
+def lock_owned_job(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, kind: JobKind
+) -> sa.Row[Any] | None:
+    """Lock a job of a tenant; the row also has the database's `now`."""
+    query = sa.select(jobs, sa.func.now().label("now")).where(
+        jobs.c.id == job_id,
+        jobs.c.tenant_id == tenant_id,
+        jobs.c.kind == kind,
+        jobs.c.deleted_at.is_(None),
+    )
+    return connection.execute(query.with_for_update(key_share=True)).one_or_none()
+
+
 def cancel_owned_job(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, kind: JobKind
 ) -> JobState | None:
@@ -62,12 +75,7 @@ def cancel_owned_job(
 
     Returns the state before the call, or None if the tenant has no such job.
     """
-    row = connection.execute(
-        sa.select(jobs)
-        .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, jobs.c.kind == kind)
-        .where(jobs.c.deleted_at.is_(None))
-        .with_for_update(key_share=True)
-    ).one_or_none()
+    row = lock_owned_job(connection, tenant_id, job_id, kind)
     if row is None:
         return None
     state = JobState(row.state)

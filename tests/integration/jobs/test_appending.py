@@ -20,7 +20,7 @@ from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.re_emit import ReEmitter
 from jobs.settings import IntakeSettings
-from jobs.store.batches import cancel_job, find_job, find_job_with_errors
+from jobs.store.batches import cancel_job, find_job
 from jobs.store.controls import APPENDED_MAX, append_file, seal_job
 from jobs.store.files import NewFile, insert_file
 from jobs.tables.files import job_inputs
@@ -98,9 +98,9 @@ class Site:
         with self.engine.begin() as connection:
             append_file(connection, self.tenant_id, self.job_id, file_id)
 
-    def control(self, operation: Callable[..., Any], *given: object) -> Any:
+    def control(self, operation: Callable[..., Any], *given: object, **named: object) -> Any:
         with self.engine.begin() as connection:
-            return operation(connection, self.tenant_id, self.job_id, *given)
+            return operation(connection, self.tenant_id, self.job_id, *given, **named)
 
     def row(self) -> sa.Row[Any]:
         row: sa.Row[Any] = self.control(find_job)
@@ -110,7 +110,7 @@ class Site:
         return [file["state"] for file in self.row().appended or ()]
 
     def errors(self) -> list[tuple[str, int | None]]:
-        (*_, last) = self.control(find_job_with_errors).appended
+        (*_, last) = self.control(find_job, with_errors=True).appended
         return [(error["code"], error["line"]) for error in last["errors"]]
 
 
