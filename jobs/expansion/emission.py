@@ -6,8 +6,8 @@ A crash at any arrow emits the items behind the cursor again; every reader accep
 """
 
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -26,6 +26,8 @@ from storage.objects.object_store import ObjectBlocks, ObjectStore
 from topics.clients.producer import RecordSender
 from topics.records.chunks import send_chunk, split_into_chunks
 from topics.records.records import Chunk, Item, JobRef
+
+T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -88,6 +90,14 @@ class ItemReader:
     def close(self) -> None:
         """Close the file."""
         self._blocks.close()
+
+
+def decode_validated(decode: Callable[[bytes], T], line: bytes | None, index: int) -> T:
+    """Return what `decode` reads from the line of a valid item. Raises InputChangedError."""
+    try:
+        return decode(line or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise InputChangedError(index=index) from None
 
 
 def parse_item(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:

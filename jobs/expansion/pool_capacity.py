@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from core.clock import Clock
@@ -17,14 +16,6 @@ _JOB_CLASS: Final = "bulk"
 _POLL_S: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class _ReceivedCapacity:
-    """The newest record of a replica."""
-
-    capacity: Capacity
-    received_s: float
-
-
 class PoolCapacities:
     """The newest capacity of every replica. Thread-safe. Ages count from receipt."""
 
@@ -32,7 +23,7 @@ class PoolCapacities:
         """Start without any replica."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._newest: dict[bytes, _ReceivedCapacity] = {}
+        self._newest: dict[bytes, tuple[Capacity, float]] = {}  # with the time of receipt
         self._joined_s: dict[str, float] = {}
 
     def update(self, records: Iterable[ReceivedRecord]) -> None:
@@ -44,10 +35,10 @@ class PoolCapacities:
                 before = self._newest.pop(record.key, None)
                 if capacity is None:
                     continue
-                received = _ReceivedCapacity(capacity, self._clock.monotonic_s())
-                self._newest[record.key] = received
-                if before is None or before.capacity.epoch != capacity.epoch:
-                    self._joined_s[capacity.pool] = received.received_s
+                now_s = self._clock.monotonic_s()
+                self._newest[record.key] = capacity, now_s
+                if before is None or before[0].epoch != capacity.epoch:
+                    self._joined_s[capacity.pool] = now_s
 
     def joined_s(self) -> dict[str, float]:
         """Return when the newest replica of each pool joined, in monotonic seconds.
@@ -61,8 +52,8 @@ class PoolCapacities:
         """Return the pools with an available replica that published recently."""
         oldest_s = self._clock.monotonic_s() - _RECORD_AGE_S_MAX
         with self._lock:
-            self._newest = {k: r for k, r in self._newest.items() if r.received_s > oldest_s}
-            capacities = [received.capacity for received in self._newest.values()]
+            self._newest = {k: r for k, r in self._newest.items() if r[1] > oldest_s}
+            capacities = [capacity for capacity, _ in self._newest.values()]
         return sum_by_pool(capacities)
 
 

@@ -11,22 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 import numpy as np
 import sqlalchemy as sa
 
-from jobs.expansion.emission import InputChangedError
+from jobs.expansion.emission import InputChangedError, decode_validated
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, custom_id_of
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_copies
-
-T = TypeVar("T")
 
 _ROWS_MAX: Final = 5000  # of one transaction
 
@@ -103,7 +101,7 @@ def find_copies(
     for file in files:
         assert seen.count == file.first_index
         for _, _, line in read_lines(file.key):
-            seen.add(_decoded(_body_of, line))
+            seen.add(decode_validated(_body_of, line, seen.count))
     new = files[-1]
     copies = seen.copies(new.first_index)
     copy = next(copies, None)
@@ -111,7 +109,7 @@ def find_copies(
         return
     for index, (_, _, line) in enumerate(read_lines(new.key), new.first_index):
         if index == copy[0]:
-            yield Copy(*copy, _decoded(custom_id_of, line))
+            yield Copy(*copy, decode_validated(custom_id_of, line, index))
             copy = next(copies, None)
             if copy is None:
                 return
@@ -153,13 +151,6 @@ def _body_of(line: bytes) -> dict[str, Any]:
     if type(body) is not dict:
         raise msgspec.ValidationError("body is not an object")
     return body
-
-
-def _decoded(decode: Callable[[bytes], T], line: bytes | None) -> T:
-    try:
-        return decode(line or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise InputChangedError from None
 
 
 DIGEST_BYTES: Final = 16

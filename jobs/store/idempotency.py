@@ -8,7 +8,6 @@ A key is locked until its transaction ends, and a concurrent request with a lock
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -269,21 +268,10 @@ def _is_claimed_by(claim: IdempotencyClaim) -> list[sa.ColumnElement[bool]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredIdempotencyKey:
-    """An expired key and the object of its answer."""
-
-    tenant_id: UUID
-    scope: str
-    key: str
-    expires_at: datetime
-    body_key: str | None
-
-
 def find_expired_keys(
     connection: sa.Connection, limit: int, *, excluding: Collection[str] = ()
-) -> list[ExpiredIdempotencyKey]:
-    """Return expired keys, oldest first, except those whose object is in `excluding`.
+) -> list[sa.Row[Any]]:
+    """Return the rows of expired keys, oldest first, except those whose object is in `excluding`.
 
     Delete their objects before the keys.
     """
@@ -292,11 +280,10 @@ def find_expired_keys(
     if excluding:
         others = _keys.body_key != sa.all_(sa.literal(list(excluding), sa.ARRAY(sa.Text)))
         query = query.where(sa.or_(_keys.body_key.is_(None), others))
-    rows = connection.execute(query.order_by(_keys.expires_at).limit(limit))
-    return [ExpiredIdempotencyKey(*row) for row in rows]
+    return list(connection.execute(query.order_by(_keys.expires_at).limit(limit)))
 
 
-def delete_expired_keys(connection: sa.Connection, expired: list[ExpiredIdempotencyKey]) -> int:
+def delete_expired_keys(connection: sa.Connection, expired: Collection[sa.Row[Any]]) -> int:
     """Delete expired keys, except those claimed again in the meantime; return how many."""
     same = sa.tuple_(*_PRIMARY, _keys.expires_at).in_(
         [(key.tenant_id, key.scope, key.key, key.expires_at) for key in expired]

@@ -9,7 +9,6 @@ The object of a file goes in three steps:
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -29,27 +28,20 @@ _MARGIN_S: Final = 600
 """Time after the expiry of a file: the transaction of a job created before it may still be open."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemovableFile:
-    """A file whose object can be removed."""
-
-    file_id: UUID
-    object_key: str
-
-
 def find_removable_files(
     connection: sa.Connection, *, limit: int, excluding: Collection[str] = ()
-) -> list[RemovableFile]:
-    """Return deleted or expired files that no unfinished job reads, except those in `excluding`.
+) -> list[sa.Row[Any]]:
+    """Return id and key of deleted or expired files that no unfinished job reads.
 
-    `excluding` holds object keys. No job can pin such a file again: a new job needs a visible file.
+    `excluding` holds object keys to leave out. No job can pin such a file again: a new job needs a
+    visible file.
     """
     query = removal_query(limit)
     if excluding:
         query = query.where(
             files.c.object_key != sa.all_(sa.literal(list(excluding), sa.ARRAY(sa.Text)))
         )
-    return [RemovableFile(row.id, row.object_key) for row in connection.execute(query)]
+    return list(connection.execute(query))
 
 
 def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> int:
@@ -68,21 +60,21 @@ def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> int:
     return marked.rowcount
 
 
-def find_removable_file(connection: sa.Connection, file_id: UUID) -> list[RemovableFile]:
-    """Return the deleted file with that id, unless an unfinished job reads it."""
-    query = sa.select(files.c.id, files.c.object_key).where(
+def find_removable_file(connection: sa.Connection, file_id: UUID) -> list[sa.Row[Any]]:
+    """Return id and key of the deleted file with that id, unless an unfinished job reads it."""
+    query = sa.select(files.c.id.label("file_id"), files.c.object_key).where(
         files.c.id == file_id,
         files.c.deleted_at.is_not(None),
         files.c.removed_at.is_(None),
         sa.not_(is_pinned()),
     )
-    return [RemovableFile(row.id, row.object_key) for row in connection.execute(query)]
+    return list(connection.execute(query))
 
 
 def removal_query(limit: int) -> sa.Select[Any]:
     """Return the query of removable files, those due for longest first."""
     return (
-        sa.select(files.c.id, files.c.object_key)
+        sa.select(files.c.id.label("file_id"), files.c.object_key)
         .where(
             files.c.removed_at.is_(None),
             files.c.expires_at <= sa.func.now() - seconds(_MARGIN_S),
@@ -122,25 +114,26 @@ def outputs_of_ended_batches(connection: sa.Connection, keys: Collection[str]) -
 
 def outputs_without_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the oversized outputs of calls whose API replica died before it read them."""
-    by_job = group_keys_by_job(keys, ANSWERS)
-    known = set(connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(by_job))))
-    return {key for job_id in by_job.keys() - known for key in by_job[job_id]}
+    return _keys_without_job(connection, group_keys_by_job(keys, ANSWERS), sa.true())
 
 
 def inputs_without_open_request(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the inputs of requests that ended, or whose row was never committed."""
-    by_job = group_keys_by_job(keys, REQUESTS)
     is_open = jobs.c.state.not_in(TERMINAL_STATES)
-    found = connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(by_job), is_open))
-    return {key for job_id in by_job.keys() - set(found) for key in by_job[job_id]}
+    return _keys_without_job(connection, group_keys_by_job(keys, REQUESTS), is_open)
 
 
 def job_keys_without_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the data keys of deleted jobs, created by a process that missed the deletion."""
-    by_job = group_keys_by_job(keys, KEYS)
-    kept = sa.select(jobs.c.id).where(jobs.c.id.in_(by_job), jobs.c.deleted_at.is_(None))
-    found = set(connection.scalars(kept))
-    return {key for job_id in by_job.keys() - found for key in by_job[job_id]}
+    is_kept = jobs.c.deleted_at.is_(None)
+    return _keys_without_job(connection, group_keys_by_job(keys, KEYS), is_kept)
+
+
+def _keys_without_job(
+    connection: sa.Connection, by_job: dict[UUID, set[str]], where: sa.ColumnElement[bool]
+) -> set[str]:
+    found = connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(by_job), where))
+    return {key for job_id in by_job.keys() - set(found) for key in by_job[job_id]}
 
 
 def call_keys(connection: sa.Connection, keys: Collection[str]) -> set[str]:

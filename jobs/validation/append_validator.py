@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
 import sqlalchemy as sa
 
 from jobs import metrics
-from jobs.expansion.emission import InputChangedError
+from jobs.expansion.emission import decode_validated
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.input.line_reader import Line, custom_id_of
 from jobs.leasing.active_leases import ActiveLeases
@@ -111,8 +110,9 @@ class AppendValidator:
     ) -> ValidationResult:
         def read_ids() -> Iterator[str]:
             for file in before:
-                for index, (_, _, line) in enumerate(self._read_valid(file.key, lease)):
-                    yield _custom_id(line, file.first_index + index)
+                lines = self._read_valid(file.key, lease)
+                for index, (_, _, line) in enumerate(lines, file.first_index):
+                    yield decode_validated(custom_id_of, line, index)
 
         return self._validation.validate(
             lease,
@@ -125,14 +125,6 @@ class AppendValidator:
     def _read_valid(self, key: str, lease: Lease) -> Iterator[Line]:
         """Yield the lines of a validated file; the line limit may have been higher then."""
         return self._validation.read_lines(lease, key, LINE_BYTES_CEILING)
-
-
-def _custom_id(line: bytes | None, index: int) -> str:
-    """Return the id in a line of a validated file. Raises InputChangedError."""
-    try:
-        return custom_id_of(line or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise InputChangedError(index=index) from None
 
 
 def next_query(job_id: UUID) -> sa.Select[Any]:
