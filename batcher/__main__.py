@@ -12,9 +12,8 @@ from pathlib import Path
 import uvloop
 
 from batcher.inbound.redelivered_items import FinishedItemLookup
-from batcher.role import run_batcher
+from batcher.role import BatcherDeps, run_batcher
 from batcher.settings import BatcherSettings
-from batcher.wiring import BatcherDeps
 from core.clock import SystemClock
 from core.logs import configure_logs
 from core.metrics import serve_metrics

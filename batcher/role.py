@@ -1,25 +1,47 @@
-"""The batcher's life cycle on one event loop: start, run, shut down."""
+"""The batcher's components and their life cycle on one event loop: build, start, run, shut down."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from batcher.database_clock import DatabaseClock, ReadDatabaseTime
+from batcher.faust_app.ordered_acks import OrderedAcks
+from batcher.faust_app.request_stream import RequestStream, build_app, group_of
+from batcher.inbound.record_handler import RecordHandler
+from batcher.inbound.redelivered_items import FindFinishedItems
 from batcher.inbound.unreadable_records import send_unreadable
+from batcher.outbound.batch_sender import BatcherIdentity, BatchSender
+from batcher.outbound.capacity_reader import CapacityReader, DemandPublisher
+from batcher.outbound.dispatcher import Dispatcher
+from batcher.periodic import PeriodicTasks
+from batcher.policy.batch_closing import BatchLimits
+from batcher.policy.credits import CreditLedger
+from batcher.policy.sticky_partitioner import STICKY_S
+from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
+from batcher.queueing.maintenance import QueueMaintenance
+from batcher.queueing.queues import Queues
 from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
-from batcher.wiring import BatcherDeps, build_components
+from core.clock import Clock
 from core.errors import MillraceError
 from core.futures import run_in_daemon_thread
 from core.role_lifecycle import report_ready
+from core.supervised_tasks import SupervisedTasks
 from topics.clients.admin import TopicAdmin
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import OnDelivery
+from topics.clients.producer import OnDelivery, RecordProducer
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
+from topics.settings import KafkaSettings
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.job_controls import JobControlReader
 
 _START_THREAD = "batcher-start"
 _STOP_POLL_S = 0.1
@@ -32,6 +54,17 @@ class FaustStoppedError(MillraceError):
     """Faust stopped by itself; the batcher must be restarted."""
 
     code = "faust_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatcherDeps:
+    """The role's dependencies besides its settings."""
+
+    kafka: KafkaSettings
+    find_finished: FindFinishedItems | None  # None: redeliveries are not checked
+    read_database_time: ReadDatabaseTime | None  # None: the database's time stays unknown
+    clock: Clock
+    datadir: Path  # Faust requires a folder; nothing is kept there
 
 
 async def run_batcher(settings: BatcherSettings, deps: BatcherDeps, stop: threading.Event) -> None:
@@ -71,34 +104,112 @@ async def completes_before_stop(work: Awaitable[object], stop: threading.Event) 
 
 
 class Batcher:
-    """One running batcher; built and used on one event loop."""
+    """One running batcher; built and used on one event loop. It listens to its stream."""
 
     def __init__(self, settings: BatcherSettings, deps: BatcherDeps, admin: TopicAdmin) -> None:
         """Build and wire every component without connecting."""
-        self._settings, self._clock = settings, deps.clock
+        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[BaseException] = self._loop.create_future()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = SupervisedTasks(self._loop, self.on_failure)
         self._is_connecting = self._has_joined = False
-        self._components = build_components(settings, deps, admin, self)
+
+        kafka, clock, job_class = deps.kafka, deps.clock, settings.job_class
+        identity = BatcherIdentity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
+        client_id = identity.batcher_id
+        linger_ms = 1000 * STICKY_S if job_class == "bulk" else 0
+        self._producer = RecordProducer(kafka, client_id=client_id, linger_ms=linger_ms)
+        self._controls = JobControlReader(kafka, client_id=client_id, clock=clock)
+        self._callers: CallerHeartbeatReader | None = None  # None: this class has no online calls
+        if job_class == "interactive":
+            self._callers = CallerHeartbeatReader(kafka, client_id=client_id, clock=clock)
+        self._capacity_reader = CapacityReader(
+            kafka,
+            client_id=client_id,
+            on_capacity=partial(self._call_from_thread, self._record_capacity),
+            on_failure=partial(self._call_from_thread, self.on_failure),
+        )
+        self._clock = DatabaseClock(clock, deps.read_database_time)
+        self._app = build_app(kafka, settings, deps.datadir)
+        self._stream = RequestStream(self._app, kafka, job_class, self)
+        self._ledger = CreditLedger(client_id, job_class, silence_s_max=settings.silence_s_max)
+        self._build_flow(identity, deps, admin)
+
+    def _build_flow(self, identity: BatcherIdentity, deps: BatcherDeps, admin: TopicAdmin) -> None:
+        """Build the components that an item passes, from its record to its batch."""
+        settings, callers = self._settings, self._callers
+        acks = OrderedAcks(RequestStream.acknowledge)
+        is_obsolete_call = None if callers is None else callers.is_obsolete
+        drop_policy = DropPolicy(self._controls, self._clock, is_obsolete_call)
+        obsolete_items = ObsoleteItems(acks, drop_policy)
+        queues = Queues(
+            items_max=settings.held_items_max,
+            bytes_max=settings.held_bytes_max,
+            rank=drop_policy.rank,
+        )
+        self._record_handler = RecordHandler(
+            queues,
+            acks,
+            drop_policy=drop_policy,
+            find_finished=deps.find_finished,
+            clock=deps.clock,
+        )
+        self._sender = BatchSender(
+            self._producer,
+            acks,
+            identity=identity,
+            in_flight_bytes_max=settings.in_flight_bytes_max,
+            on_settled=self.wake,
+            on_failure=self.on_failure,
+        )
+        self._dispatcher = Dispatcher(
+            queues,
+            self._ledger,
+            self._sender,
+            limits=batch_limits(settings),
+            settle_if_obsolete=obsolete_items.settle_if_obsolete,
+            clock=self._clock,
+        )
+        self._periodic = PeriodicTasks(
+            job_class=settings.job_class,
+            queues=queues,
+            ledger=self._ledger,
+            acks=acks,
+            record_handler=self._record_handler,
+            dispatcher=self._dispatcher,
+            maintenance=QueueMaintenance(
+                queues=queues,
+                ledger=self._ledger,
+                acks=acks,
+                sender=self._sender,
+                obsolete_items=obsolete_items,
+                clock=self._clock,
+                job_class=settings.job_class,
+                hold_limit_s=settings.hold_limit_s,
+            ),
+            demand=DemandPublisher(self._producer, identity, self._clock.database_s),
+            stream=self._stream,
+            admin=admin,
+            clock=deps.clock,
+        )
 
     async def start(self) -> None:
         """Read job controls, read capacity, join the group. Raises KafkaUnavailableError."""
-        components, timeout_s = self._components, self._settings.start_timeout_s
+        timeout_s = self._settings.start_timeout_s
         self._is_connecting = True
         await run_in_daemon_thread(partial(self._connect, timeout_s), name=_START_THREAD)
-        self._spawn(components.time.run())
-        self._spawn(components.dispatcher.run(components.periodic.publish_new_demand))
-        self._spawn(components.record_handler.check_redeliveries(self.wake))
-        self._spawn(components.periodic.run())
+        self._tasks.start(self._clock.run())
+        self._tasks.start(self._dispatcher.run(self._periodic.publish_new_demand))
+        self._tasks.start(self._record_handler.check_redeliveries(self.wake))
+        self._tasks.start(self._periodic.run())
         self._has_joined = True
         try:
             # Faust waits for ever when the broker rejects its session timeout.
             async with asyncio.timeout(timeout_s):
-                await components.app.start()
+                await self._app.start()
         except TimeoutError:
             raise KafkaUnavailableError("no partitions were assigned in time") from None
-        self._spawn(components.periodic.run_watchdog(Watchdog(self._settings.stall_limit_s)))
+        self._tasks.start(self._periodic.run_watchdog(Watchdog(self._settings.stall_limit_s)))
         report_ready()
 
     async def run(self, stop: threading.Event) -> None:
@@ -107,51 +218,48 @@ class Batcher:
             done, _ = await asyncio.wait([self._failure], timeout=_STOP_POLL_S)
             if done:
                 raise self._failure.result()
-            if self._components.stream.has_ended:
+            if self._stream.has_ended:
                 raise FaustStoppedError
 
     async def shut_down(self) -> None:
         """Stop reading, wait for acknowledgements and commits, leave the group; all bounded."""
-        components = self._components
-        components.stream.is_stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         half_s = self._settings.stop_timeout_s / 2
+        self._stream.is_stopping = True
+        self._tasks.cancel_all()
+        await self._tasks.wait_all(half_s)
         with suppress(MillraceError):
-            components.periodic.demand.publish({})  # replicas grant the credit to others at once
-            await asyncio.to_thread(components.producer.flush, half_s)
+            self._periodic.demand.publish({})  # replicas grant the credit to others at once
+            await asyncio.to_thread(self._producer.flush, half_s)
         await asyncio.sleep(0)  # the last acknowledgements are settled on this loop
         if self._has_joined:
             with suppress(TimeoutError):
                 async with asyncio.timeout(half_s):
-                    await components.app.consumer.commit()
-                    await components.app.stop()
+                    await self._app.consumer.commit()
+                    await self._app.stop()
         if not self._is_connecting:  # else an abandoned thread still uses the connections
-            await asyncio.to_thread(components.close)
+            await asyncio.to_thread(self._disconnect)
 
     def on_record(self, record: ReceivedRecord, event: Any) -> None:
         """See `StreamListener`."""
-        components = self._components
-        components.record_handler.handle_record(
+        self._record_handler.handle_record(
             record,
             event,
             report_unreadable=self._report_unreadable,
-            settle=components.sender.settle_on_delivery,
+            settle=self._sender.settle_on_delivery,
         )
         self.wake()
 
     async def wait_until_ready(self) -> None:
         """See `StreamListener`."""
-        await self._components.dispatcher.wait_until_not_full()
+        await self._dispatcher.wait_until_not_full()
 
     def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
         """See `StreamListener`."""
-        self._components.record_handler.on_assign(end_offsets)
+        self._record_handler.on_assign(end_offsets)
 
     def on_revoke(self, partitions: list[Partition]) -> None:
         """See `StreamListener`."""
-        self._components.record_handler.on_revoke(partitions)
+        self._record_handler.on_revoke(partitions)
         self.wake()
 
     def on_failure(self, failure: BaseException) -> None:
@@ -160,42 +268,48 @@ class Batcher:
             self._failure.set_result(failure)
 
     def wake(self) -> None:
-        """See `RoleCallbacks`."""
-        self._components.dispatcher.wake()
-
-    def on_capacity(self, capacities: list[Capacity]) -> None:
-        """See `RoleCallbacks`."""
-        self._call_from_thread(self._record_capacity, capacities)
-
-    def on_reader_failure(self, failure: BaseException) -> None:
-        """See `RoleCallbacks`."""
-        self._call_from_thread(self.on_failure, failure)
+        """Dispatch soon; called on the event loop."""
+        self._dispatcher.wake()
 
     def _connect(self, timeout_s: float) -> None:
+        """Read job controls, callers and capacity; blocks. Raises KafkaUnavailableError."""
         try:
-            self._components.connect(timeout_s)
+            self._controls.start(timeout_s)
+            if self._callers is not None:
+                self._callers.start(timeout_s)
+            self._capacity_reader.start(timeout_s)
+            self._stream.remove_predecessor()
         finally:
             self._is_connecting = False
+
+    def _disconnect(self) -> None:
+        """Close every connection but Faust's; blocks."""
+        self._capacity_reader.stop()
+        if self._callers is not None:
+            self._callers.stop()
+        self._controls.stop()
+        self._producer.close(1.0)
 
     def _record_capacity(self, capacities: list[Capacity]) -> None:
         now_s = self._clock.monotonic_s()
         for capacity in capacities:
-            self._components.ledger.record_capacity(capacity, now_s=now_s)
+            self._ledger.record_capacity(capacity, now_s=now_s)
         self.wake()
 
     def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
-        return send_unreadable(self._components.producer, record, on_delivery)
+        return send_unreadable(self._producer, record, on_delivery)
 
     def _call_from_thread(self, call: Callable[[Any], None], argument: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(call, argument)
+            self._tasks.call_from_thread(call, argument)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in a task; its failure ends the role."""
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._on_task_done)
-        self._tasks.append(task)
 
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            self.on_failure(failure)
+def batch_limits(settings: BatcherSettings) -> BatchLimits:
+    """Return the dispatcher's limits."""
+    return BatchLimits(
+        item_count_max=settings.batch_items_max,
+        token_count_max=settings.batch_tokens_max,
+        run_s_max=settings.batch_s_max,
+        wait_s_max=settings.wait_s_max,
+        slack_s_min=settings.slack_s_min,
+    )

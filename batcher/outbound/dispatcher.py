@@ -7,7 +7,7 @@ No timer delays a batch before the producer, where bulk lingers for 3 ms.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from batcher import metrics
 from batcher.outbound.batch_sender import BatchSender
@@ -33,14 +33,6 @@ TIMER_S_MIN = 0.001
 """Shortest timer: rounding must not make a batch that is almost due spin the loop."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchRules:
-    """Numeric rules of dispatch; see `BatcherSettings`."""
-
-    limits: BatchLimits
-    batch_s_max: float
-
-
 class Dispatcher:
     """Turns buffered chunks into batches; every method runs on the event loop."""
 
@@ -50,14 +42,14 @@ class Dispatcher:
         ledger: CreditLedger,
         sender: BatchSender,
         *,
-        rules: DispatchRules,
+        limits: BatchLimits,
         settle_if_obsolete: Callable[[BufferedChunk], bool],
         clock: Clock,
     ) -> None:
         """`settle_if_obsolete` settles an obsolete chunk and returns whether it did."""
         self._queues, self._ledger, self._sender = queues, ledger, sender
-        self._limits, self._batch_s_max = rules.limits, rules.batch_s_max
-        self._settle_if_obsolete, self._clock = settle_if_obsolete, clock
+        self._limits, self._clock = limits, clock
+        self._settle_if_obsolete = settle_if_obsolete
         self._work_available = asyncio.Event()
         self._not_full = asyncio.Event()
         self.dispatched_count = 0
@@ -112,7 +104,11 @@ class Dispatcher:
     def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Instant) -> float | None:
         """Send one batch to `replica`, or return the monotonic time at which one may close."""
         due_s: float | None = None
-        cap = self._item_cap(replica)
+        cap = item_count_cap(
+            self._limits,
+            items_per_s=replica.capacity.items_per_s,
+            concurrency=replica.capacity.concurrency,
+        )
         limits = replace(self._limits, item_count_max=cap)
         for queue in pool.by_fairness():
             candidate = BatchCandidate(
@@ -128,14 +124,6 @@ class Dispatcher:
             at_s = closes_at_s(candidate, limits=limits, now=now)
             due_s = at_s if due_s is None else min(due_s, at_s)
         return due_s
-
-    def _item_cap(self, replica: ReplicaCredit) -> int:
-        return item_count_cap(
-            self._limits.item_count_max,
-            items_per_s=replica.capacity.items_per_s,
-            concurrency=replica.capacity.concurrency,
-            batch_s_max=self._batch_s_max,
-        )
 
     def _send(
         self,

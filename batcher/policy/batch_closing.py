@@ -25,6 +25,7 @@ class BatchLimits:
 
     item_count_max: int
     token_count_max: int  # prompt plus requested output; a larger item forms a batch alone
+    run_s_max: float  # of the replica's measured throughput
     wait_s_max: float  # from the moment when both an item and credit are available
     slack_s_min: float  # time to the earliest deadline below which a batch does not wait
 
@@ -75,15 +76,13 @@ def closes_at_s(candidate: BatchCandidate, *, limits: BatchLimits, now: Instant)
     return min(candidate.since_s + limits.wait_s_max, now.monotonic_s + slack_s)
 
 
-def item_count_cap(
-    item_count_max: int, *, items_per_s: float, concurrency: int, batch_s_max: float
-) -> int:
-    """Return the items that the replica finishes within about `batch_s_max`, at least 1.
+def item_count_cap(limits: BatchLimits, *, items_per_s: float, concurrency: int) -> int:
+    """Return the items that the replica finishes within about `run_s_max`, at least 1.
 
     While its rate is unknown (0), return its concurrency: a small batch measures the rate soon.
     """
-    fitting = int(items_per_s * batch_s_max) if items_per_s > 0 else concurrency
-    return max(1, min(item_count_max, fitting))
+    fitting = int(items_per_s * limits.run_s_max) if items_per_s > 0 else concurrency
+    return max(1, min(limits.item_count_max, fitting))
 
 
 def fitting_prefix(

@@ -17,6 +17,7 @@ limits = st.builds(
     BatchLimits,
     item_count_max=st.integers(1, 100),
     token_count_max=st.integers(1, 10_000),
+    run_s_max=st.floats(0.1, 10),
     wait_s_max=st.floats(0, 1),
     slack_s_min=st.floats(0, 5),
 )
@@ -70,13 +71,11 @@ def test_open_batch_closes_at_the_computed_time(
     assert close_reason(waiting, limits=limits, idle=False, now=later) is not None
 
 
-@given(st.integers(1, 1000), st.floats(0, 1e5), st.integers(0, 1000), st.floats(0.1, 10))
+@given(limits, st.floats(0, 1e5), st.integers(0, 1000))
 def test_item_cap_is_at_least_one_and_bounded_by_time(
-    item_count_max: int, items_per_s: float, concurrency: int, batch_s_max: float
+    limits: BatchLimits, items_per_s: float, concurrency: int
 ) -> None:
-    cap = item_count_cap(
-        item_count_max, items_per_s=items_per_s, concurrency=concurrency, batch_s_max=batch_s_max
-    )
-    assert 1 <= cap <= item_count_max
+    cap = item_count_cap(limits, items_per_s=items_per_s, concurrency=concurrency)
+    assert 1 <= cap <= limits.item_count_max
     if items_per_s > 0 and cap > 1:
-        assert cap <= items_per_s * batch_s_max
+        assert cap <= items_per_s * limits.run_s_max

@@ -9,7 +9,7 @@ import pytest
 
 from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import OrderedAcks
-from batcher.outbound.dispatcher import DISPATCH_SLICE_S_MAX, Dispatcher, DispatchRules
+from batcher.outbound.dispatcher import DISPATCH_SLICE_S_MAX, Dispatcher
 from batcher.policy.batch_closing import BatchLimits
 from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
@@ -65,14 +65,12 @@ class Bench:
             self.queues,
             self.ledger,
             self.recorder,  # type: ignore[arg-type]
-            rules=DispatchRules(
-                limits=BatchLimits(
-                    item_count_max=100,
-                    token_count_max=100_000,
-                    wait_s_max=wait_s_max,
-                    slack_s_min=5.0,
-                ),
-                batch_s_max=2.5,
+            limits=BatchLimits(
+                item_count_max=100,
+                token_count_max=100_000,
+                run_s_max=2.5,
+                wait_s_max=wait_s_max,
+                slack_s_min=5.0,
             ),
             settle_if_obsolete=ObsoleteItems(self.acks, policy).settle_if_obsolete,
             clock=self.clock,

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batcher.role import completes_before_stop, run_batcher
+from batcher.role import BatcherDeps, completes_before_stop, run_batcher
 from batcher.settings import BatcherSettings
-from batcher.wiring import BatcherDeps
 from core.clock import SystemClock
 from core.futures import run_in_daemon_thread
 from topics.errors import KafkaUnavailableError
