@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -23,36 +24,44 @@ class TopicTailReader:
     Every method that reads raises KafkaUnavailableError.
     """
 
+    fetch_wait_ms: ClassVar[int] = 500
+    """Longest wait of a broker for records; the client reports a partition's end after it."""
+
+    queue_kbytes_max: ClassVar[int] = 8 * 1024
+    """Memory of fetched records."""
+
     def __init__(
         self,
         settings: KafkaSettings,
         topic: Topic,
         *,
         client_id: str,
+        group: str | None = None,
         partitions: Sequence[int] | None = None,
         reset_to_earliest: bool = True,
     ) -> None:
         """Start at the oldest record of each partition unless `seek_to_end` is called first.
 
-        `partitions` None means all of them. `reset_to_earliest` is `auto.offset.reset`: where to
-        continue once the broker has deleted the records at the position, at the oldest or newest.
+        `group` is the one whose commits are read; it is never joined. `partitions` None means all
+        of them. `reset_to_earliest` is `auto.offset.reset`: where to continue once the broker has
+        deleted the records at the position, at the oldest or newest.
         """
         self._prefix = settings.topic_prefix
-        name = self._prefix + topic.name
+        self._name = self._prefix + topic.name
         numbers = range(topic.partition_count) if partitions is None else partitions
-        self._partitions = [TopicPartition(name, number, 0) for number in numbers]
+        self._partitions = [TopicPartition(self._name, number, 0) for number in numbers]
         self._consumer = new_client(
             Consumer,
             settings.client_options()
             | {
                 "client.id": client_id,
-                "group.id": f"{self._prefix}{client_id}",  # required by the client, never joined
+                "group.id": self._prefix + (group or client_id),  # required by the client
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest" if reset_to_earliest else "latest",
-                "fetch.wait.max.ms": 500,
-                "queued.max.messages.kbytes": 8 * 1024,
+                "fetch.wait.max.ms": self.fetch_wait_ms,
+                "queued.max.messages.kbytes": self.queue_kbytes_max,
             },
         )
         self._is_assigned = self._is_missing = False
