@@ -30,7 +30,6 @@ from chaos.observations.role_counters import DUPLICATES, count_increase
 from chaos.reports.measures import Measure
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from topics.clients.admin import TopicAdmin
-from topics.clients.group_offsets import GroupOffsets
 from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import REQUESTS_BULK
 
@@ -134,9 +133,9 @@ def _seconds_to_serve(installation: Installation) -> float:
 
 def _all_joined(installation: Installation) -> bool:
     """Return whether every host has joined every group: a late join would look like recovery."""
-    groups = [GroupOffsets(installation.kafka, found.group) for found in CONSUMED.values()]
+    admin = TopicAdmin(installation.kafka)
     try:
-        counts = [group.member_count() for group in groups]
+        counts = [admin.member_count(found.group) for found in CONSUMED.values()]
     except KafkaUnavailableError:
         return False
     return min(counts) >= len(installation.hosts)

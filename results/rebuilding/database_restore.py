@@ -24,7 +24,7 @@ from results.tables import billed_calls
 from results.writer.writer import GROUP
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
-from topics.clients.group_offsets import GroupOffsets
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 from topics.tail_readers.offset_ranges import OffsetRangeReader
@@ -70,8 +70,7 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
 
     Raises RolesRunError, KafkaUnavailableError, and one of DATABASE_UNAVAILABLE.
     """
-    group = GroupOffsets(kafka, GROUP)
-    if group.member_count():
+    if TopicAdmin(kafka).member_count(GROUP):
         raise RolesRunError
     job_count = 0
     oldest: datetime | None = None
@@ -86,7 +85,7 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
         after = RestorePosition(rows[-1].created_at, rows[-1].id)
     with engine.connect() as connection:
         last_bill = connection.scalar(_LAST_BILL)
-    record_count, is_complete = _rewind(kafka, group, replay_start_s(oldest, last_bill))
+    record_count, is_complete = _rewind(kafka, replay_start_s(oldest, last_bill))
     return RecoveryResult(job_count, record_count, is_complete)
 
 
@@ -100,7 +99,7 @@ def replay_start_s(oldest_job: datetime | None, last_bill: datetime | None) -> f
     return max(0, min(bills_s, jobs_s))
 
 
-def _rewind(kafka: KafkaSettings, group: GroupOffsets, moment_s: float) -> tuple[int, bool]:
+def _rewind(kafka: KafkaSettings, moment_s: float) -> tuple[int, bool]:
     """Move the writer's group back to a time, never forward."""
     numbers = range(RESULTS.partition_count)
     reader = OffsetRangeReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)
@@ -111,7 +110,7 @@ def _rewind(kafka: KafkaSettings, group: GroupOffsets, moment_s: float) -> tuple
     finally:
         reader.close()
     offsets = {r.partition: min(r.first, committed.get(r.partition, r.first)) for r in ranges}
-    group.alter_offsets(RESULTS, offsets)
+    TopicAdmin(kafka).alter_offsets(GROUP, RESULTS, offsets)
     count = sum(committed.get(number, offset) - offset for number, offset in offsets.items())
     is_complete = all(not begin or begin < r.first for begin, r in zip(begins, ranges, strict=True))
     return count, is_complete

@@ -1,11 +1,17 @@
-"""Creates topics, compares them with the catalogue, and measures lag."""
+"""Creates topics, compares them with the catalogue, and administers consumer groups."""
 
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -38,7 +44,10 @@ _TRANSIENT = frozenset(
 
 
 class TopicAdmin:
-    """Administration of the topics of one installation."""
+    """Administration of the topics and consumer groups of one installation.
+
+    Names of topics and groups are given without the prefix.
+    """
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect lazily."""
@@ -145,6 +154,36 @@ class TopicAdmin:
             raise self._unavailable(error) from None
         done = {place.partition: place.offset for place in committed}
         return {n: end - max(done[n], start) for n, (start, end) in bounds.items()}
+
+    def member_count(self, group: str) -> int:
+        """Return a group's number of members, dead ones included until their session ends.
+
+        Raises KafkaUnavailableError.
+        """
+        name = self._settings.topic_prefix + group
+        try:
+            found = self._client.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)
+            return len(found[name].result(REQUEST_TIMEOUT_S).members)
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from None
+
+    def alter_offsets(self, group: str, topic: Topic, offsets: Mapping[int, int]) -> None:
+        """Set a group's committed offsets, by partition. It must have no member.
+
+        Raises KafkaUnavailableError.
+        """
+        prefix = self._settings.topic_prefix
+        places = [TopicPartition(prefix + topic.name, n, offset) for n, offset in offsets.items()]
+        request = ConsumerGroupTopicPartitions(prefix + group, places)
+        try:
+            (answer,) = self._client.alter_consumer_group_offsets(
+                [request], request_timeout=REQUEST_TIMEOUT_S
+            ).values()
+            for place in answer.result(REQUEST_TIMEOUT_S).topic_partitions:
+                if place.error is not None:
+                    raise KafkaUnavailableError(place.error.str(), topic=place.topic)
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from None
 
     def _reader(self, group: str) -> Consumer:
         """Return a client that reads a group's offsets without joining it.

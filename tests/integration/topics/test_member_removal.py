@@ -13,7 +13,6 @@ import pytest
 
 from topics.clients.admin import TopicAdmin
 from topics.clients.group_membership import GroupMembership
-from topics.clients.group_offsets import GroupOffsets
 from topics.clients.member_removal import remove_member
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
@@ -73,7 +72,7 @@ def somebody(settings: KafkaSettings) -> Iterator["subprocess.Popen[str]"]:
 
 
 def member_count(settings: KafkaSettings) -> int:
-    return GroupOffsets(settings, "readers").member_count()
+    return TopicAdmin(settings).member_count("readers")
 
 
 def test_a_successor_removes_the_membership_of_a_killed_process(

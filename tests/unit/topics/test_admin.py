@@ -1,11 +1,11 @@
 """Goal: requests for a topic that a broker does not know yet are retried for a bounded time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic
 
 from topics.clients import admin as admins
@@ -63,7 +63,7 @@ class ForgetfulCluster:
 
 
 class SilentCluster(ForgetfulCluster):
-    """Lists its topics and answers no other request."""
+    """Lists its topics and answers no other request, not even with a timeout."""
 
     def create_topics(
         self, topics: Sequence[NewTopic], operation_timeout: float
@@ -74,6 +74,14 @@ class SilentCluster(ForgetfulCluster):
         self, resources: Sequence[ConfigResource]
     ) -> dict[ConfigResource, Future[dict[str, SimpleNamespace]]]:
         return {resource: Future() for resource in resources}
+
+    def describe_consumer_groups(self, names: list[str], **_: object) -> dict[str, Future[None]]:
+        return {name: Future() for name in names}
+
+    def alter_consumer_group_offsets(
+        self, requests: list[ConsumerGroupTopicPartitions], **_: object
+    ) -> dict[str, Future[None]]:
+        return {request.group_id: Future() for request in requests}
 
 
 class LostCluster(ForgetfulCluster):
@@ -135,13 +143,22 @@ def test_an_option_unknown_to_the_broker_is_drift() -> None:
     assert difference.startswith("results: retention.ms is None, the catalogue says ")
 
 
-def test_a_timeout_names_the_address_and_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda admin: admin.create([RESULTS]),
+        lambda admin: admin.drift([RESULTS]),
+        lambda admin: admin.member_count("writers"),
+        lambda admin: admin.alter_offsets("writers", RESULTS, {0: 1}),
+    ],
+)
+def test_a_timeout_names_the_address_and_its_setting(
+    act: Callable[[TopicAdmin], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admins, "REQUEST_TIMEOUT_S", 0.1)
     message = r"127\.0\.0\.1:1 \(MILLRACE_KAFKA_BOOTSTRAP_SERVERS\): no answer within 0\.1 s"
     with pytest.raises(KafkaUnavailableError, match=message):
-        admin_of(SilentCluster(refusals=0)).create([RESULTS])
-    with pytest.raises(KafkaUnavailableError, match=message):
-        admin_of(SilentCluster(refusals=0)).drift([RESULTS])
+        act(admin_of(SilentCluster(refusals=0)))
 
 
 def test_a_broker_lost_after_the_creation_is_named() -> None:
