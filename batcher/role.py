@@ -40,7 +40,7 @@ from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.caller_liveness import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader
 
 _START_THREAD = "batcher-start"

@@ -41,7 +41,7 @@ from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEMAND, JOB_CLASSES, batches_topic
 from topics.records.records import CallerHeartbeat, JobControl
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.caller_liveness import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 

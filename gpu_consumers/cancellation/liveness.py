@@ -13,7 +13,7 @@ from core.clock import Clock, DatabaseTime
 from gpu_consumers.inflight.batch_run import BatchAbortReason, BatchRun
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from topics.records.records import JobRef
-from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.caller_liveness import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader, effective_deadline_s, obsolete_reason
 
 LATE_S_MAX: Final = 0.5

@@ -40,7 +40,7 @@ from tests.unit.gpu_consumers.fakes import (
 from topics.clients.producer import RecordProducer
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch, CallerHeartbeat, CallRef, Chunk, Item, JobControl, JobRef
-from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.caller_liveness import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader
 
 CRASHES_MAX = 3

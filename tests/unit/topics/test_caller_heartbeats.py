@@ -12,9 +12,13 @@ from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import CallerHeartbeat, CallRef, JobRef
 from topics.settings import KafkaSettings
-from topics.tail_readers import caller_heartbeats as callers_module
-from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
-from topics.tail_readers.caller_liveness import ABORTED_CALLS_MAX, CALLER_TIMEOUT_S, CallerLiveness
+from topics.tail_readers import caller_liveness as callers_module
+from topics.tail_readers.caller_liveness import (
+    ABORTED_CALLS_MAX,
+    CALLER_TIMEOUT_S,
+    CallerHeartbeatReader,
+    CallerLiveness,
+)
 
 CALLER = "api-1"
 
