@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from core.clock import SystemClock
 from core.errors import SettingsError
 from storage.objects.local_object_store import LocalObjectStore
-from storage.objects.open_store import object_store_from_env, open_object_store
+from storage.objects.open_store import object_store_from_env
 from storage.objects.s3_object_store import S3ObjectStore
-from storage.objects.settings import ObjectStoreSettings, S3Settings
+from storage.objects.settings import S3Settings
 from storage.postgres.settings import DatabaseSettings
 
 URL = "MILLRACE_DATABASE_URL"
@@ -97,9 +96,3 @@ def test_a_bucket_opens_s3() -> None:
     env = {**S3, "MILLRACE_S3_ACCESS_KEY": "me", "MILLRACE_S3_SECRET_KEY": SECRET}
     assert isinstance(object_store_from_env(env), S3ObjectStore)
     assert SECRET not in repr(S3Settings.from_env(env))
-
-
-def test_s3_needs_its_settings() -> None:
-    settings = ObjectStoreSettings(kind="s3")
-    with pytest.raises(SettingsError):
-        open_object_store(settings, None, clock=SystemClock())
