@@ -150,7 +150,7 @@ class Batcher:
         self._record_handler = RecordHandler(
             queues,
             acks,
-            drop_policy=drop_policy,
+            obsolete_items=obsolete_items,
             find_finished=deps.find_finished,
             clock=deps.clock,
         )

@@ -10,7 +10,7 @@ from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.redelivered_items import CHUNKS_MAX, FindFinishedItems, has_item_rows
 from batcher.inbound.unreadable_records import read_chunk
 from batcher.queueing.buffered_chunk import BufferedChunk
-from batcher.queueing.drop_policy import DropPolicy
+from batcher.queueing.drop_policy import ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 from core.errors import RecordUnreadableError
@@ -38,13 +38,13 @@ class RecordHandler:
         queues: Queues,
         acks: OrderedAcks,
         *,
-        drop_policy: DropPolicy,
+        obsolete_items: ObsoleteItems,
         find_finished: FindFinishedItems | None,
         clock: Clock,
     ) -> None:
         """Without `find_finished` redeliveries are not checked."""
         self._queues, self._acks = queues, acks
-        self._drop_policy, self._find_finished = drop_policy, find_finished
+        self._obsolete_items, self._find_finished = obsolete_items, find_finished
         self._clock = clock
         self._redelivered_below: dict[Partition, int] = {}
         self._unchecked: list[BufferedChunk] = []
@@ -84,22 +84,19 @@ class RecordHandler:
             if sent < ticket.open_count:
                 self._acks.settle(ticket, ticket.open_count - sent)
             return
-        count = len(decoded.items)
         ticket = self._acks.track(
             partition,
             event,
-            item_count=count,
+            item_count=len(decoded.items),
             now_s=now_s,
             byte_count=_RECORD_OVERHEAD_BYTES + len(record.value or b""),
         )
-        if (reason := self._drop_policy.drop_reason(decoded.job, since_s=now_s)) is not None:
-            metrics.ITEMS_DROPPED.labels(reason).inc(count)
-            self._acks.settle(ticket, count)
-            return
         is_redelivery = record.offset < self._redelivered_below.get(partition, 0)
         chunk = BufferedChunk(
             decoded.job, decoded.items, ticket, redelivered=is_redelivery or decoded.redelivered
         )
+        if self._obsolete_items.settle_if_obsolete(chunk):
+            return
         if is_redelivery and self._find_finished is not None and has_item_rows(chunk.job):
             self._unchecked.append(chunk)
             self._queues.reserve(chunk)

@@ -12,7 +12,7 @@ from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.record_handler import RecordHandler
 from batcher.queueing.buffered_chunk import BufferedChunk
-from batcher.queueing.drop_policy import DropPolicy
+from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
@@ -64,7 +64,9 @@ class Bench:
         self.handler = RecordHandler(
             self.queues,
             self.acks,
-            drop_policy=DropPolicy(self.states, time, self._is_obsolete_call),
+            obsolete_items=ObsoleteItems(
+                self.acks, DropPolicy(self.states, time, self._is_obsolete_call)
+            ),
             find_finished=None if finished is None else self._find_finished,
             clock=SystemClock(),
         )

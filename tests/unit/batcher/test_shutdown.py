@@ -16,7 +16,7 @@ from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.record_handler import RecordHandler
 from batcher.periodic import PeriodicTasks
-from batcher.queueing.drop_policy import DropPolicy
+from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.queues import Queues
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
@@ -41,10 +41,12 @@ def read_database_time(blocks: Blocks) -> Coroutine[Any, Any, None]:
 
 
 def check_redeliveries(blocks: Blocks) -> Coroutine[Any, Any, None]:
+    acks = OrderedAcks(lambda _: None)
+    policy = DropPolicy(JobStates(), DatabaseClock(SystemClock(), None))
     handler = RecordHandler(
         Queues(items_max=100, bytes_max=10**9),
-        OrderedAcks(lambda _: None),
-        drop_policy=DropPolicy(JobStates(), DatabaseClock(SystemClock(), None)),
+        acks,
+        obsolete_items=ObsoleteItems(acks, policy),
         find_finished=blocks,
         clock=SystemClock(),
     )
