@@ -19,7 +19,7 @@ from cli.api_client import (
     with_client,
     with_stream_timeout,
 )
-from cli.batch.batch_options import IdArgument
+from cli.batch.batch_commands import IdArgument
 from cli.batch.job_display import time_text
 from cli.batch.job_progress import job_exit_code, progress_of
 from cli.exits import CommandError, ExitCode

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cli.batch.job_progress import JobStatus
+from cli.demo.demo_command import most_similar, read_embeddings
 from cli.demo.demo_jobs import (
     JOBS,
     QUERIES,
@@ -20,7 +21,6 @@ from cli.demo.demo_jobs import (
     write_inputs,
     write_requests,
 )
-from cli.demo.demo_report import most_similar, read_embeddings
 from cli.demo.demo_texts import (
     TEXT_CHARS_MAX,
     DocumentedName,

@@ -8,9 +8,9 @@ import typer
 
 from cli.admin.webhook_commands import last_try_text, state_text
 from cli.batch.background_job_commands import job_fields
+from cli.batch.batch_commands import metadata_pairs
 from cli.batch.dead_letter_commands import letter_fields, letter_row, merge_edits
 from cli.batch.job_display import LIST_HEADERS, JobDisplay, list_row, print_outcome, status_rows
-from cli.batch.submit_command import metadata_pairs
 from cli.load.bench_online_command import measure_rows, measures
 from cli.load.load_client import LoadMeasurement
 from tests.unit.cli.scripted_server import batch
