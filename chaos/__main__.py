@@ -11,7 +11,7 @@ from benchmarks.machine import describe
 from benchmarks.reporting import progress_printer
 from chaos.arguments import is_selected, parse
 from chaos.installations.cleanup import raise_on_signals, remove_stale_folders
-from chaos.reports.report import table, violation_lines
+from chaos.measures import table, violation_lines
 from chaos.runs import Run, run_suite
 from chaos.suites import SUITES
 from cli.stack.processes.role_children import external_service_variables

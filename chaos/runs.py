@@ -27,9 +27,8 @@ from chaos.errors import DrillError
 from chaos.installations.cleanup import claim_folder
 from chaos.installations.installation import Installation, run_installation
 from chaos.installations.recording_upstream import RecordingUpstream, recording_upstream
+from chaos.measures import ABORTED_ROUNDS, OTHER_DRILLS, Measure, report_content, summarise
 from chaos.observations.triggers import install_triggers
-from chaos.reports.measures import OTHER_DRILLS, Measure, summarise
-from chaos.reports.report import ABORTED_ROUNDS, report_content
 from chaos.suites import DrillSpec, Suite
 from chaos.verification.lifecycle import LifecycleChecker
 

@@ -18,11 +18,12 @@ from functools import partial
 
 import psycopg
 
-from benchmarks.data.job_rows import add_job, check_settled
 from benchmarks.data.result_records import (
     GROUP_ITEMS,
     ORDERS,
     Group,
+    add_job,
+    check_settled,
     group_records,
     plain_rows,
     records,

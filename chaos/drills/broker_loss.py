@@ -9,7 +9,7 @@ from typing import Final
 
 from chaos.checkers import outages
 from chaos.checkers.end_states import MAY_BE_CANCELLED
-from chaos.checkers.recovery import RATE_MIN, Sample, rate_before, seconds_to_recovery
+from chaos.checkers.outages import RATE_MIN, Sample, rate_before, seconds_to_recovery
 from chaos.clients.client import Client, input_lines, job_body
 from chaos.clients.observers import probing
 from chaos.drills.context import MODEL, DrillContext
@@ -17,8 +17,8 @@ from chaos.drills.recovery import RECOVERED_SHARE, SETTLED_S, record_samples, sa
 from chaos.errors import DrillError
 from chaos.faults import processes
 from chaos.faults.healing import require_target
+from chaos.measures import Measure, duration, violations
 from chaos.observations import database
-from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_jobs
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 

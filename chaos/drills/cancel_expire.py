@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from chaos.checkers.answers import is_echo_answer
 from chaos.checkers.end_states import CANCELLED, MAY_BE_CANCELLED, MAY_EXPIRE
 from chaos.checkers.executions import (
     ItemEvent,
@@ -18,6 +17,7 @@ from chaos.checkers.executions import (
     seconds_to_last_start,
     started_after,
 )
+from chaos.checkers.results import is_echo_answer
 from chaos.clients.client import CancelResponse, Client, input_lines
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
@@ -25,8 +25,8 @@ from chaos.faults.healing import no_target
 from chaos.faults.processes import kill_role
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
+from chaos.measures import Measure, duration, violations
 from chaos.observations import database
-from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.reconciliation import EndedJob, JobFiles, reconcile_jobs
 
 CANCEL_S_MAX: Final = 5.0

@@ -13,7 +13,7 @@ from chaos.clients.history import Recorder
 from chaos.errors import DrillError
 from chaos.installations.installation import Installation
 from chaos.installations.recording_upstream import RecordingUpstream
-from chaos.reports.measures import Measure
+from chaos.measures import Measure
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 

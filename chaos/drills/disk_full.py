@@ -11,8 +11,8 @@ from chaos.clients.observers import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import NotServedError
 from chaos.faults import disk
+from chaos.measures import Measure, duration, violations
 from chaos.observations import database
-from chaos.reports.measures import Measure, duration, violations
 from chaos.verification.acknowledged import check_files, check_jobs
 
 SIZE_MB: Final = 256

@@ -26,8 +26,8 @@ from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError
 from chaos.faults.healing import no_target
 from chaos.faults.processes import kill_role
+from chaos.measures import Measure, violations
 from chaos.observations.database import select_value
-from chaos.reports.measures import Measure, violations
 
 CREATE_S_MAX: Final = 240.0
 THREADS: Final = 50

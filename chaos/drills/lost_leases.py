@@ -17,11 +17,10 @@ from chaos.faults.healing import require_target
 from chaos.faults.processes import pause_role
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
+from chaos.measures import Measure, lease_loss_measure
 from chaos.observations import database
 from chaos.observations.role_counters import count_increase, refused_writes
 from chaos.observations.triggers import last_lease_event, lease_events
-from chaos.reports.measures import Measure
-from chaos.reports.report import lease_loss_measure
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 ROLE: Final = "intake"

@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.checkers.acceptance import probed_ids
-from chaos.checkers.answers import is_nan_answer, is_simulated_answer
 from chaos.checkers.end_states import EndStates, line_error_mismatches, unexpected_failures
-from chaos.checkers.results import compare_ids, tally_from_job
+from chaos.checkers.results import compare_ids, is_nan_answer, is_simulated_answer, tally_from_job
 from chaos.clients.client import Client, input_lines, job_body
 from chaos.clients.observers import probing
 from chaos.drills.context import MODEL, DrillContext
 from chaos.errors import DrillError, NotServedError
 from chaos.installations.settings import CRASHING_FAULTS, NAN, POISON, SESSION_S
+from chaos.measures import Measure, violations
 from chaos.observations import database
-from chaos.reports.measures import Measure, violations
 from chaos.verification.reconciliation import EndedJob, JobFiles, reconcile_jobs
 from cli.load.load_client import percentile
 

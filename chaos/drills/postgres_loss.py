@@ -22,10 +22,9 @@ from chaos.faults import connections, processes
 from chaos.faults.healing import Heal, require_target
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
+from chaos.measures import Measure, duration, violations
 from chaos.observations import database
-from chaos.reports.measures import Measure, duration, violations
-from chaos.verification.acknowledged import check_accepted_calls, check_files
-from chaos.verification.durable_calls import chat_body
+from chaos.verification.acknowledged import chat_body, check_accepted_calls, check_files
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 ANSWER_S_MAX: Final = 10.0

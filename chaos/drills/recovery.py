@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from benchmarks.background_threads import background_threads
 from chaos.checkers.end_states import MAY_BE_CANCELLED
-from chaos.checkers.recovery import RATE_MIN, Sample, seconds_to_recovery, steady_rate
+from chaos.checkers.outages import RATE_MIN, Sample, seconds_to_recovery, steady_rate
 from chaos.clients.client import input_lines
 from chaos.drills.context import MODEL, DrillContext
 from chaos.faults import processes
@@ -25,9 +25,9 @@ from chaos.faults.redelivery import CONSUMED
 from chaos.installations.hosts import wait_until
 from chaos.installations.installation import Installation
 from chaos.installations.settings import SESSION_S
+from chaos.measures import Measure
 from chaos.observations import database
 from chaos.observations.role_counters import DUPLICATES, count_increase
-from chaos.reports.measures import Measure
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from topics.clients.admin import TopicAdmin
 from topics.errors import KafkaUnavailableError

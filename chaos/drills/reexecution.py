@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Final
 
-from chaos.checkers.answers import is_echo_answer
 from chaos.checkers.end_states import MAY_BE_CANCELLED
 from chaos.checkers.executions import ItemEvent, reexecutions_after
+from chaos.checkers.results import is_echo_answer
 from chaos.clients.client import input_lines
 from chaos.drills.context import DrillContext
 from chaos.errors import DrillError
@@ -16,9 +16,8 @@ from chaos.faults.healing import require_target
 from chaos.faults.processes import kill_role
 from chaos.installations.hosts import wait_until
 from chaos.installations.settings import SESSION_S
+from chaos.measures import MEDIAN, Measure
 from chaos.observations import database
-from chaos.reports.measures import Measure
-from chaos.reports.report import MEDIAN
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 BATCH_ITEMS: Final = 100

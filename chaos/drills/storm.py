@@ -21,10 +21,9 @@ from chaos.errors import DrillError
 from chaos.faults.injector import FaultInjector, fault_kinds
 from chaos.faults.plan import plan_faults
 from chaos.installations.settings import FINALISER_LEASE_S
+from chaos.measures import Measure, duration, violations
 from chaos.observations import database
-from chaos.reports.measures import Measure, duration, violations
-from chaos.verification.acknowledged import check_contents
-from chaos.verification.durable_calls import DurableCalls, check_calls
+from chaos.verification.acknowledged import DurableCalls, check_calls, check_contents
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 HEALED_S_MAX: Final = 600.0

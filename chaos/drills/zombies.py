@@ -18,10 +18,10 @@ from chaos.faults.healing import Heal, require_target
 from chaos.faults.processes import pause_role
 from chaos.installations.installation import Installation
 from chaos.installations.settings import FINALISER_LEASE_S, SESSION_S
+from chaos.measures import Measure
 from chaos.observations import database
 from chaos.observations.role_counters import count_increase, refused_writes
 from chaos.observations.triggers import last_lease_event
-from chaos.reports.measures import Measure
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 
 LEASED: Final = ("intake", "finaliser")

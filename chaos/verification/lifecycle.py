@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from chaos.checkers.fencing import CursorMove, LeaseEvent, backward_moves, zombie_writes
 from chaos.checkers.states import Transition, contradictory_observations, illegal_transitions
 from chaos.clients.history import Operation
+from chaos.measures import Measure, violations
 from chaos.observations.triggers import cursor_moves, lease_events, transitions
-from chaos.reports.measures import Measure, violations
 from core.states import NEXT_STATES
 
 GRAPH: Final = {

@@ -5,12 +5,15 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from chaos.checkers.answers import AnswerCheck, foreign_answers, input_bodies, is_simulated_answer
 from chaos.checkers.end_states import ALL_SUCCEED, EndStates, unexpected_ends
 from chaos.checkers.results import (
+    AnswerCheck,
     Tally,
     Usage,
     compare_ids,
+    foreign_answers,
+    input_bodies,
+    is_simulated_answer,
     tally_from_files,
     tally_from_job,
     tally_mismatches,
@@ -18,8 +21,8 @@ from chaos.checkers.results import (
 from chaos.clients.client import Client, input_lines
 from chaos.drills.context import MODEL
 from chaos.errors import NotServedError
+from chaos.measures import Measure
 from chaos.observations.database import billed_usage, counter_tally
-from chaos.reports.measures import Measure
 
 
 class JobFiles:

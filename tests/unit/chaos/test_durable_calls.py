@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from chaos.checkers.results import Usage
-from chaos.verification import durable_calls
-from chaos.verification.durable_calls import chat_body, check_calls
+from chaos.verification import acknowledged
+from chaos.verification.acknowledged import chat_body, check_calls
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 from tests.unit.chaos.conftest import ClientOf
 
@@ -35,7 +35,7 @@ def check(client_of: ClientOf, monkeypatch: pytest.MonkeyPatch) -> Check:
         usage = (shown or {}).get("usage", {})
         billed = {name: times_billed * count for name, count in usage.items()}
         billed_usage = Usage(items=times_billed, **billed)
-        monkeypatch.setattr(durable_calls, "billed_usage", lambda *_: billed_usage)
+        monkeypatch.setattr(acknowledged, "billed_usage", lambda *_: billed_usage)
         client = client_of(lambda _: answer)
         found = check_calls(engine, client, "P1", {"job_1": BODY}, 0.0)  # type: ignore[arg-type]
         assert all(measure.size == 1 for measure in found)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from pydantic import TypeAdapter
 
-from chaos.checkers.answers import input_bodies
+from chaos.checkers.results import input_bodies
 from chaos.clients.client import ENDPOINT, input_lines
 from chaos.drills.context import MODEL
 from chaos.drills.poison_items import EDGE_CASES, INVALID_LINES, invalid_file, is_own_answer

@@ -12,8 +12,7 @@ from chaos.drills.lost_leases import (
     require_losses,
 )
 from chaos.errors import DrillError
-from chaos.reports.measures import Measure
-from chaos.reports.report import lease_loss_measure
+from chaos.measures import Measure, lease_loss_measure
 
 
 def lease(sequence: int, user: str, *, claims: bool, epoch: int) -> LeaseEvent:

@@ -8,12 +8,6 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from chaos.checkers.answers import (
-    foreign_answers,
-    input_bodies,
-    is_echo_answer,
-    is_simulated_answer,
-)
 from chaos.checkers.end_states import (
     ALL_SUCCEED,
     CANCELLED,
@@ -22,7 +16,14 @@ from chaos.checkers.end_states import (
     EndStates,
     unexpected_ends,
 )
-from chaos.checkers.results import Tally, Usage
+from chaos.checkers.results import (
+    Tally,
+    Usage,
+    foreign_answers,
+    input_bodies,
+    is_echo_answer,
+    is_simulated_answer,
+)
 from chaos.clients.client import input_lines
 from chaos.drills.context import MODEL
 from chaos.installations.recording_upstream import recording_upstream

@@ -7,8 +7,17 @@ import pytest
 
 from benchmarks.reporting import write_json
 from chaos.drills.poison_items import p95_increase_s
-from chaos.reports.measures import OTHER_DRILLS, Measure, Relation, failure_rate_bound, summarise
-from chaos.reports.report import number, report_content, table, violation_lines
+from chaos.measures import (
+    OTHER_DRILLS,
+    Measure,
+    Relation,
+    failure_rate_bound,
+    number,
+    report_content,
+    summarise,
+    table,
+    violation_lines,
+)
 
 
 def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:

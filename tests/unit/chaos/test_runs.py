@@ -15,8 +15,7 @@ from chaos.checkers.states import Transition
 from chaos.drills.storm import check_faults
 from chaos.errors import DrillError
 from chaos.installations.installation import Installation, InstallationSpec
-from chaos.reports.measures import OTHER_DRILLS, Measure
-from chaos.reports.report import ABORTED_ROUNDS
+from chaos.measures import ABORTED_ROUNDS, OTHER_DRILLS, Measure
 from chaos.runs import Round, Run, run_round, run_suite
 from chaos.suites import DrillSpec, Suite
 from chaos.verification.lifecycle import unseen_rows

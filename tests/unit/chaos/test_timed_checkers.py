@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from chaos.checkers import outages, recovery
-from chaos.checkers.outages import Probe
-from chaos.checkers.recovery import Sample
+from chaos.checkers import outages
+from chaos.checkers.outages import Probe, Sample
 from chaos.clients.history import Operation
 from chaos.drills.postgres_loss import check_readiness
 
@@ -37,20 +36,20 @@ def samples(*rates: float) -> list[Sample]:
 def test_a_recovered_rate_is_timed_from_the_kill(
     rates: list[float], since_s: float, settled_s: float, took_s: float
 ) -> None:
-    found = recovery.seconds_to_recovery(
+    found = outages.seconds_to_recovery(
         samples(*rates), since_s, 90.0, over_s=1.0, settled_s=settled_s
     )
     assert found == pytest.approx(took_s, abs=0.41 if settled_s else 0.11)
 
 
 def test_a_stalled_rate_is_not_steady() -> None:
-    assert recovery.steady_rate(samples(100, 80, 120), 3.0, over_s=2.0) == pytest.approx(100, abs=2)
+    assert outages.steady_rate(samples(100, 80, 120), 3.0, over_s=2.0) == pytest.approx(100, abs=2)
     for still in (samples(100, 0, 0), samples(100, 100, 0), samples(100, 0, 400), samples()):
-        assert recovery.steady_rate(still, 3.0, over_s=2.0) is None
+        assert outages.steady_rate(still, 3.0, over_s=2.0) is None
 
 
 def test_a_rate_of_too_few_samples_is_zero() -> None:
-    assert recovery.rate([Sample(1.0, 5)], 0.0, 2.0) == 0.0
+    assert outages.rate([Sample(1.0, 5)], 0.0, 2.0) == 0.0
 
 
 def probe(asked_s: float, status: int, took_s: float = 0.1, *, retry_after: bool = True) -> Probe:

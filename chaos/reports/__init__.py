@@ -1,1 +1,0 @@
-"""Measures of trials, their statistics, and the report."""
