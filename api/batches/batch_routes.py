@@ -23,11 +23,7 @@ from api import metrics
 from api.auth.authentication import TenantRequestDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response
-from api.idempotency.idempotent_requests import (
-    IdempotentRequest,
-    IdempotentRequestDep,
-    saved_response,
-)
+from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, saved_response
 from api.resources import batch_object, page_object
 from api.webhooks.webhook_services import WebhookServicesDep
 from core.errors import MillraceError

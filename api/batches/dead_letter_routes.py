@@ -15,11 +15,7 @@ from api.auth.authentication import TenantRequestDep
 from api.files.uploads import UploadLimits, storage_quota, upload_limits
 from api.http.paging import LIMIT_DEFAULT, Limit
 from api.http.responses import json_response
-from api.idempotency.idempotent_requests import (
-    IdempotentRequest,
-    IdempotentRequestDep,
-    saved_response,
-)
+from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, saved_response
 from api.resources import batch_object, page_object, seconds
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES

@@ -17,11 +17,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api import metrics
 from api.auth.authentication import KeyRevalidator, TenantRequest, TenantRequestDep
 from api.files.uploads import receive_upload, storage_quota
-from api.http.bounded_streams import BoundedStream
 from api.http.errors import ApiError
 from api.http.paging import parse_after
-from api.http.responses import json_response, memory_limited_response
-from api.idempotency.idempotent_requests import IdempotentRequestDep, saved_response
+from api.http.responses import BoundedStream, json_response, memory_limited_response
+from api.idempotent_requests import IdempotentRequestDep, saved_response
 from api.resources import file_object, page_object
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from api.online.admit.rate_limits import Charge
+from api.online.admit.admission import Charge
 from api.online.call_errors import deadline_exceeded
 from api.online.exchange import CompleteResponse, Exchange, RawHeaders, Recording
 from core.clock import Clock

@@ -1,23 +1,22 @@
 """The parts of an API process that serve online calls, started and stopped together."""
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from api.online import metrics
-from api.online.admit.admission import ExecutionTimes, PoolStates
+from api.online.admit.admission import ExecutionTimes, PoolStates, RateLimits
 from api.online.admit.model_cache import ModelCache
-from api.online.admit.rate_limits import RateLimits
 from api.online.answer.response_cache import ResponseCache
 from api.online.await_reply.caller_heartbeat import CallerClock, CallerHeartbeatPublisher
 from api.online.await_reply.open_calls import OpenCalls
-from api.online.await_reply.reply_records import ClosedJob, decode_closed_jobs, decode_replies
 from api.online.call_errors import deadline_exceeded, job_cancelled
 from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
@@ -27,7 +26,7 @@ from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
 from core.clock import Clock
-from core.errors import MillraceError
+from core.errors import MillraceError, RecordUnreadableError
 from core.futures import run_in_daemon_thread
 from core.ids import new_uuid
 from core.states import CloseReason
@@ -35,11 +34,14 @@ from core.supervised_tasks import report_failure, supervise
 from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, CONTROL, REPLIES, Topic
+from topics.records.codec import decode
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Replies
+from topics.records.records import JobControl, Replies
 from topics.settings import KafkaSettings
-from topics.tail_readers.tail_reader_thread import TailReaderThread
+from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
+
+_LOG = logging.getLogger(__name__)
 
 _CLEAN_UP_S_MAX: Final = 3.0  # the process's supervisor may not wait long
 _FLUSH_S_MAX: Final = 2.0  # the tail threads stop meanwhile
@@ -51,6 +53,8 @@ every second, and the consumer group removes a member after 6 s by default."""
 _UNRELIABLE_S: Final = 1.0
 """Age of an unacknowledged record, or delay of this process's own check, from which the silence of
 others may be this process's fault."""
+
+ClosedJob: TypeAlias = tuple[UUID, CloseReason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +245,26 @@ class OnlineRuntime:
 
     def _is_pool_dead(self, pool: str, *, now_s: float) -> bool:
         return now_s - max(self.pools.last_seen_s(pool), self._unreliable_s) > _POOL_DEAD_S
+
+
+def decode_replies(records: list[ReceivedRecord], caller_id: str) -> list[Replies]:
+    """Return the replies to a caller. Those to other callers are skipped by a header."""
+    header = ("caller", caller_id.encode())
+    found: list[Replies] = []
+    for record in records:
+        if header not in record.headers:
+            continue
+        try:
+            found.append(decode(Replies, record.value, record.headers))
+        except RecordUnreadableError:
+            _LOG.exception("unreadable replies", extra={"offset": record.offset})
+    return found
+
+
+def decode_closed_jobs(records: list[ReceivedRecord]) -> list[ClosedJob]:
+    """Return the jobs that the records of `control` close. Raises SchemaTooNewError."""
+    return [
+        (control.job_id, control.closed)
+        for _, control in decode_records(JobControl, records)
+        if control is not None and control.closed is not None
+    ]

@@ -11,9 +11,8 @@ import msgspec
 from api.auth.authentication import authenticate_headers
 from api.http.errors import ApiError, as_api_error
 from api.online import metrics
-from api.online.admit.admission import OpenCallCounts, find_refusal
+from api.online.admit.admission import Charge, OpenCallCounts, find_refusal
 from api.online.admit.call_planning import plan_call
-from api.online.admit.rate_limits import Charge
 from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses, close_call
 from api.online.answer.response_cache import MISS

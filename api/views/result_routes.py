@@ -10,9 +10,9 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from api.auth.authentication import INTERVAL_S, KeyRevalidator, TenantRequest, TenantRequestDep
-from api.http.bounded_streams import BoundedStream
 from api.http.errors import ApiError
 from api.http.middleware import request_exit_stack
+from api.http.responses import BoundedStream
 from api.resources import batch_object
 from api.runtime.database import DatabaseUnavailableError
 from api.runtime.object_threads import BlockingCalls

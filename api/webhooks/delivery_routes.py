@@ -13,7 +13,7 @@ from api.auth.authentication import TenantRequest, TenantRequestDep
 from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response
-from api.idempotency.idempotent_requests import IdempotentRequestDep
+from api.idempotent_requests import IdempotentRequestDep
 from api.resources import seconds
 from core.ids import EVENT, JOB, parse_public_id, public_id
 from jobs.errors import InvalidFieldError

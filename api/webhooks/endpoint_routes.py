@@ -17,7 +17,7 @@ from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response
-from api.idempotency.idempotent_requests import IdempotentRequestDep, saved_response
+from api.idempotent_requests import IdempotentRequestDep, saved_response
 from api.resources import page_object, seconds
 from api.webhooks.webhook_services import WebhookServicesDep
 from core.ids import JOB, parse_public_id, public_id

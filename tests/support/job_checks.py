@@ -8,7 +8,7 @@ from typing import Any, Literal
 from openai import OpenAI
 from openai.types import Batch
 
-from chaos.checkers.answers import foreign_answers, input_bodies, is_simulated_answer
+from chaos.checkers.results import foreign_answers, input_bodies, is_simulated_answer
 
 TERMINAL = {"completed", "failed", "expired", "cancelled"}
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"

@@ -20,8 +20,7 @@ import sqlalchemy as sa
 
 from api import metrics
 from api.http.errors import ApiError
-from api.idempotency.idempotent_requests import REPLAYED, idempotency_from_headers
-from api.idempotency.replay_waiter import ReplayWaiter
+from api.idempotent_requests import REPLAYED, ReplayWaiter, idempotency_from_headers
 from api.online.call_request import preferred_wait_s
 from api.online.calls import ParsedCall, PlannedCall, PreparedCall, call_deadline
 from api.online.durable.durable_streams import StreamRecording

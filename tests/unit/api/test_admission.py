@@ -5,13 +5,15 @@ import pytest
 from api.http.errors import ApiError
 from api.online.admit.admission import (
     SILENCE_S_MAX,
+    Charge,
     ExecutionTimes,
     OpenCallCounts,
     PoolStates,
+    RateLimits,
+    TokenBucket,
     find_refusal,
     predicted_wait_s,
 )
-from api.online.admit.rate_limits import Charge, RateLimits, TokenBucket
 from api.online.call_errors import retry_after_seconds
 from api.online.settings import OnlineSettings
 from core.ids import new_uuid

@@ -14,10 +14,10 @@ from starlette.types import Message, Scope, Send
 
 from api.auth.authentication import KeyRevalidator
 from api.files.file_routes import object_response
-from api.http.bounded_streams import BoundedStream
 from api.http.client_connection import EXTENSION, ClientConnection
 from api.http.errors import ApiError, install_error_handlers
 from api.http.middleware import RequestEnvelope
+from api.http.responses import BoundedStream
 from api.runtime.database import DatabaseUnavailableError
 from core.errors import MillraceError
 from jobs.errors import JobNotFoundError

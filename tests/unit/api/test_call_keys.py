@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from api.online.await_reply.open_calls import OpenCall
-from api.online.await_reply.reply_records import decode_replies
+from api.online.online_runtime import decode_replies
 from api.online.send.call_keys import KEY_S, CallKeys, decrypt_end, decrypt_pieces, encrypt_item
 from core.ids import new_uuid
 from storage.crypto.body_ciphers import (

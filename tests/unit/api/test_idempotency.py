@@ -6,10 +6,14 @@ from uuid import UUID
 
 import pytest
 
+from api import idempotent_requests
 from api.http.errors import ApiError
-from api.idempotency import replay_waiter
-from api.idempotency.idempotent_requests import IdempotencyContext, idempotency_from_headers
-from api.idempotency.replay_waiter import Refusal, ReplayWaiter
+from api.idempotent_requests import (
+    IdempotencyContext,
+    Refusal,
+    ReplayWaiter,
+    idempotency_from_headers,
+)
 from api.runtime.database import Database
 from api.settings import ApiSettings
 from api.views.progress_poller import ProgressSnapshot
@@ -171,7 +175,7 @@ async def test_other_refusals_are_raised(method: str, refusal: Refusal, wait_s_m
 
 
 async def test_waiting_retries_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_waiter, "WAITING_MAX", 1)
+    monkeypatch.setattr(idempotent_requests, "WAITING_MAX", 1)
     rows = Rows()
     all_of_them = waits(rows)
     first = asyncio.create_task(

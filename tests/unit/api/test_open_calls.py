@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from api.http.errors import ApiError
-from api.online.admit.rate_limits import Charge, RateLimits
+from api.online.admit.admission import Charge, RateLimits
 from api.online.answer.reply_responses import used_tokens
 from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX, OpenCall, OpenCalls
 from api.online.call_errors import (

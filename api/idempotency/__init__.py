@@ -1,1 +1,0 @@
-"""Idempotency keys on POST requests."""

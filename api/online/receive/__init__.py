@@ -1,1 +1,0 @@
-"""Step 1 of an online call: the request is read and parsed."""
