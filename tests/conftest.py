@@ -8,6 +8,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -101,16 +102,23 @@ def migrated_template(postgres_url: str) -> Iterator[str]:
 @pytest.fixture
 def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
     """The SQLAlchemy URL of an empty database of this test alone, at the newest revision."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
-    yield with_database(postgres_url, name)
-    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+    with cloned_database(postgres_url, migrated_template) as url:
+        yield url
 
 
 @pytest.fixture
 def topic_prefix() -> str:
     """A prefix of this test alone, for its topics and groups."""
     return f"test-{uuid.uuid4().hex[:12]}."
+
+
+@contextmanager
+def cloned_database(postgres_url: str, template: str) -> Iterator[str]:
+    """Clone `template` and drop the clone at the end; yields its SQLAlchemy URL."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield with_database(postgres_url, name)
+    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def execute(url: str, statement: str) -> None:

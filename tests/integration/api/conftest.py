@@ -1,79 +1,18 @@
-"""The API on a real socket, with a real Postgres, a folder of objects and two tenants."""
+"""APIs: one with small limits, one with online calls for each module, and those with settings."""
 
-import socket
-import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from uuid import UUID
 
 import httpx
 import pytest
-import sqlalchemy as sa
-from pydantic import SecretStr
 
-from api.app import create_app
-from api.http.uvicorn_server import http_server
-from api.online.online_runtime import OnlineDeps
 from api.settings import ApiSettings
-from core.clock import SystemClock
-from jobs.tables.outbox import outbox
-from registry.models import add_model
-from results.webhooks.settings import WebhookSettings
-from storage.objects.local_object_store import LocalObjectStore
-from storage.postgres.engines import create_engine
-from storage.postgres.settings import DatabaseSettings
-from tenancy.api_keys import NewKey, create_key
-from tenancy.tenants import create_tenant
-from tests.conftest import execute, with_database
-from tests.support.until import until
+from tests.conftest import cloned_database
+from tests.integration.api.online_site import Online, OpenOnline, for_new_tenants, opened
+from tests.integration.api.sites import OpenSite, Running, Site, new_site, running
 from topics.settings import KafkaSettings
-
-READY_S_MAX = 20.0
-
-
-@dataclass(frozen=True)
-class Running:
-    """An API and what is behind it."""
-
-    url: str
-    engine: sa.Engine
-    objects: LocalObjectStore
-    objects_root: Path
-
-
-@dataclass(frozen=True)
-class Site:
-    """An API with two tenants that have nothing yet; other tests may have their own in it."""
-
-    running: Running
-    tenant_id: UUID
-    key: NewKey
-    other_key: NewKey
-    outbox_before: int  # the last row of earlier tests
-    objects_before: frozenset[Path]
-
-    @property
-    def url(self) -> str:
-        return self.running.url
-
-    @property
-    def engine(self) -> sa.Engine:
-        return self.running.engine
-
-    @property
-    def objects(self) -> LocalObjectStore:
-        return self.running.objects
-
-    def client(self, key: NewKey | None = None, *, timeout_s: float = 20) -> httpx.Client:
-        headers = {"authorization": f"Bearer {(key or self.key).secret}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s)
-
-    def stored(self) -> list[Path]:
-        """Every object of this test, complete or not."""
-        return sorted(_files_below(self.running.objects_root) - self.objects_before)
 
 
 @pytest.fixture
@@ -82,27 +21,30 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
 
 
-OpenSite = Callable[..., Site]
-
-
 @pytest.fixture(scope="session")
 def shared(
     postgres_url: str, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
     """An API with small limits for every test that needs no settings of its own."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
     settings = ApiSettings(file_bytes_max=1_000_000, stored_bytes_max=5_000_000, shutdown_grace_s=2)
-    url = with_database(postgres_url, name)
-    with running(settings, url, tmp_path_factory.mktemp("objects")) as opened:
+    with (
+        cloned_database(postgres_url, migrated_template) as url,
+        running(settings, url, tmp_path_factory.mktemp("objects")) as opened,
+    ):
         yield opened
-    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
 def site(shared: Running) -> Site:
     """Two new tenants of the shared API."""
     return new_site(shared)
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[httpx.Client]:
+    """A client with the key of the first tenant of `site`."""
+    with site.client() as client:
+        yield client
 
 
 @pytest.fixture
@@ -118,76 +60,39 @@ def open_site(database_url: str, tmp_path: Path) -> Iterator[OpenSite]:
         yield start
 
 
-def new_site(opened: Running) -> Site:
-    """Add two tenants."""
-    with opened.engine.begin() as connection:
-        tenants = [create_tenant(connection, uuid.uuid4().hex) for _ in range(2)]
-        keys = [create_key(connection, tenant, "test") for tenant in tenants]
-        last = connection.scalar(sa.select(sa.func.max(outbox.c.id))) or 0
-        add_model(
-            connection,
-            "org/small",
-            "1",
-            pool="small",
-            engine="simulated",
-            endpoints=("/v1/embeddings",),
+@pytest.fixture(scope="module")
+def online_api(
+    request: pytest.FixtureRequest,
+    kafka_bootstrap: str,
+    postgres_url: str,
+    migrated_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Online]:
+    """An API with online calls for every test of a module that needs no settings of its own.
+
+    The module's `ONLINE`, if any, has the settings of online calls.
+    """
+    prefix = f"test-{uuid.uuid4().hex[:12]}."
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=prefix)
+    settings = getattr(request.module, "ONLINE", {})
+    with (
+        cloned_database(postgres_url, migrated_template) as url,
+        opened(kafka, url, tmp_path_factory.mktemp("o"), {"wait_s_max": 2.0}, **settings) as online,
+    ):
+        yield online
+
+
+@pytest.fixture
+def online(online_api: Online) -> Iterator[Online]:
+    """Two new tenants of the module's API with online calls."""
+    with for_new_tenants(online_api) as online:
+        yield online
+
+
+@pytest.fixture
+def open_online(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[OpenOnline]:
+    """Start an API with online calls and settings as for `opened`; it stops with the test."""
+    with ExitStack() as stack:
+        yield lambda *api, **given: stack.enter_context(
+            opened(kafka, database_url, tmp_path / uuid.uuid4().hex, *api, **given)
         )
-    before = frozenset(_files_below(opened.objects_root))
-    return Site(opened, tenants[0], keys[0], keys[1], last, before)
-
-
-def _files_below(root: Path) -> set[Path]:
-    return {path for path in root.rglob("*") if path.is_file()}
-
-
-@contextmanager
-def running(
-    settings: ApiSettings,
-    database_url: str,
-    root: Path,
-    *,
-    api_url: str | None = None,
-    setup: OnlineDeps | None = None,
-    webhooks: WebhookSettings | None = None,
-) -> Iterator[Running]:
-    """Run an API; it reaches the database by `api_url` when tests do not."""
-    engine = sa.create_engine(database_url)
-    objects = LocalObjectStore(root, clock=SystemClock())
-    try:
-        with serve(settings, api_url or database_url, objects, setup, webhooks) as address:
-            yield Running(address, engine, objects, root)
-    finally:
-        engine.dispose()
-
-
-@contextmanager
-def serve(
-    settings: ApiSettings,
-    database_url: str,
-    objects: LocalObjectStore,
-    setup: OnlineDeps | None = None,
-    webhooks: WebhookSettings | None = None,
-) -> Iterator[str]:
-    """Run uvicorn in a thread, as `python -m api` configures it."""
-    database = DatabaseSettings(url=SecretStr(database_url))
-    app = create_app(
-        settings,
-        create_engine(database, application_name="test-api"),
-        objects,
-        database_threads=database.pool_size,
-        clock=SystemClock(),
-        online_deps=setup,
-        webhooks=webhooks,
-    )
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = http_server(app, settings)
-    thread = threading.Thread(target=server.run, args=([listener],), name="api")
-    thread.start()
-    try:
-        until(lambda: server.started or not thread.is_alive())
-        assert server.started
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(READY_S_MAX)
-        assert not thread.is_alive()

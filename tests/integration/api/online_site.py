@@ -1,7 +1,7 @@
 """An API with online calls; the test plays its pool and the roles that read the log."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from registry.models import add_model
 from results.finaliser.request_finaliser import RequestFinaliser
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from tests.integration.api.conftest import Site, new_site, running
-from tests.integration.api.pool import PlayedPool
+from tests.integration.api.pool import PlayedPool, answer_at_once
+from tests.integration.api.sites import Site, new_site, running
 from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
 
 ENDPOINT = "/v1/chat/completions"
-ASK: dict[str, object] = {"model": "org/online", "messages": []}
+ASK: dict[str, Any] = {"model": "org/online", "messages": []}
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,13 @@ class Online:
 
     site: Site
     pool: PlayedPool
+    client: httpx.Client
+    """With the key of the first tenant."""
 
-    def client(self) -> httpx.Client:
-        return self.site.client()
+    def call(self, fields: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+        """Post `ASK` with other `fields`; underscores in names of headers become dashes."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.post(ENDPOINT, json=ASK | (fields or {}), headers=named)
 
     def record(self, chunk: Chunk, **fields: Any) -> None:
         """Put the outcome of a call into Postgres, as the results writer does."""
@@ -59,7 +63,11 @@ class Online:
 
     def job_count(self) -> int:
         with self.site.engine.connect() as connection:
-            return connection.scalar(sa.select(sa.func.count()).select_from(jobs)) or 0
+            own = jobs.c.tenant_id == self.site.tenant_id
+            return connection.scalar(sa.select(sa.func.count()).where(own)) or 0
+
+
+OpenOnline = Callable[..., Online]
 
 
 @contextmanager
@@ -67,36 +75,49 @@ def opened(
     kafka: KafkaSettings,
     database_url: str,
     root: Path,
-    online: OnlineSettings | None = None,
-    **settings: object,
+    api: dict[str, object] | None = None,
+    **online: object,
 ) -> Iterator[Online]:
-    """Run an API with online calls and small waits."""
+    """Run an API with the given settings of its own and of online calls, and small waits."""
     failures: list[MillraceError] = []
-    pool = PlayedPool(kafka)
-    try:
-        setup = OnlineDeps(online or OnlineSettings(), kafka, failures.append)
-        api = ApiSettings.model_validate({"shutdown_grace_s": 2, "replay_wait_s": 0.2, **settings})
-        with running(api, database_url, root, setup=setup) as ready:
-            site = new_site(ready)
-            with ready.engine.begin() as connection:
-                add_model(
-                    connection,
-                    "org/online",
-                    "7",
-                    pool="small",
-                    engine="simulated",
-                    endpoints=(ENDPOINT,),
-                )
-            with site.client() as client:
-                pool.wait_for(lambda: client.get("/readyz").status_code == 200)
-            yield Online(site, pool)
-    finally:
-        pool.close()
+    settings = ApiSettings.model_validate(
+        {"shutdown_grace_s": 2, "replay_wait_s": 0.2} | (api or {})
+    )
+    setup = OnlineDeps(OnlineSettings.model_validate(online), kafka, failures.append)
+    with (
+        closing(PlayedPool(kafka)) as pool,
+        running(settings, database_url, root, setup=setup) as ready,
+    ):
+        site = new_site(ready)
+        add_version(site, "7")
+        with site.client() as client:
+            pool.wait_for(lambda: client.get("/readyz").status_code == 200)
+            pool.begin_test(site.tenant_id, site.other_tenant_id)
+            yield Online(site, pool, client)
     assert failures == []
 
 
-def online_site(
-    kafka: KafkaSettings, database_url: str, root: Path, **online: object
-) -> AbstractContextManager[Online]:
-    """Run an API with the given online settings."""
-    return opened(kafka, database_url, root / "objects", OnlineSettings.model_validate(online))
+def add_version(site: Site, version: str) -> None:
+    """Add a version of the model that `ASK` names."""
+    with site.engine.begin() as connection:
+        add_model(
+            connection,
+            "org/online",
+            version,
+            pool="small",
+            engine="simulated",
+            endpoints=(ENDPOINT,),
+        )
+
+
+@contextmanager
+def for_new_tenants(online: Online) -> Iterator[Online]:
+    """Give a test two new tenants of an API that several tests share."""
+    site, pool = new_site(online.site.running), online.pool
+    pool.begin_test(site.tenant_id, site.other_tenant_id)
+    with site.client() as client:
+        found = Online(site, pool, client)
+        yield found
+        if pool.is_away:
+            pool.is_away, pool.script = False, answer_at_once
+            pool.wait_for(lambda: found.call().status_code == 200)

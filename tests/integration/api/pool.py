@@ -59,6 +59,9 @@ class PlayedPool:
     is_away: bool = False
     items_per_s: float = 0.0
     concurrency: int = 100
+    tenant_ids: frozenset[UUID] = frozenset()
+    """The tenants of this test: calls of earlier ones are ignored."""
+
     chunks: list[Chunk] = field(default_factory=list)
     news: list[CallerHeartbeat] = field(default_factory=list)
 
@@ -81,6 +84,12 @@ class PlayedPool:
         ]
         for thread in self._threads:
             thread.start()
+
+    def begin_test(self, *tenant_ids: UUID) -> None:
+        """Forget what earlier tests did; answer calls of these tenants at once."""
+        self.tenant_ids, self.script = frozenset(tenant_ids), answer_at_once
+        self.chunks.clear()
+        self.news.clear()
 
     def reply(
         self,
@@ -169,8 +178,9 @@ class PlayedPool:
         while not self._stopping.is_set():
             for record in arrived(self._requests):
                 chunk = decode(Chunk, record.value, record.headers)
-                self.chunks.append(chunk)
-                self.script(self, chunk)
+                if chunk.job.tenant_id in self.tenant_ids:
+                    self.chunks.append(chunk)
+                    self.script(self, chunk)
 
     def _read_callers(self) -> None:
         while not self._stopping.is_set():

@@ -9,7 +9,7 @@ from core.ids import FILE, JOB, parse_public_id
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 
 TRIES = "x-stainless-retry-count"
 ACTIONS = ("pause", "resume", "seal", "append", "")

@@ -6,7 +6,7 @@ from core.ids import FILE, JOB, parse_public_id
 from jobs.tables.files import files
 from tenancy.deletions import deletions
 from tests.integration.api.answers import batch_id, file_id, ok, refused
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 from tests.integration.api.test_batches import set_job
 
 

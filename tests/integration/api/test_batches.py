@@ -12,7 +12,7 @@ from core.states import CloseReason
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from jobs.tables.outbox import outbox
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused, upload
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 from topics.records.codec import decode
 from topics.records.records import JobClose, JobControl, JobEvent, Record
 

@@ -1,25 +1,15 @@
 """Goal: a client that waits for a durable call learns of its close by any process."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from core.states import CloseReason
 from tests.integration.api.answers import refused
-from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
+from tests.integration.api.online_site import Online
 from tests.integration.api.pool import PlayedPool, Script
 from topics.records.records import Chunk, ReplyEnd
-from topics.settings import KafkaSettings
 
-KEY = {"Idempotency-Key": "k"}
+KEY = {"Idempotency_Key": "k"}
 CONFLICT = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
-
-
-@pytest.fixture
-def durable(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Online]:
-    with opened(kafka, database_url, tmp_path / "objects") as site:
-        yield site
 
 
 REPLICAS_WORD = ReplyEnd(
@@ -40,25 +30,22 @@ def tell_of_close(pool: PlayedPool, chunk: Chunk) -> None:
 @pytest.mark.parametrize("script", [say_cancelled, tell_of_close])
 @pytest.mark.parametrize("headers", [KEY, {"Prefer": "wait=5"}])
 def test_a_job_cancelled_by_another_process_ends_its_call(
-    durable: Online, script: Script, headers: dict[str, str]
+    online: Online, script: Script, headers: dict[str, str]
 ) -> None:
-    durable.pool.script = script
-    with durable.site.client() as client:
-        answer = client.post(ENDPOINT, json=ASK, headers=headers)
+    online.pool.script = script
+    answer = online.call(**headers)
     assert refused(answer, 409)["code"] == "job_cancelled"
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_an_expired_job_ends_its_call(durable: Online) -> None:
-    durable.pool.script = lambda pool, chunk: pool.close_job(chunk.job.job_id, CloseReason.EXPIRED)
-    with durable.site.client() as client:
-        answer = client.post(ENDPOINT, json=ASK, headers=KEY)
+def test_an_expired_job_ends_its_call(online: Online) -> None:
+    online.pool.script = lambda pool, chunk: pool.close_job(chunk.job.job_id, CloseReason.EXPIRED)
+    answer = online.call(**KEY)
     assert refused(answer, 504)["code"] == "deadline_exceeded"
 
 
-def test_a_409_of_the_engine_is_passed_on(durable: Online) -> None:
+def test_a_409_of_the_engine_is_passed_on(online: Online) -> None:
     conflict = ReplyEnd(409, CONFLICT)
-    durable.pool.script = lambda pool, chunk: pool.reply(chunk, end=conflict)
-    with durable.site.client() as client:
-        answer = client.post(ENDPOINT, json=ASK, headers=KEY)
+    online.pool.script = lambda pool, chunk: pool.reply(chunk, end=conflict)
+    answer = online.call(**KEY)
     assert (answer.status_code, answer.content) == (409, CONFLICT)

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from tests.integration.api.answers import ok, refused, upload
-from tests.integration.api.conftest import OpenSite, Site
 from tests.integration.api.pipe import Pipe, open_pipe
+from tests.integration.api.sites import OpenSite, Site
 from tests.support.until import until_found
 
 DATABASE_TIMEOUT_S = 0.5

@@ -20,7 +20,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalUpload
 from tests.integration.api.answers import batch_body, file_id, ok, refused
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 from topics.records.records import ItemOutcome
 
 COUNT = 6

@@ -2,9 +2,6 @@
 
 import threading
 import time
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,30 +11,23 @@ import api.online.send.call_sender
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import write_object
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
+from tests.integration.api.online_site import Online
 from tests.integration.api.pool import PlayedPool
 from tests.support.until import until
 from topics.errors import DeliveryError
 from topics.records.records import Chunk, ReplyEnd
-from topics.settings import KafkaSettings
 
-KEY = {"Idempotency-Key": "k"}
-STREAM = ASK | {"stream": True}
+KEY = {"Idempotency_Key": "k"}
+STREAM = {"stream": True}
 TIMEOUT_S, DELAY_S = 1.0, 4.0
-
-
-@pytest.fixture
-def durable(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Online]:
-    with opened(kafka, database_url, tmp_path / uuid.uuid4().hex) as site:
-        yield site
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("late", "asked"), [("write_object", ASK), ("commit_request", ASK), ("hold_stream_key", STREAM)]
+    ("late", "asked"), [("write_object", {}), ("commit_request", {}), ("hold_stream_key", STREAM)]
 )
 def test_time_before_the_record_counts(
-    durable: Online, monkeypatch: pytest.MonkeyPatch, late: str, asked: dict[str, Any]
+    online: Online, monkeypatch: pytest.MonkeyPatch, late: str, asked: dict[str, Any]
 ) -> None:
     """A store and a database that take their time are cut at the deadline of a call, which is not
     run: what they do all the same holds its key for no longer.
@@ -51,74 +41,71 @@ def test_time_before_the_record_counts(
         finally:
             is_done.set()
 
-    headers = KEY | {"X-Request-Timeout-Ms": str(round(TIMEOUT_S * 1000))}
-    with durable.site.client() as client:
-        ok(client.post(ENDPOINT, json=ASK))  # its model is known from now on
-        with monkeypatch.context() as slow:
-            slow.setattr(api.online.durable.durable_calls, late, delayed)
-            began_s = time.monotonic()
-            answer = client.post(ENDPOINT, json=asked, headers=headers)
-            took_s = time.monotonic() - began_s
-        assert refused(answer, 504)["code"] == "deadline_exceeded"
-        assert took_s < (TIMEOUT_S + DELAY_S) / 2
-        assert is_done.wait(20)
-        assert len(durable.pool.chunks) == 1
-        until(lambda: client.post(ENDPOINT, json=asked, headers=KEY).status_code == 200)
-    assert len(durable.pool.chunks) == 2
+    headers = KEY | {"X_Request_Timeout_Ms": str(round(TIMEOUT_S * 1000))}
+    ok(online.call())  # its model is known from now on
+    with monkeypatch.context() as slow:
+        slow.setattr(api.online.durable.durable_calls, late, delayed)
+        began_s = time.monotonic()
+        answer = online.call(asked, **headers)
+        took_s = time.monotonic() - began_s
+    assert refused(answer, 504)["code"] == "deadline_exceeded"
+    assert took_s < (TIMEOUT_S + DELAY_S) / 2
+    assert is_done.wait(20)
+    assert len(online.pool.chunks) == 1
+    until(lambda: online.call(asked, **KEY).status_code == 200)
+    assert len(online.pool.chunks) == 2
 
 
 @pytest.mark.timeout(120)
 def test_a_reply_that_cannot_be_fetched_is_available_later(
-    durable: Online, monkeypatch: pytest.MonkeyPatch
+    online: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def script(pool: PlayedPool, chunk: Chunk) -> None:
         key = f"answers/{chunk.job.job_id.hex}"
-        write_object(durable.site.objects, key, b'{"large":1}')
+        write_object(online.site.objects, key, b'{"large":1}')
         pool.reply(chunk, end=ReplyEnd(200, b"", body_key=key))
 
     def refuse(*_: object) -> None:
         raise ObjectStoreUnavailableError
 
-    durable.pool.script = script
-    with durable.site.client() as client:
-        with monkeypatch.context() as unavailable:
-            unavailable.setattr(api.online.send.call_sender, "read_object", refuse)
-            bound = client.post(ENDPOINT, json=ASK)
-            patient = client.post(ENDPOINT, json=ASK, headers={"Prefer": "wait=20"})
-            keyed = client.post(ENDPOINT, json=ASK, headers=KEY)
-        for chunk in durable.pool.chunks[1:]:
-            durable.record(chunk)
-        again = client.post(ENDPOINT, json=ASK, headers=KEY)
-        assert refused(bound, 503)["code"] == "service_unavailable"
-        assert bound.headers["x-should-retry"] == "false"
-        accepted = ok(patient, 202)
-        job = ok(client.get(f"/v1/jobs/{accepted['id']}"))
-        assert job["response"]["status_code"] == 200
-        assert refused(keyed, 503)["code"] == "service_unavailable"
-        assert "x-should-retry" not in keyed.headers
-        assert again.headers["idempotent-replayed"] == "true"
-        ok(again)
-    assert len(durable.pool.chunks) == 3
+    online.pool.script = script
+    with monkeypatch.context() as unavailable:
+        unavailable.setattr(api.online.send.call_sender, "read_object", refuse)
+        bound = online.call()
+        patient = online.call(Prefer="wait=20")
+        keyed = online.call(**KEY)
+    for chunk in online.pool.chunks[1:]:
+        online.record(chunk)
+    again = online.call(**KEY)
+    assert refused(bound, 503)["code"] == "service_unavailable"
+    assert bound.headers["x-should-retry"] == "false"
+    accepted = ok(patient, 202)
+    job = ok(online.client.get(f"/v1/jobs/{accepted['id']}"))
+    assert job["response"]["status_code"] == 200
+    assert refused(keyed, 503)["code"] == "service_unavailable"
+    assert "x-should-retry" not in keyed.headers
+    assert again.headers["idempotent-replayed"] == "true"
+    ok(again)
+    assert len(online.pool.chunks) == 3
 
 
-def test_a_replay_needs_no_object_store(durable: Online, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ASK | {"background": True}
-    with durable.site.client() as client:
-        first = client.post(ENDPOINT, json=asked, headers=KEY)
+def test_a_replay_needs_no_object_store(online: Online, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"background": True}
+    first = online.call(asked, **KEY)
 
-        def refuse(*_: object) -> None:
-            raise ObjectStoreUnavailableError
+    def refuse(*_: object) -> None:
+        raise ObjectStoreUnavailableError
 
-        monkeypatch.setattr(api.online.durable.durable_calls, "write_object", refuse)
-        again = client.post(ENDPOINT, json=asked, headers=KEY)
-        assert (again.status_code, again.content) == (202, first.content)
-        other = client.post(ENDPOINT, json=asked | {"seed": 1}, headers=KEY)
-        assert refused(other, 422)["code"] == "idempotency_key_reused"
-        refused(client.post(ENDPOINT, json=asked, headers={"Idempotency-Key": "new"}), 503)
+    monkeypatch.setattr(api.online.durable.durable_calls, "write_object", refuse)
+    again = online.call(asked, **KEY)
+    assert (again.status_code, again.content) == (202, first.content)
+    other = online.call(asked | {"seed": 1}, **KEY)
+    assert refused(other, 422)["code"] == "idempotency_key_reused"
+    refused(online.call(asked, Idempotency_Key="new"), 503)
 
 
 def test_a_committed_call_that_cannot_be_sent_is_accepted(
-    durable: Online, monkeypatch: pytest.MonkeyPatch
+    online: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Repair sends it. Another try would be another call, unless it has a key."""
 
@@ -126,9 +113,8 @@ def test_a_committed_call_that_cannot_be_sent_is_accepted(
         raise DeliveryError("the local queue stayed full")
 
     monkeypatch.setattr(api.online.send.call_sender, "send_chunk", refuse)
-    with durable.site.client() as client:
-        patient = client.post(ENDPOINT, json=ASK, headers={"Prefer": "wait=60"})
-        assert patient.status_code == 202
-        keyed = client.post(ENDPOINT, json=ASK, headers=KEY)
-        assert refused(keyed, 503)["code"] == "log_unavailable"
-    assert durable.job_count() == 2
+    patient = online.call(Prefer="wait=60")
+    assert patient.status_code == 202
+    keyed = online.call(**KEY)
+    assert refused(keyed, 503)["code"] == "log_unavailable"
+    assert online.job_count() == 2

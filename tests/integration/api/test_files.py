@@ -12,7 +12,7 @@ from jobs.store.removable_objects import find_removable_files
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused, upload
-from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.sites import OpenSite, Site
 
 
 def own_files(site: Site) -> sa.Select[Any]:

@@ -2,20 +2,17 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from api.online.memory_limits import MemoryLimit, body_memory_limit
 from registry.models import ENDPOINTS, add_model
 from tests.integration.api.answers import refused
-from tests.integration.api.conftest import Site
-from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
 from tests.integration.api.pool import say_nothing
+from tests.integration.api.sites import Site
 from tests.integration.api.wire import chunk, closes, connect, head, read_answer
-from topics.settings import KafkaSettings
 
 MIB = 1024 * 1024
 WAITS = {"Expect": "100-continue"}
@@ -23,12 +20,6 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BODY = json.dumps(ASK).encode()
 STREAM = json.dumps({**ASK, "stream": True}).encode()
 EVENTS = b'data: {"n":0}\n\ndata: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
-
-
-@pytest.fixture
-def online(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Online]:
-    with online_site(kafka, database_url, tmp_path) as opened:
-        yield opened
 
 
 def call(site: Site, body: bytes = BODY, **headers: str) -> bytes:
@@ -140,28 +131,26 @@ def test_hostile_headers_of_a_call(everywhere: Online, path: str) -> None:
         [(key, b"first"), (key, b"last")],
     ]
     asked = {"model": "org/all", "messages": []}
-    with everywhere.client() as client:
-        for headers in refusals:
-            answer = client.post(path, json=asked, headers=headers)
-            code = "invalid_value" if headers[0][0] == timeout else "idempotency_key_invalid"
-            assert refused(answer, 400)["code"] == code, headers
-        for headers in taken:
-            answer = client.post(path, json=asked, headers=headers)
-            assert answer.status_code == 200, (headers, answer.text)
+    for headers in refusals:
+        answer = everywhere.client.post(path, json=asked, headers=headers)
+        code = "invalid_value" if headers[0][0] == timeout else "idempotency_key_invalid"
+        assert refused(answer, 400)["code"] == code, headers
+    for headers in taken:
+        answer = everywhere.client.post(path, json=asked, headers=headers)
+        assert answer.status_code == 200, (headers, answer.text)
     assert len(everywhere.pool.chunks) == len(taken)
 
 
 @pytest.mark.timeout(300)
 def test_get_is_refused_on_call_routes(online: Online) -> None:
-    with online.client() as client:
-        for path in ENDPOINTS:
-            for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS"):
-                answer = client.request(method, path)
-                assert refused(answer, 405)["code"] is None
-                assert answer.headers["allow"] == "POST"
-            head = client.head(path)
-            assert (head.status_code, head.headers["allow"], head.content) == (405, "POST", b"")
-            assert head.headers["content-length"] == client.get(path).headers["content-length"]
+    for path in ENDPOINTS:
+        for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS"):
+            answer = online.client.request(method, path)
+            assert refused(answer, 405)["code"] is None
+            assert answer.headers["allow"] == "POST"
+        head = online.client.head(path)
+        assert (head.status_code, head.headers["allow"], head.content) == (405, "POST", b"")
+        assert head.headers["content-length"] == online.client.get(path).headers["content-length"]
 
 
 @pytest.mark.timeout(300)
@@ -191,23 +180,21 @@ def test_a_disconnect_after_a_large_body_aborts_the_call(online: Online) -> None
 
 
 @pytest.mark.timeout(300)
-def test_declared_bodies_that_never_arrive_block_nobody(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path
-) -> None:
-    with online_site(kafka, database_url, tmp_path, bodies_bytes_max=64 * MIB) as online:
-        site = online.site
-        with ExitStack() as idle, site.client() as mine, site.client(site.other_key) as other:
-            for _ in range(40):
-                connection = idle.enter_context(connect(site))
-                connection.sendall(call(site, b"", Content_Length=str(4 * MIB), **WAITS))
-                assert connection.recv(65536) == CONTINUE
-            for client in (mine, other):
-                assert client.post(ENDPOINT, json=ASK).status_code == 200
+def test_declared_bodies_that_never_arrive_block_nobody(open_online: OpenOnline) -> None:
+    online = open_online(bodies_bytes_max=64 * MIB)
+    site = online.site
+    with ExitStack() as idle, site.client() as mine, site.client(site.other_key) as other:
+        for _ in range(40):
+            connection = idle.enter_context(connect(site))
+            connection.sendall(call(site, b"", Content_Length=str(4 * MIB), **WAITS))
+            assert connection.recv(65536) == CONTINUE
+        for client in (mine, other):
+            assert client.post(ENDPOINT, json=ASK).status_code == 200
 
 
 @pytest.mark.timeout(300)
 def test_incomplete_bodies_block_only_their_tenant(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_online: OpenOnline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[MemoryLimit] = []
 
@@ -216,31 +203,29 @@ def test_incomplete_bodies_block_only_their_tenant(
         return limits[-1]
 
     monkeypatch.setattr("api.online.asgi_app.body_memory_limit", remember)
-    with online_site(kafka, database_url, tmp_path, bodies_bytes_max=64 * MIB) as online:
-        site, sent = online.site, 4 * MIB - 1
-        with ExitStack() as stalled, site.client() as mine, site.client(site.other_key) as other:
-            for _ in range(8):  # all of a tenant's 32 MiB, but for 8 bytes
-                connection = stalled.enter_context(connect(site))
-                connection.sendall(call(site, b" " * sent, Content_Length=str(sent + 1)))
-            online.pool.wait_for(lambda: limits[0]._free == 64 * MIB - 8 * sent)
-            full = mine.post(ENDPOINT, json=ASK)
-            assert (full.status_code, full.headers["retry-after"]) == (429, "1")
-            assert full.json()["error"]["code"] == "queue_full"
-            assert other.post(ENDPOINT, json=ASK).status_code == 200
+    online = open_online(bodies_bytes_max=64 * MIB)
+    site, sent = online.site, 4 * MIB - 1
+    with ExitStack() as stalled, site.client() as mine, site.client(site.other_key) as other:
+        for _ in range(8):  # all of a tenant's 32 MiB, but for 8 bytes
+            connection = stalled.enter_context(connect(site))
+            connection.sendall(call(site, b" " * sent, Content_Length=str(sent + 1)))
+        online.pool.wait_for(lambda: limits[0]._free == 64 * MIB - 8 * sent)
+        full = mine.post(ENDPOINT, json=ASK)
+        assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+        assert full.json()["error"]["code"] == "queue_full"
+        assert other.post(ENDPOINT, json=ASK).status_code == 200
 
 
 @pytest.mark.timeout(300)
-def test_a_tenant_may_use_half_of_the_calls_in_flight(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path
-) -> None:
-    with online_site(kafka, database_url, tmp_path, open_calls_max=1) as online:
-        site = online.site
-        with connect(site) as idle, site.client() as mine, site.client(site.other_key) as other:
-            idle.sendall(call(site, b"", Content_Length="9", **WAITS))
-            assert idle.recv(65536) == CONTINUE
-            full = mine.post(ENDPOINT, json=ASK)
-            assert (full.status_code, full.json()["error"]["code"]) == (429, "slow_down")
-            assert other.post(ENDPOINT, json=ASK).status_code == 200
-            idle.sendall(b"x" * 9)
-            assert read_answer(idle).status == 400
-            assert mine.post(ENDPOINT, json=ASK).status_code == 200
+def test_a_tenant_may_use_half_of_the_calls_in_flight(open_online: OpenOnline) -> None:
+    online = open_online(open_calls_max=1)
+    site = online.site
+    with connect(site) as idle, site.client() as mine, site.client(site.other_key) as other:
+        idle.sendall(call(site, b"", Content_Length="9", **WAITS))
+        assert idle.recv(65536) == CONTINUE
+        full = mine.post(ENDPOINT, json=ASK)
+        assert (full.status_code, full.json()["error"]["code"]) == (429, "slow_down")
+        assert other.post(ENDPOINT, json=ASK).status_code == 200
+        idle.sendall(b"x" * 9)
+        assert read_answer(idle).status == 400
+        assert mine.post(ENDPOINT, json=ASK).status_code == 200

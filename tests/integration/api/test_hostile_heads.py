@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.sites import OpenSite, Site
 from tests.integration.api.wire import chunk, closes, connect, head, read_answer
 
 HEAD_BYTES_MAX = 32 * 1024

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from jobs.tables.files import files
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import ok, refused, upload
-from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.sites import OpenSite, Site
 from tests.integration.api.wire import (
     END,
     chunk,

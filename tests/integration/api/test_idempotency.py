@@ -11,7 +11,7 @@ from jobs.tables.files import files
 from jobs.tables.idempotency import idempotency_keys
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused
-from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.sites import OpenSite, Site
 from tests.integration.api.wire import connect, head
 
 KEY = "Idempotency-Key"

@@ -4,7 +4,7 @@ import pytest
 
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.sites import OpenSite, Site
 from tests.support.until import until
 
 NO_BATCH = "batch_" + "0" * 32

@@ -4,10 +4,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
@@ -15,26 +12,9 @@ from prometheus_client import REGISTRY
 
 from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX
 from gpu_consumers.payloads.bodies import load_body, store_body
-from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
 from tests.integration.api.pool import PlayedPool, good_end, say_nothing
 from topics.records.records import Chunk, ReplyEnd
-from topics.settings import KafkaSettings
-
-OpenOnline = Callable[..., Online]
-
-
-@pytest.fixture
-def open_online(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[OpenOnline]:
-    """Start an API with online calls and the given settings; it stops with the test."""
-    with ExitStack() as stack:
-        yield lambda **given: stack.enter_context(
-            online_site(kafka, database_url, tmp_path, **given)
-        )
-
-
-@pytest.fixture
-def online(open_online: OpenOnline) -> Online:
-    return open_online()
 
 
 def first_pieces() -> float:
@@ -42,8 +22,7 @@ def first_pieces() -> float:
 
 
 def test_a_unary_call(online: Online) -> None:
-    with online.client() as client:
-        answer = client.post(ENDPOINT, json=ASK)
+    answer = online.call()
 
     assert answer.status_code == 200
     assert answer.json() == {"asked": ASK}
@@ -59,10 +38,7 @@ def test_a_unary_call(online: Online) -> None:
 
 
 def test_a_stream(online: Online) -> None:
-    with (
-        online.client() as client,
-        client.stream("POST", ENDPOINT, json={**ASK, "stream": True}) as answer,
-    ):
+    with online.client.stream("POST", ENDPOINT, json=ASK | {"stream": True}) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-cache"
@@ -74,9 +50,8 @@ def test_a_stream(online: Online) -> None:
 
 def test_own_fields_are_removed_and_the_rest_is_unchanged(online: Online) -> None:
     body = b'{"model":"org/online", "x": 1.50, "timeout_ms": 5000, "background": false}'
-    with online.client() as client:
-        client.post(ENDPOINT, content=body).raise_for_status()
-        client.post(ENDPOINT, content=b' {"model":"org/online" ,"x":1.50}').raise_for_status()
+    online.client.post(ENDPOINT, content=body).raise_for_status()
+    online.client.post(ENDPOINT, content=b' {"model":"org/online" ,"x":1.50}').raise_for_status()
 
     first, second = online.pool.chunks
     assert first.items[0].body == b'{"model":"org/online","x":1.50}'
@@ -86,10 +61,9 @@ def test_own_fields_are_removed_and_the_rest_is_unchanged(online: Online) -> Non
 def test_an_engine_error_keeps_its_status_in_a_stream(online: Online) -> None:
     envelope = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
     online.pool.script = lambda pool, chunk: pool.reply(chunk, end=ReplyEnd(422, envelope))
-    with online.client() as client:
-        for stream in (False, True):
-            answer = client.post(ENDPOINT, json={**ASK, "stream": stream})
-            assert (answer.status_code, answer.content) == (422, envelope)
+    for stream in (False, True):
+        answer = online.call({"stream": stream})
+        assert (answer.status_code, answer.content) == (422, envelope)
 
 
 def test_an_interrupted_stream_ends_with_an_error_event(online: Online) -> None:
@@ -100,8 +74,7 @@ def test_an_interrupted_stream_ends_with_an_error_event(online: Online) -> None:
         pool.reply(chunk, pieces=[b'{"n":1}'], end=ReplyEnd(502, envelope))
 
     online.pool.script = script
-    with online.client() as client:
-        text = client.post(ENDPOINT, json={**ASK, "stream": True}).text
+    text = online.call({"stream": True}).text
 
     events = text.split("\n\n")
     assert events[:2] == ['data: {"n":0}', 'data: {"n":1}']
@@ -112,10 +85,7 @@ def test_an_interrupted_stream_ends_with_an_error_event(online: Online) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_deadline_ends_a_call_and_aborts_it(online: Online, stream: bool) -> None:
     online.pool.script = say_nothing
-    with online.client() as client:
-        answer = client.post(
-            ENDPOINT, json={**ASK, "stream": stream}, headers={"x-request-timeout-ms": "300"}
-        )
+    answer = online.call({"stream": stream}, X_Request_Timeout_Ms="300")
 
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "deadline_exceeded"
@@ -126,9 +96,7 @@ def test_a_deadline_ends_a_call_and_aborts_it(online: Online, stream: bool) -> N
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_that_does_not_start_in_time_is_aborted(online: Online, stream: bool) -> None:
     online.pool.script = say_nothing
-    asked = {**ASK, "stream": stream}
-    with online.client() as client:
-        answer = client.post(ENDPOINT, json=asked, headers={"x-request-queue-timeout-ms": "300"})
+    answer = online.call({"stream": stream}, X_Request_Queue_Timeout_Ms="300")
 
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "queue_timeout"
@@ -136,7 +104,7 @@ def test_a_call_that_does_not_start_in_time_is_aborted(online: Online, stream: b
     online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
     assert chunk.job.call is not None
     assert chunk.job.call.begin_by_s - (chunk.job.deadline_s - 600) == pytest.approx(0.3)
-    assert json.loads(chunk.items[0].body) == asked
+    assert json.loads(chunk.items[0].body) == ASK | {"stream": stream}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -149,41 +117,38 @@ def test_a_started_call_may_exceed_its_queue_timeout(open_online: OpenOnline, st
         pool.reply(chunk, pieces=[b'{"n":0}'] if stream else [], end=good_end(b"{}"))
 
     online.pool.script = script
-    with online.client() as client:
-        answer = client.post(ENDPOINT, json={**ASK, "stream": stream})
+    answer = online.call({"stream": stream})
     assert answer.status_code == 200
 
 
 def test_a_call_in_the_background_has_no_queue_timeout(online: Online) -> None:
-    with online.client() as client:
-        for fields, headers in (
-            ({"background": True, "queue_timeout_ms": 50}, {}),
-            ({}, {"prefer": "wait=5", "x-request-queue-timeout-ms": "50"}),
-        ):
-            answer = client.post(ENDPOINT, json={**ASK, **fields}, headers=headers)
-            assert answer.status_code == 400
-            asked = {"queue_timeout_ms", "x-request-queue-timeout-ms"} & {*fields, *headers}
-            assert {answer.json()["error"]["param"]} == asked
+    for fields, headers in (
+        ({"background": True, "queue_timeout_ms": 50}, {}),
+        ({}, {"prefer": "wait=5", "x-request-queue-timeout-ms": "50"}),
+    ):
+        answer = online.call(fields, **headers)
+        assert answer.status_code == 400
+        asked = {"queue_timeout_ms", "x-request-queue-timeout-ms"} & {*fields, *headers}
+        assert {answer.json()["error"]["param"]} == asked
 
 
 def test_the_default_wait_does_not_apply_to_calls_with_a_queue_timeout(
     open_online: OpenOnline,
 ) -> None:
     online = open_online(waits_s={ENDPOINT: 5.0})
-    with online.client() as client:
-        for headers in ({}, {"x-request-queue-timeout-ms": "5000"}):
-            answer = client.post(ENDPOINT, json=ASK, headers=headers)
-            assert answer.status_code == 200
-            is_durable = answer.headers["x-millrace-durable"] == "true"
-            assert is_durable is not bool(headers)
+    for headers in ({}, {"x-request-queue-timeout-ms": "5000"}):
+        answer = online.call(**headers)
+        assert answer.status_code == 200
+        is_durable = answer.headers["x-millrace-durable"] == "true"
+        assert is_durable is not bool(headers)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_disconnect_aborts_the_call(online: Online, stream: bool) -> None:
     online.pool.script = say_nothing
     patience = httpx.Timeout(20, read=2)  # it leaves while its call runs, not before it is sent
-    with online.client() as client, pytest.raises(httpx.TimeoutException):
-        client.post(ENDPOINT, json={**ASK, "stream": stream}, timeout=patience)
+    with pytest.raises(httpx.TimeoutException):
+        online.client.post(ENDPOINT, json=ASK | {"stream": stream}, timeout=patience)
 
     chunk = online.pool.only_chunk()
     online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
@@ -192,10 +157,7 @@ def test_a_disconnect_aborts_the_call(online: Online, stream: bool) -> None:
 def test_a_silent_stream_sends_keep_alives(open_online: OpenOnline) -> None:
     online = open_online(keep_alive_s=0.2)
     online.pool.script = say_nothing
-    with (
-        online.client() as client,
-        client.stream("POST", ENDPOINT, json={**ASK, "stream": True}) as answer,
-    ):
+    with online.client.stream("POST", ENDPOINT, json=ASK | {"stream": True}) as answer:
         lines = answer.iter_lines()
         assert next(lines) == ": keep-alive"
         told = first_pieces()
@@ -213,8 +175,8 @@ def test_a_silent_stream_sends_keep_alives(open_online: OpenOnline) -> None:
 
 def test_a_second_delivery_runs_only_before_any_reply(online: Online) -> None:
     online.pool.script = say_nothing
-    with online.client() as client, ThreadPoolExecutor(1) as thread:
-        asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(online.call, {"stream": True})
         chunk = online.pool.only_chunk()
         online.pool.ask(chunk)
         online.pool.wait_for(lambda: online.pool.permitted(chunk.job.job_id))
@@ -230,8 +192,7 @@ def test_a_second_delivery_runs_only_before_any_reply(online: Online) -> None:
 
 
 def test_a_second_delivery_of_an_ended_call_is_aborted(online: Online) -> None:
-    with online.client() as client:
-        assert client.post(ENDPOINT, json=ASK).status_code == 200
+    assert online.call().status_code == 200
     chunk = online.pool.only_chunk()
     online.pool.ask(chunk)
     online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
@@ -243,8 +204,8 @@ def test_a_started_stream_ends_when_its_pool_has_no_replica(
 ) -> None:
     monkeypatch.setattr("api.online.online_runtime._POOL_DEAD_S", 2.0)
     online.pool.script = say_nothing
-    with online.client() as client, ThreadPoolExecutor(1) as thread:
-        asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(online.call, {"stream": True})
         chunk = online.pool.only_chunk()
         online.pool.reply(chunk, pieces=[b'{"n":0}'])
         online.pool.is_away = True
@@ -257,8 +218,8 @@ def test_a_started_stream_ends_when_its_pool_has_no_replica(
 
 def test_a_second_delivery_does_not_end_a_stream_that_continues(online: Online) -> None:
     online.pool.script = say_nothing
-    with online.client() as client, ThreadPoolExecutor(1) as thread:
-        asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(online.call, {"stream": True})
         chunk = online.pool.only_chunk()
         online.pool.reply(chunk, pieces=[b'{"n":0}'])
         online.pool.ask(chunk)
@@ -280,8 +241,7 @@ def test_large_bodies_and_replies_are_sent_by_reference(online: Online) -> None:
         pool.reply(chunk, end=ReplyEnd(200, b"", body_key=key))
 
     online.pool.script = script
-    with online.client() as client:
-        answer = client.post(ENDPOINT, json={**ASK, "text": text})
+    answer = online.call({"text": text})
 
     assert answer.content == large
     online.pool.wait_for(lambda: online.site.stored() == [])
@@ -308,8 +268,7 @@ def test_large_bodies_and_replies_are_sent_by_reference(online: Online) -> None:
 def test_invalid_calls_are_refused_before_they_are_sent(
     online: Online, body: bytes, status: int, code: str
 ) -> None:
-    with online.client() as client:
-        answer = client.post(ENDPOINT, content=body)
+    answer = online.client.post(ENDPOINT, content=body)
 
     assert answer.status_code == status
     assert answer.json()["error"]["code"] == code
@@ -318,12 +277,11 @@ def test_invalid_calls_are_refused_before_they_are_sent(
 
 
 def test_the_head_is_checked_before_the_body(online: Online) -> None:
-    with online.client() as client:
-        gzipped = client.post(ENDPOINT, content=b"{}", headers={"content-encoding": "gzip"})
-        form = client.post(ENDPOINT, content=b"{}", headers={"content-type": "text/plain"})
-        wrong = client.get(ENDPOINT)
-        late = client.post(ENDPOINT, json=ASK, headers={"x-request-timeout-ms": "soon"})
-        anonymous = client.post(ENDPOINT, json=ASK, headers={"authorization": "Bearer sk-no"})
+    gzipped = online.client.post(ENDPOINT, content=b"{}", headers={"content-encoding": "gzip"})
+    form = online.client.post(ENDPOINT, content=b"{}", headers={"content-type": "text/plain"})
+    wrong = online.client.get(ENDPOINT)
+    late = online.call(X_Request_Timeout_Ms="soon")
+    anonymous = online.call(Authorization="Bearer sk-no")
 
     assert [answer.status_code for answer in (gzipped, form, wrong, late, anonymous)] == [
         415,
@@ -337,13 +295,12 @@ def test_the_head_is_checked_before_the_body(online: Online) -> None:
 
 def test_no_replica_means_no_capacity(online: Online) -> None:
     online.pool.is_away = True
-    with online.client() as client:
-        online.pool.wait_for(lambda: client.post(ENDPOINT, json=ASK).status_code == 503)
-        answer = client.post(ENDPOINT, json=ASK)
-        assert answer.json()["error"]["code"] == "no_capacity"
-        assert 1 <= int(answer.headers["retry-after"]) <= 60
-        online.pool.is_away = False
-        online.pool.wait_for(lambda: client.post(ENDPOINT, json=ASK).status_code == 200)
+    online.pool.wait_for(lambda: online.call().status_code == 503)
+    answer = online.call()
+    assert answer.json()["error"]["code"] == "no_capacity"
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+    online.pool.is_away = False
+    online.pool.wait_for(lambda: online.call().status_code == 200)
 
 
 def test_a_full_process_and_a_full_tenant(open_online: OpenOnline) -> None:
@@ -366,8 +323,7 @@ def test_a_full_process_and_a_full_tenant(open_online: OpenOnline) -> None:
 
 def test_a_rate_limit(open_online: OpenOnline) -> None:
     online = open_online(requests_per_minute=2)
-    with online.client() as client:
-        answers = [client.post(ENDPOINT, json=ASK) for _ in range(3)]
+    answers = [online.call() for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[2].json()["error"]["code"] == "rate_limit_exceeded"

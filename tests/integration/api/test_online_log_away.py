@@ -10,7 +10,7 @@ import pytest
 from benchmarks.stacks.services import running_child
 from cli.stack.data_folder import cache_dir
 from cli.stack.services import embedded_kafka as stack_kafka
-from tests.integration.api.online_site import ASK, ENDPOINT, online_site
+from tests.integration.api.online_site import opened
 from tests.integration.api.pool import answer_at_once, say_nothing
 from topics.settings import KafkaSettings
 
@@ -26,13 +26,12 @@ def test_a_broker_restart(database_url: str, tmp_path: Path) -> None:
         first.wait_until(broker.is_ready, timeout_s=stack_kafka.READY_S_MAX, what="Kafka")
         kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
         with (
-            online_site(kafka, database_url, tmp_path) as online,
-            online.client() as client,
+            opened(kafka, database_url, tmp_path / "objects") as online,
             ThreadPoolExecutor(1) as thread,
         ):
-            client.post(ENDPOINT, json=ASK).raise_for_status()
+            online.call().raise_for_status()
             online.pool.script = say_nothing
-            waiting = thread.submit(client.post, ENDPOINT, json=ASK)
+            waiting = thread.submit(online.call)
             online.pool.wait_for(lambda: len(online.pool.chunks) == 2)
             first.stop()
 
@@ -40,7 +39,7 @@ def test_a_broker_restart(database_url: str, tmp_path: Path) -> None:
             assert lost.status_code == 503
             assert lost.json()["error"]["code"] == "log_unavailable"
             began_s = time.monotonic()
-            refused = client.post(ENDPOINT, json=ASK)
+            refused = online.call()
             assert time.monotonic() - began_s < 1
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] in {"log_unavailable", "no_capacity"}
@@ -49,6 +48,4 @@ def test_a_broker_restart(database_url: str, tmp_path: Path) -> None:
             online.pool.script = answer_at_once
             with running_child(broker.child(), tmp_path / "second") as second:
                 second.wait_until(broker.is_ready, timeout_s=stack_kafka.READY_S_MAX, what="Kafka")
-                online.pool.wait_for(
-                    lambda: client.post(ENDPOINT, json=ASK).status_code == 200, RECOVERY_S_MAX
-                )
+                online.pool.wait_for(lambda: online.call().status_code == 200, RECOVERY_S_MAX)

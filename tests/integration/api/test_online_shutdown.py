@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.api.online_site import ASK, ENDPOINT, online_site
+from tests.integration.api.online_site import ASK, ENDPOINT, opened
 from tests.integration.api.pool import good_end, say_nothing
 from topics.settings import KafkaSettings
 
@@ -17,8 +17,8 @@ def test_open_calls_get_an_error_at_shutdown(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(4) as threads, ExitStack() as stack:
-        online = stack.enter_context(online_site(kafka, database_url, tmp_path))
-        pool, client = online.pool, online.client()
+        online = stack.enter_context(opened(kafka, database_url, tmp_path))
+        pool, client = online.pool, online.site.client()
         pool.script = say_nothing
         unary = threads.submit(client.post, ENDPOINT, json=ASK)
         pool.wait_for(lambda: len(pool.chunks) == 1)

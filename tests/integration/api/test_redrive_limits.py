@@ -8,7 +8,7 @@ import pytest
 
 from storage.objects.local_object_store import LocalUpload
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.conftest import OpenSite, Site, new_site
+from tests.integration.api.sites import OpenSite, Site, new_site
 from tests.integration.api.test_dead_letters import COUNT, PATH, failed_batch, failure, job_of
 
 

@@ -8,50 +8,47 @@ from core.ids import new_uuid
 from tenancy.response_cache import CacheHits, billable_hits, record_cache_hits, set_response_cache
 from tenancy.tables import usage_ledger
 from tests.integration.api.answers import ok
-from tests.integration.api.online_site import ASK, ENDPOINT, opened
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, opened
 from tests.support.until import until, until_found
 from topics.settings import KafkaSettings
 
 
-def test_a_hit_costs_nothing(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> None:
-    with opened(kafka, database_url, tmp_path) as online, online.site.client() as client:
-        tenant_id, engine = online.site.tenant_id, online.site.engine
-        with engine.begin() as connection:
-            set_response_cache(connection, tenant_id, 60)
-        certain = ASK | {"temperature": 0}
-        until(
-            lambda: client.post(ENDPOINT, json=certain).headers.get("x-millrace-cache") is not None
-        )
-        asked = len(online.pool.chunks)
-        again = client.post(ENDPOINT, json=dict(reversed(certain.items())))
-        assert ok(again) == {"asked": certain}
-        assert again.headers["x-millrace-cache"] == "hit"
-        assert again.headers["x-millrace-model-version"] == "org/online@7"
-        assert len(online.pool.chunks) == asked
-        assert "x-millrace-cache" not in client.post(ENDPOINT, json=ASK).headers
+def test_a_hit_costs_nothing(online: Online) -> None:
+    tenant_id, engine, client = online.site.tenant_id, online.site.engine, online.client
+    with engine.begin() as connection:
+        set_response_cache(connection, tenant_id, 60)
+    certain = ASK | {"temperature": 0}
+    until(lambda: client.post(ENDPOINT, json=certain).headers.get("x-millrace-cache") is not None)
+    asked = len(online.pool.chunks)
+    again = client.post(ENDPOINT, json=dict(reversed(certain.items())))
+    assert ok(again) == {"asked": certain}
+    assert again.headers["x-millrace-cache"] == "hit"
+    assert again.headers["x-millrace-model-version"] == "org/online@7"
+    assert len(online.pool.chunks) == asked
+    assert "x-millrace-cache" not in client.post(ENDPOINT, json=ASK).headers
 
-        def billed() -> list[tuple[object, ...]]:
-            query = sa.select(
-                usage_ledger.c.model_version,
-                usage_ledger.c.item_count,
-                usage_ledger.c.output_tokens,
-            ).where(usage_ledger.c.tenant_id == tenant_id)
-            with engine.connect() as connection:
-                return [tuple(row) for row in connection.execute(query)]
+    def billed() -> list[tuple[object, ...]]:
+        query = sa.select(
+            usage_ledger.c.model_version,
+            usage_ledger.c.item_count,
+            usage_ledger.c.output_tokens,
+        ).where(usage_ledger.c.tenant_id == tenant_id)
+        with engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(query)]
 
-        assert until_found(billed) == [("7", 1, 0)]
+    assert until_found(billed) == [("7", 1, 0)]
 
 
 def test_hits_are_billed_once_at_shutdown(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:
-    with opened(kafka, database_url, tmp_path) as online, online.site.client() as client:
+    with opened(kafka, database_url, tmp_path) as online:
         tenant_id = online.site.tenant_id
         with online.site.engine.begin() as connection:
             set_response_cache(connection, tenant_id, 60)
-        certain, hits = ASK | {"temperature": 0}, 0
+        hits = 0
         while hits < 3:
-            hits += client.post(ENDPOINT, json=certain).headers.get("x-millrace-cache") == "hit"
+            hits += online.call({"temperature": 0}).headers.get("x-millrace-cache") == "hit"
 
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     mine = CacheHits(new_uuid(), "m", "1")

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tenancy.api_keys import NewKey, revoke_key
-from tests.integration.api.conftest import OpenSite, Site
 from tests.integration.api.pipe import Pipe, open_pipe
+from tests.integration.api.sites import OpenSite, Site
 
 pytestmark = pytest.mark.timeout(300)
 

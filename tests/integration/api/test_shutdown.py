@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from api.settings import ApiSettings
-from tests.integration.api.conftest import new_site, running
+from tests.integration.api.sites import new_site, running
 from tests.integration.api.wire import connect, head, read_answer
 
 LENGTH = {"Content_Type": "application/json", "Content_Length": "100"}

@@ -5,16 +5,14 @@ import json
 import socket
 import struct
 import time
-from pathlib import Path
 
 import pytest
 
 from api.http import uvicorn_server
-from tests.integration.api.online_site import ASK, ENDPOINT, online_site
+from tests.integration.api.online_site import ASK, ENDPOINT, Online
 from tests.integration.api.pool import PlayedPool, say_nothing
 from tests.integration.api.wire import connect, head
 from topics.records.records import Chunk
-from topics.settings import KafkaSettings
 
 NOTICED_S_MAX = 60
 """What docs/online.md says."""
@@ -55,11 +53,7 @@ def test_probes_detect_a_silent_client_within_a_minute() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_vanished_client_aborts_its_call(
-    kafka: KafkaSettings,
-    database_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stream: bool,
+    online: Online, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     options = [
         (level, name, QUICK.get(name, v)) for level, name, v in uvicorn_server._SOCKET_OPTIONS
@@ -67,12 +61,11 @@ def test_a_vanished_client_aborts_its_call(
     monkeypatch.setattr(uvicorn_server, "_SOCKET_OPTIONS", tuple(options))
     body = json.dumps({**ASK, "stream": stream}).encode()
     kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
-    with online_site(kafka, database_url, tmp_path) as online:
-        online.pool.script = talk_on if stream else say_nothing
-        with connect(online.site) as connection:
-            connection.sendall(head(online.site, ENDPOINT, **kind) + body)
-            if stream:
-                assert connection.recv(1 << 16)
-            chunk = online.pool.only_chunk()
-            vanish(connection)
-            online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
+    online.pool.script = talk_on if stream else say_nothing
+    with connect(online.site) as connection:
+        connection.sendall(head(online.site, ENDPOINT, **kind) + body)
+        if stream:
+            assert connection.recv(1 << 16)
+        chunk = online.pool.only_chunk()
+        vanish(connection)
+        online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))

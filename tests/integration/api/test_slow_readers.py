@@ -3,19 +3,17 @@
 import json
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from prometheus_client import REGISTRY
 
 from storage.objects.object_store import write_object
 from tests.integration.api.answers import file_id
-from tests.integration.api.conftest import OpenSite
-from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
 from tests.integration.api.pool import PlayedPool, good_end
+from tests.integration.api.sites import OpenSite
 from tests.integration.api.wire import closes, connect, head
 from tests.support.until import until
 from topics.records.records import Chunk, ReplyEnd
-from topics.settings import KafkaSettings
 
 PIECE = b'{"x":"' + b"y" * 10_000 + b'"}'
 STREAM = json.dumps({**ASK, "stream": True}).encode()
@@ -33,27 +31,25 @@ def cut_count() -> float:
     return REGISTRY.get_sample_value("millrace_api_requests_total", CUT) or 0.0
 
 
-def test_a_client_that_reads_nothing_is_cut_off_by_its_buffer(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path
-) -> None:
-    with online_site(kafka, database_url, tmp_path, stream_buffer_bytes=100_000) as online:
-        pool = online.pool
+def test_a_client_that_reads_nothing_is_cut_off_by_its_buffer(open_online: OpenOnline) -> None:
+    online = open_online(stream_buffer_bytes=100_000)
+    pool = online.pool
 
-        def script(pool: PlayedPool, chunk: Chunk) -> None:
-            for _ in range(3000):
-                if pool.aborted(chunk.job.job_id):
-                    return
-                pool.reply(chunk, pieces=[PIECE])
-                time.sleep(0.0005)
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        for _ in range(3000):
+            if pool.aborted(chunk.job.job_id):
+                return
+            pool.reply(chunk, pieces=[PIECE])
+            time.sleep(0.0005)
 
-        pool.script = script
-        with connect(online.site) as connection:
-            connection.sendall(asking(online))
-            chunk = pool.only_chunk()
-            pool.wait_for(lambda: pool.aborted(chunk.job.job_id))
-            received = b""
-            while data := connection.recv(1 << 20):
-                received += data
+    pool.script = script
+    with connect(online.site) as connection:
+        connection.sendall(asking(online))
+        chunk = pool.only_chunk()
+        pool.wait_for(lambda: pool.aborted(chunk.job.job_id))
+        received = b""
+        while data := connection.recv(1 << 20):
+            received += data
 
     events = received.partition(b"\r\n\r\n")[2].replace(b"\r\n", b"")
     assert b'"code":"slow_reader"' in events[-1000:]
@@ -61,44 +57,38 @@ def test_a_client_that_reads_nothing_is_cut_off_by_its_buffer(
     assert events.count(b"y" * 10_000) < 3000
 
 
-def test_a_client_that_reads_nothing_is_cut_off_by_time(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path
-) -> None:
-    with online_site(
-        kafka, database_url, tmp_path, slow_reader_s=0.5, stream_buffer_bytes=64 * 1024 * 1024
-    ) as online:
-        pool = online.pool
+def test_a_client_that_reads_nothing_is_cut_off_by_time(open_online: OpenOnline) -> None:
+    online = open_online(slow_reader_s=0.5, stream_buffer_bytes=64 * 1024 * 1024)
+    pool = online.pool
 
-        def script(pool: PlayedPool, chunk: Chunk) -> None:
-            for _ in range(2000):
-                pool.reply(chunk, pieces=[PIECE])
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        for _ in range(2000):
+            pool.reply(chunk, pieces=[PIECE])
 
-        pool.script = script
-        with connect(online.site) as connection:
-            connection.sendall(asking(online))
-            chunk = pool.only_chunk()
-            pool.wait_for(lambda: pool.aborted(chunk.job.job_id))
-            assert closes(connection)
+    pool.script = script
+    with connect(online.site) as connection:
+        connection.sendall(asking(online))
+        chunk = pool.only_chunk()
+        pool.wait_for(lambda: pool.aborted(chunk.job.job_id))
+        assert closes(connection)
 
 
-def test_a_client_that_pauses_gets_the_whole_stream(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path
-) -> None:
-    with online_site(kafka, database_url, tmp_path, stream_buffer_bytes=64 * 1024 * 1024) as online:
-        count = 1000
+def test_a_client_that_pauses_gets_the_whole_stream(open_online: OpenOnline) -> None:
+    online = open_online(stream_buffer_bytes=64 * 1024 * 1024)
+    count = 1000
 
-        def script(pool: PlayedPool, chunk: Chunk) -> None:
-            for _ in range(count):
-                pool.reply(chunk, pieces=[PIECE])
-            pool.reply(chunk, end=good_end(b""))
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        for _ in range(count):
+            pool.reply(chunk, pieces=[PIECE])
+        pool.reply(chunk, end=good_end(b""))
 
-        online.pool.script = script
-        with connect(online.site) as connection:
-            connection.sendall(asking(online))
-            time.sleep(1)  # the hesitation itself
-            received = b""
-            while not received.endswith(b"0\r\n\r\n"):
-                received += connection.recv(1 << 20)
+    online.pool.script = script
+    with connect(online.site) as connection:
+        connection.sendall(asking(online))
+        time.sleep(1)  # the hesitation itself
+        received = b""
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(1 << 20)
 
     assert received.count(PIECE) == count
     assert received.count(b"data: [DONE]") == 1
@@ -114,51 +104,45 @@ def answer_at_length(online: Online) -> None:
     online.pool.script = script
 
 
-def test_an_unread_response_is_dropped_and_frees_its_slot(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path
-) -> None:
+def test_an_unread_response_is_dropped_and_frees_its_slot(open_online: OpenOnline) -> None:
     cut_before = cut_count()
-    with online_site(kafka, database_url, tmp_path, slow_reader_s=0.3) as online:
-        answer_at_length(online)
-        with connect(online.site) as connection:
-            connection.sendall(asking(online, WHOLE))
-            assert connection.recv(4) == b"HTTP"
-            assert REGISTRY.get_sample_value("millrace_online_calls_open") == 1
-            until(lambda: cut_count() > cut_before)
-            assert REGISTRY.get_sample_value("millrace_online_calls_open") == 0
-            received = 0
-            with suppress(ConnectionResetError):
-                while data := connection.recv(1 << 20):
-                    received += len(data)
-        assert received < SIZE
+    online = open_online(slow_reader_s=0.3)
+    answer_at_length(online)
+    with connect(online.site) as connection:
+        connection.sendall(asking(online, WHOLE))
+        assert connection.recv(4) == b"HTTP"
+        assert REGISTRY.get_sample_value("millrace_online_calls_open") == 1
+        until(lambda: cut_count() > cut_before)
+        assert REGISTRY.get_sample_value("millrace_online_calls_open") == 0
+        received = 0
+        with suppress(ConnectionResetError):
+            while data := connection.recv(1 << 20):
+                received += len(data)
+    assert received < SIZE
 
 
-def test_a_client_that_pauses_gets_the_whole_response(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path
-) -> None:
+def test_a_client_that_pauses_gets_the_whole_response(open_online: OpenOnline) -> None:
     received = bytearray()
-    with online_site(kafka, database_url, tmp_path) as online:
-        answer_at_length(online)
-        with connect(online.site) as connection:
-            connection.sendall(asking(online, WHOLE))
-            time.sleep(0.5)  # the hesitation itself
-            while len(received) < SIZE:
-                received += connection.recv(1 << 20)
-            while len(received.partition(b"\r\n\r\n")[2]) < SIZE:
-                received += connection.recv(1 << 20)
+    online = open_online()
+    answer_at_length(online)
+    with connect(online.site) as connection:
+        connection.sendall(asking(online, WHOLE))
+        time.sleep(0.5)  # the hesitation itself
+        while len(received) < SIZE:
+            received += connection.recv(1 << 20)
+        while len(received.partition(b"\r\n\r\n")[2]) < SIZE:
+            received += connection.recv(1 << 20)
 
     assert received.partition(b"\r\n\r\n")[2] == b"x" * SIZE
 
 
-def test_a_response_above_the_memory_limit_advises_against_a_retry(
-    kafka: KafkaSettings, database_url: str, tmp_path: Path
-) -> None:
-    with online_site(kafka, database_url, tmp_path, answers_bytes_max=64 * 1024 * 1024) as online:
-        answer_at_length(online)
-        with connect(online.site) as unread, online.client() as client:
-            unread.sendall(asking(online, WHOLE))
-            assert unread.recv(4) == b"HTTP"  # more than half of the room, alone in it
-            refused = client.post(ENDPOINT, json=ASK)
+def test_a_response_above_the_memory_limit_advises_against_a_retry(open_online: OpenOnline) -> None:
+    online = open_online(answers_bytes_max=64 * 1024 * 1024)
+    answer_at_length(online)
+    with connect(online.site) as unread:
+        unread.sendall(asking(online, WHOLE))
+        assert unread.recv(4) == b"HTTP"  # more than half of the room, alone in it
+        refused = online.call()
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "queue_full")
     assert refused.headers["x-should-retry"] == "false"

@@ -9,7 +9,7 @@ from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused, upload
-from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.sites import OpenSite, Site
 
 BATCHES = "/v1/batches"
 

@@ -21,7 +21,7 @@ from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from storage.postgres.tenant_isolation import TENANT_ROLE, restrict_to_tenant
-from tests.conftest import execute, with_database
+from tests.conftest import cloned_database, execute
 
 DAY = 20_000
 OPEN = {"model_versions"}  # no tenant's rows
@@ -111,24 +111,21 @@ class Walled:
 
 @pytest.fixture(scope="module")
 def walled(postgres_url: str, migrated_template: str) -> Iterator[Walled]:
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
-    url = with_database(postgres_url, name)
-    engine = create_engine(DatabaseSettings(url=SecretStr(url)), application_name="test")
-    DayPartitions(engine).ensure([DAY])
-    names = ("tenant", "file", "job", "endpoint", "message")
-    mine, theirs = ({name: uuid.uuid4() for name in names} for _ in range(2))
-    my_rows, their_rows = {}, {}
-    with engine.begin() as connection:
-        for table in ROWS:
-            add(connection, table, mine)
-            my_rows[table] = set(rows(connection, table))
-            add(connection, table, theirs)
-            their_rows[table] = set(rows(connection, table)) - my_rows[table]
-            assert len(my_rows[table]) == len(their_rows[table]) >= 1
-    yield Walled(engine, url, mine, theirs, my_rows, their_rows)
-    engine.dispose()
-    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+    with cloned_database(postgres_url, migrated_template) as url:
+        engine = create_engine(DatabaseSettings(url=SecretStr(url)), application_name="test")
+        DayPartitions(engine).ensure([DAY])
+        names = ("tenant", "file", "job", "endpoint", "message")
+        mine, theirs = ({name: uuid.uuid4() for name in names} for _ in range(2))
+        my_rows, their_rows = {}, {}
+        with engine.begin() as connection:
+            for table in ROWS:
+                add(connection, table, mine)
+                my_rows[table] = set(rows(connection, table))
+                add(connection, table, theirs)
+                their_rows[table] = set(rows(connection, table)) - my_rows[table]
+                assert len(my_rows[table]) == len(their_rows[table]) >= 1
+        yield Walled(engine, url, mine, theirs, my_rows, their_rows)
+        engine.dispose()
 
 
 def add(connection: sa.Connection, table: str, parameters: dict[str, Any]) -> None:

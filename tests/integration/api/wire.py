@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 
 BOUNDARY = "frontier"
 WAIT_S_MAX = 20.0

@@ -12,9 +12,9 @@ from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from results.webhooks.settings import WebhookSettings
 from tenancy.api_keys import create_key, revoke_key
-from tests.conftest import execute, with_database
-from tests.integration.api.conftest import new_site, running
+from tests.conftest import cloned_database
 from tests.integration.api.every_route.worlds import Two, add_world
+from tests.integration.api.sites import new_site, running
 from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
@@ -31,19 +31,20 @@ def two(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Two]:
     """One whole API for all of them."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=f"{name}.")
+    prefix = f"test-{uuid.uuid4().hex[:12]}."
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=prefix)
     TopicAdmin(kafka).create((REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, CONTROL))
     failures: list[Exception] = []
-    opened = running(
-        ApiSettings(shutdown_grace_s=2, docs=True),
-        with_database(postgres_url, name),
-        tmp_path_factory.mktemp("objects"),
-        setup=OnlineDeps(OnlineSettings(), kafka, failures.append),
-        webhooks=WebhookSettings(secret_key=KEY),
-    )
-    with opened as ready:
+    with (
+        cloned_database(postgres_url, migrated_template) as url,
+        running(
+            ApiSettings(shutdown_grace_s=2, docs=True),
+            url,
+            tmp_path_factory.mktemp("objects"),
+            setup=OnlineDeps(OnlineSettings(), kafka, failures.append),
+            webhooks=WebhookSettings(secret_key=KEY),
+        ) as ready,
+    ):
         site = new_site(ready)
         with ready.engine.begin() as connection:
             revoked = create_key(connection, site.tenant_id, "revoked")
@@ -52,5 +53,4 @@ def two(
         with site.client(site.key) as one, site.client(site.other_key) as other:
             until(lambda: one.get("/readyz").status_code == 200)  # the ends of the log are found
             yield Two(site, owner, stranger, revoked, one, other)
-    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
     assert failures == []

@@ -30,10 +30,10 @@ from results.webhooks.tables import webhook_attempts, webhook_deliveries
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, ok, refused
-from tests.integration.api.conftest import Site
 from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, PLAIN, Ask
 from tests.integration.api.every_route.routes import served
 from tests.integration.api.every_route.worlds import Two, World, add_world
+from tests.integration.api.sites import Site
 from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API

@@ -18,7 +18,7 @@ from tenancy.api_keys import NewKey
 from tenancy.audit_log import ENTRY
 from tenancy.tables import api_keys
 from tests.integration.api.answers import batch_body, file_id, ok
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 from tests.integration.api.views.batches import add_batch
 from tests.integration.results.outcomes import failed, outcome
 

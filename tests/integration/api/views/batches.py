@@ -23,7 +23,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 from tests.integration.jobs.rows import add_job
 from topics.records.records import ItemOutcome, JobClose
 

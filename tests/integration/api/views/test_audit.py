@@ -11,7 +11,7 @@ from core.states import CloseReason
 from results.audit.recorded_totals import ItemTotals, sum_item_rows
 from results.retention.deletion import delete_batch
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch
 from tests.integration.results.outcomes import failed, outcome
 

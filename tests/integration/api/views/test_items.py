@@ -14,7 +14,7 @@ from jobs.tables.retries import item_attempts, item_retries
 from results.writer.copied_results import CopyWriter
 from results.writer.open_work import run_all
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.conftest import Site
+from tests.integration.api.sites import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch
 from tests.integration.results.outcomes import failed, outcome
 from tests.integration.results.test_copied_results import add_copies

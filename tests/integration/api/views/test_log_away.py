@@ -7,7 +7,7 @@ import pytest
 from api.views.view_services import ViewServices, create_view_services
 from core.errors import SchemaTooNewError
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.conftest import OpenSite
+from tests.integration.api.sites import OpenSite
 from tests.integration.api.views.batches import add_batch, lines
 from tests.integration.results.outcomes import outcome
 from topics.settings import KafkaSettings

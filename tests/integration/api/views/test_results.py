@@ -16,7 +16,7 @@ from results.retention.deletion import delete_batch
 from results.views.sequenced_lines import SequencedRow, read_sequence
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import refused
-from tests.integration.api.conftest import OpenSite, Site, new_site
+from tests.integration.api.sites import OpenSite, Site, new_site
 from tests.integration.api.views.batches import Followed, add_batch, following, lines
 from tests.integration.results.outcomes import failed, outcome
 from tests.support.until import until
