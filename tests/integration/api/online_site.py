@@ -37,7 +37,7 @@ class Online:
     client: httpx.Client
     """With the key of the first tenant."""
 
-    def call(self, fields: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+    def call(self, fields: dict[str, Any] | None = None, /, **headers: str) -> httpx.Response:
         """Post `ASK` with other `fields`; underscores in names of headers become dashes."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.client.post(ENDPOINT, json=ASK | (fields or {}), headers=named)

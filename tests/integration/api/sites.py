@@ -80,8 +80,8 @@ OpenSite = Callable[..., Site]
 def new_site(opened: Running) -> Site:
     """Add two tenants."""
     with opened.engine.begin() as connection:
-        tenants = [create_tenant(connection, uuid.uuid4().hex) for _ in range(2)]
-        keys = [create_key(connection, tenant, "test") for tenant in tenants]
+        mine, others = (create_tenant(connection, uuid.uuid4().hex) for _ in range(2))
+        key, other_key = (create_key(connection, tenant, "test") for tenant in (mine, others))
         last = connection.scalar(sa.select(sa.func.max(outbox.c.id))) or 0
         add_model(
             connection,
@@ -92,7 +92,7 @@ def new_site(opened: Running) -> Site:
             endpoints=("/v1/embeddings",),
         )
     before = frozenset(_files_below(opened.objects_root))
-    return Site(opened, *tenants, *keys, last, before)
+    return Site(opened, mine, others, key, other_key, last, before)
 
 
 def _files_below(root: Path) -> set[Path]:

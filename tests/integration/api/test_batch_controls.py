@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
@@ -79,10 +80,9 @@ def test_a_batch_shows_its_controls(site: Site) -> None:
         ("max_total_tokens", 2**63),
     ],
 )
-def test_an_invalid_budget_is_refused(site: Site, field: str, value: object) -> None:
-    with site.client() as client:
-        body = batch_body(file_id(client), **{field: value})
-        error = refused(client.post("/v1/batches", json=body), 400)
+def test_an_invalid_budget_is_refused(client: httpx.Client, field: str, value: object) -> None:
+    body = batch_body(file_id(client), **{field: value})
+    error = refused(client.post("/v1/batches", json=body), 400)
     assert (error["param"], error["code"]) == (field, "invalid_value")
 
 
@@ -105,40 +105,37 @@ def test_deadline_and_priority_change(site: Site) -> None:
     assert posted(site, batch["id"], body={})["expires_at"] == moment
 
 
-def test_files_are_appended_until_the_batch_is_sealed(site: Site) -> None:
+def test_files_are_appended_until_the_batch_is_sealed(site: Site, client: httpx.Client) -> None:
     batch = created(site, sealed=False)["id"]
-    with site.client() as client:
-        second = file_id(client, b"[]\n")
-        appended = posted(site, batch, "append", {"input_file_id": second})
-        (file,) = own(appended)["appended_files"]
-        assert (file["file_id"], file["state"]) == (second, "validating")
-        assert own(posted(site, batch, "seal"))["sealed"] is True
-        answer = client.post(f"/v1/batches/{batch}/append", json={"input_file_id": second})
-        assert refused(answer, 400)["code"] == "batch_sealed"
-        unknown = client.post(f"/v1/batches/{batch}/append", json={"input_file_id": "file-1"})
-        assert refused(unknown, 400)["code"] == "batch_sealed"
+    second = file_id(client, b"[]\n")
+    appended = posted(site, batch, "append", {"input_file_id": second})
+    (file,) = own(appended)["appended_files"]
+    assert (file["file_id"], file["state"]) == (second, "validating")
+    assert own(posted(site, batch, "seal"))["sealed"] is True
+    answer = client.post(f"/v1/batches/{batch}/append", json={"input_file_id": second})
+    assert refused(answer, 400)["code"] == "batch_sealed"
+    unknown = client.post(f"/v1/batches/{batch}/append", json={"input_file_id": "file-1"})
+    assert refused(unknown, 400)["code"] == "batch_sealed"
 
 
-def test_an_appended_file_is_kept_while_its_job_reads_it(site: Site) -> None:
+def test_an_appended_file_is_kept_while_its_job_reads_it(site: Site, client: httpx.Client) -> None:
     batch = created(site, sealed=False)["id"]
-    with site.client() as client:
-        second = file_id(client)
-        posted(site, batch, "append", {"input_file_id": second})
-        ok(client.delete(f"/v1/files/{second}"))
-        shown = ok(client.get(f"/v1/batches/{batch}"))
+    second = file_id(client)
+    posted(site, batch, "append", {"input_file_id": second})
+    ok(client.delete(f"/v1/files/{second}"))
+    shown = ok(client.get(f"/v1/batches/{batch}"))
     assert own(shown)["appended_files"][0]["file_id"] == second
     assert len(site.stored()) == 2
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_an_ended_batch_cannot_be_changed(site: Site, action: str) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        with site.engine.begin() as connection:
-            one = sa.update(jobs).where(jobs.c.id == parse_public_id(JOB, batch))
-            connection.execute(one.values(state="failed"))
-        body = {"input_file_id": file_id(client), "priority": 3}
-        answer = client.post(f"/v1/batches/{batch}/{action}".rstrip("/"), json=body)
+def test_an_ended_batch_cannot_be_changed(site: Site, client: httpx.Client, action: str) -> None:
+    batch = batch_id(client)
+    with site.engine.begin() as connection:
+        one = sa.update(jobs).where(jobs.c.id == parse_public_id(JOB, batch))
+        connection.execute(one.values(state="failed"))
+    body = {"input_file_id": file_id(client), "priority": 3}
+    answer = client.post(f"/v1/batches/{batch}/{action}".rstrip("/"), json=body)
     assert refused(answer, 400)["code"] == "batch_not_open"
 
 
@@ -152,50 +149,49 @@ def test_an_ended_batch_cannot_be_changed(site: Site, action: str) -> None:
     ],
 )
 def test_a_retry_whose_first_attempt_was_lost_is_executed(
-    site: Site, wish: str, body: object, other: str, other_body: object
+    site: Site, client: httpx.Client, wish: str, body: object, other: str, other_body: object
 ) -> None:
     """Its second try is no repeat of the same wish before the other one."""
     path = f"/v1/batches/{created(site)['id']}"
-    with site.client() as client:
-        ok(client.post(path + wish, json=body, headers={TRIES: "0"}))
-        between = ok(client.post(path + other, json=other_body, headers={TRIES: "0"}))
-        answer = client.post(path + wish, json=body, headers={TRIES: "1"})
-        assert ok(answer) == ok(client.get(path))
+    ok(client.post(path + wish, json=body, headers={TRIES: "0"}))
+    between = ok(client.post(path + other, json=other_body, headers={TRIES: "0"}))
+    answer = client.post(path + wish, json=body, headers={TRIES: "1"})
+    assert ok(answer) == ok(client.get(path))
     assert "idempotent-replayed" not in answer.headers
     assert ok(answer) != between
 
 
-def test_a_retry_of_a_final_action_is_replayed(site: Site) -> None:
+def test_a_retry_of_a_final_action_is_replayed(site: Site, client: httpx.Client) -> None:
     batch = created(site, sealed=False)["id"]
-    with site.client() as client:
-        body = {"input_file_id": file_id(client)}
-        answers = [
-            client.post(f"/v1/batches/{batch}/append", json=body, headers={TRIES: tries})
-            for tries in "01"
-        ]
-        shown = ok(client.get(f"/v1/batches/{batch}"))
+    body = {"input_file_id": file_id(client)}
+    answers = [
+        client.post(f"/v1/batches/{batch}/append", json=body, headers={TRIES: tries})
+        for tries in "01"
+    ]
+    shown = ok(client.get(f"/v1/batches/{batch}"))
     assert ok(answers[0]) == ok(answers[1])
     assert len(own(shown)["appended_files"]) == 1
 
 
-def test_errors_of_appended_files_are_shown_of_their_batch_only(site: Site) -> None:
+def test_errors_of_appended_files_are_shown_of_their_batch_only(
+    site: Site, client: httpx.Client
+) -> None:
     batch = created(site, sealed=False)["id"]
     error = {"code": "c", "message": "m", "param": None, "line": 1}
-    with site.client() as client:
-        row = {
-            "job_id": parse_public_id(JOB, batch),
-            "file_id": parse_public_id(FILE, file_id(client)),
-            "object_key": "k",
-            "size_bytes": 0,
-        }
-        refusal = {"state": "refused", "errors": [error] * 100, "error_count": 150}
-        with site.engine.begin() as connection:
-            connection.execute(
-                job_inputs.insert(), [row | refusal | {"number": 1 + n} for n in range(12)]
-            )
-            connection.execute(job_inputs.insert(), row | {"number": 13, "state": "validating"})
-        (listed,) = ok(client.get("/v1/batches?limit=1"))["data"]
-        shown = ok(client.get(f"/v1/batches/{batch}"))
+    row = {
+        "job_id": parse_public_id(JOB, batch),
+        "file_id": parse_public_id(FILE, file_id(client)),
+        "object_key": "k",
+        "size_bytes": 0,
+    }
+    refusal = {"state": "refused", "errors": [error] * 100, "error_count": 150}
+    with site.engine.begin() as connection:
+        connection.execute(
+            job_inputs.insert(), [row | refusal | {"number": 1 + n} for n in range(12)]
+        )
+        connection.execute(job_inputs.insert(), row | {"number": 13, "state": "validating"})
+    (listed,) = ok(client.get("/v1/batches?limit=1"))["data"]
+    shown = ok(client.get(f"/v1/batches/{batch}"))
     for one in (listed, posted(site, batch, "pause")):
         files = own(one)["appended_files"]
         assert [file["errors"] for file in files] == [None] * 13
@@ -217,9 +213,8 @@ def test_errors_of_appended_files_are_shown_of_their_batch_only(site: Site) -> N
     ],
 )
 def test_an_invalid_change_is_refused(
-    site: Site, body: dict[str, object], param: str | None
+    site: Site, client: httpx.Client, body: dict[str, object], param: str | None
 ) -> None:
     batch = created(site)["id"]
-    with site.client() as client:
-        error = refused(client.post(f"/v1/batches/{batch}", json=body), 400)
+    error = refused(client.post(f"/v1/batches/{batch}", json=body), 400)
     assert param is None or error["param"] == param

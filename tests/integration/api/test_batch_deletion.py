@@ -1,5 +1,6 @@
 """Goal: a batch that has ended is deleted by its owner alone, once, and for good."""
 
+import httpx
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
@@ -21,23 +22,22 @@ def told(site: Site) -> list[tuple[str, object, object]]:
         return [tuple(row) for row in connection.execute(query)]
 
 
-def test_a_deleted_batch_is_shown_nowhere(site: Site) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        source = ok(client.get(f"/v1/batches/{batch}"))["input_file_id"]
-        path = f"/v1/batches/{batch}"
-        ended(site, batch)
-        assert ok(client.delete(path)) == {"id": batch, "object": "batch", "deleted": True}
+def test_a_deleted_batch_is_shown_nowhere(site: Site, client: httpx.Client) -> None:
+    batch = batch_id(client)
+    source = ok(client.get(f"/v1/batches/{batch}"))["input_file_id"]
+    path = f"/v1/batches/{batch}"
+    ended(site, batch)
+    assert ok(client.delete(path)) == {"id": batch, "object": "batch", "deleted": True}
 
-        assert ok(client.get("/v1/batches"))["data"] == []
-        for suffix in ("", "/items", "/results", "/audit"):
-            assert refused(client.get(path + suffix), 404)["code"] == "batch_not_found"
-        for suffix in ("", "/cancel", "/pause", "/seal"):
-            answer = client.post(path + suffix, json={})
-            assert refused(answer, 404)["code"] == "batch_not_found"
-        assert refused(client.delete(path), 404)["code"] == "batch_not_found"
-        assert refused(client.get(f"/v1/files/{source}"), 404)["code"] == "file_not_found"
-        newest = ok(client.get("/v1/audit_log"))["data"][0]
+    assert ok(client.get("/v1/batches"))["data"] == []
+    for suffix in ("", "/items", "/results", "/audit"):
+        assert refused(client.get(path + suffix), 404)["code"] == "batch_not_found"
+    for suffix in ("", "/cancel", "/pause", "/seal"):
+        answer = client.post(path + suffix, json={})
+        assert refused(answer, 404)["code"] == "batch_not_found"
+    assert refused(client.delete(path), 404)["code"] == "batch_not_found"
+    assert refused(client.get(f"/v1/files/{source}"), 404)["code"] == "file_not_found"
+    newest = ok(client.get("/v1/audit_log"))["data"][0]
     assert (newest["action"], newest["subject"]) == ("job.deleted", batch)
     assert newest["details"] == {"items": 0, "files": 1}
     assert told(site) == [("batch", parse_public_id(JOB, batch), site.key.key_id)]
@@ -58,11 +58,10 @@ def test_running_and_foreign_batches_are_not_deleted(site: Site) -> None:
     assert told(site) == []
 
 
-def test_a_deleted_file_is_recorded_and_removed(site: Site) -> None:
-    with site.client() as client:
-        source = file_id(client)
-        ok(client.delete(f"/v1/files/{source}"))
-        newest = ok(client.get("/v1/audit_log"))["data"][0]
+def test_a_deleted_file_is_recorded_and_removed(site: Site, client: httpx.Client) -> None:
+    source = file_id(client)
+    ok(client.delete(f"/v1/files/{source}"))
+    newest = ok(client.get("/v1/audit_log"))["data"][0]
     assert (newest["action"], newest["subject"]) == ("file.deleted", source)
     assert site.stored() == []
     file = parse_public_id(FILE, source)

@@ -38,12 +38,11 @@ def set_job(site: Site, batch: str, **columns: object) -> None:
         connection.execute(one.values(**columns))
 
 
-def test_a_new_batch_shows_every_documented_key(site: Site) -> None:
-    with site.client() as client:
-        source = file_id(client)
-        body = batch_body(source, metadata={"team": "α"}, completion_window="90m")
-        created = ok(client.post("/v1/batches", json=body))
-        assert ok(client.get(f"/v1/batches/{created['id']}")) == created
+def test_a_new_batch_shows_every_documented_key(client: httpx.Client) -> None:
+    source = file_id(client)
+    body = batch_body(source, metadata={"team": "α"}, completion_window="90m")
+    created = ok(client.post("/v1/batches", json=body))
+    assert ok(client.get(f"/v1/batches/{created['id']}")) == created
 
     assert created.keys() == KEYS
     assert created["object"] == "batch"
@@ -60,14 +59,13 @@ def test_a_new_batch_shows_every_documented_key(site: Site) -> None:
     }  # fmt: skip
 
 
-def test_creation_is_one_transaction_with_its_event(site: Site) -> None:
+def test_creation_is_one_transaction_with_its_event(site: Site, client: httpx.Client) -> None:
     trace = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
-    with site.client() as client:
-        body = batch_body(
-            file_id(client), output_expires_after={"anchor": "created_at", "seconds": 3600}
-        )
-        answer = client.post("/v1/batches", json=body, headers={"traceparent": trace})
-        job_id = parse_public_id(JOB, ok(answer)["id"])
+    body = batch_body(
+        file_id(client), output_expires_after={"anchor": "created_at", "seconds": 3600}
+    )
+    answer = client.post("/v1/batches", json=body, headers={"traceparent": trace})
+    job_id = parse_public_id(JOB, ok(answer)["id"])
     assert job_id is not None
 
     with site.engine.connect() as connection:
@@ -122,11 +120,12 @@ def decode_row(record: type[R], row: sa.Row[tuple[object, ...]]) -> R:
         ),
     ],
 )
-def test_an_invalid_field_is_named(site: Site, change: dict[str, object], param: str) -> None:
-    with site.client() as client:
-        answer = client.post("/v1/batches", json=batch_body(file_id(client)) | change)
-        assert refused(answer, 400)["param"] == param
-        assert len(answer.content) < 1000  # whatever was sent
+def test_an_invalid_field_is_named(
+    site: Site, client: httpx.Client, change: dict[str, object], param: str
+) -> None:
+    answer = client.post("/v1/batches", json=batch_body(file_id(client)) | change)
+    assert refused(answer, 400)["param"] == param
+    assert len(answer.content) < 1000  # whatever was sent
 
     with site.engine.connect() as connection:
         own = sa.select(jobs.c.id).where(jobs.c.tenant_id == site.tenant_id)
@@ -134,48 +133,44 @@ def test_an_invalid_field_is_named(site: Site, change: dict[str, object], param:
     assert outbox_rows(site, "events") == []
 
 
-def test_a_large_body_is_refused(site: Site) -> None:
-    with site.client() as client:
-        huge = json.dumps({"endpoint": "x" * 2_000_000})
-        as_json = {"content-type": "application/json"}
-        refused(client.post("/v1/batches", content=huge, headers=as_json), 413)
-        pieces = iter([b"x" * 100_000] * 20)
-        refused(client.post("/v1/batches", content=pieces, headers=as_json), 413)
+def test_a_large_body_is_refused(client: httpx.Client) -> None:
+    huge = json.dumps({"endpoint": "x" * 2_000_000})
+    as_json = {"content-type": "application/json"}
+    refused(client.post("/v1/batches", content=huge, headers=as_json), 413)
+    pieces = iter([b"x" * 100_000] * 20)
+    refused(client.post("/v1/batches", content=pieces, headers=as_json), 413)
 
 
-def test_only_a_batch_file_can_be_an_input(site: Site) -> None:
-    with site.client() as client:
-        wrong = ok(upload(client, purpose="user_data"))["id"]
-        error = refused(client.post("/v1/batches", json=batch_body(wrong)), 400)
+def test_only_a_batch_file_can_be_an_input(client: httpx.Client) -> None:
+    wrong = ok(upload(client, purpose="user_data"))["id"]
+    error = refused(client.post("/v1/batches", json=batch_body(wrong)), 400)
 
     assert error["param"] == "input_file_id"
 
 
-def test_pages(site: Site) -> None:
-    with site.client() as client:
-        source = file_id(client)
-        ids = [ok(client.post("/v1/batches", json=batch_body(source)))["id"] for _ in range(5)]
-        first = ok(client.get("/v1/batches", params={"limit": 3}))
-        query = {"limit": 3, "after": first["last_id"], "before": "x"}
-        second = ok(client.get("/v1/batches", params=query))
-        for wrong in ("limit=0", "limit=101", "after=x", "after=batch_" + "0" * 32):
-            refused(client.get(f"/v1/batches?{wrong}"), 400)
+def test_pages(client: httpx.Client) -> None:
+    source = file_id(client)
+    ids = [ok(client.post("/v1/batches", json=batch_body(source)))["id"] for _ in range(5)]
+    first = ok(client.get("/v1/batches", params={"limit": 3}))
+    query = {"limit": 3, "after": first["last_id"], "before": "x"}
+    second = ok(client.get("/v1/batches", params=query))
+    for wrong in ("limit=0", "limit=101", "after=x", "after=batch_" + "0" * 32):
+        refused(client.get(f"/v1/batches?{wrong}"), 400)
 
     assert first["has_more"]
     assert not second["has_more"]
     assert [b["id"] for b in first["data"] + second["data"]] == ids[::-1]
 
 
-def test_counts_and_usage_are_the_counters(site: Site) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        set_job(site, batch, state="in_progress", total_count=10, model="small")
-        with site.engine.begin() as connection:
-            counted = {"succeeded": 4, "failed": 3, "cancelled": 2, "input_tokens": 70}
-            more = {"output_tokens": 5, "cached_tokens": 1, "reasoning_tokens": 2}
-            one = job_counters.c.job_id == parse_public_id(JOB, batch)
-            connection.execute(sa.update(job_counters).where(one).values(**counted, **more))
-        shown = ok(client.get(f"/v1/batches/{batch}"))
+def test_counts_and_usage_are_the_counters(site: Site, client: httpx.Client) -> None:
+    batch = batch_id(client)
+    set_job(site, batch, state="in_progress", total_count=10, model="small")
+    with site.engine.begin() as connection:
+        counted = {"succeeded": 4, "failed": 3, "cancelled": 2, "input_tokens": 70}
+        more = {"output_tokens": 5, "cached_tokens": 1, "reasoning_tokens": 2}
+        one = job_counters.c.job_id == parse_public_id(JOB, batch)
+        connection.execute(sa.update(job_counters).where(one).values(**counted, **more))
+    shown = ok(client.get(f"/v1/batches/{batch}"))
 
     assert shown["model"] == "small"
     assert shown["request_counts"] == {"total": 10, "completed": 4, "failed": 3}
@@ -190,12 +185,11 @@ def test_counts_and_usage_are_the_counters(site: Site) -> None:
     }
 
 
-def test_validation_errors_are_a_list(site: Site) -> None:
+def test_validation_errors_are_a_list(site: Site, client: httpx.Client) -> None:
     mistake = {"code": "invalid_json_line", "line": 1, "message": "no", "param": None}
-    with site.client() as client:
-        batch = batch_id(client)
-        set_job(site, batch, state="failed", errors=[mistake], error_count=7)
-        shown = ok(client.get(f"/v1/batches/{batch}"))
+    batch = batch_id(client)
+    set_job(site, batch, state="failed", errors=[mistake], error_count=7)
+    shown = ok(client.get(f"/v1/batches/{batch}"))
 
     assert shown["errors"] == {"object": "list", "data": [mistake]}
     assert shown["millrace"]["error_count"] == 7
@@ -206,11 +200,12 @@ def cancel(client: httpx.Client, batch: str) -> httpx.Response:
     return client.post(f"/v1/batches/{batch}/cancel", headers={"content-type": "application/json"})
 
 
-def test_cancel_while_validating_leaves_the_close_to_intake(site: Site) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        first = ok(cancel(client, batch))
-        assert ok(cancel(client, batch)) == first
+def test_cancel_while_validating_leaves_the_close_to_intake(
+    site: Site, client: httpx.Client
+) -> None:
+    batch = batch_id(client)
+    first = ok(cancel(client, batch))
+    assert ok(cancel(client, batch)) == first
 
     assert first["status"] == "cancelling"
     assert first["cancelling_at"] is not None
@@ -219,12 +214,11 @@ def test_cancel_while_validating_leaves_the_close_to_intake(site: Site) -> None:
     assert [event.state for event in events] == ["validating", "cancelling"]
 
 
-def test_cancel_in_progress_closes_once(site: Site) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        set_job(site, batch, state="in_progress", total_count=3)
-        ok(cancel(client, batch))
-        ok(cancel(client, batch))
+def test_cancel_in_progress_closes_once(site: Site, client: httpx.Client) -> None:
+    batch = batch_id(client)
+    set_job(site, batch, state="in_progress", total_count=3)
+    ok(cancel(client, batch))
+    ok(cancel(client, batch))
 
     (closed,) = [decode_row(JobClose, row) for row in outbox_rows(site, "results")]
     (control,) = [decode_row(JobControl, row) for row in outbox_rows(site, "control")]
@@ -232,27 +226,24 @@ def test_cancel_in_progress_closes_once(site: Site) -> None:
     assert control.closed is CloseReason.CANCELLED
 
 
-def test_cancel_of_a_settled_job_has_nothing_to_close(site: Site) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        set_job(site, batch, state="in_progress", total_count=3)
-        set_job(site, batch, state="finalizing", settled_at=sa.func.now())
-        assert ok(cancel(client, batch))["status"] == "cancelling"
+def test_cancel_of_a_settled_job_has_nothing_to_close(site: Site, client: httpx.Client) -> None:
+    batch = batch_id(client)
+    set_job(site, batch, state="in_progress", total_count=3)
+    set_job(site, batch, state="finalizing", settled_at=sa.func.now())
+    assert ok(cancel(client, batch))["status"] == "cancelling"
 
     assert outbox_rows(site, "results") == []
 
 
-def test_cancel_of_an_expiring_job_leaves_it_as_it_is(site: Site) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        set_job(site, batch, state="in_progress", total_count=3, close_reason="expired")
-        shown = ok(cancel(client, batch))
+def test_cancel_of_an_expiring_job_leaves_it_as_it_is(site: Site, client: httpx.Client) -> None:
+    batch = batch_id(client)
+    set_job(site, batch, state="in_progress", total_count=3, close_reason="expired")
+    shown = ok(cancel(client, batch))
 
     assert (shown["status"], shown["cancelling_at"]) == ("in_progress", None)
 
 
-def test_a_batch_that_has_ended_cannot_be_cancelled(site: Site) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        set_job(site, batch, state="failed")
-        assert refused(cancel(client, batch), 400)["type"] == "invalid_request_error"
+def test_a_batch_that_has_ended_cannot_be_cancelled(site: Site, client: httpx.Client) -> None:
+    batch = batch_id(client)
+    set_job(site, batch, state="failed")
+    assert refused(cancel(client, batch), 400)["type"] == "invalid_request_error"

@@ -87,15 +87,14 @@ def input_of(site: Site, batch: dict[str, Any]) -> list[bytes]:
     return b"".join(site.objects.read(key)).splitlines()
 
 
-def test_a_dead_letter_shows_all_attempts(site: Site) -> None:
-    with site.client() as client:
-        spent = {"status_code": 500, "body": BROKEN, "retryable": True}
-        batch = failed_batch(
-            site, client, failure(3, **spent), failure(3, **spent, attempt=2), failure(1)
-        )
-        found = ok(client.get("/v1/dead_letters", params={"batch": batch}))
-        shown = ok(client.get(f"/v1/dead_letters/{found['data'][1]['id']}"))
-        assert ok(client.get("/v1/dead_letters"))["data"] == found["data"]
+def test_a_dead_letter_shows_all_attempts(site: Site, client: httpx.Client) -> None:
+    spent = {"status_code": 500, "body": BROKEN, "retryable": True}
+    batch = failed_batch(
+        site, client, failure(3, **spent), failure(3, **spent, attempt=2), failure(1)
+    )
+    found = ok(client.get("/v1/dead_letters", params={"batch": batch}))
+    shown = ok(client.get(f"/v1/dead_letters/{found['data'][1]['id']}"))
+    assert ok(client.get("/v1/dead_letters"))["data"] == found["data"]
 
     first, second = found["data"]
     assert first == {
@@ -120,40 +119,36 @@ def test_a_dead_letter_shows_all_attempts(site: Site) -> None:
     ]
 
 
-def test_lists_are_paged_in_order(site: Site) -> None:
-    with site.client() as client:
-        old = failed_batch(site, client, failure(4), failure(0))
-        new = failed_batch(site, client, failure(2, body=b"", error_code="record_unreadable"))
+def test_lists_are_paged_in_order(site: Site, client: httpx.Client) -> None:
+    old = failed_batch(site, client, failure(4), failure(0))
+    new = failed_batch(site, client, failure(2, body=b"", error_code="record_unreadable"))
 
-        def pages(**params: str) -> list[str]:
-            seen: list[str] = []
-            after: dict[str, str] = {}
-            while True:
-                page = ok(client.get("/v1/dead_letters", params={"limit": 1, **params, **after}))
-                seen += [f"{d['batch_id'] == new} {d['index']}" for d in page["data"]]
-                if not page["has_more"]:
-                    return seen
-                after = {"after": page["last_id"]}
+    def pages(**params: str) -> list[str]:
+        seen: list[str] = []
+        after: dict[str, str] = {}
+        while True:
+            page = ok(client.get("/v1/dead_letters", params={"limit": 1, **params, **after}))
+            seen += [f"{d['batch_id'] == new} {d['index']}" for d in page["data"]]
+            if not page["has_more"]:
+                return seen
+            after = {"after": page["last_id"]}
 
-        assert pages() == ["True 2", "False 0", "False 4"]
-        assert pages(batch=old) == ["False 0", "False 4"]
-        assert ok(client.get("/v1/dead_letters", params={"batch": new}))["data"][0]["code"] == (
-            "record_unreadable"
-        )
+    assert pages() == ["True 2", "False 0", "False 4"]
+    assert pages(batch=old) == ["False 0", "False 4"]
+    assert ok(client.get("/v1/dead_letters", params={"batch": new}))["data"][0]["code"] == (
+        "record_unreadable"
+    )
 
 
 @pytest.mark.parametrize("far", [1000, 0])
 def test_a_batch_is_redriven_once_and_byte_for_byte(
-    site: Site, monkeypatch: pytest.MonkeyPatch, far: int
+    site: Site, client: httpx.Client, monkeypatch: pytest.MonkeyPatch, far: int
 ) -> None:
     monkeypatch.setattr(redrive, "_FAR_LINES_MAX", far)
-    with site.client() as client:
-        batch = failed_batch(
-            site, client, failure(5), failure(2), failure(0), metadata={"team": "a"}
-        )
-        new = ok(client.post("/v1/dead_letters/redrive", json={"batch": batch}))
-        letters = ok(client.get("/v1/dead_letters", params={"batch": batch}))["data"]
-        nothing = refused(client.post("/v1/dead_letters/redrive", json={"batch": batch}), 404)
+    batch = failed_batch(site, client, failure(5), failure(2), failure(0), metadata={"team": "a"})
+    new = ok(client.post("/v1/dead_letters/redrive", json={"batch": batch}))
+    letters = ok(client.get("/v1/dead_letters", params={"batch": batch}))["data"]
+    nothing = refused(client.post("/v1/dead_letters/redrive", json={"batch": batch}), 404)
 
     assert input_of(site, new) == [LINES[0], LINES[2], LINES[5]]
     assert (new["status"], new["endpoint"]) == ("validating", "/v1/embeddings")
@@ -191,31 +186,29 @@ def test_overlapping_redrives_share_no_item(site: Site, monkeypatch: pytest.Monk
     assert len(site.stored()) == before + 3
 
 
-def test_a_redrive_whose_file_is_refused_marks_no_item(site: Site) -> None:
-    with site.client() as client:
-        batch = failed_batch(site, client, failure(2), failure(0))
-        ask = {"batch": batch}
-        wrong = ok(client.post("/v1/dead_letters/redrive", json=ask | {"edits": {"model": "none"}}))
-        with site.engine.begin() as connection:  # as intake does with a model that is none
-            refusal = sa.update(jobs).where(jobs.c.id == job_of(wrong["id"]))
-            connection.execute(refusal.values(state="failed", failed_at=sa.func.now()))
-        right = ok(client.post("/v1/dead_letters/redrive", json=ask))
+def test_a_redrive_whose_file_is_refused_marks_no_item(site: Site, client: httpx.Client) -> None:
+    batch = failed_batch(site, client, failure(2), failure(0))
+    ask = {"batch": batch}
+    wrong = ok(client.post("/v1/dead_letters/redrive", json=ask | {"edits": {"model": "none"}}))
+    with site.engine.begin() as connection:  # as intake does with a model that is none
+        refusal = sa.update(jobs).where(jobs.c.id == job_of(wrong["id"]))
+        connection.execute(refusal.values(state="failed", failed_at=sa.func.now()))
+    right = ok(client.post("/v1/dead_letters/redrive", json=ask))
 
     assert input_of(site, right) == [LINES[0], LINES[2]]
 
 
-def test_selected_lines_are_edited(site: Site) -> None:
-    with site.client() as client:
-        batch = failed_batch(site, client, failure(1, offset=0), failure(2), failure(3))
-        ids = [f"dead_{job_of(batch).hex}_{index}" for index in (2, 1)]
-        asked = {
-            "ids": ids,
-            "edits": {"dimensions": None, "user": "u", "extra": {"a": {"b": 1}}},
-            "completion_window": "2h",
-            "metadata": {"why": "shorter"},
-        }
-        new = ok(client.post("/v1/dead_letters/redrive", json=asked))
-        again = ok(client.post("/v1/dead_letters/redrive", json={"ids": ids[:1]}))
+def test_selected_lines_are_edited(site: Site, client: httpx.Client) -> None:
+    batch = failed_batch(site, client, failure(1, offset=0), failure(2), failure(3))
+    ids = [f"dead_{job_of(batch).hex}_{index}" for index in (2, 1)]
+    asked = {
+        "ids": ids,
+        "edits": {"dimensions": None, "user": "u", "extra": {"a": {"b": 1}}},
+        "completion_window": "2h",
+        "metadata": {"why": "shorter"},
+    }
+    new = ok(client.post("/v1/dead_letters/redrive", json=asked))
+    again = ok(client.post("/v1/dead_letters/redrive", json={"ids": ids[:1]}))
 
     first, second = (json.loads(text) for text in input_of(site, new))
     assert (first["custom_id"], second["custom_id"]) == ("id-1", "id-2")
@@ -230,55 +223,52 @@ def test_selected_lines_are_edited(site: Site) -> None:
     assert input_of(site, again) == [LINES[2]]
 
 
-def test_lines_of_appended_files_are_found_there(site: Site) -> None:
-    with site.client() as client:
-        later = failure(3, offset=len(LINES[4]) + 1)
-        batch = failed_batch(site, client, failure(1), later, failure(2, offset=0))
-        with site.engine.begin() as connection:
-            for number, first in ((1, 2), (2, 4)):
-                file = parse_public_id(FILE, file_id(client, b"\n".join(LINES[4:]) + b"\n"))
-                key = connection.scalar(sa.select(files.c.object_key).where(files.c.id == file))
-                connection.execute(
-                    job_inputs.insert().values(
-                        job_id=job_of(batch),
-                        number=number,
-                        file_id=file,
-                        object_key=key,
-                        size_bytes=1,
-                        state="accepted",
-                        first_index=first,
-                        item_count=2,
-                    )
+def test_lines_of_appended_files_are_found_there(site: Site, client: httpx.Client) -> None:
+    later = failure(3, offset=len(LINES[4]) + 1)
+    batch = failed_batch(site, client, failure(1), later, failure(2, offset=0))
+    with site.engine.begin() as connection:
+        for number, first in ((1, 2), (2, 4)):
+            file = parse_public_id(FILE, file_id(client, b"\n".join(LINES[4:]) + b"\n"))
+            key = connection.scalar(sa.select(files.c.object_key).where(files.c.id == file))
+            connection.execute(
+                job_inputs.insert().values(
+                    job_id=job_of(batch),
+                    number=number,
+                    file_id=file,
+                    object_key=key,
+                    size_bytes=1,
+                    state="accepted",
+                    first_index=first,
+                    item_count=2,
                 )
-        new = ok(client.post("/v1/dead_letters/redrive", json={"batch": batch}))
+            )
+    new = ok(client.post("/v1/dead_letters/redrive", json={"batch": batch}))
     assert input_of(site, new) == [LINES[1], LINES[4], LINES[5]]
 
 
-def test_a_repeated_redrive_makes_one_batch(site: Site) -> None:
-    with site.client() as client:
-        batch = failed_batch(site, client, failure(1))
-        asked = {"ids": [f"dead_{job_of(batch).hex}_1"]}
-        headers = {"idempotency-key": batch}
-        before = len(site.stored())
-        first, second = (
-            client.post("/v1/dead_letters/redrive", json=asked, headers=headers) for _ in range(2)
-        )
-        assert ok(first) == ok(second)
-        assert second.headers["idempotent-replayed"] == "true"
-        assert len(site.stored()) == before + 1
+def test_a_repeated_redrive_makes_one_batch(site: Site, client: httpx.Client) -> None:
+    batch = failed_batch(site, client, failure(1))
+    asked = {"ids": [f"dead_{job_of(batch).hex}_1"]}
+    headers = {"idempotency-key": batch}
+    before = len(site.stored())
+    first, second = (
+        client.post("/v1/dead_letters/redrive", json=asked, headers=headers) for _ in range(2)
+    )
+    assert ok(first) == ok(second)
+    assert second.headers["idempotent-replayed"] == "true"
+    assert len(site.stored()) == before + 1
 
 
-def test_a_redrive_without_its_input_is_refused(site: Site) -> None:
-    with site.client() as client:
-        batch = failed_batch(site, client, failure(1))
-        with site.engine.connect() as connection:
-            key = connection.scalar(sa.select(jobs.c.input_key).where(jobs.c.id == job_of(batch)))
-        assert key is not None
-        site.objects.delete(key)
-        before = site.stored()
-        gone = refused(client.post("/v1/dead_letters/redrive", json={"batch": batch}), 410)
-        assert gone["code"] == "input_gone"
-        assert site.stored() == before
+def test_a_redrive_without_its_input_is_refused(site: Site, client: httpx.Client) -> None:
+    batch = failed_batch(site, client, failure(1))
+    with site.engine.connect() as connection:
+        key = connection.scalar(sa.select(jobs.c.input_key).where(jobs.c.id == job_of(batch)))
+    assert key is not None
+    site.objects.delete(key)
+    before = site.stored()
+    gone = refused(client.post("/v1/dead_letters/redrive", json={"batch": batch}), 410)
+    assert gone["code"] == "input_gone"
+    assert site.stored() == before
 
 
 @pytest.mark.parametrize(
@@ -298,19 +288,19 @@ def test_a_redrive_without_its_input_is_refused(site: Site) -> None:
         ({"batch": "batch_" + "0" * 32, "edits": []}, 400),
     ],
 )
-def test_an_invalid_redrive_is_refused(site: Site, asked: dict[str, Any], status: int) -> None:
-    with site.client() as client:
-        refused(client.post("/v1/dead_letters/redrive", json=asked), status)
+def test_an_invalid_redrive_is_refused(
+    client: httpx.Client, asked: dict[str, Any], status: int
+) -> None:
+    refused(client.post("/v1/dead_letters/redrive", json=asked), status)
 
 
-def test_edits_too_deep_are_refused(site: Site) -> None:
+def test_edits_too_deep_are_refused(site: Site, client: httpx.Client) -> None:
     edits: dict[str, Any] = {}
     for _ in range(40):
         edits = {"a": edits}
-    with site.client() as client:
-        batch = failed_batch(site, client, failure(1))
-        asked = {"batch": batch, "edits": edits}
-        error = refused(client.post("/v1/dead_letters/redrive", json=asked), 400)
+    batch = failed_batch(site, client, failure(1))
+    asked = {"batch": batch, "edits": edits}
+    error = refused(client.post("/v1/dead_letters/redrive", json=asked), 400)
     assert error["param"] == "edits"
 
 
@@ -323,6 +313,7 @@ def test_edits_too_deep_are_refused(site: Site) -> None:
         ({"limit": 101}, 400),
     ],
 )
-def test_an_invalid_list_is_refused(site: Site, query: dict[str, Any], status: int) -> None:
-    with site.client() as client:
-        refused(client.get("/v1/dead_letters", params=query), status)
+def test_an_invalid_list_is_refused(
+    client: httpx.Client, query: dict[str, Any], status: int
+) -> None:
+    refused(client.get("/v1/dead_letters", params=query), status)

@@ -3,6 +3,7 @@
 import socket
 import time
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
@@ -97,34 +98,31 @@ def test_a_compressed_upload_is_refused(site: Site) -> None:
 @pytest.mark.parametrize(
     "name", ["a\r\nX: y", '"; name="purpose', "../../x", "\u202ex", "x" * 3000, "%s%n", "\x01"]
 )
-def test_hostile_names_are_sanitised(site: Site, name: str) -> None:
-    with site.client() as client:
-        created = ok(upload(client, name=name))
-        answer = client.get(f"/v1/files/{created['id']}/content")
+def test_hostile_names_are_sanitised(client: httpx.Client, name: str) -> None:
+    created = ok(upload(client, name=name))
+    answer = client.get(f"/v1/files/{created['id']}/content")
 
     assert answer.status_code == 200
     assert "/" not in created["filename"]
     assert created["filename"].isprintable()
 
 
-def test_a_raw_line_break_in_a_name(site: Site) -> None:
+def test_a_raw_line_break_in_a_name(site: Site, client: httpx.Client) -> None:
     content = PURPOSE + part("file", b"{}", '; filename="a\nb\x0b.jsonl"') + END
-    with site.client() as client:
-        answer = send_form(site, content)
-        assert answer.status == 200
-        (file,) = ok(client.get("/v1/files"))["data"]
-        assert client.get(f"/v1/files/{file['id']}/content").status_code == 200
+    answer = send_form(site, content)
+    assert answer.status == 200
+    (file,) = ok(client.get("/v1/files"))["data"]
+    assert client.get(f"/v1/files/{file['id']}/content").status_code == 200
 
     assert file["filename"] == "ab.jsonl"
 
 
-def test_a_file_above_the_limit_is_refused(site: Site) -> None:
-    with site.client() as client:
-        ok(upload(client, b"x" * 1_000_000))
-        (kept,) = site.stored()
-        error = refused(upload(client, b"x" * 1_000_001), 413)
-        assert error["code"] == "file_too_large"
-        refused(upload(client, b"x" * 3_000_000), 413)  # by its declared length
+def test_a_file_above_the_limit_is_refused(site: Site, client: httpx.Client) -> None:
+    ok(upload(client, b"x" * 1_000_000))
+    (kept,) = site.stored()
+    error = refused(upload(client, b"x" * 1_000_001), 413)
+    assert error["code"] == "file_too_large"
+    refused(upload(client, b"x" * 3_000_000), 413)  # by its declared length
 
     with connect(site) as connection:  # without a length: cut as it grows
         begun = PURPOSE + part("file", b"x" * 2_000_000, '; filename="f"')
@@ -139,14 +137,13 @@ def test_expect_100_continue_is_refused_early(site: Site) -> None:
         assert read_answer(connection).status == 413
 
 
-def test_a_disconnect_stores_nothing(site: Site) -> None:
+def test_a_disconnect_stores_nothing(site: Site, client: httpx.Client) -> None:
     with connect(site) as connection:
         begun = PURPOSE + part("file", b"x" * 500_000, '; filename="f"')
         connection.sendall(form_head(site) + chunk(begun))
     with connect(site) as connection:
         connection.sendall(form_head(site, Content_Length="100000") + PURPOSE)
-    with site.client() as client:
-        assert ok(client.get("/v1/files"))["data"] == []
+    assert ok(client.get("/v1/files"))["data"] == []
     until_empty(site)
 
 

@@ -40,11 +40,10 @@ def is_replay(answer: httpx.Response) -> bool:
     return bool(answer.headers.get("idempotent-replayed") == "true")
 
 
-def test_a_repeated_batch_is_one_batch(site: Site) -> None:
-    with site.client() as client:
-        body = batch_body(file_id(client))
-        first = client.post("/v1/batches", json=body, headers={KEY: "k"})
-        second = client.post("/v1/batches", json=body, headers={KEY: "k"})
+def test_a_repeated_batch_is_one_batch(site: Site, client: httpx.Client) -> None:
+    body = batch_body(file_id(client))
+    first = client.post("/v1/batches", json=body, headers={KEY: "k"})
+    second = client.post("/v1/batches", json=body, headers={KEY: "k"})
     assert (first.status_code, first.content) == (200, second.content)
     assert not is_replay(first)
     assert is_replay(second)
@@ -53,15 +52,12 @@ def test_a_repeated_batch_is_one_batch(site: Site) -> None:
     assert count(site, jobs) == 1
 
 
-def test_a_changed_body_or_route_is_refused(site: Site) -> None:
-    with site.client() as client:
-        body = batch_body(file_id(client))
-        batch = ok(client.post("/v1/batches", json=body, headers={KEY: "k"}))
-        changed = client.post(
-            "/v1/batches", json=body | {"metadata": {"a": "b"}}, headers={KEY: "k"}
-        )
-        moved = client.post(f"/v1/batches/{batch['id']}/cancel", headers={KEY: "k"})
-        upload = post_file(client, headers={KEY: "k"})
+def test_a_changed_body_or_route_is_refused(site: Site, client: httpx.Client) -> None:
+    body = batch_body(file_id(client))
+    batch = ok(client.post("/v1/batches", json=body, headers={KEY: "k"}))
+    changed = client.post("/v1/batches", json=body | {"metadata": {"a": "b"}}, headers={KEY: "k"})
+    moved = client.post(f"/v1/batches/{batch['id']}/cancel", headers={KEY: "k"})
+    upload = post_file(client, headers={KEY: "k"})
     for answer in (changed, moved, upload):
         assert refused(answer, 422)["code"] == "idempotency_key_reused"
         assert not is_replay(answer)
@@ -71,11 +67,12 @@ def test_a_changed_body_or_route_is_refused(site: Site) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: {KEY: "k"}, lambda: {TRIES: "0"}])
-def test_a_repeated_upload_is_one_file(site: Site, make: Callable[[], dict[str, str]]) -> None:
-    with site.client() as client:
-        first = post_file(client, headers=make())
-        repeat = make() if KEY in make() else {TRIES: "1"}
-        second = post_file(client, headers=repeat)  # its boundary is another one
+def test_a_repeated_upload_is_one_file(
+    site: Site, client: httpx.Client, make: Callable[[], dict[str, str]]
+) -> None:
+    first = post_file(client, headers=make())
+    repeat = make() if KEY in make() else {TRIES: "1"}
+    second = post_file(client, headers=repeat)  # its boundary is another one
     assert (first.status_code, first.content) == (200, second.content)
     assert is_replay(second)
     assert count(site, files) == 1
@@ -92,13 +89,12 @@ def test_a_replayed_upload_needs_no_quota(open_site: OpenSite) -> None:
     assert len(site.stored()) == 1
 
 
-def test_a_refusal_is_not_saved(site: Site) -> None:
-    with site.client() as client:
-        source = file_id(client)
-        bad = batch_body(source, completion_window="1s")
-        refused(client.post("/v1/batches", json=bad, headers={KEY: "k"}), 400)
-        refused(client.post("/v1/batches", content=b"{", headers={KEY: "k"}), 400)
-        answer = client.post("/v1/batches", json=batch_body(source), headers={KEY: "k"})
+def test_a_refusal_is_not_saved(client: httpx.Client) -> None:
+    source = file_id(client)
+    bad = batch_body(source, completion_window="1s")
+    refused(client.post("/v1/batches", json=bad, headers={KEY: "k"}), 400)
+    refused(client.post("/v1/batches", content=b"{", headers={KEY: "k"}), 400)
+    answer = client.post("/v1/batches", json=batch_body(source), headers={KEY: "k"})
     ok(answer)
     assert not is_replay(answer)
 
@@ -109,19 +105,17 @@ def test_a_line_break_in_a_key_is_refused(site: Site) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
 
 
-def test_the_longest_key_works(site: Site) -> None:
-    with site.client() as client:
-        answers = [post_file(client, headers={KEY: "x" * 255}) for _ in range(2)]
+def test_the_longest_key_works(client: httpx.Client) -> None:
+    answers = [post_file(client, headers={KEY: "x" * 255}) for _ in range(2)]
     assert ok(answers[0]) == ok(answers[1])
 
 
-def test_a_key_expires(site: Site) -> None:
-    with site.client() as client:
-        first = ok(post_file(client, headers={KEY: "k"}))
-        with site.engine.begin() as connection:
-            passed = sa.update(idempotency_keys).values(expires_at=sa.func.now())
-            connection.execute(passed.where(idempotency_keys.c.tenant_id == site.tenant_id))
-        assert ok(post_file(client, headers={KEY: "k"}))["id"] != first["id"]
+def test_a_key_expires(site: Site, client: httpx.Client) -> None:
+    first = ok(post_file(client, headers={KEY: "k"}))
+    with site.engine.begin() as connection:
+        passed = sa.update(idempotency_keys).values(expires_at=sa.func.now())
+        connection.execute(passed.where(idempotency_keys.c.tenant_id == site.tenant_id))
+    assert ok(post_file(client, headers={KEY: "k"}))["id"] != first["id"]
 
 
 def batch_of(client: httpx.Client, body: dict[str, Any], **headers: str) -> str:
@@ -130,21 +124,19 @@ def batch_of(client: httpx.Client, body: dict[str, Any], **headers: str) -> str:
     return batch
 
 
-def test_an_sdk_retry_is_one_batch_and_a_second_request_another(site: Site) -> None:
-    with site.client() as client:
-        body = batch_body(file_id(client))
-        first = batch_of(client, body, x_stainless_retry_count="0")
-        wished = batch_of(client, body, x_stainless_retry_count="0")
-        repeat = batch_of(client, body, x_stainless_retry_count="1")
-        other = batch_of(client, body | {"metadata": {}}, x_stainless_retry_count="1")
-        plain = batch_of(client, body)
+def test_an_sdk_retry_is_one_batch_and_a_second_request_another(client: httpx.Client) -> None:
+    body = batch_body(file_id(client))
+    first = batch_of(client, body, x_stainless_retry_count="0")
+    wished = batch_of(client, body, x_stainless_retry_count="0")
+    repeat = batch_of(client, body, x_stainless_retry_count="1")
+    other = batch_of(client, body | {"metadata": {}}, x_stainless_retry_count="1")
+    plain = batch_of(client, body)
     assert repeat == wished
     assert len({first, wished, other, plain}) == 4
 
 
-def test_retry_protection_can_be_disabled(site: Site) -> None:
-    with site.client() as client:
-        body = batch_body(file_id(client))
-        first = batch_of(client, body, x_stainless_retry_count="0")
-        headers = {"x_stainless_retry_count": "1", "x_millrace_no_retry_protection": "true"}
-        assert batch_of(client, body, **headers) != first
+def test_retry_protection_can_be_disabled(client: httpx.Client) -> None:
+    body = batch_body(file_id(client))
+    first = batch_of(client, body, x_stainless_retry_count="0")
+    headers = {"x_stainless_retry_count": "1", "x_millrace_no_retry_protection": "true"}
+    assert batch_of(client, body, **headers) != first

@@ -1,5 +1,6 @@
 """Goal: a key opens its tenant's objects until it is revoked, and every refusal is uniform."""
 
+import httpx
 import pytest
 
 from tenancy.api_keys import revoke_key
@@ -10,11 +11,10 @@ from tests.support.until import until
 NO_BATCH = "batch_" + "0" * 32
 
 
-def test_a_key_may_come_in_either_header(site: Site) -> None:
-    with site.client() as client:
-        ok(client.get("/v1/models"))
-        del client.headers["authorization"]
-        ok(client.get("/v1/models", headers={"x-api-key": site.key.secret}))
+def test_a_key_may_come_in_either_header(site: Site, client: httpx.Client) -> None:
+    ok(client.get("/v1/models"))
+    del client.headers["authorization"]
+    ok(client.get("/v1/models", headers={"x-api-key": site.key.secret}))
 
 
 def test_a_revoked_key_stops(open_site: OpenSite) -> None:
@@ -48,17 +48,17 @@ def test_a_revoked_key_stops(open_site: OpenSite) -> None:
         ("GET", "/v1/batches/%ff%fe", 404),
     ],
 )
-def test_every_refusal_is_in_the_envelope(site: Site, method: str, path: str, status: int) -> None:
-    with site.client() as client:
-        refused(client.request(method, path), status)
+def test_every_refusal_is_in_the_envelope(
+    client: httpx.Client, method: str, path: str, status: int
+) -> None:
+    refused(client.request(method, path), status)
 
 
-def test_models(site: Site) -> None:
-    with site.client() as client:
-        (model,) = ok(client.get("/v1/models"))["data"]
-        assert ok(client.get("/v1/models/org/small")) == model
-        assert ok(client.get("/v1/models/org%2Fsmall")) == model
-        assert refused(client.get("/v1/models/org"), 404)["code"] == "model_not_found"
+def test_models(client: httpx.Client) -> None:
+    (model,) = ok(client.get("/v1/models"))["data"]
+    assert ok(client.get("/v1/models/org/small")) == model
+    assert ok(client.get("/v1/models/org%2Fsmall")) == model
+    assert refused(client.get("/v1/models/org"), 404)["code"] == "model_not_found"
 
     assert {k: model[k] for k in ("id", "object", "owned_by", "millrace")} == {
         "id": "org/small",

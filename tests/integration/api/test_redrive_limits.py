@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 from storage.objects.local_object_store import LocalUpload
@@ -40,12 +41,15 @@ def writes_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
 )
 def test_a_refused_redrive_writes_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], param: str
+    site: Site,
+    client: httpx.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, Any],
+    param: str,
 ) -> None:
-    with site.client() as client:
-        batch = failed_batch(site, client, failure(1))
-        sizes = writes_of(site, monkeypatch)
-        error = refused(client.post(PATH, json={"batch": batch} | asked), 400)
+    batch = failed_batch(site, client, failure(1))
+    sizes = writes_of(site, monkeypatch)
+    error = refused(client.post(PATH, json={"batch": batch} | asked), 400)
     assert (error["param"], sizes) == (param, [])
 
 

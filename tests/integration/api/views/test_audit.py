@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
@@ -102,7 +103,7 @@ def test_each_manipulated_total_is_named(site: Site, change: str) -> None:
 
 
 def test_a_batch_deleted_during_its_audit_is_not_found(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = ended(site)
     batch.finalise()
@@ -113,14 +114,12 @@ def test_a_batch_deleted_during_its_audit_is_not_found(
         return sum_item_rows(connection, job, first)
 
     monkeypatch.setattr("api.views.audit_routes.sum_item_rows", deleting)
-    with site.client() as client:
-        error = refused(client.get(f"{batch.path}/audit"), 404)
+    error = refused(client.get(f"{batch.path}/audit"), 404)
     assert error["code"] == "batch_not_found"
 
 
-def test_an_api_without_the_log_refuses(site: Site) -> None:
+def test_an_api_without_the_log_refuses(site: Site, client: httpx.Client) -> None:
     batch = ended(site)
-    with site.client() as client:
-        error = refused(client.get(f"{batch.path}/audit?log=true"), 400)
-        assert error["param"] == "log"
-        assert refused(client.get(f"{batch.path}/audit?log=7"), 400)["param"] == "log"
+    error = refused(client.get(f"{batch.path}/audit?log=true"), 400)
+    assert error["param"] == "log"
+    assert refused(client.get(f"{batch.path}/audit?log=7"), 400)["param"] == "log"

@@ -53,10 +53,9 @@ def statuses(page: dict[str, Any]) -> list[tuple[int, str]]:
     return [(item["index"], item["status"]) for item in page["data"]]
 
 
-def test_items_show_their_status(site: Site) -> None:
+def test_items_show_their_status(site: Site, client: httpx.Client) -> None:
     batch = mixed(site)
-    with site.client() as client:
-        page = ok(client.get(f"{batch.path}/items"))
+    page = ok(client.get(f"{batch.path}/items"))
 
     assert page["object"] == "list"
     assert page["has_more"] is False
@@ -76,61 +75,59 @@ def test_items_show_their_status(site: Site) -> None:
     assert page["data"][1]["model_version"] == "1"
 
 
-def test_items_are_listed_by_status(site: Site) -> None:
+def test_items_are_listed_by_status(site: Site, client: httpx.Client) -> None:
     batch = mixed(site)
     wanted = {
         "pending": [8, 9, 10, 11], "queued": [1, 2, 4, 6, 7], "dispatched": [], "retrying": [5],
         "succeeded": [0], "failed": [3], "cancelled": [], "expired": [],
     }  # fmt: skip
-    with site.client() as client:
-        for status, indexes in wanted.items():
-            page = ok(client.get(f"{batch.path}/items?status={status}"))
-            assert [index for index, _ in statuses(page)] == indexes, status
-            assert {found for _, found in statuses(page)} <= {status}
-        batch.close()
-        page = ok(client.get(f"{batch.path}/items?status=cancelled&limit=100"))
-        assert len(page["data"]) == 10
+    for status, indexes in wanted.items():
+        page = ok(client.get(f"{batch.path}/items?status={status}"))
+        assert [index for index, _ in statuses(page)] == indexes, status
+        assert {found for _, found in statuses(page)} <= {status}
+    batch.close()
+    page = ok(client.get(f"{batch.path}/items?status=cancelled&limit=100"))
+    assert len(page["data"]) == 10
 
 
 @pytest.mark.parametrize("status", ["", "&status=succeeded"])
-def test_pages_have_each_item_once(site: Site, status: str) -> None:
+def test_pages_have_each_item_once(site: Site, client: httpx.Client, status: str) -> None:
     batch = add_batch(site, 50)
     batch.write(*[outcome(index) for index in range(50)])
     seen: list[int] = []
     after = ""
-    with site.client() as client:
-        for _ in range(20):
-            page = ok(client.get(f"{batch.path}/items?limit=7{status}{after}"))
-            seen += [item["index"] for item in page["data"]]
-            after = f"&after={page['last_id']}"
-            if not page["has_more"]:
-                break
+    for _ in range(20):
+        page = ok(client.get(f"{batch.path}/items?limit=7{status}{after}"))
+        seen += [item["index"] for item in page["data"]]
+        after = f"&after={page['last_id']}"
+        if not page["has_more"]:
+            break
     assert seen == list(range(50))
 
 
-def test_a_rare_status_is_found_in_limited_steps(site: Site) -> None:
+def test_a_rare_status_is_found_in_limited_steps(site: Site, client: httpx.Client) -> None:
     batch = add_batch(site, 250_000)
     batch.write(*[outcome(index) for index in (3, 120_001, 249_999)])
     seen: list[int] = []
     after, asked = "", 0
-    with site.client() as client:
-        while asked < 10:
-            page = ok(client.get(f"{batch.path}/items?status=succeeded&limit=2{after}"))
-            asked += 1
-            seen += [item["index"] for item in page["data"]]
-            after = f"&after={page['last_id']}"
-            if not page["has_more"]:
-                break
+    while asked < 10:
+        page = ok(client.get(f"{batch.path}/items?status=succeeded&limit=2{after}"))
+        asked += 1
+        seen += [item["index"] for item in page["data"]]
+        after = f"&after={page['last_id']}"
+        if not page["has_more"]:
+            break
     assert seen == [3, 120_001, 249_999]
     assert asked <= 4
 
 
 @pytest.mark.parametrize("index", [0, 5, 11])
-def test_an_item_is_found_by_each_of_its_names(site: Site, index: int) -> None:
+def test_an_item_is_found_by_each_of_its_names(
+    site: Site, client: httpx.Client, index: int
+) -> None:
     batch = mixed(site)
-    with site.client() as client:
-        by_name = ok(client.get(f"{batch.path}/items/request-{index}"))
-        by_id = ok(client.get(f"{batch.path}/items/{batch.item_id(index)}"))
+    by_name = ok(client.get(f"{batch.path}/items/request-{index}"))
+    by_id = ok(client.get(f"{batch.path}/items/{batch.item_id(index)}"))
 
     assert by_name == by_id
     assert by_name["index"] == index
@@ -138,15 +135,14 @@ def test_an_item_is_found_by_each_of_its_names(site: Site, index: int) -> None:
     assert by_name["sequence"] == (1 if index == 0 else None)
 
 
-def test_an_item_is_found_without_its_input(site: Site) -> None:
+def test_an_item_is_found_without_its_input(site: Site, client: httpx.Client) -> None:
     batch = add_batch(site, 4)
     batch.write(outcome(1))
     batch.close()
     batch.finalise()
     site.objects.delete(batch.row.input_key)
-    with site.client() as client:
-        found = [ok(client.get(f"{batch.path}/items/request-{n}"))["status"] for n in range(4)]
-        sequences = [ok(client.get(f"{batch.path}/items/request-{n}"))["sequence"] for n in (1, 0)]
+    found = [ok(client.get(f"{batch.path}/items/request-{n}"))["status"] for n in range(4)]
+    sequences = [ok(client.get(f"{batch.path}/items/request-{n}"))["sequence"] for n in (1, 0)]
 
     assert found == ["cancelled", "succeeded", "cancelled", "cancelled"]
     assert sequences == [1, 2]
@@ -164,10 +160,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_not_found(site: Site, name: str) -> None:
+def test_hostile_names_are_not_found(site: Site, client: httpx.Client, name: str) -> None:
     batch = add_batch(site, 3)
-    with site.client() as client:
-        assert refused(client.get(f"{batch.path}/items/{name}"), 404)["code"] == "item_not_found"
+    assert refused(client.get(f"{batch.path}/items/{name}"), 404)["code"] == "item_not_found"
 
 
 @pytest.mark.parametrize(
@@ -184,19 +179,19 @@ def test_hostile_names_are_not_found(site: Site, name: str) -> None:
         ("after=batch_req_" + "0" * 40, "after"),
     ],
 )
-def test_invalid_parameters_are_named(site: Site, query: str, param: str) -> None:
+def test_invalid_parameters_are_named(
+    site: Site, client: httpx.Client, query: str, param: str
+) -> None:
     batch = add_batch(site, 3)
-    with site.client() as client:
-        error = refused(client.get(f"{batch.path}/items?{query}"), 400)
+    error = refused(client.get(f"{batch.path}/items?{query}"), 400)
     assert (error["code"], error["param"]) == ("invalid_value", param)
 
 
-def test_a_cursor_of_another_job_is_refused(site: Site) -> None:
+def test_a_cursor_of_another_job_is_refused(site: Site, client: httpx.Client) -> None:
     batch, other = add_batch(site, 3), add_batch(site, 3)
-    with site.client() as client:
-        refused(client.get(f"{batch.path}/items?after={other.item_id(0)}"), 400)
-        refused(client.get(f"{batch.path}/items?after={batch.item_id(3)}"), 400)
-        refused(client.get(f"{batch.path}/items/{other.item_id(0)}"), 404)
+    refused(client.get(f"{batch.path}/items?after={other.item_id(0)}"), 400)
+    refused(client.get(f"{batch.path}/items?after={batch.item_id(3)}"), 400)
+    refused(client.get(f"{batch.path}/items/{other.item_id(0)}"), 404)
 
 
 @pytest.mark.parametrize(
@@ -215,11 +210,10 @@ def test_a_cursor_of_another_job_is_refused(site: Site) -> None:
     ],
 )
 def test_invalid_positions_are_named(
-    site: Site, query: str, headers: dict[str, str], param: str
+    site: Site, client: httpx.Client, query: str, headers: dict[str, str], param: str
 ) -> None:
     batch = add_batch(site, 3)
-    with site.client() as client:
-        error = refused(client.get(f"{batch.path}/results?{query}", headers=headers), 400)
+    error = refused(client.get(f"{batch.path}/results?{query}", headers=headers), 400)
     assert (error["code"], error["param"]) == ("invalid_value", param)
 
 
@@ -241,29 +235,26 @@ def test_foreign_batches_are_like_missing_ones(site: Site, path: str, accept: st
         assert answer.content == answers[0].content
 
 
-def test_a_single_request_is_not_a_batch(site: Site) -> None:
+def test_a_single_request_is_not_a_batch(site: Site, client: httpx.Client) -> None:
     batch = add_batch(site, 1, kind="request", input_file_id=None)
-    with site.client() as client:
-        for path in PATHS:
-            refused(client.get(f"{batch.path}/{path}"), 404)
+    for path in PATHS:
+        refused(client.get(f"{batch.path}/{path}"), 404)
 
 
-def test_a_copy_names_its_original(site: Site) -> None:
+def test_a_copy_names_its_original(site: Site, client: httpx.Client) -> None:
     batch = add_batch(site, 3)
     batch.emit(3)
     with site.engine.begin() as connection:
         connection.execute(sa.update(jobs).values(deduplicate=True))
     add_copies(site.engine, batch.job_id, {1: 0})
-    with site.client() as client:
-        assert ok(client.get(f"{batch.path}/items/{batch.item_id(1)}"))["status"] == "queued"
+    assert ok(client.get(f"{batch.path}/items/{batch.item_id(1)}"))["status"] == "queued"
     batch.write(outcome(0))
     copying = CopyWriter(site.engine).copy_steps({batch.job_id: [outcome(0)]}, [batch.job_id])
     run_all(copying, threading.Event())
 
-    with site.client() as client:
-        found = ok(client.get(f"{batch.path}/items"))["data"]
-        line = client.get(f"{batch.path}/results").text.splitlines()[1]
-        shown = ok(client.get(batch.path))
+    found = ok(client.get(f"{batch.path}/items"))["data"]
+    line = client.get(f"{batch.path}/results").text.splitlines()[1]
+    shown = ok(client.get(batch.path))
     assert [item["copied_from"] for item in found] == [None, batch.item_id(0), None]
     assert (found[1]["custom_id"], found[1]["attempts"]) == ("request-1", 0)
     assert found[1]["usage"]["total_tokens"] == 0

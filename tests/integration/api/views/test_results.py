@@ -22,16 +22,15 @@ from tests.integration.results.outcomes import failed, outcome
 from tests.support.until import until
 
 
-def test_results_are_in_commit_order(site: Site) -> None:
+def test_results_are_in_commit_order(site: Site, client: httpx.Client) -> None:
     batch = add_batch(site, 6)
     batch.write(outcome(4), outcome(1), failed(3))
     batch.write(outcome(1), outcome(0))  # one comes a second time
-    with site.client() as client:
-        now = lines(client.get(f"{batch.path}/results"))
-        batch.close(CloseReason.EXPIRED, slice_items=3)
-        whole = lines(client.get(f"{batch.path}/results"))
-        rest = [lines(client.get(f"{batch.path}/results?after={n}")) for n in (0, 2, 6, 99)]
-        page = lines(client.get(f"{batch.path}/results?after=1&limit=3"))
+    now = lines(client.get(f"{batch.path}/results"))
+    batch.close(CloseReason.EXPIRED, slice_items=3)
+    whole = lines(client.get(f"{batch.path}/results"))
+    rest = [lines(client.get(f"{batch.path}/results?after={n}")) for n in (0, 2, 6, 99)]
+    page = lines(client.get(f"{batch.path}/results?after=1&limit=3"))
 
     assert [(line["custom_id"], line["sequence"]) for line in whole] == [
         (f"request-{index}", number) for number, index in enumerate([4, 1, 3, 0, 2, 5], 1)
@@ -44,19 +43,18 @@ def test_results_are_in_commit_order(site: Site) -> None:
     assert whole[5]["error"]["code"] == "batch_expired"
 
 
-def test_a_line_is_the_files_line_with_a_sequence(site: Site) -> None:
+def test_a_line_is_the_files_line_with_a_sequence(site: Site, client: httpx.Client) -> None:
     batch = add_batch(site, 300)
     batch.write(*[outcome(index) for index in range(0, 300, 2)])
     batch.close()
-    with site.client() as client:
-        before = lines(client.get(f"{batch.path}/results"))
-        batch.finalise()
-        after = lines(client.get(f"{batch.path}/results"))
-        shown = client.get(batch.path).json()
-        files = [
-            client.get(f"/v1/files/{shown[name]}/content").text
-            for name in ("output_file_id", "error_file_id")
-        ]
+    before = lines(client.get(f"{batch.path}/results"))
+    batch.finalise()
+    after = lines(client.get(f"{batch.path}/results"))
+    shown = client.get(batch.path).json()
+    files = [
+        client.get(f"/v1/files/{shown[name]}/content").text
+        for name in ("output_file_id", "error_file_id")
+    ]
 
     assert before == after
     assert [line.pop("sequence") for line in after] == list(range(1, 301))
@@ -65,7 +63,7 @@ def test_a_line_is_the_files_line_with_a_sequence(site: Site) -> None:
 
 
 def test_a_stream_ends_when_its_batch_is_deleted(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("api.views.view_services.PAGE_ROWS", 10)
     batch = add_batch(site, 30)
@@ -83,26 +81,24 @@ def test_a_stream_ends_when_its_batch_is_deleted(
         return read_sequence(connection, *given, **asked)
 
     monkeypatch.setattr("api.views.view_services.read_sequence", deleting)
-    with site.client() as client:
-        shown = lines(client.get(f"{batch.path}/results"))
+    shown = lines(client.get(f"{batch.path}/results"))
 
     assert [line["sequence"] for line in shown] == list(range(1, 11))
 
 
-def test_large_results_are_found_before_and_after_the_end(site: Site) -> None:
+def test_large_results_are_found_before_and_after_the_end(site: Site, client: httpx.Client) -> None:
     batch = add_batch(site, 3)
     key = f"answers/{batch.job_id.hex}/1"
     with site.objects.begin_upload(key) as upload:
         upload.write(b'{"large":"' + b"x" * 3_000_000 + b'"}')
         upload.complete()
     batch.write(outcome(2), outcome(1, body=b"", body_key=key), outcome(0))
-    with site.client() as client:
-        before = client.get(f"{batch.path}/results")
-        batch.finalise()
-        site.objects.delete(key)
-        after = client.get(f"{batch.path}/results")
-        with following(client, f"{batch.path}/results") as events:
-            live_events = [event.data for event in events if event and not event.name]
+    before = client.get(f"{batch.path}/results")
+    batch.finalise()
+    site.objects.delete(key)
+    after = client.get(f"{batch.path}/results")
+    with following(client, f"{batch.path}/results") as events:
+        live_events = [event.data for event in events if event and not event.name]
 
     assert [line["custom_id"] for line in lines(before)] == ["request-2", "request-1", "request-0"]
     assert len(lines(before)[1]["response"]["body"]["large"]) == 3_000_000
@@ -143,26 +139,27 @@ def test_a_stream_continues_to_the_end(site: Site) -> None:
 
 
 @pytest.mark.parametrize("place", ["header", "query"])
-def test_a_stream_continues_after_a_disconnect(site: Site, place: str) -> None:
+def test_a_stream_continues_after_a_disconnect(
+    site: Site, client: httpx.Client, place: str
+) -> None:
     batch = add_batch(site, 30)
     batch.write(*[outcome(index) for index in range(30)])
     batch.finalise()
-    with site.client() as client:
-        path = f"{batch.path}/results"
-        seen: list[int] = []
-        for _ in range(4):
-            after = seen[-1] if seen else 0
-            query = f"?after={after}" if place == "query" else "?after=29"
-            headers = {"last-event-id": str(after)} if place == "header" and seen else {}
-            if not seen:
-                query = ""
-            with following(client, path + query, **headers) as events:
-                results = (event for event in events if event is not None)
-                for event in results:
-                    seen.append(event.id)
-                    if len(seen) % 9 == 0:
-                        break
-        over = client.get(path, headers={"accept": "text/event-stream", "last-event-id": "31"})
+    path = f"{batch.path}/results"
+    seen: list[int] = []
+    for _ in range(4):
+        after = seen[-1] if seen else 0
+        query = f"?after={after}" if place == "query" else "?after=29"
+        headers = {"last-event-id": str(after)} if place == "header" and seen else {}
+        if not seen:
+            query = ""
+        with following(client, path + query, **headers) as events:
+            results = (event for event in events if event is not None)
+            for event in results:
+                seen.append(event.id)
+                if len(seen) % 9 == 0:
+                    break
+    over = client.get(path, headers={"accept": "text/event-stream", "last-event-id": "31"})
 
     assert seen == list(range(1, 32))
     assert (over.status_code, over.content) == (204, b"")
