@@ -9,7 +9,7 @@ from core.clock import SystemClock
 from core.errors import SettingsError
 from tenancy.tenants import set_call_timeout, set_zero_retention
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.online_site import ENDPOINT, Online, OpenOnline
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
 from tests.integration.api.pool import say_nothing
 
 
@@ -37,10 +37,11 @@ def test_default_wait_by_endpoint(open_online: OpenOnline) -> None:
     wished = online.call(Prefer="wait=1")  # the client's own wish counts
     assert wished.headers["preference-applied"] == "wait=1"
 
-    with online.site.engine.begin() as connection:
-        set_zero_retention(connection, online.site.tenant_id, on=True)
-    # The default does not apply to zero retention: the call waits for its deadline.
-    assert online.call({"timeout_ms": 300}).status_code == 504
+    site = online.site
+    with site.engine.begin() as connection:
+        set_zero_retention(connection, site.other_tenant_id, on=True)
+    with site.client(site.other_key) as other:  # waits for its deadline, as without a default
+        assert other.post(ENDPOINT, json=ASK | {"timeout_ms": 300}).status_code == 504
 
 
 @pytest.mark.parametrize(
