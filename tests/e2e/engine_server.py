@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -75,6 +76,13 @@ def kv_cache_usage() -> float:
     return sum(sample.value for sample in samples if sample.name == "vllm:kv_cache_usage_perc")
 
 
+async def set_item_timeout(engine: Any, request: web.Request) -> web.Response:
+    """Change the limit of one item's execution, so that no test starts another engine."""
+    limit_s = float(await request.text())
+    engine._serving._item_timeout_s = engine._serving._timeout._limit_s = limit_s
+    return web.Response()
+
+
 async def serve(socket_path: str) -> None:
     """Serve once the model is loaded; each line of a response is one reported item."""
     from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
@@ -138,6 +146,7 @@ async def serve(socket_path: str) -> None:
         web.post("/online", online),
         web.get("/counts", counts),
         web.get("/end", ends.report),
+        web.put("/item_timeout", partial(set_item_timeout, engine)),
     ]
     runner = await listening(socket_path, routes)
     stop = asyncio.Event()

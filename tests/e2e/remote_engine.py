@@ -72,6 +72,14 @@ class RemoteEngine:
         _, _, usage = await self._fetch_counts()
         return usage
 
+    async def set_item_timeout(self, limit_s: float) -> None:
+        """Change the child's limit of one item's execution."""
+        async with (
+            self._session() as session,
+            session.put("http://engine/item_timeout", data=str(limit_s)) as answer,
+        ):
+            answer.raise_for_status()
+
     async def start(self) -> None:
         """The child has started already."""
 

@@ -1,9 +1,8 @@
 """Goal: real vLLM on this machine passes the conformance suite of the engines."""
 
 import asyncio
-import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -42,7 +41,7 @@ from tests.integration.engines.conformance_online import (
 pytestmark = pytest.mark.timeout(300)
 
 ENV = {"KIND": "vllm", "MODEL_NAME": MODEL, "CONCURRENCY": "20", "VLLM_MAX_NUM_SEQS": "16"}
-HASTY_S = 1.0
+HASTY_S, ITEM_TIMEOUT_S = 1.0, 600.0
 ONLY_SEVEN = {
     "type": "json_schema",
     "json_schema": {
@@ -74,13 +73,12 @@ def chat_engine(
         yield engine
 
 
-@pytest.fixture(scope="class")
-def hasty_engine(
-    tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RemoteEngine]:
-    env = ENV | {"MODEL_PATH": str(tiny_llama), "ITEM_TIMEOUT_S": str(HASTY_S)}
-    with running_engine(tmp_path_factory.mktemp("hasty"), env) as engine:
-        yield engine
+@pytest.fixture
+async def hasty_engine(chat_engine: RemoteEngine) -> AsyncIterator[RemoteEngine]:
+    """The chat engine with a short timeout."""
+    await chat_engine.set_item_timeout(HASTY_S)
+    yield chat_engine
+    await chat_engine.set_item_timeout(ITEM_TIMEOUT_S)
 
 
 @pytest.fixture(scope="class")
@@ -109,29 +107,6 @@ def classifier(folder: Path, classes: int) -> AbstractContextManager[Engine]:
     model = write_classifier(folder / "model", classes=classes)
     assert "/v1/classify" in endpoints_of_folder(model)
     return running_engine(folder, ENV | {"MODEL_PATH": str(model)})
-
-
-def test_an_unknown_parser_is_refused_before_the_model_is_loaded(
-    tiny_llama: Path, tmp_path: Path
-) -> None:
-    env = ENV | {"MODEL_PATH": str(tiny_llama), "VLLM_TOOL_CALL_PARSER": "nonsense"}
-    with (
-        pytest.raises(AssertionError, match=r"SettingsError.*has no .nonsense.; it has .*hermes"),
-        running_engine(tmp_path, env),
-    ):
-        raise RuntimeError("the engine started")
-
-
-def test_a_failed_start_of_the_core_is_logged_with_its_cause(
-    tiny_llama: Path, tmp_path: Path
-) -> None:
-    empty = tmp_path / "model"
-    shutil.copytree(tiny_llama, empty, ignore=shutil.ignore_patterns("*.safetensors"))
-    with (
-        pytest.raises(AssertionError, match=r"Cannot find any model weights"),
-        running_engine(tmp_path, ENV | {"MODEL_PATH": str(empty)}),
-    ):
-        raise RuntimeError("the engine started")
 
 
 class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConformance):

@@ -1,11 +1,13 @@
 """Goal: the installed vLLM fetches nothing that a client names, and logs nothing that one said.
 
-What it logs are lines of the role, in its own processes, too.
+What it logs are lines of the role, in its own processes, too: also why it does not start.
 
 In a process of its own: what is set must be there before vLLM is imported.
 """
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cli.demo.demo_models import ensure_tiny_llama
+
 PROGRAM = r"""
-import argparse, base64, io, json, logging, multiprocessing, os, socket, sys
+import argparse, asyncio, base64, io, json, logging, multiprocessing, os, socket, sys
 from core.logs import configure_logs
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm.vllm_engine import (
+    VllmEngine, vllm_arguments, vllm_environment
+)
 from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
 
 configure_logs("gpu-consumer")
@@ -36,6 +42,7 @@ from vllm.multimodal.media.connector import MediaConnector
 from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
 from vllm.tool_parsers.xlam_tool_parser import xLAMToolParser
 
+own = socket.getaddrinfo, socket.socket.connect
 reached = []
 def refuse(*address, **_):
     reached.append(address[0])
@@ -88,14 +95,26 @@ child = multiprocessing.get_context("spawn").Process(
 )
 child.start()
 child.join()
-json.dump([taken(settings), taken(opened), envs.VLLM_MEDIA_URL_ALLOW_REDIRECTS], sys.stdout)
+taken = [taken(settings), taken(opened)]
+
+socket.getaddrinfo, socket.socket.connect = own
+def refusal(**changes):
+    try:
+        asyncio.run(VllmEngine(settings.model_copy(update=changes)).start())
+    except Exception as failure:
+        return [type(failure).__name__, str(failure)]
+
+refusals = [refusal(vllm_tool_call_parser="nonsense"), refusal()]
+json.dump([*taken, envs.VLLM_MEDIA_URL_ALLOW_REDIRECTS, *refusals], sys.stdout)
 """
 
 
 @pytest.mark.timeout(150)
 def test_media_only_from_allowed_hosts_and_no_text_is_logged(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"architectures":["LlamaForCausalLM"]}')
-    settings = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path)}
+    whole = ensure_tiny_llama(tmp_path / "whole")
+    model = tmp_path / "model"
+    shutil.copytree(whole, model, ignore=shutil.ignore_patterns("*.safetensors"))
+    settings = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model)}
     ours = {f"MILLRACE_ENGINE_{name}": value for name, value in settings.items()}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     run = subprocess.run(
@@ -106,14 +125,19 @@ def test_media_only_from_allowed_hosts_and_no_text_is_logged(tmp_path: Path) -> 
         check=False,
     )
     assert run.returncode == 0, run.stderr.decode()
-    shut, opened, redirects = msgspec.json.decode(run.stdout)
+    shut, opened, redirects, parser, start = msgspec.json.decode(run.stdout)
     assert shut == [["data"], []]
     assert opened == [["data"], ["example.com"]]
     assert redirects is False
+    # Refused before the model is loaded: this one has no weights.
+    assert parser[0] == "SettingsError"
+    assert re.search(r"has no .nonsense.; it has .*hermes", parser[1])
+    assert start[0] == "EngineDeadError"
+    assert b"Cannot find any model weights" in run.stderr
     assert b"client said" not in run.stderr
     lines = [msgspec.json.decode(line) for line in run.stderr.splitlines() if line[:1] == b"{"]
     assert {line["role"] for line in lines} == {"gpu-consumer"}
-    told = {line["logger"]: line["event"] for line in lines}
-    for parser in ("hermes", "xlam"):
-        assert told[f"vllm.tool_parsers.{parser}_tool_parser"].endswith(": ValidationError.")
-    assert told["vllm.v1.engine.core"] == "It took %s."
+    told = {(line["logger"], line["event"].rpartition(": ")[2]) for line in lines}
+    for name in ("hermes", "xlam"):
+        assert (f"vllm.tool_parsers.{name}_tool_parser", "ValidationError.") in told
+    assert ("vllm.v1.engine.core", "It took %s.") in told
