@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from functools import partial
+from contextlib import ExitStack
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -16,6 +18,7 @@ import psutil
 
 from batcher.faust_app.request_stream import group_of
 from tests.support.until import until
+from tests.unit.batcher import builders
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.errors import KafkaUnavailableError
@@ -59,15 +62,11 @@ def create_topics(kafka: KafkaSettings, *pools: str) -> None:
 
 def job_ref(number: int, *, tenant: int | None = None, pool: str = POOL) -> JobRef:
     """Return a job, of its own tenant by default."""
-    return JobRef(
-        job_id=UUID(int=number),
-        day=20_000,
+    return builders.job_ref(
+        number,
         tenant_id=UUID(int=tenant or number),
-        model="m",
-        model_version="1",
+        day=20_000,
         pool=pool,
-        endpoint="/v1/embeddings",
-        input_key="k",
         deadline_s=time.time() + 3600,
     )
 
@@ -91,14 +90,6 @@ def call_ref(
 def expected(job: JobRef, count: int) -> Counter[tuple[UUID, int]]:
     """Return each of the first `count` items of `job` once."""
     return Counter({(job.job_id, index): 1 for index in range(count)})
-
-
-def lag(kafka: KafkaSettings, job_class: str = "bulk") -> int:
-    """Return the uncommitted records of the batchers; -1 while unknown."""
-    try:
-        return sum(TopicAdmin(kafka).lag(group_of(job_class), REQUESTS[job_class]).values())
-    except KafkaUnavailableError:  # for a moment after a topic's creation
-        return -1
 
 
 class Requests:
@@ -340,6 +331,59 @@ class BatcherProcess:
         """Kill the process if it still runs."""
         if self.process.poll() is None:
             self.kill()
+
+
+class Bench:
+    """What a test starts; all of it ends with `closing`."""
+
+    def __init__(
+        self, kafka: KafkaSettings, database_url: str, folder: Path, closing: ExitStack
+    ) -> None:
+        self.kafka, self.database_url, self.folder = kafka, database_url, folder
+        self._closing = closing
+        self._admin = TopicAdmin(kafka)
+        self._batcher_count = 0
+
+    @cached_property
+    def requests(self) -> Requests:
+        """The writer of bulk requests."""
+        return self._requests("bulk")
+
+    @cached_property
+    def calls(self) -> Requests:
+        """The writer of online calls."""
+        return self._requests("interactive")
+
+    @cached_property
+    def caller(self) -> Caller:
+        """A caller whose heartbeats begin now."""
+        caller = Caller(self.kafka, "api-1")
+        self._closing.callback(caller.stop)
+        return caller
+
+    def start_replica(self, **options: Any) -> Replica:
+        replica = Replica(self.kafka, **options)
+        self._closing.callback(replica.stop)
+        return replica
+
+    def start_batcher(self, **settings: object) -> BatcherProcess:
+        self._batcher_count += 1
+        log = self.folder / f"batcher-{self._batcher_count}.log"
+        process = BatcherProcess(self.kafka, self.database_url, log, **settings)
+        self._closing.callback(process.end)
+        return process
+
+    def lag(self, job_class: str = "bulk") -> int:
+        """Return the uncommitted records of the batchers; -1 while unknown."""
+        try:
+            return sum(self._admin.lag(group_of(job_class), REQUESTS[job_class]).values())
+        except KafkaUnavailableError:  # for a moment after a topic's creation
+            return -1
+
+    def _requests(self, job_class: str) -> Requests:
+        requests = Requests(self.kafka, job_class)
+        self._closing.callback(requests.producer.close)
+        return requests
 
 
 def memory_bytes(batcher: BatcherProcess) -> int:

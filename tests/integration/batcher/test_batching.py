@@ -2,82 +2,63 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from tests.integration.batcher.harness import (
-    BatcherProcess,
+    Bench,
     Replica,
-    Requests,
     expected,
     job_ref,
-    lag,
     memory_bytes,
     wait_until,
 )
-from topics.settings import KafkaSettings
-
-StartReplica = Callable[..., Replica]
-StartBatcher = Callable[..., BatcherProcess]
 
 
 def has_items(replica: Replica, count: int) -> bool:
     return len(replica.items()) >= count
 
 
-def test_every_item_is_dispatched_once_and_every_offset_committed(
-    kafka: KafkaSettings,
-    requests: Requests,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica()
-    batcher = start_batcher()
+def test_every_item_is_dispatched_once_and_every_offset_committed(bench: Bench) -> None:
+    replica = bench.start_replica()
+    batcher = bench.start_batcher()
     jobs = [job_ref(number) for number in range(1, 6)]
     for job in jobs:
-        requests.send(job, 1000)
+        bench.requests.send(job, 1000)
     wanted = sum((expected(job, 1000) for job in jobs), Counter[tuple[UUID, int]]())
     wait_until(lambda: len(replica.items()) == 5000)
     assert replica.items() == wanted
-    wait_until(lambda: lag(kafka) == 0)
+    wait_until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert replica.items() == wanted
-    assert lag(kafka) == 0
+    assert bench.lag() == 0
     assert not replica.over_granted
     assert replica.partitions == {1, 3}
     assert max(sum(len(p.items) for p in b.parts) for b in replica.batches) <= 100
 
 
-def test_batcher_without_partitions_stops_on_sigterm(
-    start_replica: StartReplica, start_batcher: StartBatcher
-) -> None:
-    replica = start_replica()
-    batcher = start_batcher(MILLRACE_KAFKA_SESSION_TIMEOUT_S=0.5)  # the broker refuses it
+def test_batcher_without_partitions_stops_on_sigterm(bench: Bench) -> None:
+    replica = bench.start_replica()
+    batcher = bench.start_batcher(MILLRACE_KAFKA_SESSION_TIMEOUT_S=0.5)  # the broker refuses it
     wait_until(lambda: replica.waiting)
     began_s = time.monotonic()
     assert batcher.stop() == 0
     assert time.monotonic() - began_s < 10
 
 
-def test_killed_batcher_loses_nothing_and_repeats_little(
-    kafka: KafkaSettings,
-    requests: Requests,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica(window=400, items_per_s=2000)
+def test_killed_batcher_loses_nothing_and_repeats_little(bench: Bench) -> None:
+    replica = bench.start_replica(window=400, items_per_s=2000)
     jobs = [job_ref(number) for number in range(1, 6)]
     for job in jobs:
-        requests.send(job, 3000)
+        bench.requests.send(job, 3000)
     for goal in (4000, 9000):
-        batcher = start_batcher()
+        batcher = bench.start_batcher()
         wait_until(partial(has_items, replica, goal))
         batcher.kill()
-    batcher = start_batcher()
+    batcher = bench.start_batcher()
     wait_until(lambda: len(replica.items()) == 15_000, timeout_s=50)
-    wait_until(lambda: lag(kafka) == 0)
+    wait_until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(3000)}
     # A death repeats what left since the last commit, 0.2 s apart on an idle machine: half a
@@ -87,60 +68,50 @@ def test_killed_batcher_loses_nothing_and_repeats_little(
 
 
 def test_successor_of_a_killed_batcher_does_not_wait_for_its_session(
-    requests: Requests, start_replica: StartReplica, start_batcher: StartBatcher, tmp_path: Path
+    bench: Bench, tmp_path: Path
 ) -> None:
     settings = {
         "MILLRACE_KAFKA_SESSION_TIMEOUT_S": 120,  # longer than anybody waits here
-        "MILLRACE_KAFKA_MEMBERS_FOLDER": tmp_path / "members",
+        "MILLRACE_KAFKA_MEMBERS_FOLDER": bench.folder / "members",
     }
-    replica = start_replica(window=200)
-    killed = start_batcher(**settings)
+    replica = bench.start_replica(window=200)
+    killed = bench.start_batcher(**settings)
     killed.ready()
     killed.kill()
-    successor = start_batcher(**settings)
+    successor = bench.start_batcher(**settings)
     successor.ready()
-    requests.send(job_ref(1), 100)
+    bench.requests.send(job_ref(1), 100)
     wait_until(lambda: len(replica.items()) == 100)
     assert successor.stop() == 0
 
 
-def test_rebalances_lose_nothing(
-    kafka: KafkaSettings,
-    requests: Requests,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica(window=200)
-    first = start_batcher()
+def test_rebalances_lose_nothing(bench: Bench) -> None:
+    replica = bench.start_replica(window=200)
+    first = bench.start_batcher()
     first.ready()
     jobs = [job_ref(number) for number in range(1, 9)]
     for job in jobs:
-        requests.send(job, 1000)
-    second = start_batcher()
+        bench.requests.send(job, 1000)
+    second = bench.start_batcher()
     second.ready()
     for job in jobs:
-        requests.send(job, 1000, first=1000)
+        bench.requests.send(job, 1000, first=1000)
     wait_until(lambda: len(replica.items()) >= 9000)
     assert first.stop() == 0
     wait_until(lambda: len(replica.items()) == 16_000)
-    wait_until(lambda: lag(kafka) == 0)
+    wait_until(lambda: bench.lag() == 0)
     assert second.stop() == 0
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(2000)}
 
 
-def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(
-    kafka: KafkaSettings,
-    requests: Requests,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica(window=0)
-    batcher = start_batcher(held_items_max=2000, stall_limit_s=5)
+def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(bench: Bench) -> None:
+    replica = bench.start_replica(window=0)
+    batcher = bench.start_batcher(held_items_max=2000, stall_limit_s=5)
     batcher.ready()
     wait_until(lambda: replica.waiting)
     before = memory_bytes(batcher)
     for number in range(1, 9):
-        requests.send(job_ref(number), 5000, size=2000)  # 80 MB in all
+        bench.requests.send(job_ref(number), 5000, size=2000)  # 80 MB in all
     wait_until(lambda: max(replica.waiting.values()) >= 2000)
     # Long enough for a watchdog that mistakes an empty pool for a standstill.
     wait_until(lambda: replica.demand_age_s > 8)
@@ -149,22 +120,5 @@ def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(
     assert memory_bytes(batcher) - before < 250_000_000
     replica.window = 2000
     wait_until(lambda: len(replica.items()) == 40_000)
-    wait_until(lambda: lag(kafka) == 0)
+    wait_until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
-
-
-def test_two_tenants_share_fairly(
-    requests: Requests, start_replica: StartReplica, start_batcher: StartBatcher
-) -> None:
-    replica = start_replica(window=100, concurrency=1000)
-    batcher = start_batcher(held_items_max=50_000)
-    # The greedy tenant comes first and with ten jobs; the other one must not wait for them.
-    for number in range(1, 11):
-        requests.send(job_ref(number, tenant=1), 500)
-    requests.send(job_ref(20, tenant=2), 1000)
-    wait_until(lambda: len(replica.items()) == 6000)
-    assert batcher.stop() == 0
-    order = [part.job.tenant_id for batch in replica.batches for part in batch.parts]
-    began = order.index(UUID(int=2))
-    shared = order[began : began + 20]
-    assert abs(shared.count(UUID(int=2)) - 10) <= 2

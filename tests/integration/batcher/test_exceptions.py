@@ -1,7 +1,6 @@
 """Goal: records that cannot be dispatched end as specified and pin no offset."""
 
 import time
-from collections.abc import Callable
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,12 +13,9 @@ from storage.postgres.engines import create_engine
 from storage.postgres.items import items as item_rows
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.batcher.harness import (
-    BatcherProcess,
-    Replica,
-    Requests,
+    Bench,
     expected,
     job_ref,
-    lag,
     wait_until,
 )
 from topics.clients.admin import TopicAdmin
@@ -29,9 +25,6 @@ from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, DeadLetter, Item, JobControl, Outcomes
 from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail_reader import TopicTailReader
-
-StartReplica = Callable[..., Replica]
-StartBatcher = Callable[..., BatcherProcess]
 
 
 def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[ReceivedRecord]:
@@ -52,24 +45,19 @@ def record_count(kafka: KafkaSettings) -> int:
     return sum(TopicAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
 
 
-def test_unreadable_record_fails_its_items_and_is_dead_lettered(
-    kafka: KafkaSettings,
-    requests: Requests,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica()
-    batcher = start_batcher()
+def test_unreadable_record_fails_its_items_and_is_dead_lettered(bench: Bench) -> None:
+    replica = bench.start_replica()
+    batcher = bench.start_batcher()
     good, torn = job_ref(1), job_ref(2)
     chunk = Chunk(torn, [Item(index, f"c{index}", b"{}", 1) for index in range(7, 12)])
-    requests.send_raw(encode(chunk)[:40], chunk_headers(chunk, "bulk"))
-    requests.send_raw(b"nothing of ours", [])
-    requests.send(good, 300)
+    bench.requests.send_raw(encode(chunk)[:40], chunk_headers(chunk, "bulk"))
+    bench.requests.send_raw(b"nothing of ours", [])
+    bench.requests.send(good, 300)
     wait_until(lambda: len(replica.items()) == 300)
-    wait_until(lambda: lag(kafka) == 0)
+    wait_until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
 
-    (result,) = read(kafka, RESULTS, 1)
+    (result,) = read(bench.kafka, RESULTS, 1)
     outcomes = decode(Outcomes, result.value, result.headers)
     assert result.key == torn.job_id.bytes
     assert (outcomes.job.job_id, outcomes.job.day) == (torn.job_id, torn.day)
@@ -77,85 +65,67 @@ def test_unreadable_record_fails_its_items_and_is_dead_lettered(
     assert {(i.outcome, i.error_code) for i in outcomes.items} == {
         (Outcome.FAILED, "record_unreadable")
     }
-    letters = [decode(DeadLetter, r.value, r.headers) for r in read(kafka, DEAD_LETTERS, 2)]
+    letters = [decode(DeadLetter, r.value, r.headers) for r in read(bench.kafka, DEAD_LETTERS, 2)]
     assert {letter.value for letter in letters} == {encode(chunk)[:40], b"nothing of ours"}
     assert {letter.code for letter in letters} == {"record_unreadable"}
 
 
-def test_newer_schema_stops_the_role_with_its_offset_uncommitted(
-    kafka: KafkaSettings, requests: Requests, start_batcher: StartBatcher
-) -> None:
-    batcher = start_batcher()
+def test_newer_schema_stops_the_role_with_its_offset_uncommitted(bench: Bench) -> None:
+    batcher = bench.start_batcher()
     batcher.ready()
-    requests.send_raw(b"from the future", [("kind", b"chunk"), ("schema", b"99")])
+    bench.requests.send_raw(b"from the future", [("kind", b"chunk"), ("schema", b"99")])
     wait_until(lambda: batcher.process.poll() is not None)
     assert batcher.process.returncode == 1
     assert SchemaTooNewError.code in batcher.log.read_text()
-    assert lag(kafka) == 1
+    assert bench.lag() == 1
 
 
-def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(
-    kafka: KafkaSettings,
-    requests: Requests,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica(window=0)
-    batcher = start_batcher()
+def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(bench: Bench) -> None:
+    replica = bench.start_replica(window=0)
+    batcher = bench.start_batcher()
     closed, open_job = job_ref(1), job_ref(2)
-    requests.send(closed, 500)
-    requests.send(open_job, 500)
+    bench.requests.send(closed, 500)
+    bench.requests.send(open_job, 500)
     wait_until(lambda: max(replica.waiting.values(), default=0) == 1000)
     control = JobControl(closed.job_id, version=1, closed=CloseReason.CANCELLED)
-    requests.producer.send(
+    bench.requests.producer.send(
         CONTROL.name,
         encode(control),
         partition=0,
         key=closed.job_id.bytes,
         headers=kind_headers(JobControl),
     )
-    requests.producer.flush(10)
+    bench.requests.producer.flush(10)
     wait_until(lambda: max(replica.waiting.values()) == 500)
-    requests.send(closed, 100, first=500)
+    bench.requests.send(closed, 100, first=500)
     replica.window = 400
-    wait_until(lambda: lag(kafka) == 0)
+    wait_until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert replica.items() == expected(open_job, 500)
 
 
-def test_record_that_pins_an_offset_is_requeued_and_dispatched_later(
-    kafka: KafkaSettings,
-    requests: Requests,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    served = start_replica()
-    batcher = start_batcher(hold_limit_s=1)
+def test_record_that_pins_an_offset_is_requeued_and_dispatched_later(bench: Bench) -> None:
+    served = bench.start_replica()
+    batcher = bench.start_batcher(hold_limit_s=1)
     # One tenant, so that both pools' records share partitions; the other pool has no replica.
     waiting, flowing = job_ref(1, tenant=7, pool="other"), job_ref(2, tenant=7)
-    requests.send(waiting, 100)
-    requests.send(flowing, 1000)
+    bench.requests.send(waiting, 100)
+    bench.requests.send(flowing, 1000)
     wait_until(lambda: len(served.items()) == 1000)
     # After one requeue it is behind all other records and pins nothing.
-    wait_until(lambda: record_count(kafka) == 12)
-    wait_until(lambda: lag(kafka) == 1)
-    other = start_replica(pool="other")
+    wait_until(lambda: record_count(bench.kafka) == 12)
+    wait_until(lambda: bench.lag() == 1)
+    other = bench.start_replica(pool="other")
     wait_until(lambda: len(other.items()) == 100)
-    wait_until(lambda: lag(kafka) == 0)
+    wait_until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert other.items() == expected(waiting, 100)
-    assert record_count(kafka) == 12
+    assert record_count(bench.kafka) == 12
 
 
-def test_finished_redelivered_items_are_not_executed_again(
-    kafka: KafkaSettings,
-    requests: Requests,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-    database_url: str,
-) -> None:
+def test_finished_redelivered_items_are_not_executed_again(bench: Bench) -> None:
     job = job_ref(1)
-    settings = DatabaseSettings(url=database_url)  # type: ignore[arg-type]
+    settings = DatabaseSettings(url=bench.database_url)  # type: ignore[arg-type]
     engine = create_engine(settings, application_name="test")
     DayPartitions(engine).ensure([job.day])
     ended = [*range(50), *range(200, 300)]
@@ -177,9 +147,9 @@ def test_finished_redelivered_items_are_not_executed_again(
     with engine.begin() as connection:
         connection.execute(sa.insert(item_rows), rows)
     engine.dispose()
-    requests.send(job, 400)  # before the assignment: it may have been dispatched before
-    replica = start_replica()
-    batcher = start_batcher()
-    wait_until(lambda: lag(kafka) == 0)
+    bench.requests.send(job, 400)  # before the assignment: it may have been dispatched before
+    replica = bench.start_replica()
+    batcher = bench.start_batcher()
+    wait_until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert set(replica.items()) == {(UUID(int=1), n) for n in range(400) if n not in set(ended)}

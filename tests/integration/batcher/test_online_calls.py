@@ -1,26 +1,20 @@
-"""Goal: online calls are dispatched at once while their caller lives, and marked if redelivered."""
+"""Goal: online calls are dispatched while their caller lives, once or marked as redelivered."""
 
 import time
-from collections.abc import Callable, Iterable
-from uuid import UUID
+from collections import Counter
+from collections.abc import Iterable
 
 from tests.integration.batcher.harness import (
-    BatcherProcess,
+    Bench,
     Caller,
     Replica,
-    Requests,
     call_ref,
-    lag,
     wait_until,
 )
 from topics.records.records import Chunk, JobRef
-from topics.settings import KafkaSettings
 
 CALL_S = 10.0
 """Time to the deadline of calls: all of them are buffered before."""
-
-StartReplica = Callable[..., Replica]
-StartBatcher = Callable[..., BatcherProcess]
 
 
 def parts(replica: Replica) -> list[Chunk]:
@@ -35,37 +29,10 @@ def calls_of(caller: Caller, first: int, count: int) -> list[JobRef]:
     return [call_ref(number, caller.caller_id) for number in range(first, first + count)]
 
 
-def test_only_backlogged_calls_are_marked_as_redelivered(
-    kafka: KafkaSettings,
-    calls: Requests,
-    caller: Caller,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica(job_class="interactive")
-    calls.send_calls(*calls_of(caller, 1, 50))
-    batcher = start_batcher(job_class="interactive")
-    batcher.ready()
-    calls.send_calls(*calls_of(caller, 101, 200))
-    wait_until(lambda: len(parts(replica)) >= 250)
-    wait_until(lambda: lag(kafka, "interactive") == 0)
-    assert batcher.stop() == 0
-    came = parts(replica)
-    assert numbers(came) == [*range(1, 51), *range(101, 301)]
-    assert numbers(part for part in came if part.redelivered) == list(range(1, 51))
-    assert all(0 <= part.waited_s < 30 for part in came)
-    assert not replica.over_granted
-
-
-def test_calls_without_a_live_caller_are_dropped(
-    kafka: KafkaSettings,
-    calls: Requests,
-    caller: Caller,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica(job_class="interactive", window=0)
-    batcher = start_batcher(job_class="interactive")
+def test_calls_without_a_live_caller_are_dropped(bench: Bench) -> None:
+    caller = bench.caller  # its heartbeats begin before the batcher
+    replica = bench.start_replica(job_class="interactive", window=0)
+    batcher = bench.start_batcher(job_class="interactive")
     batcher.ready()
     kept, aborted = call_ref(1, caller.caller_id), call_ref(2, caller.caller_id)
     expired = call_ref(3, caller.caller_id, deadline_s=time.time() + CALL_S)
@@ -76,9 +43,9 @@ def test_calls_without_a_live_caller_are_dropped(
         call_ref(6 + is_late, caller.caller_id, durable=is_late, begin_by_s=begin_by_s)
         for is_late in (False, True)
     )
-    gone = Caller(kafka, "gone")
+    gone = Caller(bench.kafka, "gone")
     try:
-        calls.send_calls(kept, aborted, expired, orphan, durable, overdue, late)
+        bench.calls.send_calls(kept, aborted, expired, orphan, durable, overdue, late)
         wait_until(lambda: max(replica.waiting.values(), default=0) == 7)
     finally:
         gone.stop()
@@ -87,40 +54,29 @@ def test_calls_without_a_live_caller_are_dropped(
     wait_until(lambda: max(replica.waiting.values()) == 3)
     replica.window = 100
     wait_until(lambda: len(parts(replica)) == 3)
-    wait_until(lambda: lag(kafka, "interactive") == 0)
+    wait_until(lambda: bench.lag("interactive") == 0)
     assert batcher.stop() == 0
     assert numbers(parts(replica)) == [1, 5, 7]
 
 
-def test_rebalances_and_kills_lose_no_call(
-    kafka: KafkaSettings,
-    calls: Requests,
-    caller: Caller,
-    start_replica: StartReplica,
-    start_batcher: StartBatcher,
-) -> None:
-    replica = start_replica(job_class="interactive", window=50, items_per_s=500)
-    first = start_batcher(job_class="interactive")
+def test_rebalances_and_kills_lose_no_call(bench: Bench) -> None:
+    caller = bench.caller  # its heartbeats begin before the batcher
+    replica = bench.start_replica(job_class="interactive", window=50, items_per_s=500)
+    first = bench.start_batcher(job_class="interactive")
     first.ready()
-    calls.send_calls(*calls_of(caller, 1, 500))
+    bench.calls.send_calls(*calls_of(caller, 1, 500))
     wait_until(lambda: len(parts(replica)) >= 100)
     first.kill()
-    second, third = (start_batcher(job_class="interactive") for _ in range(2))
+    second, third = (bench.start_batcher(job_class="interactive") for _ in range(2))
     second.ready()
     third.ready()
-    calls.send_calls(*calls_of(caller, 501, 500))
+    bench.calls.send_calls(*calls_of(caller, 501, 500))
     wait_until(lambda: len(parts(replica)) >= 700)
     assert second.stop() == 0
     wait_until(lambda: len({p.job.job_id for p in parts(replica)}) == 1000)
-    wait_until(lambda: lag(kafka, "interactive") == 0)
+    wait_until(lambda: bench.lag("interactive") == 0)
     assert third.stop() == 0
-    again = [job_id for job_id, count in _counts(replica).items() if count > 1]
+    counts = Counter(part.job.job_id for part in parts(replica))
+    again = [job_id for job_id, count in counts.items() if count > 1]
     came_again = {p.job.job_id for p in parts(replica) if p.redelivered}
     assert set(again) <= came_again, "a second execution must be marked"
-
-
-def _counts(replica: Replica) -> dict[UUID, int]:
-    counts: dict[UUID, int] = {}
-    for part in parts(replica):
-        counts[part.job.job_id] = counts.get(part.job.job_id, 0) + 1
-    return counts
