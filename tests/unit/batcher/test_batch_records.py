@@ -9,8 +9,9 @@ import pytest
 
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.unreadable_records import failed_outcomes, send_unreadable
+from batcher.outbound import capacity_reader
 from batcher.outbound.batch_sender import BatcherIdentity, BatchSender, batch_headers, merge_chunks
-from batcher.outbound.capacity_reader import latest_capacities
+from batcher.outbound.capacity_reader import CapacityReader, latest_capacities
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of, chunk_bytes
 from batcher.queueing.queues import Queues
 from core.errors import SchemaTooNewError
@@ -31,6 +32,7 @@ from topics.records.records import (
     JobRef,
     Outcomes,
 )
+from topics.settings import KafkaSettings
 
 
 def test_single_chunk_is_not_copied() -> None:
@@ -205,6 +207,21 @@ def test_newer_capacity_schema_raises() -> None:
     )
     with pytest.raises(SchemaTooNewError):
         latest_capacities([newer_control])
+
+
+def test_failure_of_the_capacity_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, object] = {}
+    monkeypatch.setattr(
+        capacity_reader, "TailReaderThread", lambda *_, **given: options.update(given)
+    )
+    told: list[Exception] = []
+    CapacityReader(
+        KafkaSettings(bootstrap_servers="127.0.0.1:1"),
+        client_id="t",
+        on_capacity=lambda _: None,
+        on_failure=told.append,
+    )
+    assert options["on_failure"] == told.append
 
 
 async def test_requeued_chunk_equals_its_first_emission() -> None:

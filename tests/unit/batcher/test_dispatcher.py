@@ -180,21 +180,6 @@ def test_nearest_deadline_survives_rank_updates(bench: Bench) -> None:
     assert bench.recorder.sizes() == [3]
 
 
-def test_interactive_item_never_waits() -> None:
-    bench = Bench(wait_s_max=0.0)
-    bench.grant(1, concurrency=1000)
-    bench.items(1)
-    assert bench.dispatcher.dispatch() is None
-    assert bench.recorder.sizes() == [1]
-
-
-def test_near_deadline_closes_the_batch(bench: Bench) -> None:
-    bench.grant(30, concurrency=1000)
-    bench.items(10, deadline_s=bench.clock.wall_s() + 4.0)
-    bench.dispatcher.dispatch()
-    assert bench.recorder.sizes() == [10]
-
-
 def test_slow_replica_gets_smaller_batches(bench: Bench) -> None:
     bench.grant(200, rate=4.0)
     bench.items(100)
@@ -213,25 +198,6 @@ def test_credit_is_spent_where_most_is_free(bench: Bench) -> None:
     assert bench.recorder.replicas() == ["large", "small", "large"]
     assert bench.recorder.sizes() == [100, 100, 50]
     assert bench.dispatcher.dispatched_count == 250
-
-
-def test_credit_is_void_after_silence(bench: Bench) -> None:
-    bench.grant(100)
-    bench.clock.now_s += 3.5
-    bench.items(10)
-    bench.dispatcher.dispatch()
-    assert bench.recorder.sent == []
-
-
-def test_items_of_a_closed_job_are_settled_without_credit(bench: Bench) -> None:
-    bench.items(100, job=1)
-    bench.items(100, job=2)
-    bench.states.close(1)
-    bench.grant(100)
-    bench.dispatcher.dispatch()
-    assert bench.recorder.jobs() == [2]
-    assert bench.acknowledged == [1]
-    assert bench.queues.item_count == 0
 
 
 def test_nothing_is_dispatched_while_the_producer_is_full(bench: Bench) -> None:

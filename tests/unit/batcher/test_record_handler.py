@@ -109,14 +109,6 @@ def test_record_is_acknowledged_when_its_items_are_settled() -> None:
     assert bench.acknowledged == [0]
 
 
-def test_items_of_a_closed_job_are_acknowledged_at_arrival() -> None:
-    bench = Bench()
-    bench.states.close(1)
-    bench.handle(record(0, chunk_of(1, range(10))))
-    assert bench.acknowledged == [0]
-    assert bench.queues.item_count == 0
-
-
 @pytest.mark.parametrize("deliveries", [1, 2])
 def test_unreadable_record_is_acknowledged_when_its_replacements_are_durable(
     deliveries: int,
@@ -222,15 +214,6 @@ async def test_record_arriving_during_a_query_is_checked_by_the_next() -> None:
     bench.handle(record(0, chunk_of(1, range(10))))
     await check(bench, lambda: bench.handle(record(1, chunk_of(2, range(10, 20)))))
     assert bench.indexes() == list(range(20))
-
-
-async def test_unchecked_chunks_apply_backpressure() -> None:
-    bench = Bench({})
-    bench.handler.on_assign({PARTITION: 10})
-    bench.handle(record(0, chunk_of(1, range(100))))
-    assert bench.queues.is_full
-    await check(bench)
-    assert bench.queues.is_full
 
 
 def is_full(bench: Bench) -> bool:
