@@ -30,8 +30,19 @@ def buffered_chunk(
     return BufferedChunk(job, items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
 
 
-def unbounded() -> Queues:
-    return Queues(items_max=10**9, bytes_max=10**12)
+def unbounded(*chunks: BufferedChunk) -> Queues:
+    queues = Queues(items_max=10**9, bytes_max=10**12)
+    for chunk in chunks:
+        queues.add(chunk, now_s=0.0)
+    return queues
+
+
+def pop(
+    queues: Queues, *, item_count_max: int = 100, token_count_max: int = 10**6
+) -> list[BufferedChunk]:
+    """Return the next batch of pool `p`."""
+    lane = queues.pools["p"].by_fairness()[0]
+    return queues.pop_batch(lane, item_count_max=item_count_max, token_count_max=token_count_max)
 
 
 steps = st.lists(
@@ -102,65 +113,40 @@ def test_backlogged_tenants_get_equal_tokens(order: list[int], count: int) -> No
         for tenant in range(3):
             if TENANTS[tenant] not in holding:
                 refill(tenant)
-        lane = queues.pools["p"].by_fairness()[0]
-        for held in queues.pop_batch(lane, item_count_max=count, token_count_max=10**6):
+        for held in pop(queues, item_count_max=count):
             served[held.job.tenant_id] += held.token_count
         assert max(served.values()) - min(served.values()) <= 100 * 10
 
 
 def test_queues_are_work_conserving() -> None:
-    queues = unbounded()
-    for number in range(9):
-        queues.add(buffered_chunk(job_of(number), range(1)), now_s=0.0)
-    lane = queues.pools["p"].by_fairness()[0]
-    assert len(queues.pop_batch(lane, item_count_max=100, token_count_max=1000)) == 9
+    queues = unbounded(*(buffered_chunk(job_of(number), range(1)) for number in range(9)))
+    assert len(pop(queues)) == 9
     assert not queues.pools["p"].batch_keys
     assert queues.item_count == queues.byte_count == 0
 
 
 def test_only_the_first_chunk_of_a_batch_is_split() -> None:
-    queues = unbounded()
-    queues.add(buffered_chunk(job_of(0), range(60)), now_s=0.0)
-    queues.add(buffered_chunk(job_of(1), range(100)), now_s=0.0)
-    lane = queues.pools["p"].by_fairness()[0]
-    sizes = []
-    for limit in (100, 30, 100):
-        sizes.append(
-            [
-                len(h.items)
-                for h in queues.pop_batch(lane, item_count_max=limit, token_count_max=10**6)
-            ]
-        )
-    assert sizes == [[60], [30], [70]]
+    queues = unbounded(buffered_chunk(job_of(0), range(60)), buffered_chunk(job_of(1), range(100)))
+    batches = [pop(queues, item_count_max=limit) for limit in (100, 30, 100)]
+    assert [[len(chunk.items) for chunk in batch] for batch in batches] == [[60], [30], [70]]
 
 
 def test_item_above_the_token_limit_is_popped_alone() -> None:
-    queues = unbounded()
-    queues.add(buffered_chunk(job_of(0), range(3), tokens=5000), now_s=0.0)
-    lane = queues.pools["p"].by_fairness()[0]
-    assert [
-        len(h.items) for h in queues.pop_batch(lane, item_count_max=100, token_count_max=100)
-    ] == [1]
+    queues = unbounded(buffered_chunk(job_of(0), range(3), tokens=5000))
+    assert [len(chunk.items) for chunk in pop(queues, token_count_max=100)] == [1]
 
 
 def test_batch_is_bounded_in_bytes() -> None:
-    queues = unbounded()
-    for number in range(9):
-        queues.add(buffered_chunk(job_of(number), range(1), body=b"x" * 250_000), now_s=0.0)
-    lane = queues.pools["p"].by_fairness()[0]
-    taken = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
+    large = (buffered_chunk(job_of(n), range(1), body=b"x" * 250_000) for n in range(9))
+    taken = pop(unbounded(*large))
     assert len(taken) > 1
     assert sum(held.byte_count for held in taken) <= BATCH_BYTES_MAX
 
 
 def test_lower_index_is_popped_first() -> None:
-    queues = unbounded()
     job = job_of(0)
-    queues.add(buffered_chunk(job, range(100, 200)), now_s=0.0)
-    queues.add(buffered_chunk(job, range(100)), now_s=0.0)
-    lane = queues.pools["p"].by_fairness()[0]
-    first = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
-    assert [held.items[0].index for held in first] == [0]
+    queues = unbounded(buffered_chunk(job, range(100, 200)), buffered_chunk(job, range(100)))
+    assert [chunk.items[0].index for chunk in pop(queues)] == [0]
 
 
 def test_batch_keys_are_separate_and_share_tenant_counters() -> None:
@@ -204,9 +190,8 @@ def lookups_of_a_batch(job_count: int) -> int:
     for number in range(job_count):
         job = replace(job_of(0), job_id=CountedId(int=number + 1))
         queues.add(buffered_chunk(job, range(1)), now_s=0.0)
-    lane = queues.pools["p"].by_fairness()[0]
     CountedId.lookups = 0
-    assert len(queues.pop_batch(lane, item_count_max=50, token_count_max=10**6)) == 50
+    assert len(pop(queues, item_count_max=50)) == 50
     return CountedId.lookups
 
 

@@ -1,12 +1,14 @@
 """Goal: calls are abandoned only for aborts, leaving callers and proven timeouts."""
 
 import threading
+from collections.abc import Iterator
 from typing import cast
 from uuid import UUID, uuid4
 
 import msgspec
 import pytest
 
+from tests.unit.batcher.builders import job_ref
 from topics.errors import KafkaUnavailableError
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
@@ -24,18 +26,8 @@ CALLER = "api-1"
 
 
 def online(*, durable: bool = False, deadline_s: float = 1e12, begin_by_s: float = 0.0) -> JobRef:
-    return JobRef(
-        job_id=uuid4(),
-        day=1,
-        tenant_id=uuid4(),
-        model="m",
-        model_version="1",
-        pool="p",
-        endpoint="/v1/embeddings",
-        input_key="",
-        deadline_s=deadline_s,
-        call=CallRef(CALLER, 0, durable=durable, begin_by_s=begin_by_s),
-    )
+    call = CallRef(CALLER, 0, durable=durable, begin_by_s=begin_by_s)
+    return job_ref(job_id=uuid4(), deadline_s=deadline_s, call=call)
 
 
 def heartbeat(now_s: float, *aborted: UUID, leaving: bool = False) -> CallerHeartbeat:
@@ -55,7 +47,7 @@ def test_a_batch_is_never_abandoned() -> None:
     assert not is_abandoned(liveness, batch, 1e9)
 
 
-def test_an_unliveness_caller_is_dead_only_after_the_timeout() -> None:
+def test_an_unknown_caller_is_dead_only_after_the_timeout() -> None:
     liveness = CallerLiveness(since_s=100.0)
     liveness.mark_complete_until(100.0 + CALLER_TIMEOUT_S)
     assert not is_abandoned(liveness, online(), 100.0 + CALLER_TIMEOUT_S)
@@ -81,14 +73,12 @@ def test_unread_heartbeats_do_not_time_out_a_caller() -> None:
     liveness.mark_complete_until(2.0)
     assert liveness.is_silent(CALLER, now_s=1e6)
     assert not is_abandoned(liveness, online(), 1e6)
-    liveness.record_heartbeat(
-        heartbeat(0.0), now_s=1e6
-    )  # a heartbeat that was appended earlier is read late
+    liveness.record_heartbeat(heartbeat(0.0), now_s=1e6)  # appended earlier, read late
     liveness.mark_complete_until(1e6)
     assert not is_abandoned(liveness, online(), 1e6 + 1.0)
 
 
-def test_a_death_liveness_before_a_call_arrived_does_not_abandon_it() -> None:
+def test_a_death_known_before_a_call_arrived_does_not_abandon_it() -> None:
     liveness = CallerLiveness(since_s=0.0)
     liveness.record_heartbeat(heartbeat(0.0), now_s=1.0)
     liveness.mark_complete_until(50.0)
@@ -120,7 +110,7 @@ def test_a_leaving_caller_abandons_its_calls_at_once() -> None:
 def test_deadlines_are_by_the_clock_of_the_caller() -> None:
     liveness = CallerLiveness(since_s=0.0)
     job = online(deadline_s=1_000.0)
-    assert not liveness.is_expired(job, now_s=1e9)  # its clock is unliveness
+    assert not liveness.is_expired(job, now_s=1e9)  # its clock is unknown
     liveness.record_heartbeat(heartbeat(999.0), now_s=7.0)
     assert not liveness.is_expired(job, now_s=7.9)
     assert liveness.is_expired(job, now_s=8.1)
@@ -129,7 +119,7 @@ def test_deadlines_are_by_the_clock_of_the_caller() -> None:
 def test_the_start_wait_is_by_the_clock_of_the_caller() -> None:
     liveness = CallerLiveness(since_s=0.0)
     job = online(begin_by_s=1_000.0)
-    assert liveness.start_wait_left_s(job, now_s=1e9) is None  # its clock is unliveness
+    assert liveness.start_wait_left_s(job, now_s=1e9) is None  # its clock is unknown
     liveness.record_heartbeat(heartbeat(999.0), now_s=7.0)
     assert liveness.start_wait_left_s(job, now_s=7.75) == 0.25
     assert liveness.start_wait_left_s(job, now_s=8.5) == -0.5
@@ -231,8 +221,14 @@ class ReaderBench:
         self.heartbeats.stop()
 
 
-def test_no_caller_is_dead_while_kafka_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReaderBench]:
     bench = ReaderBench(monkeypatch)
+    yield bench
+    bench.stop()
+
+
+def test_no_caller_is_dead_while_kafka_is_unavailable(bench: ReaderBench) -> None:
     bench.tail.is_unavailable = True
     bench.clock.now_s += 60.0
     bench.tail.step()
@@ -243,13 +239,9 @@ def test_no_caller_is_dead_while_kafka_is_unavailable(monkeypatch: pytest.Monkey
     assert bench.is_abandoned()
     bench.tail.step()
     assert bench.tail.request_count == 2
-    bench.stop()
 
 
-def test_a_paused_reader_catches_up_before_a_caller_is_dead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = ReaderBench(monkeypatch)
+def test_a_paused_reader_catches_up_before_a_caller_is_dead(bench: ReaderBench) -> None:
     bench.clock.now_s += 5.0
     bench.tail.end += 10  # appended while the reader was paused
     bench.tail.step()
@@ -259,15 +251,12 @@ def test_a_paused_reader_catches_up_before_a_caller_is_dead(
     bench.clock.now_s += 1.0
     bench.tail.step()
     assert not bench.is_abandoned()
-    bench.stop()
 
 
-def test_the_only_caller_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = ReaderBench(monkeypatch)
+def test_the_only_caller_times_out(bench: ReaderBench) -> None:
     bench.clock.now_s += CALLER_TIMEOUT_S - 0.1
     bench.tail.step()
     assert (bench.is_abandoned(), bench.tail.request_count) == (False, 0)
     bench.clock.now_s += 0.2
     bench.tail.step()
     assert bench.is_abandoned()
-    bench.stop()

@@ -7,8 +7,10 @@ import pytest
 
 from core.errors import RecordUnreadableError, SchemaTooNewError
 from core.outcomes import Outcome
+from tests.unit.batcher.builders import job_ref
 from topics.records.codec import (
     Headers,
+    ItemRange,
     chunk_headers,
     decode,
     encode,
@@ -17,49 +19,27 @@ from topics.records.codec import (
     kind_of,
 )
 from topics.records.partitioner import request_partition, shuffle_shard
-from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
+from topics.records.records import Chunk, Item, ItemOutcome, Outcomes
 
-JOB = JobRef(
-    job_id=UUID(int=7),
-    day=20000,
-    tenant_id=UUID(int=9),
-    model="m",
-    model_version="1",
-    pool="p",
-    endpoint="/v1/embeddings",
-    input_key="files/a",
-    deadline_s=1.5,
-)
+JOB = job_ref(7)
 CHUNK = Chunk(job=JOB, items=[Item(3, "a", b'{"x":1}', 5), Item(4, "b", b"", 9, 2, 100, 50)])
 
 
-def test_a_chunk_survives_the_log() -> None:
+def test_records_survive_the_log() -> None:
     assert decode(Chunk, encode(CHUNK), chunk_headers(CHUNK, "bulk")) == CHUNK
-
-
-def test_outcomes_survive_the_log() -> None:
     outcomes = Outcomes(JOB, [ItemOutcome(1, None, Outcome.FAILED, 500, b"{}")])
     assert decode(Outcomes, encode(outcomes), kind_headers(Outcomes)) == outcomes
 
 
 def test_headers_alone_name_the_items() -> None:
     found = item_range(chunk_headers(CHUNK, "bulk"))
-    assert (found.job_id, found.day, found.first_index, found.last_index) == (
-        JOB.job_id,
-        JOB.day,
-        3,
-        4,
-    )
+    assert found == ItemRange(JOB.job_id, JOB.day, JOB.tenant_id, 3, 4)
 
 
-def test_a_newer_schema_stops_the_reader() -> None:
+@pytest.mark.parametrize(("kind", "schema"), [(b"chunk", b"2"), (b"novelty", b"1")])
+def test_a_newer_schema_or_kind_stops_the_reader(kind: bytes, schema: bytes) -> None:
     with pytest.raises(SchemaTooNewError):
-        decode(Chunk, encode(CHUNK), [("kind", b"chunk"), ("schema", b"2")])
-
-
-def test_an_unknown_kind_stops_the_reader() -> None:
-    with pytest.raises(SchemaTooNewError):
-        decode(Chunk, encode(CHUNK), [("kind", b"novelty"), ("schema", b"1")])
+        decode(Chunk, encode(CHUNK), [("kind", kind), ("schema", schema)])
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xc1", b"secret prompt", encode(CHUNK)[:-3]])

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from core.states import CloseReason
-from topics.records.records import JobControl, JobRef
+from tests.unit.batcher.builders import job_ref
+from topics.records.records import JobControl
 from topics.tail_readers.job_controls import (
     CONTROL_AGE_MS_MAX,
     JobControlCache,
@@ -15,19 +16,7 @@ from topics.tail_readers.job_controls import (
     obsolete_reason,
 )
 
-JOB = JobRef(
-    job_id=UUID(int=1),
-    day=0,
-    tenant_id=UUID(int=2),
-    model="m",
-    model_version="1",
-    pool="p",
-    endpoint="/v1/embeddings",
-    input_key="k",
-    deadline_s=1000.0,
-    version=3,
-    priority=7,
-)
+JOB = job_ref(deadline_s=1000.0, version=3, priority=7)
 
 
 def control(number: int, version: int = 1, **state: object) -> JobControl:
