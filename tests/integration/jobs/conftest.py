@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +12,7 @@ from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.retries import RetryProcess
-from tests.integration.jobs.rows import add_running_job, add_tenant, input_line
+from tests.integration.jobs.rows import input_line
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import SHARED_TOPICS
@@ -59,21 +57,12 @@ def store_lines(objects: LocalObjectStore) -> Callable[[str, int], None]:
 
 
 @pytest.fixture
-def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> Callable[..., UUID]:
-    """Add a job of 300 items that were all emitted."""
-    store_lines("in", 300)
-
-    def add(*, tenant_id: UUID | None = None, **columns: Any) -> UUID:
-        cursor = {"item_index": 300, "byte_offset": 1, "line_number": 300}
-        with engine.begin() as connection:
-            tenant = tenant_id or add_tenant(connection)
-            return add_running_job(connection, tenant, 300, cursor=cursor, **columns)
-
-    return add
-
-
-@pytest.fixture
 def retries(
-    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer, kafka: KafkaSettings
+    engine: sa.Engine,
+    objects: LocalObjectStore,
+    producer: RecordProducer,
+    kafka: KafkaSettings,
+    store_lines: Callable[[str, int], None],
 ) -> RetryProcess:
+    store_lines("in", 300)
     return RetryProcess(engine, objects, producer, kafka)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.tables.retries import item_retries
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import input_line
+from tests.integration.jobs.rows import add_running_job, add_tenant, input_line
 from tests.support.clock import ManualClock
 from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
@@ -59,6 +60,13 @@ class RetryProcess:
             capacities.update([record])
         self._emitter.run_once(capacities)
 
+    def add_job(self, *, tenant_id: UUID | None = None, **columns: Any) -> UUID:
+        """Add a job of 300 items that were all emitted."""
+        cursor = {"item_index": 300, "byte_offset": 1, "line_number": 300}
+        with self.engine.begin() as connection:
+            tenant = tenant_id or add_tenant(connection)
+            return add_running_job(connection, tenant, 300, cursor=cursor, **columns)
+
     def schedule(
         self, job_id: UUID, *item_indexes: int, due_s: float = -1, attempt: int = 2
     ) -> None:
@@ -71,9 +79,13 @@ class RetryProcess:
 
     def forget_offsets(self, above: int = -1) -> None:
         """Let the offsets of the lines of the later waiting items be unknown."""
+        later = sa.update(item_retries).where(item_retries.c.item_index > above)
+        self.execute(later.values(line_offset=None))
+
+    def execute(self, statement: sa.Executable) -> None:
+        """Execute a statement in its own transaction."""
         with self.engine.begin() as connection:
-            later = sa.update(item_retries).where(item_retries.c.item_index > above)
-            connection.execute(later.values(line_offset=None))
+            connection.execute(statement)
 
     def waiting(self) -> list[tuple[int, int]]:
         """Return index and attempt of each waiting retry, sorted."""

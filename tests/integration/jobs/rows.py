@@ -6,12 +6,18 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from core.ids import new_uuid
+from jobs.leasing import leases
+from jobs.leasing.leases import Lease
 from jobs.store.days import job_day
 from jobs.tables.files import files
 from jobs.tables.jobs import job_counters, job_cursors, jobs
+from jobs.tables.outbox import outbox
 from tenancy.tables import tenants
+from topics.records.catalogue import Topic
+from topics.records.codec import R, decode
 
 
 def add_tenant(connection: sa.Connection) -> UUID:
@@ -108,3 +114,25 @@ def input_line(index: int) -> bytes:
         "body": {"model": "small", "input": f"text {index}"},
     }
     return json.dumps(request).encode()
+
+
+def outbox_records(connection: sa.Connection, topic: Topic, kind: type[R]) -> list[R]:
+    """Return the records that wait for a topic, in order; all are of one kind."""
+    query = sa.select(outbox).where(outbox.c.topic == topic.name).order_by(outbox.c.id)
+    return [
+        decode(kind, row.value, [(name, text.encode()) for name, text in row.headers])
+        for row in connection.execute(query)
+    ]
+
+
+def claim_lease(
+    connection: sa.Connection, role: str, where: sa.ColumnElement[bool], *, holder: str = "a"
+) -> Lease:
+    """Claim a lease of a minute on the only job that satisfies `where`."""
+    (lease,) = leases.claim(connection, role=role, holder=holder, ttl_s=60, limit=1, where=where)
+    return lease
+
+
+def database_away(*_: object, **__: object) -> Any:
+    """Raise what a statement raises while Postgres is unavailable."""
+    raise OperationalError("the database is away", {}, Exception())

@@ -32,7 +32,7 @@ from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_running_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_running_job, add_tenant, database_away, job_row
 from tests.integration.results.outcomes import outcome
 from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
@@ -237,11 +237,8 @@ def test_an_unexpected_failure_does_not_stop_the_role(
 
 
 def test_a_database_outage_is_raised(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unavailable(*_: object, **__: object) -> None:
-        raise OperationalError("the database is away", {}, Exception())
-
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.validator.validate_file", unavailable)
+    monkeypatch.setattr("jobs.validation.validator.validate_file", database_away)
     with pytest.raises(OperationalError):
         site.validator.run_once()
     assert site.leases.count == 0

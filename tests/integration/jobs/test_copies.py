@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from core.errors import LeaseLostError
-from jobs.expansion.job_loads import OPEN, job_loads
+from jobs.expansion.job_loads import OPEN
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing import leases
@@ -27,12 +27,18 @@ from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import indexes
-from tests.integration.jobs.rows import add_running_job, add_tenant, without_guards
+from tests.integration.jobs.rows import (
+    add_running_job,
+    add_tenant,
+    claim_lease,
+    database_away,
+    outbox_records,
+    without_guards,
+)
 from tests.integration.jobs.test_appending import Site
 from tests.integration.results.outcomes import outcome
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
-from topics.records.codec import decode
 from topics.records.records import CopiesDue
 from topics.settings import KafkaSettings
 
@@ -71,10 +77,7 @@ class Intake(ExpansionProcess):
 
     def lease(self, job_id: UUID) -> Lease:
         with self.engine.begin() as connection:
-            (lease,) = leases.claim(
-                connection, role="intake", holder="v", ttl_s=60, limit=1, where=jobs.c.id == job_id
-            )
-        return lease
+            return claim_lease(connection, "intake", jobs.c.id == job_id)
 
     def store(self, job_id: UUID) -> int:
         lease = self.lease(job_id)
@@ -82,6 +85,13 @@ class Intake(ExpansionProcess):
         with self.engine.begin() as connection:
             leases.release(connection, lease)
         return count
+
+    def job_cursor(self) -> tuple[int, int]:
+        """Return the index and the number of copies below it, of the only job."""
+        query = sa.select(job_cursors.c.item_index, job_cursors.c.copy_count)
+        with self.engine.begin() as connection:
+            item_index, copy_count = connection.execute(query).one()
+        return item_index, copy_count
 
 
 @pytest.fixture
@@ -109,11 +119,9 @@ def test_only_originals_are_emitted_and_copies_are_not_outstanding(
     intake.emit_all(at_once=3)
 
     assert indexes(kafka) == [0, 1, 4, 6]
-    with intake.engine.begin() as connection:
-        (load,) = job_loads(connection)
-        cursor = connection.execute(sa.select(job_cursors)).one()
+    (load,) = intake.loads()
     assert (load.outstanding, load.remaining) == (4, 0)
-    assert (cursor.item_index, cursor.copy_count) == (10, 6)
+    assert intake.job_cursor() == (10, 6)
 
 
 def test_a_database_outage_skips_no_item(
@@ -123,20 +131,15 @@ def test_a_database_outage_skips_no_item(
     intake.store(job_id)
     intake.jobs.acquire([job_id], 10)
 
-    def unavailable(*_: object) -> set[int]:
-        raise OperationalError("the database is away", {}, Exception())
-
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.expander.find_copy_indexes", unavailable)
+        broken.setattr("jobs.expansion.expander.find_copy_indexes", database_away)
         with pytest.raises(OperationalError):
             intake.expander.run_once({job_id: 4})
     assert intake.expander.run_once({job_id: 4}) == 3
     assert intake.expander.run_once({job_id: 4}) == 1
 
     assert indexes(kafka) == [0, 1, 3, 5]
-    with intake.engine.begin() as connection:
-        cursor = connection.execute(sa.select(job_cursors)).one()
-    assert (cursor.item_index, cursor.copy_count) == (6, 2)
+    assert intake.job_cursor() == (6, 2)
 
 
 def test_results_of_copies_do_not_free_the_window(intake: Intake) -> None:
@@ -145,7 +148,7 @@ def test_results_of_copies_do_not_free_the_window(intake: Intake) -> None:
     with intake.engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_cursors SET item_index = 3"))
         connection.execute(sa.text("UPDATE job_counters SET succeeded = 4, copied = 3"))
-        (load,) = job_loads(connection)
+    (load,) = intake.loads()
     assert load.outstanding == 2
 
 
@@ -190,13 +193,10 @@ def test_appended_items_are_copies_of_earlier_ones(
     assert site.states() == ["refused", "accepted", "accepted"]
     assert copies(engine) == {5: 0, 6: 1, 7: 2, 8: 3, 9: 0, 10: 1, 12: 11, 13: 0}
     with engine.begin() as connection:
-        rows = connection.execute(
-            sa.select(outbox).where(outbox.c.topic == RESULTS.name).order_by(outbox.c.id)
-        ).all()
-    assert [copies_due(row) for row in rows] == [
-        CopiesDue(site.job_id, 5, 11),
-        CopiesDue(site.job_id, 11, 14),
-    ]
+        assert outbox_records(connection, RESULTS, CopiesDue) == [
+            CopiesDue(site.job_id, 5, 11),
+            CopiesDue(site.job_id, 11, 14),
+        ]
 
 
 def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
@@ -212,8 +212,7 @@ def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
             connection.execute(sa.update(jobs).values(created_at=moment))
         republish_copies(intake.engine, stall_limit_s=60)
         with intake.engine.begin() as connection:
-            rows = connection.execute(sa.select(outbox)).all()
-        return [copies_due(row) for row in rows]
+            return outbox_records(connection, RESULTS, CopiesDue)
 
     with intake.engine.begin() as connection:
         connection.execute(sa.update(job_cursors).values(item_index=4, copy_count=2))
@@ -222,7 +221,3 @@ def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
     assert due_after(30, succeeded=3, copied=1) == []
     assert due_after(90, succeeded=3, copied=1) == [CopiesDue(job_id, 0, 4)]
     assert due_after(90, succeeded=3, copied=1) == []  # published a moment ago
-
-
-def copies_due(row: sa.Row[Any]) -> CopiesDue:
-    return decode(CopiesDue, row.value, [(name, text.encode()) for name, text in row.headers])

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from core.errors import LeaseLostError
+from core.errors import LeaseLostError, MillraceError
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.job_loads import (
     OpenJob,
@@ -18,63 +18,76 @@ from jobs.expansion.job_loads import (
 from jobs.expansion.windows import JobLoad, allowances
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
-from storage.objects.errors import ObjectStoreRefusedError
+from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_running_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_running_job, add_tenant, database_away, job_row
 from topics.clients.producer import RecordProducer
 from topics.records.partitioner import shuffle_shard
 from topics.settings import KafkaSettings
 
-StoreLines = Callable[[str, int], None]
 
+class Site:
+    """Jobs on one database and log, and the intake processes that expand them."""
 
-def running_job(
-    engine: sa.Engine, count: int, *, tenant_id: UUID | None = None, **columns: object
-) -> UUID:
-    with engine.begin() as connection:
-        return add_running_job(connection, tenant_id or add_tenant(connection), count, **columns)
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: LocalObjectStore,
+        producer: RecordProducer,
+        kafka: KafkaSettings,
+    ) -> None:
+        self.engine, self.objects, self.producer, self.kafka = engine, objects, producer, kafka
+        self.started: list[ExpansionProcess] = []
 
+    def start(self, holder: str = "a") -> ExpansionProcess:
+        self.started.append(ExpansionProcess(self.engine, self.objects, self.producer, holder))
+        return self.started[-1]
 
-def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
-    with engine.begin() as connection:
+    def start_two(self) -> tuple[ExpansionProcess, ExpansionProcess]:
+        return self.start("a"), self.start("b")
+
+    def add_job(self, count: int = 100, *, tenant_id: UUID | None = None, **columns: Any) -> UUID:
+        with self.engine.begin() as connection:
+            tenant_id = tenant_id or add_tenant(connection)
+            return add_running_job(connection, tenant_id, count, **columns)
+
+    def cursor(self, job_id: UUID) -> int:
         query = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == job_id)
-        index: int = connection.scalars(query).one()
-    return index
+        with self.engine.begin() as connection:
+            index: int = connection.scalars(query).one()
+        return index
+
+    def indexes(self) -> list[int]:
+        return indexes(self.kafka)
 
 
 @pytest.fixture
-def start(
-    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
-) -> Iterator[Callable[[str], ExpansionProcess]]:
-    started: list[ExpansionProcess] = []
-
-    def start_one(holder: str) -> ExpansionProcess:
-        started.append(ExpansionProcess(engine, objects, producer, holder))
-        return started[-1]
-
-    yield start_one
-    for process in started:
+def site(
+    engine: sa.Engine,
+    objects: LocalObjectStore,
+    producer: RecordProducer,
+    kafka: KafkaSettings,
+    store_lines: Callable[[str, int], None],
+) -> Iterator[Site]:
+    store_lines("in", 1000)
+    site = Site(engine, objects, producer, kafka)
+    yield site
+    for process in site.started:
         process.jobs.close()
 
 
-def test_items_reach_the_log_in_index_order(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
-) -> None:
-    store_lines("in", 1000)
-    job_id = running_job(engine, 1000, traceparent="00-ab-cd-01")
-    process = start("a")
+def test_items_reach_the_log_in_index_order(site: Site) -> None:
+    job_id = site.add_job(1000, traceparent="00-ab-cd-01")
+    process = site.start()
     process.claim()
     for allowed in (30, 270, 700):
         assert process.expander.run_once({job_id: allowed}) == allowed
-    assert cursor_of(engine, job_id) == 1000
-    found = chunks_by_partition(kafka)
-    with engine.begin() as connection:
+    assert site.cursor(job_id) == 1000
+    found = chunks_by_partition(site.kafka)
+    with site.engine.begin() as connection:
         job = job_row(connection, job_id)
     assert set(found) == set(shuffle_shard("small", job.tenant_id, 16))
     for chunks in found.values():
@@ -84,21 +97,15 @@ def test_items_reach_the_log_in_index_order(
             assert (chunk.job.job_id, chunk.job.traceparent) == (job_id, "00-ab-cd-01")
             assert chunk.job.deadline_s == job.expires_at.timestamp()
             assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
-    assert indexes(kafka) == list(range(1000))
+    assert site.indexes() == list(range(1000))
     process.jobs.release_finished({job_id})
     assert len(process.jobs.ids) == 0
     assert process.leases.lease_of(job_id) is None
 
 
-def test_the_next_holder_continues_at_the_cursor(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
-) -> None:
-    store_lines("in", 500)
-    job_id = running_job(engine, 500)
-    first, second = start("a"), start("b")
+def test_the_next_holder_continues_at_the_cursor(site: Site) -> None:
+    job_id = site.add_job(500)
+    first, second = site.start_two()
     first.claim()
     first.expander.run_once({job_id: 200})
     second.claim()
@@ -106,19 +113,14 @@ def test_the_next_holder_continues_at_the_cursor(
     first.die()
     second.claim()
     second.expander.run_once({job_id: 300})
-    assert indexes(kafka) == list(range(500))
+    assert site.indexes() == list(range(500))
 
 
 def test_a_crash_before_the_cursor_moves_emits_again(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
-    monkeypatch: pytest.MonkeyPatch,
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store_lines("in", 100)
-    job_id = running_job(engine, 100)
-    process = start("a")
+    job_id = site.add_job()
+    process = site.start()
     process.claim()
 
     def crash(*_: object, **__: object) -> None:
@@ -128,28 +130,22 @@ def test_a_crash_before_the_cursor_moves_emits_again(
         patch.setattr("jobs.expansion.expander.advance_cursor", crash)
         with pytest.raises(ConnectionError):
             process.expander.run_once({job_id: 60})
-    assert cursor_of(engine, job_id) == 0
+    assert site.cursor(job_id) == 0
     process.expander.run_once({job_id: 60})
-    assert indexes(kafka) == sorted([*range(60), *range(60)])
+    assert site.indexes() == sorted([*range(60), *range(60)])
 
 
-def test_a_lost_lease_cannot_move_the_cursor(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
-) -> None:
-    store_lines("in", 100)
-    job_id = running_job(engine, 100)
-    zombie, successor = start("a"), start("b")
+def test_a_lost_lease_cannot_move_the_cursor(site: Site) -> None:
+    job_id = site.add_job()
+    zombie, successor = site.start_two()
     zombie.claim()
     zombie.die()
     successor.claim()
     successor.expander.run_once({job_id: 40})
     zombie.expander.run_once({job_id: 100})
-    assert cursor_of(engine, job_id) == 40
+    assert site.cursor(job_id) == 40
     assert len(zombie.jobs.ids) == 0
-    with engine.begin() as connection, pytest.raises(LeaseLostError):
+    with site.engine.begin() as connection, pytest.raises(LeaseLostError):
         advance_cursor(
             connection,
             Lease(job_id, "intake", "a", 1),
@@ -157,14 +153,12 @@ def test_a_lost_lease_cannot_move_the_cursor(
             ExpansionCursor(9, 9, 90),
         )
     successor.expander.run_once({job_id: 60})
-    assert cursor_of(engine, job_id) == 100
+    assert site.cursor(job_id) == 100
 
 
-def test_a_heartbeat_drops_a_lost_lease(
-    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], ExpansionProcess]
-) -> None:
-    job_id = running_job(engine, 100)
-    process = start("a")
+def test_a_heartbeat_drops_a_lost_lease(site: Site) -> None:
+    job_id = site.add_job()
+    process = site.start()
     process.claim()
     process.leases.extend_all()
     assert process.leases.lease_of(job_id) is not None
@@ -175,64 +169,36 @@ def test_a_heartbeat_drops_a_lost_lease(
     assert len(process.jobs.ids) == 0
 
 
+@pytest.mark.parametrize("failure", [ObjectNotFoundError, ObjectStoreRefusedError])
 def test_only_an_unreadable_job_is_suspended(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
+    site: Site, monkeypatch: pytest.MonkeyPatch, failure: type[MillraceError]
 ) -> None:
-    store_lines("in", 100)
-    good = running_job(engine, 100)
-    bad = running_job(engine, 100, input_key="gone")
-    process = start("a")
-    process.claim()
-    assert process.expander.run_once({bad: 100, good: 100}) == 100
-    assert (cursor_of(engine, good), cursor_of(engine, bad)) == (100, 0)
-    assert process.leases.lease_of(bad) is None
-    process.claim()  # not before its lease has expired
-    assert process.leases.lease_of(bad) is None
+    good, bad = site.add_job(), site.add_job(input_key="bad")
+    process, read = site.start(), site.objects.read
 
-
-def test_an_object_refused_by_the_store_delays_no_other_job(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    objects: LocalObjectStore,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store_lines("in", 100)
-    good = running_job(engine, 100)
-    bad = running_job(engine, 100, input_key="archived")
-    process, read = start("a"), objects.read
-
-    def refusing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
-        if key == "archived":
-            raise ObjectStoreRefusedError(key=key, s3_code="InvalidObjectState")
+    def failing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
+        if key == "bad":
+            raise failure
         return read(key, offset=offset, length=length)
 
-    monkeypatch.setattr(objects, "read", refusing)
+    monkeypatch.setattr(site.objects, "read", failing)
     process.claim()
     assert process.expander.run_once({bad: 100, good: 100}) == 100
+    assert (site.cursor(good), site.cursor(bad)) == (100, 0)
+    process.claim()  # not before its lease has expired
     assert process.jobs.ids == {good}
     assert process.leases.lease_of(bad) is None
 
 
-def test_a_suspended_job_has_no_share_of_the_window(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
-) -> None:
+def test_a_suspended_job_has_no_share_of_the_window(site: Site) -> None:
     def loads() -> dict[UUID, JobLoad]:
         return {load.job_id: load for load in process.loads()}
 
-    store_lines("in", 100)
-    with engine.begin() as connection:
+    with site.engine.begin() as connection:
         tenant_id = add_tenant(connection)
-    bad = running_job(engine, 100, tenant_id=tenant_id, input_key="gone")
-    good = running_job(engine, 100, tenant_id=tenant_id)
-    process, other = start("a"), start("b")
+    bad = site.add_job(tenant_id=tenant_id, input_key="gone")
+    good = site.add_job(tenant_id=tenant_id)
+    process, other = site.start_two()
     process.claim()
     process.expander.run_once({bad: 10, good: 10})
     after = loads()
@@ -249,15 +215,13 @@ def test_a_suspended_job_has_no_share_of_the_window(
     assert loads()[bad].is_leased
 
 
-def test_a_closed_job_is_released(
-    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], ExpansionProcess]
-) -> None:
-    job_id = running_job(engine, 100)
-    process = start("a")
+def test_a_closed_job_is_released(site: Site) -> None:
+    job_id = site.add_job()
+    process = site.start()
     process.claim()
-    with engine.begin() as connection:
+    with site.engine.begin() as connection:
         connection.execute(sa.text("UPDATE jobs SET close_reason = 'expired'"))
-    with engine.begin() as connection:
+    with site.engine.begin() as connection:
         assert job_loads(connection) == []
     process.jobs.release_finished(set())
     assert len(process.jobs.ids) == 0
@@ -266,38 +230,32 @@ def test_a_closed_job_is_released(
 
 
 def test_leases_expire_if_their_jobs_cannot_be_loaded(
-    engine: sa.Engine, start: Callable[[str], ExpansionProcess], monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unavailable(*_: object) -> None:
-        raise OperationalError("the database is away", {}, Exception())
-
-    running_job(engine, 10)
-    process = start("a")
+    site.add_job(10)
+    process = site.start()
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.leased_jobs.open_jobs", unavailable)
+        broken.setattr("jobs.expansion.leased_jobs.open_jobs", database_away)
         with pytest.raises(OperationalError):
             process.claim()
     assert process.leases.count == 0
-    with engine.begin() as connection:
+    with site.engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
     process.claim()
     assert len(process.jobs.ids) == 1
 
 
 def test_claimed_jobs_are_kept_if_releasing_a_paused_one_fails(
-    engine: sa.Engine, start: Callable[[str], ExpansionProcess], monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unavailable(*_: object) -> None:
-        raise OperationalError("the database is away", {}, Exception())
-
-    first, *others = (running_job(engine, 10) for _ in range(3))
-    process = start("a")
+    first, *others = (site.add_job(10) for _ in range(3))
+    process = site.start()
 
     def all_but_the_first(*arguments: Any) -> dict[UUID, OpenJob]:
         return {job_id: job for job_id, job in open_jobs(*arguments).items() if job_id != first}
 
     monkeypatch.setattr("jobs.expansion.leased_jobs.open_jobs", all_but_the_first)
-    monkeypatch.setattr("jobs.leasing.leases.release", unavailable)
+    monkeypatch.setattr("jobs.leasing.leases.release", database_away)
     with pytest.raises(OperationalError):
         process.jobs.acquire([first, *others], 10)
     assert process.jobs.ids == set(others)
@@ -305,15 +263,9 @@ def test_claimed_jobs_are_kept_if_releasing_a_paused_one_fails(
     monkeypatch.undo()
 
 
-def test_a_slot_goes_to_the_better_ranked_job(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
-) -> None:
-    store_lines("in", 100)
-    first, second, third = (running_job(engine, 100) for _ in range(3))
-    process, other = start("a"), start("b")
+def test_a_slot_goes_to_the_better_ranked_job(site: Site) -> None:
+    first, second, third = (site.add_job() for _ in range(3))
+    process, other = site.start_two()
     process.jobs.acquire([first, second], 2)
     process.expander.run_once({first: 50})
     other.jobs.acquire([third], 2)
@@ -326,21 +278,14 @@ def test_a_slot_goes_to_the_better_ranked_job(
     assert other.jobs.ids == {first}
     other.expander.run_once({first: 100})
     process.expander.run_once({second: 100, third: 100})
-    assert indexes(kafka) == sorted([*range(100)] * 3)
+    assert site.indexes() == sorted([*range(100)] * 3)
 
 
-def test_no_job_fills_every_round(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    store_lines: StoreLines,
-    start: Callable[[str], ExpansionProcess],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_job_fills_every_round(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.expansion.expander.ROUND_ITEMS_MAX", 100)
-    store_lines("in", 1000)
-    job_ids = [running_job(engine, 1000) for _ in range(3)]
-    process = start("a")
+    job_ids = [site.add_job(1000) for _ in range(3)]
+    process = site.start()
     process.claim()
     for _ in range(6):
         process.expander.run_once(dict.fromkeys(job_ids, 500))
-    assert [cursor_of(engine, job_id) for job_id in job_ids] == [200, 200, 200]
+    assert [site.cursor(job_id) for job_id in job_ids] == [200, 200, 200]

@@ -9,7 +9,6 @@ import pytest
 import sqlalchemy as sa
 
 from core.states import CloseReason
-from jobs.leasing.leases import claim
 from jobs.recovery import restore_fencing
 from jobs.recovery.restore_fencing import (
     VERSION_JUMP,
@@ -20,7 +19,7 @@ from jobs.recovery.restore_fencing import (
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_leases, jobs
 from jobs.tables.outbox import outbox
-from tests.integration.jobs.rows import add_job, add_tenant
+from tests.integration.jobs.rows import add_job, add_tenant, claim_lease
 from topics.records.catalogue import CONTROL
 from topics.records.codec import decode
 from topics.records.records import JobControl
@@ -97,14 +96,7 @@ def test_only_unfinished_jobs_are_fenced(database_url: str) -> None:
             connection, tenant_id, state="cancelling", close_reason="cancelled", total_count=1
         )
         add_job(connection, tenant_id, state="completed")
-        (lease,) = claim(
-            connection,
-            role="finaliser",
-            holder="one",
-            ttl_s=600,
-            limit=1,
-            where=jobs.c.id == running,
-        )
+        lease = claim_lease(connection, "finaliser", jobs.c.id == running)
     with engine.begin() as connection:
         assert {row.id for row in fence_all(connection)} == {running, closed}
 
@@ -122,14 +114,7 @@ def test_only_unfinished_jobs_are_fenced(database_url: str) -> None:
             (closed, "finaliser", VERSION_JUMP),
         }
     with engine.begin() as connection:
-        (again,) = claim(
-            connection,
-            role="finaliser",
-            holder="two",
-            ttl_s=60,
-            limit=1,
-            where=jobs.c.id == running,
-        )
+        again = claim_lease(connection, "finaliser", jobs.c.id == running, holder="b")
         assert again.epoch == lease.epoch + VERSION_JUMP + 1
 
 

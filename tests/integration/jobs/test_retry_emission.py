@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -13,20 +12,15 @@ from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.store.controls import pause_job, resume_job
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
-from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.retries import OFFSETS, RetryProcess
 from tests.integration.jobs.rows import add_item_row, add_tenant, input_line, job_row
-from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryError
-from topics.settings import KafkaSettings
 
 
-def test_due_retries_are_emitted_unchanged(
-    retries: RetryProcess, add_open_job: Callable[..., UUID]
-) -> None:
-    job_id = add_open_job()
+def test_due_retries_are_emitted_unchanged(retries: RetryProcess) -> None:
+    job_id = retries.add_job()
     retries.schedule(job_id, 0, 7, 8, 299)
     retries.schedule(job_id, 9, due_s=60)
     retries.run()
@@ -40,10 +34,8 @@ def test_due_retries_are_emitted_unchanged(
     assert retries.waiting() == [(9, 2)]
 
 
-def test_lines_of_unknown_offset_are_found(
-    retries: RetryProcess, add_open_job: Callable[..., UUID]
-) -> None:
-    retries.schedule(add_open_job(), 3, 200, 201)
+def test_lines_of_unknown_offset_are_found(retries: RetryProcess) -> None:
+    retries.schedule(retries.add_job(), 3, 200, 201)
     retries.forget_offsets(above=3)
     retries.run()
     assert [(i.index, i.custom_id) for i in retries.emitted()] == [
@@ -52,10 +44,8 @@ def test_lines_of_unknown_offset_are_found(
     assert retries.waiting() == []
 
 
-def test_an_item_with_two_waiting_attempts_hides_no_other(
-    retries: RetryProcess, add_open_job: Callable[..., UUID]
-) -> None:
-    job_id = add_open_job()
+def test_an_item_with_two_waiting_attempts_hides_no_other(retries: RetryProcess) -> None:
+    job_id = retries.add_job()
     retries.schedule(job_id, 3, 200)
     retries.schedule(job_id, 3, attempt=3)
     retries.forget_offsets()
@@ -66,19 +56,16 @@ def test_an_item_with_two_waiting_attempts_hides_no_other(
 
 @pytest.mark.parametrize("offset", [None, OFFSETS[201]])
 def test_items_missing_from_their_file_are_logged_and_wait(
-    engine: sa.Engine,
     retries: RetryProcess,
     store_lines: Callable[[str, int], None],
-    add_open_job: Callable[..., UUID],
     caplog: pytest.LogCaptureFixture,
     offset: int | None,
 ) -> None:
-    job_id = add_open_job(input_key="cut")
+    job_id = retries.add_job(input_key="cut")
     store_lines("cut", 150)
     retries.schedule(job_id, 3, 149, 201)
-    with engine.begin() as connection:
-        lost = sa.update(item_retries).where(item_retries.c.item_index == 201)
-        connection.execute(lost.values(line_offset=offset))
+    lost = sa.update(item_retries).where(item_retries.c.item_index == 201)
+    retries.execute(lost.values(line_offset=offset))
     retries.run()
     assert retries.indexes() == [3, 149]
     assert retries.waiting() == [(201, 2)]
@@ -87,18 +74,14 @@ def test_items_missing_from_their_file_are_logged_and_wait(
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_unreadable_line_delays_no_other_line(
-    objects: LocalObjectStore,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
-    caplog: pytest.LogCaptureFixture,
-    is_known: bool,
+    retries: RetryProcess, caplog: pytest.LogCaptureFixture, is_known: bool
 ) -> None:
     lines = [*map(input_line, range(300))]
     lines[5] = b"x" * len(lines[5])
-    with objects.begin_upload("damaged") as upload:
+    with retries.objects.begin_upload("damaged") as upload:
         upload.write(b"\n".join(lines))
         upload.complete()
-    retries.schedule(add_open_job(input_key="damaged"), *range(300))
+    retries.schedule(retries.add_job(input_key="damaged"), *range(300))
     if not is_known:
         retries.forget_offsets()
     retries.run()
@@ -108,9 +91,9 @@ def test_an_unreadable_line_delays_no_other_line(
 
 
 def test_a_crash_before_the_commit_sends_the_same_attempt_again(
-    retries: RetryProcess, add_open_job: Callable[..., UUID], monkeypatch: pytest.MonkeyPatch
+    retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retries.schedule(add_open_job(), 5)
+    retries.schedule(retries.add_job(), 5)
 
     def fail(*_: object) -> None:
         raise DeliveryError
@@ -126,10 +109,10 @@ def test_a_crash_before_the_commit_sends_the_same_attempt_again(
 
 
 def test_a_later_attempt_keeps_its_row(
-    retries: RetryProcess, add_open_job: Callable[..., UUID], monkeypatch: pytest.MonkeyPatch
+    retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The results writer schedules attempt 3 before the row of attempt 2 is deleted."""
-    job_id = add_open_job()
+    job_id = retries.add_job()
     retries.schedule(job_id, 5)
     spent: list[int] = []
 
@@ -144,44 +127,37 @@ def test_a_later_attempt_keeps_its_row(
 
 
 def test_a_pause_while_retries_are_sent_loses_no_retry(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    producer: RecordProducer,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
+    retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id, other = add_open_job(), add_open_job()
+    job_id, other = retries.add_job(), retries.add_job()
     retries.schedule(job_id, 5)
     retries.schedule(other, 6)
-    flush = producer.flush
+    flush = retries.producer.flush
 
     def pause_and_resume(timeout_s: float) -> None:
         flush(timeout_s)
-        with engine.begin() as connection:
+        with retries.engine.begin() as connection:
             tenant_id = job_row(connection, job_id).tenant_id
             pause_job(connection, tenant_id, job_id)
-        with engine.begin() as connection:
+        with retries.engine.begin() as connection:
             resume_job(connection, tenant_id, job_id)
 
     with monkeypatch.context() as patched:
-        patched.setattr(producer, "flush", pause_and_resume)
+        patched.setattr(retries.producer, "flush", pause_and_resume)
         retries.run()
     assert retries.waiting() == [(5, 2)]
     retries.run()
     assert retries.waiting() == []
-    with engine.connect() as connection:
+    with retries.engine.connect() as connection:
         void_below = job_row(connection, job_id).void_below
-    chunks = [c for found in chunks_by_partition(kafka).values() for c in found]
+    chunks = [c for found in chunks_by_partition(retries.kafka).values() for c in found]
     versions = [c.job.version for c in chunks if c.job.job_id == job_id]
     assert [version >= void_below for version in sorted(versions)] == [False, True]
 
 
-def test_an_ended_item_is_not_retried(
-    engine: sa.Engine, retries: RetryProcess, add_open_job: Callable[..., UUID]
-) -> None:
-    job_id = add_open_job()
-    with engine.begin() as connection:
+def test_an_ended_item_is_not_retried(retries: RetryProcess) -> None:
+    job_id = retries.add_job()
+    with retries.engine.begin() as connection:
         add_item_row(connection, job_id, 4)
     retries.schedule(job_id, 4, 5)
     retries.run()
@@ -197,78 +173,67 @@ def test_an_ended_item_is_not_retried(
         {"settled_at": sa.func.now(), "state": "finalizing"},
     ],
 )
-def test_a_closed_job_gets_no_retries(
-    retries: RetryProcess, add_open_job: Callable[..., UUID], columns: dict[str, Any]
-) -> None:
-    retries.schedule(add_open_job(**columns), 4, 5)
-    retries.schedule(add_open_job(), 6, due_s=60)
+def test_a_closed_job_gets_no_retries(retries: RetryProcess, columns: dict[str, Any]) -> None:
+    retries.schedule(retries.add_job(**columns), 4, 5)
+    retries.schedule(retries.add_job(), 6, due_s=60)
     retries.run()
     assert retries.indexes() == []
     assert retries.waiting() == [(6, 2)]
 
 
-def test_retries_of_an_unavailable_pool_wait_alone(
-    retries: RetryProcess, add_open_job: Callable[..., UUID]
-) -> None:
-    retries.schedule(add_open_job(), 1)
-    retries.schedule(add_open_job(pool="other"), 2)
+def test_retries_of_an_unavailable_pool_wait_alone(retries: RetryProcess) -> None:
+    retries.schedule(retries.add_job(), 1)
+    retries.schedule(retries.add_job(pool="other"), 2)
     retries.run("other")
     assert retries.indexes() == [2]
     retries.run()
     assert retries.indexes() == [1, 2]
 
 
-def test_a_spent_budget_delays_and_is_shared_by_jobs(
-    retries: RetryProcess, engine: sa.Engine, add_open_job: Callable[..., UUID]
-) -> None:
+def test_a_spent_budget_delays_and_is_shared_by_jobs(retries: RetryProcess) -> None:
     rules = RetryBudgetRules(share=0.0, items_per_s_min=10.0, burst_s=1.0)
     second = retries.other()
     for process in (retries, second):
         process.set_rules(rules)
-    flood, small = add_open_job(), add_open_job()
+    flood, small = retries.add_job(), retries.add_job()
     retries.schedule(flood, *range(100))
     retries.schedule(small, 200, 201)
     frozen = sa.update(retry_budgets).values(filled_at=sa.func.now() + sa.text("interval '1 h'"))
     retries.run()
-    with engine.begin() as connection:
-        connection.execute(frozen)
+    retries.execute(frozen)
     second.run()  # another process shares the budget
     assert retries.indexes() == [*range(8), 200, 201]
     later = sa.update(retry_budgets).values(
         tokens=0, filled_at=sa.func.now() - sa.text("interval '500 ms'")
     )
-    with engine.begin() as connection:
-        connection.execute(later)
+    retries.execute(later)
     retries.run()
     assert 13 <= 2 + len([i for i in retries.indexes() if i < 100]) <= 20
     assert len(retries.waiting()) == 102 - len(retries.indexes())
 
 
-def test_many_jobs_of_one_tenant_leave_others_their_share(
-    retries: RetryProcess, engine: sa.Engine, add_open_job: Callable[..., UUID]
-) -> None:
+def test_many_jobs_of_one_tenant_leave_others_their_share(retries: RetryProcess) -> None:
     """A round emits two retries; six older jobs must not get both each time."""
     rules = RetryBudgetRules(share=0.0, items_per_s_min=2.0, burst_s=1.0)
     retries.set_rules(rules, random.Random(1).random)
-    with engine.begin() as connection:
+    with retries.engine.begin() as connection:
         crowd = add_tenant(connection)
     for _ in range(6):
-        retries.schedule(add_open_job(tenant_id=crowd), *range(100))
-    other = add_open_job()
+        retries.schedule(retries.add_job(tenant_id=crowd), *range(100))
+    other = retries.add_job()
     retries.schedule(other, *range(100, 110))
     refilled = sa.update(retry_budgets).values(tokens=2.0, filled_at=sa.func.now())
     for _ in range(4):
         retries.run()
-        with engine.begin() as connection:
-            connection.execute(refilled)
+        retries.execute(refilled)
     assert len([index for index in retries.indexes() if index >= 100]) == 4
     assert len(retries.indexes()) == 8
 
 
 def test_two_processes_send_each_retry_once(
-    retries: RetryProcess, add_open_job: Callable[..., UUID], monkeypatch: pytest.MonkeyPatch
+    retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retries.schedule(add_open_job(), *range(20))
+    retries.schedule(retries.add_job(), *range(20))
     other = retries.other()
     has_run: list[bool] = []
 
@@ -285,27 +250,23 @@ def test_two_processes_send_each_retry_once(
 
 @pytest.mark.parametrize("failure", [ObjectStoreUnavailableError, ObjectStoreRefusedError])
 def test_only_a_job_with_an_unreadable_file_backs_off(
-    objects: LocalObjectStore,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
-    failure: type[MillraceError],
+    retries: RetryProcess, monkeypatch: pytest.MonkeyPatch, failure: type[MillraceError]
 ) -> None:
-    retries.schedule(add_open_job(input_key="gone"), 1)
-    retries.schedule(add_open_job(), 2)
-    read = objects.read
+    retries.schedule(retries.add_job(input_key="gone"), 1)
+    retries.schedule(retries.add_job(), 2)
+    read = retries.objects.read
 
     def failing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         if key == "gone":
             raise failure
         return read(key, offset=offset, length=length)
 
-    monkeypatch.setattr(objects, "read", failing)
+    monkeypatch.setattr(retries.objects, "read", failing)
     retries.run()
     assert retries.indexes() == [2]
     assert retries.waiting() == [(1, 2)]
     monkeypatch.undo()
-    with objects.begin_upload("gone") as upload:
+    with retries.objects.begin_upload("gone") as upload:
         upload.write(b"\n".join(map(input_line, range(300))))
         upload.complete()
     retries.run()
@@ -315,8 +276,8 @@ def test_only_a_job_with_an_unreadable_file_backs_off(
     assert retries.indexes() == [1, 2]
 
 
-def test_no_waiting_retry_creates_no_budget(engine: sa.Engine, retries: RetryProcess) -> None:
+def test_no_waiting_retry_creates_no_budget(retries: RetryProcess) -> None:
     retries.run()
-    with engine.connect() as connection:
+    with retries.engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(retry_budgets)) == 0
         assert connection.scalar(sa.select(sa.func.count()).select_from(item_attempts)) == 0

@@ -1,12 +1,8 @@
 """Goal: a slow store delays only its own job, and no item is sent repeatedly."""
 
-from collections.abc import Callable
-from uuid import UUID
-
 import pytest
 import sqlalchemy as sa
 
-from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.retries import RetryProcess
 
@@ -17,25 +13,21 @@ END_IDLE_TRANSACTIONS = sa.text(
 
 
 @pytest.fixture
-def slow_store(
-    objects: LocalObjectStore, retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def slow_store(retries: RetryProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read takes 15 s."""
-    read = objects.read
+    read = retries.objects.read
 
     def slow(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         retries.clock.now_s += 15
         return read(key, offset=offset, length=length)
 
-    monkeypatch.setattr(objects, "read", slow)
+    monkeypatch.setattr(retries.objects, "read", slow)
 
 
 @pytest.mark.usefixtures("slow_store")
-def test_a_slow_store_ends_a_round_after_the_sent_items(
-    retries: RetryProcess, add_open_job: Callable[..., UUID]
-) -> None:
+def test_a_slow_store_ends_a_round_after_the_sent_items(retries: RetryProcess) -> None:
     for index in range(1, 5):
-        retries.schedule(add_open_job(), index)
+        retries.schedule(retries.add_job(), index)
     retries.run()
     first = retries.indexes()
     assert len(first) == 2
@@ -48,13 +40,10 @@ def test_a_slow_store_ends_a_round_after_the_sent_items(
 @pytest.mark.usefixtures("slow_store")
 @pytest.mark.parametrize("offsets_are_known", [True, False])
 def test_distant_lines_end_a_round_like_jobs(
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
-    offsets_are_known: bool,
+    retries: RetryProcess, monkeypatch: pytest.MonkeyPatch, offsets_are_known: bool
 ) -> None:
     monkeypatch.setattr("jobs.input.line_reader._SPAN_BYTES", 1)
-    retries.schedule(add_open_job(), 10, 20, 30, 40)
+    retries.schedule(retries.add_job(), 10, 20, 30, 40)
     if not offsets_are_known:
         retries.forget_offsets(above=20)
     retries.run()
@@ -66,23 +55,19 @@ def test_distant_lines_end_a_round_like_jobs(
 
 
 def test_a_read_longer_than_the_transaction_is_not_a_database_outage(
-    engine: sa.Engine,
-    objects: LocalObjectStore,
-    retries: RetryProcess,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
+    retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retries.schedule(add_open_job(), 5)
-    read = objects.read
+    retries.schedule(retries.add_job(), 5)
+    read = retries.objects.read
 
     def frozen(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         retries.clock.now_s += 61
-        with engine.begin() as connection:
+        with retries.engine.begin() as connection:
             connection.execute(END_IDLE_TRANSACTIONS)
         return read(key, offset=offset, length=length)
 
     with monkeypatch.context() as patched:
-        patched.setattr(objects, "read", frozen)
+        patched.setattr(retries.objects, "read", frozen)
         retries.run()
     assert retries.indexes() == []
     assert retries.waiting() == [(5, 2)]
@@ -95,10 +80,8 @@ def test_a_read_longer_than_the_transaction_is_not_a_database_outage(
 
 
 @pytest.mark.usefixtures("slow_store")
-def test_no_job_takes_the_time_of_every_round(
-    retries: RetryProcess, add_open_job: Callable[..., UUID]
-) -> None:
-    low, high = sorted([add_open_job(), add_open_job()])
+def test_no_job_takes_the_time_of_every_round(retries: RetryProcess) -> None:
+    low, high = sorted([retries.add_job(), retries.add_job()])
     retries.schedule(low, *range(1, 251))  # three reads
     retries.schedule(high, 299)
     retries.run()

@@ -19,7 +19,13 @@ from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import chunks_by_partition
-from tests.integration.jobs.rows import add_item_row, add_running_job, add_tenant, job_row
+from tests.integration.jobs.rows import (
+    add_item_row,
+    add_running_job,
+    add_tenant,
+    database_away,
+    job_row,
+)
 from tests.support.clock import ManualClock
 from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
@@ -61,7 +67,7 @@ class Recovery:
         producer: RecordProducer,
         kafka: KafkaSettings,
     ) -> None:
-        self._kafka = kafka
+        self.engine, self._kafka = engine, kafka
         self.clock = ManualClock()
         self.capacities = PoolCapacities(self.clock)
         self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
@@ -73,6 +79,15 @@ class Recovery:
         record = ReceivedRecord("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
         self.capacities.update([record])
         self._recovery.run_once(self.capacities, self.clock)
+
+    def stall(self) -> None:
+        """Run at the first look and when an unchanged job has stalled."""
+        self.run(0)
+        self.run(STALL_S)
+
+    def execute(self, statement: sa.Executable) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(statement)
 
     def chunks(self) -> list[Chunk]:
         """Return the emitted chunks."""
@@ -90,9 +105,7 @@ def recovery(
     return Recovery(engine, objects, producer, kafka)
 
 
-def test_exactly_the_missing_items_are_re_emitted(
-    engine: sa.Engine, job_id: UUID, recovery: Recovery
-) -> None:
+def test_exactly_the_missing_items_are_re_emitted(job_id: UUID, recovery: Recovery) -> None:
     recovery.run(0)
     recovery.run(STALL_S - 1)
     assert recovery.indexes() == []
@@ -105,10 +118,8 @@ def test_exactly_the_missing_items_are_re_emitted(
     recovery.run(STALL_S + 1)
     recovery.run(3 * STALL_S)  # stalled again by this clock, but not by the database's
     assert recovery.indexes() == missing
-    with engine.begin() as connection:
-        connection.execute(
-            sa.update(job_cursors).values(repaired_at=sa.text("now() - interval '2 min'"))
-        )
+    earlier = sa.text("now() - interval '2 min'")
+    recovery.execute(sa.update(job_cursors).values(repaired_at=earlier))
     recovery.run(3 * STALL_S + 1)
     assert recovery.indexes() == sorted(missing * 2)
 
@@ -124,12 +135,10 @@ def test_exactly_the_missing_items_are_re_emitted(
     ],
 )
 def test_a_job_that_is_not_stalled_is_not_re_emitted(
-    engine: sa.Engine, job_id: UUID, recovery: Recovery, statement: str
+    job_id: UUID, recovery: Recovery, statement: str
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(sa.text(statement))
-    recovery.run(0)
-    recovery.run(STALL_S)
+    recovery.execute(sa.text(statement))
+    recovery.stall()
     assert recovery.indexes() == []
 
 
@@ -139,13 +148,10 @@ def test_an_unavailable_pool_is_not_a_stall(job_id: UUID, recovery: Recovery) ->
     assert recovery.indexes() == []
 
 
-def test_only_the_holder_of_a_job_re_emits_it(
-    engine: sa.Engine, job_id: UUID, recovery: Recovery
-) -> None:
-    other = ActiveLeases(engine, role="intake", holder="b", ttl_s=60)
+def test_only_the_holder_of_a_job_re_emits_it(job_id: UUID, recovery: Recovery) -> None:
+    other = ActiveLeases(recovery.engine, role="intake", holder="b", ttl_s=60)
     (held,) = other.claim(sa.true(), 1)
-    recovery.run(0)
-    recovery.run(STALL_S)
+    recovery.stall()
     assert recovery.indexes() == []
     other.release(held)
     (ours,) = recovery.leases.claim(sa.true(), 1)
@@ -189,8 +195,7 @@ def test_the_number_of_watched_requests_is_limited(
     requests: list[UUID], recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
-    recovery.run(0)
-    recovery.run(STALL_S)
+    recovery.stall()
     emitted = [chunk.job.job_id for chunk in recovery.chunks()]
     assert sorted(emitted) == sorted(requests[:2])
 
@@ -226,13 +231,10 @@ def test_any_number_of_jobs_may_stall(engine: sa.Engine, job_id: UUID) -> None:
 
 
 def test_a_database_outage_leaves_no_lease(
-    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+    job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unavailable(*_: object) -> None:
-        raise OperationalError("the database is away", {}, Exception())
-
     recovery.run(0)
-    monkeypatch.setattr("jobs.recovery.re_emit.missing_indexes", unavailable)
+    monkeypatch.setattr("jobs.recovery.re_emit.missing_indexes", database_away)
     with pytest.raises(OperationalError):
         recovery.run(STALL_S)
     assert recovery.leases.count == 0
@@ -251,7 +253,7 @@ def during_search(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], No
 
 
 def test_a_large_job_is_searched_in_ranges_without_blocking_heartbeats(
-    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+    job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans: list[range] = []
 
@@ -259,47 +261,42 @@ def test_a_large_job_is_searched_in_ranges_without_blocking_heartbeats(
         spans.append(span)
         lease = recovery.leases.lease_of(job_id)
         assert lease is not None
-        with engine.begin() as connection:
+        with recovery.engine.begin() as connection:
             connection.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
             leases.lock_lease(connection, lease)
             assert leases.extend(connection, [lease], 60) == {job_id}
 
     monkeypatch.setattr(re_emit, "RANGE_ITEMS", 110)
     during_search(monkeypatch, heartbeat)
-    recovery.run(0)
-    recovery.run(STALL_S)
+    recovery.stall()
     assert spans == [range(110), range(110, 220), range(220, 300)]
     assert recovery.indexes() == sorted(set(range(CURSOR)) - DONE)
 
 
 def test_a_lost_lease_emits_nothing(
-    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+    job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take_over(_: range) -> None:
-        with engine.begin() as connection:
-            statement = sa.update(job_leases).values(holder="b", epoch=job_leases.c.epoch + 1)
-            connection.execute(statement)
+        recovery.execute(sa.update(job_leases).values(holder="b", epoch=job_leases.c.epoch + 1))
 
     during_search(monkeypatch, take_over)
-    recovery.run(0)
-    recovery.run(STALL_S)
+    recovery.stall()
     assert recovery.indexes() == []
-    with engine.begin() as connection:
+    with recovery.engine.begin() as connection:
         assert connection.scalar(sa.select(job_cursors.c.repaired_at)) is None
 
 
 def test_waiting_retries_are_skipped_and_attempts_continue(
-    engine: sa.Engine, job_id: UUID, recovery: Recovery
+    job_id: UUID, recovery: Recovery
 ) -> None:
     waiting = {"job_id": job_id, "item_index": 3, "attempt": 2, "due_at": sa.func.now()}
     failed = {"job_id": job_id, "status_code": 500, "code": "broken"}
-    with engine.begin() as connection:
+    with recovery.engine.begin() as connection:
         connection.execute(item_retries.insert().values(**waiting))
         for index, attempt in ((3, 1), (7, 1), (7, 2)):
             row = failed | {"item_index": index, "attempt": attempt}
             connection.execute(item_attempts.insert().values(**row))
-    recovery.run(0)
-    recovery.run(STALL_S)
+    recovery.stall()
     assert recovery.indexes() == sorted(set(range(CURSOR)) - DONE - {3})
     attempts = {item.index: item.attempt for chunk in recovery.chunks() for item in chunk.items}
     assert attempts.pop(7) == 3
@@ -307,18 +304,16 @@ def test_waiting_retries_are_skipped_and_attempts_continue(
 
 
 def test_an_item_that_fails_during_the_search_keeps_its_attempt(
-    engine: sa.Engine, job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+    job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item is emitted as its first attempt, which readers count as a repeat."""
 
     def fail(_: range) -> None:
         row = {"job_id": job_id, "item_index": 7, "status_code": 500, "code": "broken"}
-        with engine.begin() as connection:
-            connection.execute(item_attempts.insert().values(**row, attempt=3))
+        recovery.execute(item_attempts.insert().values(**row, attempt=3))
 
     during_search(monkeypatch, fail)
-    recovery.run(0)
-    recovery.run(STALL_S)
+    recovery.stall()
     assert {item.attempt for chunk in recovery.chunks() for item in chunk.items} == {1}
 
 

@@ -17,7 +17,7 @@ from jobs.tables.outbox import outbox
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
-from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_job, add_tenant, claim_lease, job_row
 from tests.support.until import until
 
 SMALL = ModelVersion(
@@ -32,10 +32,7 @@ INVALID = ValidationResult(
 def leased_job(engine: sa.Engine, **columns: object) -> Lease:
     with engine.begin() as connection:
         add_job(connection, add_tenant(connection), **columns)
-        (lease,) = leases.claim(
-            connection, role="intake", holder="a", ttl_s=60, limit=1, where=VALIDATION_DUE
-        )
-    return lease
+        return claim_lease(connection, "intake", VALIDATION_DUE)
 
 
 def record(engine: sa.Engine, lease: Lease, result: ValidationResult) -> sa.Row[tuple[object, ...]]:
@@ -115,7 +112,7 @@ def test_a_lost_lease_cannot_record_a_verdict(engine: sa.Engine) -> None:
     lease = leased_job(engine)
     with engine.begin() as connection:
         leases.release(connection, lease)
-        leases.claim(connection, role="intake", holder="b", ttl_s=60, limit=1, where=VALIDATION_DUE)
+        claim_lease(connection, "intake", VALIDATION_DUE, holder="b")
     with engine.begin() as connection, pytest.raises(LeaseLostError):
         record_verdict(connection, lease, VALID)
     with engine.begin() as connection:

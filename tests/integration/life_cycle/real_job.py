@@ -38,6 +38,7 @@ from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
 from storage.objects.local_object_store import LocalObjectStore
+from tests.integration.jobs.rows import claim_lease
 from tests.integration.results.outcomes import failed, outcome
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode
@@ -185,15 +186,7 @@ class RealJob:
 
     def _lease(self, role: str, where: sa.ColumnElement[bool]) -> Lease:
         with self.engine.begin() as connection:
-            (lease,) = leases.claim(
-                connection,
-                role=role,
-                holder="a",
-                ttl_s=60,
-                limit=1,
-                where=sa.and_(where, jobs.c.id == self.job_id),
-            )
-        return lease
+            return claim_lease(connection, role, sa.and_(where, jobs.c.id == self.job_id))
 
     def _release(self, lease: Lease) -> None:
         with self.engine.begin() as connection:

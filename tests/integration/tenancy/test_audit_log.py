@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
-from core.ids import new_uuid
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key, revoke_key
@@ -16,7 +15,6 @@ from tenancy.audit_log import CLI, Action, record_audit_event
 from tenancy.audit_reading import (
     ChainCheck,
     find_chains,
-    read_chain_heads,
     read_entries,
     verify_chain,
 )
@@ -52,9 +50,9 @@ def add(engine: sa.Engine, number: int = 0) -> None:
         record(connection, number)
 
 
-def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> ChainCheck:
+def check(engine: sa.Engine) -> ChainCheck:
     with engine.connect() as connection:
-        return verify_chain(connection, TENANT, anchors or {})
+        return verify_chain(connection, TENANT, {})
 
 
 def test_concurrent_events_form_one_chain_without_gaps(engine: sa.Engine) -> None:
@@ -114,51 +112,22 @@ def test_postgres_rejects_every_change(engine: sa.Engine, statement: str) -> Non
     assert check(engine).mismatch is None
 
 
-TAMPERING = {
-    "UPDATE audit_log SET actor = 'key_x' WHERE sequence = 3": (3, "sealed"),
-    "UPDATE audit_log SET details = '{}' WHERE sequence = 4": (4, "sealed"),
-    "UPDATE audit_log SET created_at = created_at - interval '1 us' WHERE sequence = 1": (
-        1,
-        "sealed",
-    ),
-    "DELETE FROM audit_log WHERE sequence = 2": (2, "missing"),
-    "DELETE FROM audit_log WHERE sequence = 6": (6, "missing"),
-    "DELETE FROM audit_heads": (6, "head"),
-}
-
-
-@pytest.mark.parametrize(("statement", "expected"), TAMPERING.items())
-def test_changes_with_disabled_triggers_are_detected(
-    engine: sa.Engine, statement: str, expected: tuple[int, str]
+@pytest.mark.parametrize(
+    ("table", "sequence", "reason"), [(audit_log, 1, "missing"), (audit_heads, 6, "head")]
+)
+def test_lost_rows_are_detected(
+    engine: sa.Engine, table: sa.Table, sequence: int, reason: str
 ) -> None:
     for number in range(6):
         add(engine, number)
     with engine.begin() as connection:
-        for table in ("audit_log", "audit_heads"):
-            connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
-        connection.execute(sa.text(statement))
+        connection.execute(sa.text(f"ALTER TABLE {table.name} DISABLE TRIGGER USER"))
+        connection.execute(sa.delete(table))
 
     mismatch = check(engine).mismatch
     assert mismatch is not None
-    assert mismatch.sequence == expected[0]
-    assert expected[1] in mismatch.reason
-
-
-def test_only_an_anchor_detects_truncated_entries_and_head(engine: sa.Engine) -> None:
-    for number in range(4):
-        add(engine, number)
-    with engine.begin() as connection:
-        (head,) = read_chain_heads(connection, TENANT)
-        for table in ("audit_log", "audit_heads"):
-            connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
-        connection.execute(sa.delete(audit_log).where(audit_log.c.sequence > 2))
-        kept = connection.scalar(sa.select(audit_log.c.hash).where(audit_log.c.sequence == 2))
-        connection.execute(sa.update(audit_heads).values(sequence=2, hash=kept))
-
-    assert check(engine).mismatch is None
-    mismatch = check(engine, {head.sequence: {head.hash}}).mismatch
-    assert mismatch is not None
-    assert mismatch.sequence == 3
+    assert mismatch.sequence == sequence
+    assert reason in mismatch.reason
 
 
 def test_tenants_and_keys_are_recorded(engine: sa.Engine) -> None:
@@ -166,8 +135,6 @@ def test_tenants_and_keys_are_recorded(engine: sa.Engine) -> None:
         tenant_id = create_tenant(connection, "t")
         key = create_key(connection, tenant_id, "my secret name")
         assert revoke_key(connection, key.key_id)
-        assert not revoke_key(connection, key.key_id)
-        assert not revoke_key(connection, new_uuid())
         rows, _ = read_entries(connection, tenant_id, after=None, limit=9) or ([], False)
 
     assert [(row.action, row.actor, row.subject) for row in rows] == [
