@@ -2,28 +2,33 @@
 
 from uuid import UUID
 
+import pytest
+
 from jobs.expansion.windows import JobLoad
 from jobs.recovery.stall_recovery import StallWatch
 
-
-def load(emitted: int, terminal: int) -> JobLoad:
-    return load_of(1, emitted, terminal)
+STALLED_ID = UUID(int=1)
 
 
-def load_of(number: int, emitted: int, terminal: int) -> JobLoad:
+def load(emitted: int, terminal: int, number: int = 1) -> JobLoad:
     return JobLoad(UUID(int=number), UUID(int=2), "small", "pool", 1000, emitted, terminal, True)
 
 
-def test_a_job_is_stalled_after_the_limit_without_change() -> None:
-    watch = StallWatch(limit_s=60)
-    stalled = [load(10, 5)]
-    assert watch.find_stalled(stalled, 0) == []
-    assert watch.find_stalled(stalled, 59) == []
-    assert watch.find_stalled(stalled, 60) == stalled
+STALLED = load(10, 5)
 
 
-def test_a_row_or_an_emission_restarts_the_wait() -> None:
-    watch = StallWatch(limit_s=60)
+@pytest.fixture
+def watch() -> StallWatch:
+    return StallWatch(limit_s=60)
+
+
+def test_a_job_is_stalled_after_the_limit_without_change(watch: StallWatch) -> None:
+    assert watch.find_stalled([STALLED], 0) == []
+    assert watch.find_stalled([STALLED], 59) == []
+    assert watch.find_stalled([STALLED], 60) == [STALLED]
+
+
+def test_a_row_or_an_emission_restarts_the_wait(watch: StallWatch) -> None:
     watch.find_stalled([load(10, 5)], 0)
     assert watch.find_stalled([load(10, 6)], 59) == []
     assert watch.find_stalled([load(20, 6)], 118) == []
@@ -31,62 +36,51 @@ def test_a_row_or_an_emission_restarts_the_wait() -> None:
     assert watch.find_stalled([load(20, 6)], 178) == [load(20, 6)]
 
 
-def test_a_job_without_outstanding_items_does_not_stall() -> None:
-    watch = StallWatch(limit_s=60)
+def test_a_job_without_outstanding_items_does_not_stall(watch: StallWatch) -> None:
     watch.find_stalled([load(10, 10)], 0)
     assert watch.find_stalled([load(10, 10)], 600) == []
 
 
-def test_a_re_emitted_or_reappeared_job_gets_its_full_time() -> None:
-    watch = StallWatch(limit_s=60)
-    stalled = [load(10, 5)]
-    watch.find_stalled(stalled, 0)
-    watch.restart_wait(UUID(int=1), 1)
-    assert watch.find_stalled(stalled, 60) == []
+def test_a_re_emitted_or_reappeared_job_gets_its_full_time(watch: StallWatch) -> None:
+    watch.find_stalled([STALLED], 0)
+    watch.restart_wait(STALLED_ID, 1)
+    assert watch.find_stalled([STALLED], 60) == []
     watch.find_stalled([], 61)
-    assert watch.find_stalled(stalled, 120) == []
+    assert watch.find_stalled([STALLED], 120) == []
 
 
-def test_the_limit_covers_the_backlog_of_a_busy_pool() -> None:
-    watch = StallWatch(limit_s=60)
-    stalled, others = load(10, 5), [load_of(n, 100, 0) for n in range(2, 12)]
+def test_the_limit_covers_the_backlog_of_a_busy_pool(watch: StallWatch) -> None:
+    others = [load(100, 0, n) for n in range(2, 12)]
     for now_s in range(0, 200, 10):  # 1,005 items at 10 a second take 100 s
-        assert stalled not in watch.find_stalled([stalled, *others], now_s, {"pool": 10.0})
-    assert stalled in watch.find_stalled([stalled, *others], 201, {"pool": 10.0})
+        assert STALLED not in watch.find_stalled([STALLED, *others], now_s, {"pool": 10.0})
+    assert STALLED in watch.find_stalled([STALLED, *others], 201, {"pool": 10.0})
 
 
-def test_the_limit_of_a_slow_pool_is_bounded() -> None:
-    watch = StallWatch(limit_s=60)
-    stalled = [load(10, 5)]
-    watch.find_stalled(stalled, 0, {"pool": 1e-9})
-    assert watch.find_stalled(stalled, 3599, {"pool": 1e-9}) == []
-    assert watch.find_stalled(stalled, 3600, {"pool": 1e-9}) == stalled
+def test_the_limit_of_a_slow_pool_is_bounded(watch: StallWatch) -> None:
+    watch.find_stalled([STALLED], 0, {"pool": 1e-9})
+    assert watch.find_stalled([STALLED], 3599, {"pool": 1e-9}) == []
+    assert watch.find_stalled([STALLED], 3600, {"pool": 1e-9}) == [STALLED]
 
 
-def test_re_emissions_without_effect_back_off_until_progress() -> None:
-    watch = StallWatch(limit_s=60)
-    stalled, re_emitted_at = [load(10, 5)], []
+def test_re_emissions_without_effect_back_off_until_progress(watch: StallWatch) -> None:
+    re_emitted_at = []
     for now_s in range(0, 1000, 10):
-        if watch.find_stalled(stalled, now_s):
-            watch.restart_wait(UUID(int=1), now_s)
+        if watch.find_stalled([STALLED], now_s):
+            watch.restart_wait(STALLED_ID, now_s)
             re_emitted_at.append(now_s)
     assert re_emitted_at == [60, 180, 420, 900]
     watch.find_stalled([load(10, 6)], 1000)
     assert watch.find_stalled([load(10, 6)], 1060) == [load(10, 6)]
 
 
-def test_a_joining_replica_restarts_the_wait() -> None:
-    watch = StallWatch(limit_s=60)
-    stalled = [load(10, 5)]
+def test_a_joining_replica_restarts_the_wait(watch: StallWatch) -> None:
     for now_s in range(0, 300, 10):  # a new one every 50 s
-        assert watch.find_stalled(stalled, now_s, joined_s={"pool": now_s // 50 * 50.0}) == []
-    assert watch.find_stalled(stalled, 309, joined_s={"pool": 250.0}) == []
-    assert watch.find_stalled(stalled, 310, joined_s={"pool": 250.0}) == stalled
+        assert watch.find_stalled([STALLED], now_s, joined_s={"pool": now_s // 50 * 50.0}) == []
+    assert watch.find_stalled([STALLED], 309, joined_s={"pool": 250.0}) == []
+    assert watch.find_stalled([STALLED], 310, joined_s={"pool": 250.0}) == [STALLED]
 
 
-def test_repeatedly_joining_replicas_do_not_hide_a_loss() -> None:
-    watch = StallWatch(limit_s=60)
-    stalled = [load(10, 5)]
+def test_repeatedly_joining_replicas_do_not_hide_a_loss(watch: StallWatch) -> None:
     for now_s in range(0, 660, 10):
-        assert watch.find_stalled(stalled, now_s, joined_s={"pool": float(now_s)}) == []
-    assert watch.find_stalled(stalled, 660, joined_s={"pool": 660.0}) == stalled
+        assert watch.find_stalled([STALLED], now_s, joined_s={"pool": float(now_s)}) == []
+    assert watch.find_stalled([STALLED], 660, joined_s={"pool": 660.0}) == [STALLED]

@@ -1,6 +1,7 @@
 """Goal: a role retries through a short database outage and stops at any other failure."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
@@ -19,51 +20,36 @@ def broken() -> None:
     raise ValueError("broken")
 
 
-def test_a_step_repeats_until_stop() -> None:
+def started(
+    step: Callable[[], None], *, away_s_max: float = 60
+) -> tuple[SupervisedThreads, threading.Event]:
     stop = threading.Event()
-    steps: list[int] = []
-
-    def step() -> None:
-        steps.append(1)
-        if len(steps) == 3:
-            stop.set()
-
-    threads = SupervisedThreads(stop, away_s_max=60, clock=SystemClock())
-    threads.start_periodic(0.0, "counter", step)
-    threads.join(JOIN_S_MAX)
-    assert len(steps) == 3
-
-
-def test_a_failure_stops_the_role_and_is_raised_by_join() -> None:
-    stop = threading.Event()
-    threads = SupervisedThreads(stop, away_s_max=60, clock=SystemClock())
+    threads = SupervisedThreads(stop, away_s_max=away_s_max, clock=SystemClock())
     threads.start_periodic(60, "waiting", lambda: None)
-    threads.start_periodic(0.0, "broken", broken)
-    assert stop.wait(JOIN_S_MAX)
-    with pytest.raises(ValueError, match="broken"):
-        threads.join(JOIN_S_MAX)
+    threads.start_periodic(0.0, "writer", step)
+    return threads, stop
 
 
-def test_a_short_database_outage_is_retried() -> None:
-    stop = threading.Event()
-    steps: list[int] = []
+def test_a_step_repeats_through_a_short_database_outage() -> None:
+    steps, is_done = iter((lambda: None, unavailable)), threading.Event()
 
     def step() -> None:
-        steps.append(1)
-        if len(steps) == 1:
-            unavailable()
-        stop.set()
+        next(steps, is_done.set)()
 
-    threads = SupervisedThreads(stop, away_s_max=60, clock=SystemClock())
-    threads.start_periodic(0.0, "writer", step)
+    threads, stop = started(step)
+    assert is_done.wait(JOIN_S_MAX)
+    assert not stop.is_set()
+    stop.set()
     threads.join(JOIN_S_MAX)
-    assert len(steps) == 2
 
 
-def test_a_long_database_outage_stops_the_role() -> None:
-    stop = threading.Event()
-    threads = SupervisedThreads(stop, away_s_max=0, clock=SystemClock())
-    threads.start_periodic(0.0, "writer", unavailable)
+@pytest.mark.parametrize(
+    ("step", "failure"), [(broken, ValueError), (unavailable, sa.exc.OperationalError)]
+)
+def test_a_failure_or_a_long_database_outage_stops_the_role(
+    step: Callable[[], None], failure: type[Exception]
+) -> None:
+    threads, stop = started(step, away_s_max=0)
     assert stop.wait(JOIN_S_MAX)
-    with pytest.raises(sa.exc.OperationalError):
+    with pytest.raises(failure):
         threads.join(JOIN_S_MAX)
