@@ -12,7 +12,7 @@ from core.ids import new_uuid
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.store.days import job_day
-from jobs.tables.files import files
+from jobs.store.files import NewFile, insert_file
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from jobs.tables.outbox import outbox
 from tenancy.tables import tenants
@@ -26,23 +26,29 @@ def add_tenant(connection: sa.Connection) -> UUID:
     return tenant_id
 
 
+def add_file(connection: sa.Connection, tenant_id: UUID, **fields: Any) -> sa.Row[Any]:
+    """Insert the row of an input file, by default under a key of its own."""
+    file_id = new_uuid()
+    given: dict[str, Any] = {
+        "file_id": file_id,
+        "tenant_id": tenant_id,
+        "purpose": "batch",
+        "filename": "in.jsonl",
+        "object_key": f"files/{file_id.hex}",
+        "size_bytes": 0,
+        "sha256": "",
+        "expires_after_s": None,
+    }
+    return insert_file(connection, NewFile(**(given | fields)))
+
+
 def add_job(connection: sa.Connection, tenant_id: UUID, **columns: Any) -> UUID:
     """Add a job with its file, cursor and counters; `columns` are of `jobs`."""
-    job_id, file_id = new_uuid(), new_uuid()
-    key = str(columns.pop("input_key", f"files/{file_id.hex}"))
+    job_id = new_uuid()
+    key = str(columns.pop("input_key", f"files/{job_id.hex}"))
     cursor: dict[str, int] = columns.pop("cursor", {})
     counters: dict[str, int] = columns.pop("counters", {})
-    connection.execute(
-        files.insert().values(
-            id=file_id,
-            tenant_id=tenant_id,
-            purpose="batch",
-            filename="in.jsonl",
-            object_key=f"{key}.{file_id.hex}",
-            size_bytes=0,
-            sha256="",
-        )
-    )
+    file_id = add_file(connection, tenant_id, object_key=f"{key}.{job_id.hex}").id
     defaults = {
         "id": job_id,
         "tenant_id": tenant_id,

@@ -1,25 +1,23 @@
-"""Goal: the intake role moves jobs from `validating` to the log, through crashes without loss."""
+"""Goal: the intake role moves jobs from `validating` to the log, within their windows."""
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
 from jobs.__main__ import run
-from jobs.tables.jobs import job_cursors, jobs
+from jobs.store.outbox import NOTIFY_JOBS
+from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.outbox import outbox
 from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import indexes, records_of
-from tests.integration.jobs.rows import add_job, add_tenant, input_line, job_row
+from tests.integration.jobs.rows import add_job, add_tenant, input_line
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, EVENTS, RESULTS
@@ -90,34 +88,54 @@ def pool_that_can_do(rate: float, producer: RecordProducer) -> Iterator[None]:
         replica.join()
 
 
-def add_jobs(engine: sa.Engine, count: int, **columns: object) -> list[UUID]:
-    with engine.begin() as connection:
-        add_model(
-            connection,
-            "small",
-            "1",
-            pool="pool-small",
-            engine="simulated",
-            endpoints=("/v1/embeddings",),
-        )
-        tenant_id = add_tenant(connection)
-        job_ids = [add_job(connection, tenant_id, input_key="in", **columns) for _ in range(count)]
-        connection.execute(sa.text("SELECT pg_notify('millrace_jobs', '')"))
-    return job_ids
+class Site:
+    """Jobs whose input file is `in`, in a database that the role works on."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        with engine.begin() as connection:
+            self.tenant_id = add_tenant(connection)
+            add_model(
+                connection,
+                "small",
+                "1",
+                pool="pool-small",
+                engine="simulated",
+                endpoints=("/v1/embeddings",),
+            )
+
+    def add_jobs(self, count: int, *, tenant_id: UUID | None = None, **columns: Any) -> list[UUID]:
+        given = {"input_key": "in"} | columns
+        with self.engine.begin() as connection:
+            owner = tenant_id or self.tenant_id
+            job_ids = [add_job(connection, owner, **given) for _ in range(count)]
+            connection.execute(NOTIFY_JOBS)
+        return job_ids
+
+    def execute(self, statement: str) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(sa.text(statement))
+
+    def rows(self) -> list[sa.Row[Any]]:
+        """Return the jobs, oldest first."""
+        with self.engine.begin() as connection:
+            return list(connection.execute(sa.select(jobs).order_by(jobs.c.created_at)))
+
+    def scalar(self, query: sa.Select[Any]) -> Any:
+        with self.engine.begin() as connection:
+            return connection.scalar(query)
+
+    def emitted(self) -> int:
+        return self.scalar(sa.select(sa.func.sum(job_cursors.c.item_index))) or 0
 
 
-def states(engine: sa.Engine) -> list[str]:
-    with engine.begin() as connection:
-        return list(connection.scalars(sa.select(jobs.c.state).order_by(jobs.c.created_at)))
-
-
-def emitted(engine: sa.Engine) -> int:
-    with engine.begin() as connection:
-        return connection.scalar(sa.select(sa.func.sum(job_cursors.c.item_index))) or 0
+@pytest.fixture
+def site(engine: sa.Engine) -> Site:
+    return Site(engine)
 
 
 def test_jobs_are_validated_and_expanded_within_the_window(
-    engine: sa.Engine,
+    site: Site,
     kafka: KafkaSettings,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
@@ -125,68 +143,53 @@ def test_jobs_are_validated_and_expanded_within_the_window(
 ) -> None:
     store_lines("in", 1000)
     with running(env), pool_that_can_do(1e6, producer):
-        (job_id,) = add_jobs(engine, 1)
-        until(lambda: emitted(engine) == WINDOW)
-        with engine.begin() as connection:
-            job = job_row(connection, job_id)
-            connection.execute(sa.text("UPDATE job_counters SET succeeded = 300"))
+        site.add_jobs(1)
+        until(lambda: site.emitted() == WINDOW)
+        (job,) = site.rows()
         assert (job.state, job.total_count) == ("in_progress", 1000)
-        until(lambda: emitted(engine) == WINDOW + 300)
-        with engine.begin() as connection:
-            connection.execute(sa.text("UPDATE job_counters SET succeeded = 800"))
-        until(lambda: emitted(engine) == 1000)
+        site.execute("UPDATE job_counters SET succeeded = 300")
+        until(lambda: site.emitted() == WINDOW + 300)
+        site.execute("UPDATE job_counters SET succeeded = 800")
+        until(lambda: site.emitted() == 1000)
     assert indexes(kafka) == list(range(1000))
     assert len(records_of(kafka, EVENTS)) == 1
     assert records_of(kafka, CAPACITY)
 
 
 def test_an_unknown_pool_gets_one_chunk(
-    engine: sa.Engine,
-    env: dict[str, str],
-    store_lines: Callable[[str, int], None],
+    site: Site, env: dict[str, str], store_lines: Callable[[str, int], None]
 ) -> None:
     store_lines("in", 1000)
     with running(env):
-        add_jobs(engine, 3)
-        until(lambda: emitted(engine) == 100)
-        with engine.begin() as connection:
-            connection.execute(
-                sa.text(
-                    "UPDATE jobs SET close_reason = 'cancelled', state = "
-                    "'cancelling' WHERE id IN (SELECT job_id FROM job_cursors "
-                    "WHERE item_index > 0)"
-                )
-            )
-        until(lambda: emitted(engine) == 200)
-    with engine.begin() as connection:  # a clean stop releases every lease
-        held = connection.scalar(
-            sa.text("SELECT count(*) FROM job_leases WHERE expires_at > now()")
+        site.add_jobs(3)
+        until(lambda: site.emitted() == 100)
+        site.execute(
+            "UPDATE jobs SET close_reason = 'cancelled', state = 'cancelling' "
+            "WHERE id IN (SELECT job_id FROM job_cursors WHERE item_index > 0)"
         )
-    assert held == 0
+        until(lambda: site.emitted() == 200)
+    # A clean stop releases every lease.
+    held = sa.select(job_leases.c.job_id).where(job_leases.c.expires_at > sa.func.now())
+    assert site.scalar(held) is None
 
 
 def test_a_tenant_is_served_although_another_fills_every_slot(
-    engine: sa.Engine,
-    env: dict[str, str],
-    store_lines: Callable[[str, int], None],
+    site: Site, env: dict[str, str], store_lines: Callable[[str, int], None]
 ) -> None:
     store_lines("in", 1000)
+    with site.engine.begin() as connection:
+        other = add_tenant(connection)
     with running(env | {"MILLRACE_INTAKE_JOBS_HELD_MAX": "2"}):
-        add_jobs(engine, 5)
-        until(lambda: emitted(engine) == 100)  # and then waits for results
-        with engine.begin() as connection:
-            late = add_job(connection, add_tenant(connection), input_key="in")
-            connection.execute(sa.text("SELECT pg_notify('millrace_jobs', '')"))
-        until(lambda: emitted(engine) == 200)
-        with engine.begin() as connection:
-            cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == late)
-            assert connection.scalar(cursor) == 100
+        site.add_jobs(5)
+        until(lambda: site.emitted() == 100)  # and then waits for results
+        (late,) = site.add_jobs(1, tenant_id=other)
+        until(lambda: site.emitted() == 200)
+    cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == late)
+    assert site.scalar(cursor) == 100
 
 
 def test_small_invalid_files_fail_while_a_large_one_is_validated(
-    engine: sa.Engine,
-    env: dict[str, str],
-    objects: LocalObjectStore,
+    site: Site, env: dict[str, str], objects: LocalObjectStore
 ) -> None:
     with objects.begin_upload("large") as upload:
         for _ in range(100):
@@ -195,81 +198,24 @@ def test_small_invalid_files_fail_while_a_large_one_is_validated(
     with objects.begin_upload("in") as upload:
         upload.write(input_line(0) + b"\njunk")
         upload.complete()
-    with engine.begin() as connection:
-        tenant_id = add_tenant(connection)
-        add_job(connection, tenant_id, input_key="large", input_bytes=100_000_000)
+    site.add_jobs(1, input_key="large", input_bytes=100_000_000)
     with running(env):
-        job_ids = add_jobs(engine, 20)
-        until(lambda: states(engine).count("failed") == 20)
-        assert states(engine)[0] == "validating"
-        with engine.begin() as connection:
-            found = [job_row(connection, job_id) for job_id in job_ids]
-    assert [(job.error_count, job.errors[0]["code"]) for job in found] == [
-        (1, "invalid_json_line")
-    ] * 20
+        site.add_jobs(20)
+        until(lambda: [job.state for job in site.rows()].count("failed") == 20)
+        large, *small = site.rows()
+    assert large.state == "validating"
+    errors = [(job.error_count, job.errors[0]["code"]) for job in small]
+    assert errors == [(1, "invalid_json_line")] * 20
 
 
 def test_an_expired_job_is_closed_on_the_log(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    env: dict[str, str],
-    store_lines: Callable[[str, int], None],
+    site: Site, kafka: KafkaSettings, env: dict[str, str], store_lines: Callable[[str, int], None]
 ) -> None:
     store_lines("in", 10)
     with running(env):
-        (job_id,) = add_jobs(engine, 1, expires_at=sa.text("now() + interval '2 s'"))
-        until(lambda: states(engine) == ["in_progress"])
-        until(lambda: _close_reason(engine, job_id) == "expired")
-        until(lambda: _outbox_is_empty(engine))
+        (job_id,) = site.add_jobs(1, expires_at=sa.text("now() + interval '2 s'"))
+        until(lambda: [job.state for job in site.rows()] == ["in_progress"])
+        until(lambda: [job.close_reason for job in site.rows()] == ["expired"])
+        until(lambda: site.scalar(sa.select(outbox.c.id).limit(1)) is None)
     (record,) = records_of(kafka, RESULTS)
     assert record.key == job_id.bytes
-
-
-def test_killed_processes_lose_no_item(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    env: dict[str, str],
-    store_lines: Callable[[str, int], None],
-) -> None:
-    """Kill the process several times; the last one completes."""
-    store_lines("in", 100)
-    add_jobs(engine, 12)
-
-    def settle_everything() -> None:
-        """Act as the results writer, so that windows are free again."""
-        with engine.begin() as connection:
-            connection.execute(
-                sa.text(
-                    "UPDATE job_counters SET succeeded = item_index FROM job_cursors "
-                    "WHERE job_cursors.job_id = job_counters.job_id"
-                )
-            )
-
-    for goal in (1, 400, 800, 1200):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "jobs"], env={"PATH": os.environ["PATH"], **env}
-        )
-        try:
-
-            def reached(goal: int = goal) -> bool:
-                settle_everything()
-                return emitted(engine) >= goal
-
-            until(reached, timeout_s=30)
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait(10)
-    assert set(states(engine)) == {"in_progress"}
-    found = indexes(kafka)
-    assert {index: found.count(index) >= 12 for index in found} == dict.fromkeys(range(100), True)
-
-
-def _close_reason(engine: sa.Engine, job_id: UUID) -> str | None:
-    with engine.begin() as connection:
-        reason: str | None = job_row(connection, job_id).close_reason
-    return reason
-
-
-def _outbox_is_empty(engine: sa.Engine) -> bool:
-    with engine.begin() as connection:
-        return not connection.scalar(sa.select(sa.func.count()).select_from(outbox))

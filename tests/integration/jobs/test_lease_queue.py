@@ -1,5 +1,6 @@
 """Goal: the first job of every tenant is among the next, however many jobs another tenant has."""
 
+import re
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from tests.integration.jobs.rows import add_job, add_tenant
 from tests.support.clock import ManualClock
 
 CROWD = 20_000
+READS_ALL_JOBS = re.compile(r"'Seq Scan'[^{]*'jobs'")
 
 FILL = sa.text(
     """
@@ -45,6 +47,11 @@ def fill(engine: sa.Engine, name: str, count: int, state: str = "validating") ->
     with engine.begin() as connection:
         tenant_id: UUID = connection.scalar(FILL, {"name": name, "count": count, "state": state})
     return tenant_id
+
+
+def vacuum_jobs(engine: sa.Engine) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("VACUUM ANALYZE jobs"))
 
 
 def queue_of(engine: sa.Engine, clock: ManualClock, holder: str = "a") -> LeaseQueue:
@@ -151,14 +158,10 @@ def test_a_plan_reads_only_unfinished_jobs(
     fill(engine, "present", CROWD, "validating")
     with engine.begin() as connection:
         add_job(connection, add_tenant(connection))
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sa.text("VACUUM ANALYZE jobs"))
-    query = fair_order_query("intake", where, after=UUID(int=1)).compile(
-        engine, compile_kwargs={"literal_binds": True}
-    )
+    vacuum_jobs(engine)
     with engine.begin() as connection:
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN (ANALYZE, BUFFERS OFF) {query}")))
-    assert "Seq Scan on jobs" not in plan
+        text, _ = plan(connection, fair_order_query("intake", where, after=UUID(int=1)))
+    assert not READS_ALL_JOBS.search(text)
 
 
 OPEN_REQUESTS = sa.text(
@@ -176,8 +179,7 @@ def test_a_validation_plan_reads_no_single_requests(engine: sa.Engine) -> None:
     fill(engine, "one", 50)
     with engine.begin() as connection:
         connection.execute(OPEN_REQUESTS, {"count": 5000})
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sa.text("VACUUM ANALYZE jobs"))
+    vacuum_jobs(engine)
     with engine.begin() as connection:
         _, rows = plan(connection, fair_order_query("intake", VALIDATION_DUE, after=UUID(int=1)))
     assert rows <= 100
@@ -185,8 +187,7 @@ def test_a_validation_plan_reads_no_single_requests(engine: sa.Engine) -> None:
 
 def test_a_claim_reads_only_its_jobs(engine: sa.Engine) -> None:
     fill(engine, "one", 2000)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sa.text("VACUUM ANALYZE jobs"))
+    vacuum_jobs(engine)
     with engine.begin() as connection:
         job_ids = list(connection.scalars(sa.select(jobs.c.id).limit(3)))
         where = sa.and_(VALIDATION_DUE, jobs.c.id.in_(job_ids))

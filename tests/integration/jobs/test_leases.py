@@ -1,6 +1,6 @@
 """Goal: one holder per job and role, and no write by a holder that lost its lease."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
@@ -44,9 +44,7 @@ def test_the_oldest_jobs_are_claimed_once_per_role(engine: sa.Engine) -> None:
     assert len(claim(engine, "b", role="finaliser")) == 3
 
 
-def test_a_heartbeat_skips_a_locked_lease(
-    engine: sa.Engine,
-) -> None:
+def test_a_heartbeat_skips_a_locked_lease(engine: sa.Engine) -> None:
     some_jobs(engine, 3)
     held = claim(engine, "a", ttl_s=30)
     with engine.begin() as busy, engine.begin() as heartbeat:
@@ -99,11 +97,8 @@ def test_concurrent_claims_never_share_a_job(engine: sa.Engine) -> None:
             taken.extend(got)
             idle = 0 if got else idle + 1
 
-    threads = [threading.Thread(target=claim_all, args=(str(n),)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(claim_all, "abcdef"))
     assert sorted(lease.job_id for lease in taken) == sorted(job_ids)
     assert {lease.epoch for lease in taken} == {1}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from jobs.errors import InvalidFieldError, JobNotFoundError, JobNotOpenError
+from jobs.errors import InvalidFieldError, JobNotFoundError
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor, fence_cursor
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.resume import ResumeSweep
@@ -241,22 +241,6 @@ def test_invalid_changes_are_rejected(intake: Intake, change: dict[str, Any], pa
         intake.change(**change)
     assert refusal.value.param == param
     assert intake.controls() == []
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"state": "cancelling"},
-        {"close_reason": "expired"},
-        {"settled_at": sa.func.now(), "state": "finalizing"},
-        {"expires_at": sa.func.now()},
-    ],
-)
-def test_a_closing_job_cannot_be_changed(intake: Intake, columns: dict[str, object]) -> None:
-    intake.update(jobs, **columns)
-    for operation in (pause_job, resume_job):
-        with pytest.raises(JobNotOpenError):
-            intake.control(operation)
 
 
 def test_a_foreign_job_is_not_found(intake: Intake) -> None:

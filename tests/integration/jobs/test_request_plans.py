@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from hashlib import md5
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,8 @@ from jobs.store.removable_objects import removal_query
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from tests.integration.jobs.plans import plan
+
+pytestmark = pytest.mark.timeout(300)
 
 FILL = """
 INSERT INTO tenants (id, name) SELECT md5('t' || n)::uuid, 't' || n FROM generate_series(1, 20) n;
@@ -82,14 +85,12 @@ def connection(database_url: str) -> Iterator[sa.Connection]:
     engine.dispose()
 
 
-def tenant(connection: sa.Connection) -> UUID:
-    found: UUID = connection.execute(sa.text("SELECT md5('t1')::uuid")).scalar_one()
-    return found
+def tenant(name: str) -> UUID:
+    return UUID(bytes=md5(name.encode(), usedforsecurity=False).digest())
 
 
-@pytest.mark.timeout(300)
 def test_list_queries_use_their_indexes(connection: sa.Connection) -> None:
-    owner = tenant(connection)
+    owner = tenant("t1")
     after = connection.execute(
         sa.select(jobs.c.id, jobs.c.created_at).where(jobs.c.tenant_id == owner).limit(1)
     ).one()
@@ -102,10 +103,8 @@ def test_list_queries_use_their_indexes(connection: sa.Connection) -> None:
         assert "ix_jobs_listed" in text
         assert rows <= 90  # jobs, counters and appended files
 
-    other = connection.execute(
-        sa.text("SELECT md5('t2')::uuid")
-    ).scalar_one()  # it has visible files
-    first = page_query(file_rows.listed_query(), files, other, PageCursor(limit=20))
+    # This tenant has visible files.
+    first = page_query(file_rows.listed_query(), files, tenant("t2"), PageCursor(limit=20))
     text, rows = plan(connection, first)
     assert "ix_files_listed" in text
     assert rows <= 60
@@ -117,12 +116,11 @@ def test_list_queries_use_their_indexes(connection: sa.Connection) -> None:
         assert rows <= 3
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("ascending", [True, False])
 def test_list_queries_skip_tombstones(connection: sa.Connection, ascending: bool) -> None:
     connection.execute(sa.text(TOMBSTONES))
     connection.execute(sa.text("ANALYZE"))
-    owner = connection.execute(sa.text("SELECT md5('t99')::uuid")).scalar_one()
+    owner = tenant("t99")
     for query, table, limit in (
         (batches.listed_query(), jobs, 20),
         (file_rows.listed_query(), files, 10_000),
@@ -133,7 +131,6 @@ def test_list_queries_skip_tombstones(connection: sa.Connection, ascending: bool
         assert rows <= 10, text
 
 
-@pytest.mark.timeout(300)
 def test_removal_and_quota_queries_read_few_rows(connection: sa.Connection) -> None:
     text, rows = plan(connection, removal_query(100))
     assert "ix_files_unremoved" in text
@@ -141,19 +138,15 @@ def test_removal_and_quota_queries_read_few_rows(connection: sa.Connection) -> N
     assert not READS_ALL_APPENDED.search(text)
 
     # Each tenant has 400 files, every second one removed.
-    owner = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()
-    for tenant_id in (tenant(connection), owner):
+    for tenant_id in (tenant("t1"), tenant("t2")):
         text, rows = plan(connection, stored_query(tenant_id))
         assert not READS_ALL_APPENDED.search(text)
         assert rows <= 500
 
 
-@pytest.mark.timeout(300)
-def test_the_open_batch_limit_reads_only_its_tenant(
-    connection: sa.Connection,
-) -> None:
+def test_the_open_batch_limit_reads_only_its_tenant(connection: sa.Connection) -> None:
     connection.execute(sa.text(OPEN_BATCHES))
     connection.execute(sa.text("ANALYZE jobs"))
-    text, rows = plan(connection, limit_query(tenant(connection), open_max=1000))
+    text, rows = plan(connection, limit_query(tenant("t1"), open_max=1000))
     assert "ix_jobs_open_batches" in text
     assert rows <= OPEN_OF_EACH + 80

@@ -2,7 +2,7 @@
 
 import threading
 from datetime import UTC, datetime
-from uuid import UUID
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -47,56 +47,41 @@ def outbox_topics(engine: sa.Engine) -> list[str]:
         return list(connection.scalars(sa.select(outbox.c.topic).order_by(outbox.c.id)))
 
 
-def cancel(engine: sa.Engine, job_id: UUID) -> None:
-    with engine.begin() as connection:
-        connection.execute(
-            sa.update(jobs)
-            .where(jobs.c.id == job_id)
-            .values(state="cancelling", close_reason="cancelled", cancelling_at=sa.func.now())
-        )
+CANCELLING = {"state": "cancelling", "close_reason": "cancelled", "cancelling_at": sa.func.now()}
+EXPIRED = {"expires_at": sa.text("now() - interval '1 s'")}
 
 
-def test_a_valid_job_runs(engine: sa.Engine) -> None:
-    job = record(engine, leased_job(engine), VALID)
-    assert (job.state, job.total_count, job.close_reason) == ("in_progress", 7, None)
-    assert (job.model, job.model_version, job.pool) == ("small", "1", "pool-small")
-    assert job.in_progress_at is not None
-    assert outbox_topics(engine) == ["events"]
-
-
-def test_an_invalid_job_fails_with_its_errors(engine: sa.Engine) -> None:
-    job = record(engine, leased_job(engine), INVALID)
-    assert (job.state, job.total_count, job.error_count) == ("failed", None, 150)
-    assert job.errors == [
-        {"code": "invalid_json_line", "message": "Not JSON.", "param": None, "line": 2}
-    ]
-    assert job.failed_at is not None
-    assert outbox_topics(engine) == ["events"]
-
-
-def test_a_valid_job_cancelled_during_validation_is_closed_with_its_count(
+@pytest.mark.parametrize(
+    ("meanwhile", "result", "expected", "topics"),
+    [
+        ({}, VALID, ("in_progress", None, 7), ["events"]),
+        ({}, INVALID, ("failed", None, None), ["events"]),
+        (CANCELLING, VALID, ("cancelling", "cancelled", 7), ["results", "control"]),
+        (CANCELLING, INVALID, ("cancelled", "cancelled", 0), ["events"]),
+        (EXPIRED, VALID, ("in_progress", "expired", 7), ["results", "control", "events"]),
+    ],
+)
+def test_a_verdict_respects_what_happened_during_validation(
     engine: sa.Engine,
+    meanwhile: dict[str, Any],
+    result: ValidationResult,
+    expected: tuple[str, str | None, int | None],
+    topics: list[str],
 ) -> None:
     lease = leased_job(engine)
-    cancel(engine, lease.job_id)
-    job = record(engine, lease, VALID)
-    assert (job.state, job.total_count, job.in_progress_at) == ("cancelling", 7, None)
-    assert outbox_topics(engine) == ["results", "control"]
-
-
-def test_an_invalid_job_cancelled_during_validation_is_cancelled(engine: sa.Engine) -> None:
-    lease = leased_job(engine)
-    cancel(engine, lease.job_id)
-    job = record(engine, lease, INVALID)
-    assert (job.state, job.total_count, job.error_count) == ("cancelled", 0, 150)
-    assert outbox_topics(engine) == ["events"]
-
-
-def test_a_job_that_expired_during_validation_is_closed(engine: sa.Engine) -> None:
-    lease = leased_job(engine, expires_at=sa.text("now() - interval '1 s'"))
-    job = record(engine, lease, VALID)
-    assert (job.state, job.close_reason) == ("in_progress", "expired")
-    assert outbox_topics(engine) == ["results", "control", "events"]
+    if meanwhile:
+        with engine.begin() as connection:
+            connection.execute(sa.update(jobs).values(**meanwhile))
+    job = record(engine, lease, result)
+    assert (job.state, job.close_reason, job.total_count) == expected
+    assert (job.in_progress_at is not None) == (job.state == "in_progress")
+    assert (job.failed_at is not None) == (job.state == "failed")
+    if result is VALID:
+        assert (job.model, job.model_version, job.pool) == ("small", "1", "pool-small")
+    else:
+        assert job.errors == [error.as_json() for error in INVALID.errors]
+    assert job.error_count == result.error_count
+    assert outbox_topics(engine) == topics
 
 
 def test_a_second_verdict_has_no_effect(engine: sa.Engine) -> None:

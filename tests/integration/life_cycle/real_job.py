@@ -9,7 +9,6 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobState
 from jobs.input.line_checks import ErrorCode, LineError
@@ -18,7 +17,6 @@ from jobs.leasing.leases import Lease
 from jobs.recovery.expiry import close_expired
 from jobs.store.batches import NewJob, create_job
 from jobs.store.days import job_day
-from jobs.store.files import NewFile, insert_file
 from jobs.store.job_options import JobBudget, JobOptions
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_counters, jobs
@@ -38,10 +36,9 @@ from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
 from storage.objects.local_object_store import LocalObjectStore
-from tests.integration.jobs.rows import claim_lease
+from tests.integration.jobs.rows import add_file, claim_lease, outbox_records
 from tests.integration.results.outcomes import failed, outcome
 from topics.records.catalogue import RESULTS
-from topics.records.codec import decode
 from topics.records.records import JobClose
 
 MODEL: Final = ModelVersion(
@@ -76,28 +73,15 @@ class RealJob:
 
     def file(self, count: int) -> UUID:
         """Store a file with `count` lines."""
-        file_id = new_uuid()
-        key = f"files/{file_id.hex}"
-        with self.store.begin_upload(key) as upload:
+        with self.engine.begin() as connection:
+            file = add_file(connection, self.tenant_id)
+        with self.store.begin_upload(file.object_key) as upload:
             for _ in range(count):
                 line = {"custom_id": f"id-{self.line_count}", "body": {"model": "small"}}
                 upload.write(json.dumps(line).encode() + b"\n")
                 self.line_count += 1
-            stored = upload.complete()
-        with self.engine.begin() as connection:
-            insert_file(
-                connection,
-                NewFile(
-                    file_id=file_id,
-                    tenant_id=self.tenant_id,
-                    purpose="batch",
-                    filename="in.jsonl",
-                    object_key=key,
-                    size_bytes=stored.size_bytes,
-                    sha256=stored.sha256_hex,
-                    expires_after_s=None,
-                ),
-            )
+            upload.complete()
+        file_id: UUID = file.id
         return file_id
 
     def control(self, operation: Operation) -> Any:
@@ -127,15 +111,9 @@ class RealJob:
 
     def closes(self) -> list[JobClose]:
         """Return the close records of the job in the outbox, in order."""
-        is_close = (outbox.c.key == self.job_id.bytes, outbox.c.topic == RESULTS.name)
         with self.engine.begin() as connection:
-            rows = connection.execute(
-                sa.select(outbox).where(*is_close).order_by(outbox.c.id)
-            ).all()
-        return [
-            decode(JobClose, row.value, [(name, text.encode()) for name, text in row.headers])
-            for row in rows
-        ]
+            found = outbox_records(connection, RESULTS, JobClose)
+        return [close for close in found if close.job_id == self.job_id]
 
     def read_close(self) -> None:
         """Relay the oldest close to the results writer."""

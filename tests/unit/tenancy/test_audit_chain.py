@@ -51,6 +51,15 @@ def head_of(rows: list[Row]) -> ChainHead:
     return ChainHead(TENANT, rows[-1].sequence, rows[-1].hash)
 
 
+def mismatch(
+    head: ChainHead, rows: list[Row], anchors: dict[int, set[bytes]] | None = None
+) -> tuple[int, str]:
+    """Return the sequence and the reason of the first mismatch."""
+    found = verify_entries(head, rows, anchors or {}).mismatch
+    assert found is not None
+    return found.sequence, found.reason
+
+
 def test_the_hash_format_is_stable() -> None:
     row = Row(1, first_hash(TENANT), b"", details={"b": [1], "a": "é"})  # type: ignore[list-item]
 
@@ -105,16 +114,13 @@ def test_a_missing_entry_is_reported(
     change: Callable[[list[Row]], list[Row]], sequence: int
 ) -> None:
     rows = chain(10)
-    found = verify_entries(head_of(rows), change(rows), {})
-    assert found.mismatch is not None
-    assert found.mismatch.sequence == sequence
+    found, _ = mismatch(head_of(rows), change(rows))
+    assert found == sequence
 
 
 def test_a_changed_head_is_reported() -> None:
     rows = chain(3)
-    found = verify_entries(ChainHead(TENANT, 3, b"x" * 32), rows, {})
-    assert found.mismatch is not None
-    assert (found.mismatch.sequence, found.mismatch.reason) == (3, "the head says otherwise")
+    assert mismatch(ChainHead(TENANT, 3, b"x" * 32), rows) == (3, "the head says otherwise")
 
 
 def test_a_rewritten_chain_fails_only_its_anchors() -> None:
@@ -122,19 +128,14 @@ def test_a_rewritten_chain_fails_only_its_anchors() -> None:
     anchor = {6: {honest[5].hash}}
 
     assert verify_entries(head_of(forged), forged, {}).mismatch is None
-    found = verify_entries(head_of(forged), forged, anchor).mismatch
-    assert found is not None
-    assert (found.sequence, found.reason) == (6, "the anchor says otherwise")
+    assert mismatch(head_of(forged), forged, anchor) == (6, "the anchor says otherwise")
     cut = honest[:4]
-    found = verify_entries(head_of(cut), cut, anchor).mismatch
-    assert found is not None
-    assert (found.sequence, found.reason) == (5, "the row is missing")
+    assert verify_entries(head_of(cut), cut, {}).mismatch is None
+    assert mismatch(head_of(cut), cut, anchor) == (5, "the row is missing")
 
 
 def test_conflicting_anchors_never_match() -> None:
     honest, forged = chain(10), chain(10, actor="key_other")
     anchors = {6: {honest[5].hash, forged[5].hash}}
     for rows in (honest, forged):
-        found = verify_entries(head_of(rows), rows, anchors).mismatch
-        assert found is not None
-        assert (found.sequence, found.reason) == (6, "the anchor says otherwise")
+        assert mismatch(head_of(rows), rows, anchors) == (6, "the anchor says otherwise")
