@@ -9,7 +9,7 @@ from api.auth.authentication import TenantRequestDep
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response
 from api.resources import page_object
-from jobs.store.keyset_pages import Page, unknown_cursor_error
+from jobs.store.keyset_pages import unknown_cursor_error
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import entry_fields, read_entries
 
@@ -24,7 +24,7 @@ async def show_list(
     page = await request.run(read_entries, after=parse_after(ENTRY, after), limit=limit)
     if page is None:
         raise unknown_cursor_error()
-    return json_response(page_object(Page(*page), entry_object))
+    return json_response(page_object(*page, entry_object))
 
 
 def entry_object(row: sa.Row[Any]) -> dict[str, object]:

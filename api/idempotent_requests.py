@@ -59,32 +59,27 @@ class IdempotencyContext:
     def claim(self, body_sha256: bytes, now_s: Callable[[], float]) -> IdempotencyClaim | None:
         """Return the claim to look up and to save, or None when every such POST is new."""
         if self.key is not None:
-            return self._claim(KeyScope.CLIENT, self.key, body_sha256, now_s)
-        if self.prior_attempts is None:
+            scope, key, keep_s = KeyScope.CLIENT, self.key, self.settings.idempotency_keep_s
+        elif self.prior_attempts is not None:
+            parts = (self.principal.key_id.bytes, self.route.encode(), body_sha256)
+            key = hashlib.sha256(b"\0".join(parts)).hexdigest()
+            scope, keep_s = KeyScope.RETRY, self.settings.retry_protection_s
+        else:
             return None
-        parts = (self.principal.key_id.bytes, self.route.encode(), body_sha256)
-        name = hashlib.sha256(b"\0".join(parts)).hexdigest()
-        return self._claim(KeyScope.RETRY, name, body_sha256, now_s)
-
-    def for_client_key_only(self) -> "IdempotencyContext":
-        """Return the context of a repeatable action: only a key of the client marks a retry."""
-        return replace(self, prior_attempts=None)
-
-    def _claim(
-        self, scope: KeyScope, key: str, body_sha256: bytes, now_s: Callable[[], float]
-    ) -> IdempotencyClaim:
-        settings = self.settings
-        is_client_key = scope is KeyScope.CLIENT
         return IdempotencyClaim(
             tenant_id=self.principal.tenant_id,
             scope=scope,
             key=key,
             route=self.route,
             body_sha256=body_sha256,
-            keep_s=settings.idempotency_keep_s if is_client_key else settings.retry_protection_s,
+            keep_s=keep_s,
             attempt=self.prior_attempts or 0,
             age_s=lambda: max(0.0, now_s() - self.arrived_s),
         )
+
+    def for_client_key_only(self) -> "IdempotencyContext":
+        """Return the context of a repeatable action: only a key of the client marks a retry."""
+        return replace(self, prior_attempts=None)
 
 
 def idempotency_from_headers(

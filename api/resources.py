@@ -1,16 +1,17 @@
 """Representation of files, batches and models in responses: every documented key, null if unset."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, public_id
 from jobs.store.controls import OPEN_STATES
-from jobs.store.keyset_pages import Page
 from registry.models import ModelVersion
+
+T = TypeVar("T")
 
 _TIMESTAMPS: Final = (
     "in_progress_at",
@@ -106,15 +107,17 @@ def model_object(model: ModelVersion) -> dict[str, object]:
     }
 
 
-def page_object(page: Page, show: Callable[[sa.Row[Any]], dict[str, object]]) -> dict[str, object]:
+def page_object(
+    rows: Sequence[T], has_more: bool, show: Callable[[T], dict[str, object]]
+) -> dict[str, object]:
     """Return a page of a list. Clients request the next page with `last_id`."""
-    data = [show(row) for row in page.rows]
+    data = [show(row) for row in rows]
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": page.has_more,
+        "has_more": has_more,
     }
 
 

@@ -163,7 +163,7 @@ async def show_list(
 ) -> Response:
     """List jobs, newest first."""
     page = await request.run(list_jobs, PageCursor(limit=limit, after=parse_after(JOB, after)))
-    return json_response(page_object(page, batch_object))
+    return json_response(page_object(page.rows, page.has_more, batch_object))
 
 
 @router.get("/v1/batches/{batch_id}")

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 
 from api import metrics
 from api.auth.authentication import TenantRequestDep
-from api.files.uploads import UploadLimits, storage_quota, upload_limits
+from api.files.uploads import UploadLimits, commit_upload, storage_quota, upload_limits
 from api.http.paging import LIMIT_DEFAULT, Limit
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, saved_response
@@ -22,7 +22,6 @@ from core.object_names import FILES
 from jobs.errors import (
     DeadLetterNotFoundError,
     InvalidFieldError,
-    InvalidRequestError,
     JobNotFoundError,
 )
 from jobs.store.batches import check_open_batch_limit, checked_window_s, create_job
@@ -74,7 +73,7 @@ async def show_list(
         raise unknown_cursor_error()
     job_id = None if batch is None else _job_id(batch)
     page = await request.run(list_dead_letters, job_id=job_id, after=item, limit=limit)
-    return json_response(page_object(page, dead_letter_object))
+    return json_response(page_object(page.rows, page.has_more, dead_letter_object))
 
 
 @router.get("/v1/dead_letters/{letter_id}")
@@ -141,15 +140,8 @@ async def _create_redrive(
         )
         return batch_object(row)
 
-    try:
-        answer, is_replay = await request.execute_once(work)
-    except InvalidRequestError:
-        # After any other error the row may be committed, and must not refer to a deleted object.
-        await asyncio.to_thread(objects.delete, stored.key)
-        raise
-    if is_replay:
-        await asyncio.to_thread(objects.delete, stored.key)
-    else:
+    answer, is_replay = await commit_upload(request, file, work)
+    if not is_replay:
         metrics.JOBS_CREATED.labels(new.endpoint).inc()
     return saved_response(answer, is_replay=is_replay)
 

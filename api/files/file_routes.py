@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api import metrics
 from api.auth.authentication import KeyRevalidator, TenantRequest, TenantRequestDep
-from api.files.uploads import receive_upload, storage_quota
+from api.files.uploads import commit_upload, receive_upload, storage_quota
 from api.http.errors import ApiError
 from api.http.paging import parse_after
 from api.http.responses import BoundedStream, json_response, memory_limited_response
@@ -26,7 +26,7 @@ from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
 from api.runtime.object_threads import BlockingCalls
 from core.ids import FILE, parse_public_id, public_id
-from jobs.errors import InvalidRequestError, UploadedFileNotFoundError
+from jobs.errors import UploadedFileNotFoundError
 from jobs.store.files import NewFile, add_upload, delete_file, find_file, list_files
 from jobs.store.keyset_pages import PageCursor
 from jobs.store.removable_objects import find_removable_file, mark_removed
@@ -175,14 +175,7 @@ async def upload(request: IdempotentRequestDep) -> Response:
     def work(connection: sa.Connection) -> object:
         return file_object(add_upload(connection, file, quota))
 
-    try:
-        answer, is_replay = await request.execute_once(work, sha256=_form_sha256(file))
-    except InvalidRequestError:
-        # After any other error the row may be committed, and must not refer to a deleted object.
-        await asyncio.to_thread(services.objects.delete, file.object_key)
-        raise
-    if is_replay:
-        await asyncio.to_thread(services.objects.delete, file.object_key)
+    answer, is_replay = await commit_upload(request, file, work, sha256=_form_sha256(file))
     return saved_response(answer, is_replay=is_replay)
 
 
@@ -202,7 +195,7 @@ async def show_list(
 ) -> Response:
     """List files, newest first by default."""
     page = await request.run(list_files, cursor, purpose=purpose)
-    return memory_limited_response(request, page_object(page, file_object))
+    return memory_limited_response(request, page_object(page.rows, page.has_more, file_object))
 
 
 @router.get("/v1/files/{file_id}")

@@ -1,8 +1,12 @@
 """Uploads: from the socket to the object store, a file of any size in constant memory."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
+
+import sqlalchemy as sa
 
 from api import metrics
 from api.auth.authentication import KeyRevalidator, TenantRequest
@@ -14,12 +18,14 @@ from api.http.request_bodies import (
     read_at_min_rate,
     require_identity_encoding,
 )
+from api.idempotent_requests import IdempotentRequest
 from api.runtime.object_threads import BlockingCalls
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.ids import new_uuid
-from jobs.errors import StorageLimitError
+from jobs.errors import InvalidRequestError, StorageLimitError
 from jobs.store.files import NewFile, StorageQuota, stored_bytes_left
+from jobs.store.idempotency import StoredAnswer
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore, StoredObject, Upload
 
 FORM_BYTES_MAX: Final = 256 * 1024
@@ -71,6 +77,29 @@ async def upload_limits(request: TenantRequest) -> UploadLimits:
     settings = request.services.settings
     left = await request.run(stored_bytes_left, storage_quota(settings))
     return UploadLimits(settings.file_bytes_max, left)
+
+
+async def commit_upload(
+    request: IdempotentRequest,
+    file: NewFile,
+    work: Callable[[sa.Connection], object],
+    *,
+    sha256: bytes | None = None,
+) -> tuple[StoredAnswer, bool]:
+    """Execute `work`, which adds the row of `file`, once; delete an object that gets no row.
+
+    See `IdempotentRequest.execute_once`.
+    """
+    delete = request.services.objects.delete
+    try:
+        answer, is_replay = await request.execute_once(work, sha256=sha256)
+    except InvalidRequestError:
+        # After any other error the row may be committed, and must not refer to a deleted object.
+        await asyncio.to_thread(delete, file.object_key)
+        raise
+    if is_replay:
+        await asyncio.to_thread(delete, file.object_key)
+    return answer, is_replay
 
 
 def storage_quota(settings: ApiSettings) -> StorageQuota:

@@ -14,7 +14,7 @@ from api.http.errors import ApiError
 from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequestDep
-from api.resources import seconds
+from api.resources import page_object, seconds
 from core.ids import EVENT, JOB, parse_public_id, public_id
 from jobs.errors import InvalidFieldError
 from jobs.store.keyset_pages import PageCursor
@@ -67,16 +67,7 @@ async def show_deliveries(
     histories, has_more = await request.run(
         list_deliveries, parse_public_id(ENDPOINT, endpoint_id), cursor
     )
-    ids = [public_id(EVENT, history.delivery.message_id) for history in histories]
-    return json_response(
-        {
-            "object": "list",
-            "data": [delivery_object(history) for history in histories],
-            "first_id": ids[0] if ids else None,
-            "last_id": ids[-1] if ids else None,
-            "has_more": has_more,
-        }
-    )
+    return json_response(page_object(histories, has_more, delivery_object))
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/test")

@@ -105,7 +105,7 @@ async def show_list(
     """List endpoints, newest first."""
     cursor = PageCursor(limit=limit, after=parse_after(ENDPOINT, after))
     page = await request.run(list_endpoints, cursor)
-    return json_response(page_object(page, endpoint_object))
+    return json_response(page_object(page.rows, page.has_more, endpoint_object))
 
 
 @router.get("/v1/webhook_endpoints/{endpoint_id}")

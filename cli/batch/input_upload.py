@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 import typer
 
@@ -15,9 +15,6 @@ from cli.api_client import Client
 from cli.exits import CommandError
 from cli.output import name_os_errors
 from core.ids import FILE, parse_public_id
-
-if TYPE_CHECKING:
-    pass
 
 _CHUNK_BYTES: Final = 256 * 1024
 _IN_FLIGHT: Final = "idempotency_key_in_flight"
