@@ -4,6 +4,7 @@ import ast
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -16,61 +17,40 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def reserved_fields(source: str) -> list[str]:
-    """Name each reserved key of a dict that is given as `extra`, itself or by a variable."""
+    """Name each reserved key of a dict that is given as `extra`, itself or by variables."""
     tree = ast.parse(source)
-    scopes = [tree, *(node for node in ast.walk(tree) if isinstance(node, Function))]
     found = set()
-    for scope in scopes:
-        for node in within(scope):
-            if isinstance(node, ast.Call):
-                for keyword in node.keywords:
-                    if keyword.arg == "extra":
-                        found |= {(k.lineno, k.value) for k in keys(keyword.value, scope)}
+    for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, Function))):
+        nodes = list(within(scope))
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        given = [word.value for call in calls for word in call.keywords if word.arg == "extra"]
+        for value in given:  # grows by the values of variables
+            names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+            given += [set_ for node in nodes for set_ in assigned(node, names) if set_ not in given]
+            keys = [
+                key for node in ast.walk(value) if isinstance(node, ast.Dict) for key in node.keys
+            ]
+            keys += [node.slice for node in nodes if is_stored(node, names)]
+            found |= {(k.lineno, k.value) for k in keys if isinstance(k, ast.Constant)}
     return [f"{line}: {key}" for line, key in sorted(found) if key in RESERVED]
 
 
-def keys(value: ast.expr, scope: ast.AST) -> Iterator[ast.Constant]:
-    """Yield the keys of a dict, of those that it takes in, and of a variable of the scope."""
-    if isinstance(value, ast.Dict):
-        for key, inner in zip(value.keys, value.values, strict=True):
-            if key is None:
-                yield from keys(inner, scope)
-            elif isinstance(key, ast.Constant):
-                yield key
-    elif isinstance(value, ast.BinOp):
-        yield from keys(value.left, scope)
-        yield from keys(value.right, scope)
-    elif isinstance(value, ast.Name):
-        for given in assigned(value.id, scope):
-            yield from keys(given, scope)
-        yield from stored(value.id, scope)
+def assigned(node: ast.AST, names: set[str]) -> Iterator[ast.expr]:
+    """Yield what a statement sets one of the variables to."""
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(target, ast.Name) and target.id in names for target in targets):
+            yield node.value
 
 
-def assigned(name: str, scope: ast.AST) -> Iterator[ast.expr]:
-    """Yield what a variable is set to, but for what names the variable itself."""
-    for node in within(scope):
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
-            targets = [node.target]
-        else:
-            continue
-        value = node.value
-        names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} if value else {name}
-        if value and name not in names and any(is_named(target, name) for target in targets):
-            yield value
-
-
-def stored(name: str, scope: ast.AST) -> Iterator[ast.Constant]:
-    """Yield the keys of `name[key] = …`."""
-    for node in within(scope):
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.slice, ast.Constant)
-            and is_named(node.value, name)
-        ):
-            yield node.slice
+def is_stored(node: ast.AST, names: set[str]) -> TypeGuard[ast.Subscript]:
+    """Whether this is `name[key] = …` for one of the variables."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in names
+    )
 
 
 def within(scope: ast.AST) -> Iterator[ast.AST]:
@@ -79,10 +59,6 @@ def within(scope: ast.AST) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, Function):
             yield from within(node)
-
-
-def is_named(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
 
 
 @pytest.mark.parametrize(
