@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
 from cli.stack.errors import StackError
 from cli.stack.services.embedded_postgres import EmbeddedPostgres, _create_owned_folder
@@ -72,13 +71,3 @@ def test_root_without_user_namespaces_is_refused(
 
     with pytest.raises(StackError, match="run as another user"):
         server.prepare()
-
-
-def test_url_escapes_the_socket_folder() -> None:
-    with tempfile.TemporaryDirectory(
-        prefix="a+b%41&c=d #e?"
-    ) as folder:  # pytest's path is too long
-        url = make_url(EmbeddedPostgres(Path(folder)).url)
-
-    assert url.query["host"] == str(Path(folder) / "postgres" / "socket")
-    assert list(url.query) == ["host"]
