@@ -26,6 +26,7 @@ from benchmarks.statistics.cpu import (
     parse_stat,
     process_trees,
 )
+from benchmarks.work_folders import work_folder
 from tests.unit.docs.settings_classes import settings_classes
 
 
@@ -176,3 +177,24 @@ def test_a_report_has_settings_of_every_role() -> None:
 
 def test_numbers_have_three_significant_digits() -> None:
     assert [number(v) for v in (48_512.3, 312.4, 31.04, 0.634)] == ["48,512", "312", "31.0", "0.63"]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_missing_parent_is_created(tmp_path: Path, keep: bool) -> None:
+    notes: list[str] = []
+    parent = tmp_path / "not" / "there"
+    with work_folder("quick", parent=parent, keep=keep, note=notes.append) as work:
+        assert work.parent == parent
+        assert work.stat().st_mode & 0o777 == 0o755
+        (work / "data").mkdir()
+    assert work.exists() == keep
+    assert notes == ([f"kept {work}"] if keep else [])
+
+
+def test_the_folder_of_a_failed_run_is_removed(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="no space"),
+        work_folder("failing", parent=tmp_path, keep=False, note=lambda _: None),
+    ):
+        raise OSError("no space")
+    assert not list(tmp_path.iterdir())

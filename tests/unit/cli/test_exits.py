@@ -40,30 +40,19 @@ def refused(status: int, body: object, headers: dict[str, str] | None = None) ->
 
 
 @pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (400, ExitCode.FAILED),
-        (401, ExitCode.AUTH),
-        (403, ExitCode.AUTH),
-        (404, ExitCode.NOT_FOUND),
-        (409, ExitCode.CONFLICT),
-        (413, ExitCode.FAILED),
-        (422, ExitCode.FAILED),
-        (429, ExitCode.CONFLICT),
-        (500, ExitCode.FAILED),
-        (503, ExitCode.FAILED),
-        (504, ExitCode.TIMEOUT),
-    ],
-)
-def test_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
-    failure = described(refused(status, None))
-
-    assert failure.exit_code is code
-
-
-@pytest.mark.parametrize(
     ("status", "code", "exit_code"),
     [
+        (400, None, ExitCode.FAILED),
+        (401, None, ExitCode.AUTH),
+        (403, None, ExitCode.AUTH),
+        (404, None, ExitCode.NOT_FOUND),
+        (409, None, ExitCode.CONFLICT),
+        (413, None, ExitCode.FAILED),
+        (422, None, ExitCode.FAILED),
+        (429, None, ExitCode.CONFLICT),
+        (500, None, ExitCode.FAILED),
+        (503, None, ExitCode.FAILED),
+        (504, None, ExitCode.TIMEOUT),
         (400, "batch_ended", ExitCode.CONFLICT),
         (400, "batch_not_open", ExitCode.CONFLICT),
         (400, "batch_sealed", ExitCode.CONFLICT),
@@ -76,12 +65,11 @@ def test_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
         (409, ["of another server"], ExitCode.CONFLICT),
     ],
 )
-def test_error_code_takes_precedence_over_the_status(
+def test_exit_code_follows_the_error_code_or_else_the_status(
     status: int, code: object, exit_code: ExitCode
 ) -> None:
-    failure = described(refused(status, {"message": "No.", "code": code}))
-
-    assert failure.exit_code is exit_code
+    body = None if code is None else {"message": "No.", "code": code}
+    assert described(refused(status, body)).exit_code is exit_code
 
 
 @pytest.mark.parametrize(

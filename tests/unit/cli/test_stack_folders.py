@@ -1,4 +1,4 @@
-"""Goal: ports, socket folders, broker settings and data folders of a stack follow their rules."""
+"""Goal: ports, folders, broker settings and the state of a stack follow their rules."""
 
 import fcntl
 import json
@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.data_folder import cache_dir, is_locked, lock_data_folder
+from cli.admin.operator_connections import NoStackError, database_settings, kafka_settings
+from cli.stack.data_folder import (
+    StackState,
+    cache_dir,
+    is_locked,
+    lock_data_folder,
+    read_state,
+    remove_state,
+    write_private,
+    write_state,
+)
 from cli.stack.errors import DataFolderInUseError
 from cli.stack.jars import LOCK_FILE, read_lock
 from cli.stack.processes.ports import HOST, reserve_ports
@@ -63,38 +73,26 @@ def test_reserved_ports_are_not_chosen_by_another_process(tmp_path: Path) -> Non
     assert not {*own.values()} & {*json.loads(path.read_text()).values()}  # no server listens yet
 
 
-def test_socket_folder_is_in_a_short_data_folder() -> None:
+@pytest.mark.parametrize("temporary", ["/tmp", "/" + "t" * 100, "/t,u"], ids=str)
+def test_socket_folder_is_short_unique_and_without_comma(
+    temporary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert socket_dir(Path("/data/postgres")) == Path("/data/postgres/socket")
+    monkeypatch.setattr("tempfile.tempdir", temporary)
+    found = [socket_dir(Path(home)) for home in ("/" + "d" * 120, "/" + "e" * 120, "/a,b")]
+
+    assert len(set(found)) == 3
+    assert max(len(str(folder / _SOCKET_NAME)) for folder in found) <= SOCKET_PATH_BYTES_MAX
+    assert not any("," in str(folder) for folder in found)
 
 
-def test_socket_folder_of_a_long_path_is_short_and_unique() -> None:
-    deep, other = Path("/" + "d" * 120), Path("/" + "e" * 120)
-
-    assert len(str(socket_dir(deep) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
-    assert socket_dir(deep) == socket_dir(deep)
-    assert socket_dir(deep) != socket_dir(other)
-
-
-def test_socket_folder_avoids_a_long_temporary_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "/" + "t" * 100)
-
-    assert len(str(socket_dir(Path("/" + "d" * 120)) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
-
-
-def test_socket_folder_has_no_comma(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert "," not in str(socket_dir(Path("/a,b")))
-    monkeypatch.setattr("tempfile.tempdir", "/t,u")
-    assert "," not in str(socket_dir(Path("/a,b")))
+def broker_properties() -> dict[str, str]:
+    lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
+    return dict(line.split("=", 1) for line in lines)
 
 
 def test_offset_retention_exceeds_record_retention() -> None:
-    lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
-    properties = dict(line.split("=", 1) for line in lines)
-
+    properties = broker_properties()
     assert int(properties["offsets.retention.minutes"]) > 37 * 24 * 60
     assert int(properties["log.retention.hours"]) > 37 * 24
     heartbeats = int(properties["broker.session.timeout.ms"]) / int(
@@ -104,8 +102,7 @@ def test_offset_retention_exceeds_record_retention() -> None:
 
 
 def test_index_size_covers_a_segment() -> None:
-    lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
-    properties = dict(line.split("=", 1) for line in lines)
+    properties = broker_properties()
     entries = int(properties["log.segment.bytes"]) // 4096  # Kafka's log.index.interval.bytes
     time_index_entry_bytes = 12
 
@@ -192,3 +189,77 @@ def test_damaged_port_file_is_replaced(tmp_path: Path, text: str) -> None:
 
     assert set(chosen) == set(NAMES)
     assert json.loads(path.read_text()) == chosen
+
+
+STATE = StackState(
+    url="http://127.0.0.1:8080",
+    kafka_bootstrap_servers="127.0.0.1:9092",
+    database_url="postgresql+psycopg://postgres@/millrace?host=/socket",
+    pools=["minilm-1"],
+    metrics_ports={"intake": 9001},
+)
+
+
+def test_state_is_read_back_until_it_is_removed(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    write_state(tmp_path, STATE)
+
+    assert read_state(tmp_path) == STATE
+    assert (tmp_path / "stack.json").stat().st_mode & 0o777 == 0o600
+    remove_state(tmp_path)
+    remove_state(tmp_path)
+    assert read_state(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"url": 1}'])
+def test_unreadable_state_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "stack.json").write_text(content)
+
+    with pytest.raises(SettingsError):
+        read_state(tmp_path)
+
+
+def test_services_of_a_running_stack_and_other_variables_apply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "elsewhere:9092")
+    monkeypatch.setenv("MILLRACE_KAFKA_TOPIC_PREFIX", "zz.")
+    monkeypatch.setenv("MILLRACE_DATABASE_POOL_SIZE", "3")
+
+    with lock_data_folder(tmp_path):
+        write_state(tmp_path, STATE)
+        kafka, database = kafka_settings(tmp_path), database_settings(tmp_path)
+
+    assert (kafka.bootstrap_servers, kafka.topic_prefix) == (STATE.kafka_bootstrap_servers, "zz.")
+    assert database.url.get_secret_value() == STATE.database_url
+    assert database.pool_size == 3
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["no stack", "killed"])
+def test_folder_without_a_running_stack_is_refused(tmp_path: Path, is_killed: bool) -> None:
+    if is_killed:
+        with lock_data_folder(tmp_path):
+            write_state(tmp_path, STATE)
+
+    for settings in (database_settings, kafka_settings):
+        with pytest.raises(NoStackError, match=f"No stack runs on {tmp_path}"):
+            settings(tmp_path)
+
+
+def test_settings_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_DATABASE_URL", STATE.database_url)
+    monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "broker:9092")
+
+    assert database_settings(None).url.get_secret_value() == STATE.database_url
+    assert kafka_settings(None).bootstrap_servers == "broker:9092"
+
+
+def test_private_file_is_replaced_atomically(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    (tmp_path / ".key.partial").write_text("of a writer that was killed")
+    write_private(path, b"a longer old one")
+    write_private(path, b"new")
+
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["key"]
