@@ -11,7 +11,6 @@ import pytest
 
 from cli.api_client import NoChatModelError, first_chat_model
 from cli.chat.chat_command import AnswerInterruptedError, Conversation, converse, read_stdin
-from cli.exits import ExitCode, describe_failure
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1:9/v1/chat/completions")
 
@@ -149,18 +148,6 @@ def test_default_model_is_the_first_that_serves_chat() -> None:
         first_chat_model(
             client(model("e", "/v1/embeddings"), SimpleNamespace(id="x", model_extra=None))
         )
-
-
-@pytest.mark.parametrize(
-    ("code", "exit_code"),
-    [("deadline_exceeded", ExitCode.TIMEOUT), ("stream_interrupted", ExitCode.FAILED)],
-)
-def test_stream_error_has_an_exit_code(code: str, exit_code: ExitCode) -> None:
-    failure = describe_failure(openai.APIError("It broke.", REQUEST, body={"code": code}))
-
-    assert failure is not None
-    assert failure.exit_code is exit_code
-    assert failure.message == f"It broke. ({code})"
 
 
 def test_stdin_accepts_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

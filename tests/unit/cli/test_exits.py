@@ -22,7 +22,7 @@ from cli.exits import (
 from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
 from registry.models import InvalidModelError, ModelVersionConflictError
-from tenancy.tenants import TenantExistsError, TenantNotFoundError
+from tenancy.tenants import InvalidTenantNameError, TenantExistsError, TenantNotFoundError
 from topics.errors import KafkaUnavailableError
 
 REQUEST = httpx2.Request("GET", "http://127.0.0.1:9/v1/batches/batch_1")
@@ -37,6 +37,10 @@ def described(error: Exception) -> CommandFailure:
 def refused(status: int, body: object, headers: dict[str, str] | None = None) -> openai.APIError:
     response = httpx2.Response(status, request=REQUEST, headers=headers)
     return openai.APIStatusError("Error code", response=response, body=body)
+
+
+def stream_error(code: str) -> openai.APIError:
+    return openai.APIError("It broke.", REQUEST, body={"code": code})
 
 
 @pytest.mark.parametrize(
@@ -84,12 +88,13 @@ def test_exit_code_follows_the_error_code_or_else_the_status(
             "endpoint: Supported are /v1/x.",
         ),
         (refused(502, "<html>"), "HTTP 502"),
+        (stream_error("stream_interrupted"), "It broke. (stream_interrupted)"),
         (
             MillraceError("It failed.", topic="results", partition=3),
             "It failed. (topic results, partition 3)",
         ),
     ],
-    ids=["request id", "parameter", "status", "facts"],
+    ids=["request id", "parameter", "status", "stream", "facts"],
 )
 def test_message_has_the_details_of_the_error(error: Exception, message: str) -> None:
     assert described(error).message == message
@@ -106,6 +111,8 @@ def test_unreachable_server_is_named() -> None:
     ("error", "code"),
     [
         (openai.APITimeoutError(request=REQUEST), ExitCode.TIMEOUT),
+        (stream_error("deadline_exceeded"), ExitCode.TIMEOUT),
+        (stream_error("stream_interrupted"), ExitCode.FAILED),
         (httpx2.RemoteProtocolError("cut", request=REQUEST), ExitCode.FAILED),
         (CommandError(), ExitCode.FAILED),
         (NotFoundError(), ExitCode.NOT_FOUND),
@@ -115,6 +122,7 @@ def test_unreachable_server_is_named() -> None:
         (SettingsError("MILLRACE_DATABASE_URL: Field required"), ExitCode.USAGE),
         (TenantExistsError(name="a"), ExitCode.CONFLICT),
         (TenantNotFoundError(name="a"), ExitCode.NOT_FOUND),
+        (InvalidTenantNameError(), ExitCode.USAGE),
         (InvalidModelError(name="m"), ExitCode.USAGE),
         (ModelVersionConflictError(name="m"), ExitCode.CONFLICT),
         (KafkaUnavailableError("no broker"), ExitCode.FAILED),
