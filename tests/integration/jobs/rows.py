@@ -44,7 +44,7 @@ def add_file(connection: sa.Connection, tenant_id: UUID, **fields: Any) -> sa.Ro
 
 def add_job(connection: sa.Connection, tenant_id: UUID, **columns: Any) -> UUID:
     """Add a job with its file, cursor and counters; `columns` are of `jobs`."""
-    job_id = new_uuid()
+    job_id: UUID = columns.pop("id", None) or new_uuid()
     key = str(columns.pop("input_key", f"files/{job_id.hex}"))
     cursor: dict[str, int] = columns.pop("cursor", {})
     counters: dict[str, int] = columns.pop("counters", {})

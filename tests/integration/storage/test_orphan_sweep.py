@@ -14,11 +14,9 @@ from core.object_names import answer_prefix
 from jobs.store.files import NewFile, delete_file, insert_file
 from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
 from jobs.store.removable_objects import mark_removed
-from jobs.tables.files import files
-from jobs.tables.jobs import jobs
 from results.retention.orphan_sweep import OrphanSweep
 from storage.objects.errors import ObjectStoreUnavailableError
-from storage.objects.object_store import ObjectInfo, ObjectStore
+from storage.objects.object_store import ObjectInfo, ObjectStore, write_object
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_job, add_tenant
@@ -42,9 +40,7 @@ def tenant_id(engine: sa.Engine) -> UUID:
 
 
 def put(store: ObjectStore, key: str) -> str:
-    with store.begin_upload(key) as upload:
-        upload.write(b"{}")
-        upload.complete()
+    write_object(store, key, b"{}")
     return key
 
 
@@ -56,8 +52,8 @@ def sweep(engine: sa.Engine, store: ObjectStore, *, days_later: float = 2.0) -> 
     OrphanSweep(engine, store, (1 - days_later) * DAY_S).run_once()
 
 
-def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
-    file = NewFile(
+def new_file(tenant_id: UUID, key: str) -> NewFile:
+    return NewFile(
         file_id=new_uuid(),
         tenant_id=tenant_id,
         purpose="batch",
@@ -67,6 +63,10 @@ def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
         sha256="",
         expires_after_s=None,
     )
+
+
+def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
+    file = new_file(tenant_id, key)
     with engine.begin() as connection:
         insert_file(connection, file)
     return file.file_id
@@ -118,17 +118,7 @@ def new_row(kind: str, tenant_id: UUID) -> tuple[str, Callable[[sa.Connection], 
 
     def write(connection: sa.Connection) -> None:
         if kind in {"files", "results"}:
-            connection.execute(
-                files.insert().values(
-                    id=job_id,
-                    tenant_id=tenant_id,
-                    purpose="batch",
-                    filename="in.jsonl",
-                    object_key=f"{kind}/{job_id.hex}",
-                    size_bytes=2,
-                    sha256="",
-                )
-            )
+            insert_file(connection, new_file(tenant_id, f"{kind}/{job_id.hex}"))
         elif kind == "idempotency":
             claim = IdempotencyClaim(
                 tenant_id=tenant_id,
@@ -140,18 +130,13 @@ def new_row(kind: str, tenant_id: UUID) -> tuple[str, Callable[[sa.Connection], 
             )
             save_answer(connection, claim, StoredAnswer(200, b"", body_key=f"{kind}/{job_id.hex}"))
         else:
-            connection.execute(
-                jobs.insert().values(
-                    id=job_id,
-                    tenant_id=tenant_id,
-                    kind="request",
-                    state="in_progress",
-                    endpoint="/v1/embeddings",
-                    input_key="",
-                    input_bytes=0,
-                    completion_window="60s",
-                    expires_at=sa.func.now(),
-                )
+            add_job(
+                connection,
+                tenant_id,
+                id=job_id,
+                kind="request",
+                state="in_progress",
+                input_file_id=None,
             )
 
     key = {"answers": f"{answer_prefix(job_id)}0", "requests": f"requests/{job_id.hex}.jsonl"}

@@ -91,23 +91,16 @@ def test_an_ignored_sighup_stays_ignored() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_interrupts_work_in_the_block(number: signal.Signals) -> None:
+def test_a_signal_interrupts_work_and_a_second_sigint_has_the_default_effect(
+    number: signal.Signals,
+) -> None:
     process = started(WORKS)
     process.send_signal(number)
     assert process.stdout is not None
-
     assert process.stdout.readline() == "interrupted True\n"
     assert process.stdout.readline() == "stopped\n"
+    if number == signal.SIGINT:
+        process.send_signal(number)
+        assert "KeyboardInterrupt" in process.communicate(timeout=30)[1]
     process.kill()
     process.communicate(timeout=30)
-
-
-def test_a_second_sigint_has_the_default_effect() -> None:
-    process = started(WORKS)
-    process.send_signal(signal.SIGINT)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "interrupted True\n"
-    assert process.stdout.readline() == "stopped\n"
-    process.send_signal(signal.SIGINT)
-
-    assert "KeyboardInterrupt" in process.communicate(timeout=30)[1]
