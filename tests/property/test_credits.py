@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batcher.policy.credits import CreditLedger
+from batcher.policy.credits import CreditLedger, ReplicaCredit
 from tests.unit.batcher.builders import capacity
 
 
@@ -20,6 +20,12 @@ class Step:
 
 def ledger() -> CreditLedger:
     return CreditLedger("b", "bulk", silence_s_max=3.0)
+
+
+def best(book: CreditLedger, now_s: float) -> ReplicaCredit:
+    found = book.best("p", now_s=now_s)
+    assert found is not None
+    return found
 
 
 steps = st.lists(
@@ -98,10 +104,11 @@ def test_replica_with_most_free_credit_is_chosen() -> None:
     book.record_capacity(capacity(99, replica_id="other pool", pool="q"), now_s=0.0)
     book.record_capacity(capacity(99, replica_id="other class", job_class="interactive"), now_s=0.0)
     book.record_capacity(capacity(99, replica_id="without partitions", partitions=[]), now_s=0.0)
-    best = book.best("p", now_s=0.0)
-    assert best is not None
-    assert best.capacity.replica_id == "large"
+    assert best(book, 0.0).capacity.replica_id == "large"
     assert book.pools == {"p", "q"}
+
+
+OTHERS = {"in danger", "late"}
 
 
 def test_suspect_and_late_replicas_come_last() -> None:
@@ -110,17 +117,11 @@ def test_suspect_and_late_replicas_come_last() -> None:
     book.record_capacity(capacity(50, replica_id="late"), now_s=0.0)
     book.record_capacity(capacity(4, replica_id="calm"), now_s=1.0)
 
-    def best() -> str | None:
-        found = book.best("p", now_s=1.6)
-        return None if found is None else found.capacity.replica_id
-
-    assert best() == "calm"  # though it is not idle
-    book.spend("calm", 2, now_s=1.6)
-    assert best() == "calm"
-    book.spend("calm", 1, now_s=1.6)
-    assert best() in {"in danger", "late"}  # no batch may close for the one item that is left
-    book.spend("calm", 1, now_s=1.6)
-    assert best() in {"in danger", "late"}
+    # It is preferred though it is not idle, until no batch may close for the item that is left.
+    for spent, expected in ((0, {"calm"}), (2, {"calm"}), (1, OTHERS), (1, OTHERS)):
+        if spent:
+            book.spend("calm", spent, now_s=1.6)
+        assert best(book, 1.6).capacity.replica_id in expected
 
 
 def test_replica_that_changes_its_pool_leaves_the_first() -> None:
@@ -142,19 +143,13 @@ def test_credit_is_free_since_it_was_granted() -> None:
     book = ledger()
     book.record_capacity(capacity(10), now_s=1.0)
     book.record_capacity(capacity(20), now_s=1.2)
-    replica = book.best("p", now_s=1.2)
-    assert replica is not None
-    assert replica.free_since_s == 1.0
+    assert best(book, 1.2).free_since_s == 1.0
     book.spend("r", 5, now_s=1.3)
-    replica = book.best("p", now_s=1.3)
-    assert replica is not None
-    assert replica.free_since_s == 1.0
+    assert best(book, 1.3).free_since_s == 1.0
     book.spend("r", 15, now_s=1.5)
     book.record_capacity(capacity(30), now_s=1.7)
-    replica = book.best("p", now_s=1.7)
-    assert replica is not None
-    assert replica.free_since_s == 1.7
-    assert replica.idle
+    assert best(book, 1.7).free_since_s == 1.7
+    assert best(book, 1.7).idle
 
 
 def test_silent_replicas_are_no_candidates_and_keep_their_count() -> None:

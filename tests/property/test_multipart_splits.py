@@ -54,13 +54,6 @@ def test_any_split_parses_the_same(content: bytes, field: bytes, at: list[int]) 
     assert read(split(whole, at)) == read([whole])
 
 
-@given(content=pieces, field=pieces)
-def test_byte_by_byte_parses_the_same(content: bytes, field: bytes) -> None:
-    whole = form_of(content, field)
-
-    assert read([bytes([byte]) for byte in whole]) == read([whole])
-
-
 @given(content=st.binary(max_size=200).filter(lambda b: b"--ab" not in b), at=cuts)
 def test_the_file_is_unchanged(content: bytes, at: list[int]) -> None:
     ended, _, name, taken = read(split(form_of(content, b"batch"), at))

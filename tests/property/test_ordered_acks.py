@@ -48,18 +48,6 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
     assert acks.open_count == sum(map(len, live.values()))
 
 
-def test_settling_a_dropped_ticket_is_ignored() -> None:
-    acknowledged: list[str] = []
-    acks = OrderedAcks(acknowledged.append)
-    stale = acks.track(PARTITIONS[0], "before", item_count=1, now_s=0.0)
-    acks.drop_partitions(PARTITIONS)
-    fresh = acks.track(PARTITIONS[0], "after", item_count=1, now_s=0.0)
-    acks.settle(stale, 1)
-    assert acknowledged == []
-    acks.settle(fresh, 1)
-    assert acknowledged == ["after"]
-
-
 def test_pinning_tickets_precede_settled_ones() -> None:
     acks = OrderedAcks(lambda event: None)
     first, second, third = (acks.track(PARTITIONS[0], n, item_count=1, now_s=0.0) for n in range(3))

@@ -1,6 +1,5 @@
 """Goal: no buffered item is lost, duplicated or reordered within its job."""
 
-import weakref
 from typing import Any
 from uuid import UUID
 
@@ -197,23 +196,3 @@ def lookups_of_a_batch(job_count: int) -> int:
 
 def test_cost_of_a_batch_is_independent_of_the_number_of_jobs() -> None:
     assert lookups_of_a_batch(2000) < 2 * lookups_of_a_batch(100)
-
-
-class Traced(BufferedChunk):
-    """A chunk whose release can be observed."""
-
-
-def test_requeued_chunks_are_freed_while_their_pool_is_unavailable() -> None:
-    """A pool without credit never pops a chunk."""
-    queues = unbounded()
-    first = buffered_chunk(job_of(0), range(10))
-    queues.add(first, now_s=0.0)
-    gone: list[weakref.ref[BufferedChunk]] = []
-    for _ in range(100):
-        again = Traced(first.job, buffered_chunk(first.job, range(10, 20)).items, first.ticket)
-        queues.add(again, now_s=0.0)
-        queues.remove(again)
-        gone.append(weakref.ref(again))
-        del again
-    assert not any(held() for held in gone)
-    assert queues.item_count == 10

@@ -1,10 +1,7 @@
 """Goal: a receiver with any valid secret accepts the signature, and one without rejects it."""
 
 import base64
-import hashlib
-import hmac
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai import InvalidWebhookSignatureError, OpenAI
@@ -25,7 +22,6 @@ def test_both_secrets_verify_during_a_rotation(
     headers = signed_headers([new, old], message_id, 1_700_000_000, body)
 
     for secret in (old, new):
-        WEBHOOKS.verify_signature(body, headers, secret=secret_text(secret), tolerance=FOR_EVER)
         assert accepts(secret, headers, body)
     assert len(headers["webhook-signature"].split(" ")) == 2
 
@@ -50,14 +46,6 @@ def test_a_changed_body_or_time_does_not_verify(
     assert not accepts(secret, headers | {"webhook-id": f"{message_id}0"}, body)
 
 
-def test_the_official_client_refuses_another_secret() -> None:
-    headers = signed_headers([b"s" * 32], "evt_1", 1_700_000_000, b"{}")
-
-    WEBHOOKS.verify_signature(b"{}", headers, secret=secret_text(b"s" * 32), tolerance=FOR_EVER)
-    with pytest.raises(InvalidWebhookSignatureError):
-        WEBHOOKS.verify_signature(b"{}", headers, secret=secret_text(b"o" * 32), tolerance=FOR_EVER)
-
-
 def test_published_signature_vector() -> None:
     """The example of the specification's reference implementations."""
     secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
@@ -69,10 +57,9 @@ def test_published_signature_vector() -> None:
 
 
 def accepts(secret: bytes, headers: dict[str, str], body: bytes) -> bool:
-    """Verify like a receiver: one matching signature is enough."""
-    content = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
-    wanted = base64.b64encode(hmac.new(secret, content, hashlib.sha256).digest()).decode()
-    return any(
-        hmac.compare_digest(part, f"v1,{wanted}")
-        for part in headers["webhook-signature"].split(" ")
-    )
+    """Verify with the official client, as a receiver does."""
+    try:
+        WEBHOOKS.verify_signature(body, headers, secret=secret_text(secret), tolerance=FOR_EVER)
+    except InvalidWebhookSignatureError:
+        return False
+    return True

@@ -75,16 +75,6 @@ def member_count(settings: KafkaSettings) -> int:
     return TopicAdmin(settings).member_count("readers")
 
 
-def test_a_successor_removes_the_membership_of_a_killed_process(
-    settings: KafkaSettings, group: str
-) -> None:
-    with somebody(settings):
-        pass
-    assert member_count(settings) == 1
-    GroupMembership(settings, group, settings.group_protocol).remove_predecessor()
-    assert member_count(settings) == 0
-
-
 def test_the_membership_of_a_live_process_is_not_removed(
     settings: KafkaSettings, group: str
 ) -> None:

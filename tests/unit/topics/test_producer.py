@@ -13,13 +13,14 @@ from topics.clients.producer import RecordProducer, close_producers
 from topics.errors import DeliveryPendingError, ProducerFatalError
 from topics.settings import KafkaSettings
 
+NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_undelivered_records_are_logged_on_close(
     count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nobody = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    producer = RecordProducer(nobody, client_id="test")
+    producer = RecordProducer(NOBODY, client_id="test")
     for _ in range(count):
         producer.send("results", b"x", partition=0)
     with caplog.at_level(logging.WARNING, logger="topics.clients.producer"):
@@ -32,30 +33,6 @@ def test_undelivered_records_are_logged_on_close(
         if r.name == "topics.clients.producer"
     ]
     assert reports == ([("records were not delivered", count)] if count else [])
-
-
-class FatalProducer:
-    """librdkafka after a fatal error."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def produce(self, *_: object, **__: object) -> None:
-        raise KafkaException(KafkaError(KafkaError._FATAL, "out of order"))
-
-    def poll(self, timeout_s: float) -> None:
-        time.sleep(timeout_s)
-
-    def flush(self, _timeout_s: float) -> None:
-        pass
-
-
-def test_a_fatal_producer_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.clients.producer.Producer", FatalProducer)
-    producer = RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
-    with pytest.raises(ProducerFatalError):
-        producer.send("results", b"x", partition=0)
-    producer.close(1)
 
 
 class AcknowledgingProducer:
@@ -77,10 +54,25 @@ class AcknowledgingProducer:
         return 0
 
 
+class FatalProducer(AcknowledgingProducer):
+    """librdkafka after a fatal error."""
+
+    def produce(self, *_: object, **__: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL, "out of order"))
+
+
+def test_a_fatal_producer_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.clients.producer.Producer", FatalProducer)
+    producer = RecordProducer(NOBODY, client_id="test")
+    with pytest.raises(ProducerFatalError):
+        producer.send("results", b"x", partition=0)
+    producer.close(1)
+
+
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> RecordProducer:
     monkeypatch.setattr("topics.clients.producer.Producer", AcknowledgingProducer)
-    return RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
+    return RecordProducer(NOBODY, client_id="test")
 
 
 def test_flush_returns_after_every_delivery_callback(producer: RecordProducer) -> None:
@@ -113,8 +105,7 @@ class UnavailableProducer(AcknowledgingProducer):
 
 def test_producers_are_closed_within_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topics.clients.producer.Producer", UnavailableProducer)
-    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    close_producers([RecordProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
+    close_producers([RecordProducer(NOBODY, client_id=f"test-{n}") for n in range(4)], 0.2)
     assert len(UnavailableProducer.given_s) == 4
     assert sum(UnavailableProducer.given_s) <= 0.2
 
