@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
-from jobs.store.files import NewFile, delete_file, insert_file
+from jobs.store.files import delete_file
 from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
 from jobs.store.removable_objects import mark_removed
 from results.retention.orphan_sweep import OrphanSweep
@@ -19,6 +19,7 @@ from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectInfo, ObjectStore, write_object
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
+from tests.integration.jobs import rows
 from tests.integration.jobs.rows import add_job, add_tenant
 
 DAY_S = 86_400.0
@@ -52,24 +53,10 @@ def sweep(engine: sa.Engine, store: ObjectStore, *, days_later: float = 2.0) -> 
     OrphanSweep(engine, store, (1 - days_later) * DAY_S).run_once()
 
 
-def new_file(tenant_id: UUID, key: str) -> NewFile:
-    return NewFile(
-        file_id=new_uuid(),
-        tenant_id=tenant_id,
-        purpose="batch",
-        filename="in.jsonl",
-        object_key=key,
-        size_bytes=2,
-        sha256="",
-        expires_after_s=None,
-    )
-
-
 def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
-    file = new_file(tenant_id, key)
     with engine.begin() as connection:
-        insert_file(connection, file)
-    return file.file_id
+        file_id: UUID = rows.add_file(connection, tenant_id, object_key=key).id
+    return file_id
 
 
 def test_an_old_object_without_a_row_is_removed(
@@ -118,7 +105,7 @@ def new_row(kind: str, tenant_id: UUID) -> tuple[str, Callable[[sa.Connection], 
 
     def write(connection: sa.Connection) -> None:
         if kind in {"files", "results"}:
-            insert_file(connection, new_file(tenant_id, f"{kind}/{job_id.hex}"))
+            rows.add_file(connection, tenant_id, object_key=f"{kind}/{job_id.hex}")
         elif kind == "idempotency":
             claim = IdempotencyClaim(
                 tenant_id=tenant_id,
