@@ -21,7 +21,7 @@ from jobs.expansion.expander import Expander
 from jobs.expansion.intake_loop import IntakeLoop, IntakeLoopDeps
 from jobs.expansion.job_loads import ROLE
 from jobs.expansion.leased_jobs import LeasedJobs
-from jobs.expansion.pool_capacity import PoolCapacities, read_capacities
+from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.outbox_relay import OutboxRelay
 from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
 from jobs.settings import IntakeSettings
@@ -42,6 +42,7 @@ _START_S_MAX: Final = 60.0
 _STOP_S_MAX: Final = 20.0
 _NAME: Final = "intake"
 _RELAY_IDLE_S: Final = 1.0
+_CAPACITY_POLL_S: Final = 0.2
 
 
 def main() -> int:
@@ -97,7 +98,9 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         intake, relay = IntakeLoop(deps, settings), OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        threads.start_periodic(0.0, "capacity", partial(read_capacities, tail, capacities))
+        threads.start_periodic(
+            0.0, "capacity", lambda: capacities.update(tail.poll(_CAPACITY_POLL_S))
+        )
         periodic = PeriodicDeps(
             settings=settings,
             engine=engine,

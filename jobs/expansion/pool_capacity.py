@@ -9,11 +9,9 @@ from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 from topics.tail_readers.tail_reader_thread import decode_records
-from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _RECORD_AGE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
 _JOB_CLASS: Final = "bulk"
-_POLL_S: Final = 0.2
 
 
 class PoolCapacities:
@@ -68,8 +66,3 @@ def sum_by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
                 known.concurrency + max(0, capacity.concurrency),
             )
     return pools
-
-
-def read_capacities(tail: TopicTailReader, capacities: PoolCapacities) -> None:
-    """Poll the topic once and apply its records. Raises SchemaTooNewError."""
-    capacities.update(tail.poll(_POLL_S))

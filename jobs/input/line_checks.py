@@ -59,7 +59,6 @@ that one process can read could fail in a later stage.
 _TOO_DEEP: Final = f"This line is nested deeper than {NESTING_MAX} levels."
 _SHALLOW_BYTES: Final = 2 * NESTING_MAX  # a shorter line cannot have more brackets
 _DECODE: Final = msgspec.json.Decoder().decode
-_ABSENT: Final = object()
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:
@@ -125,7 +124,7 @@ def valid_custom_id(value: dict[str, Any]) -> str | None:
 
 def custom_id_error(value: dict[str, Any], line: int) -> LineError:
     """Return the error of a `custom_id` that is not valid."""
-    found = value.get("custom_id", _ABSENT)
+    found = value.get("custom_id")
     if error := _text_error(found, "custom_id", line):
         return error
     if isinstance(found, str) and "\0" in found:
@@ -147,44 +146,25 @@ def request_error(value: dict[str, Any], endpoint: str, line: int) -> LineError 
         and type(body.get("model")) is str
     ):
         return None
-    return (
-        _text_error(value.get("method", _ABSENT), "method", line)
-        or _method_error(value["method"], line)
-        or _text_error(value.get("url", _ABSENT), "url", line)
-        or _url_error(value["url"], endpoint, line)
-        or _body_error(value.get("body", _ABSENT), line)
+    expected = (
+        ("method", "POST", ErrorCode.INVALID_METHOD, "'method' must be POST."),
+        ("url", endpoint, ErrorCode.URL_MISMATCH, "'url' must be the endpoint of the batch."),
     )
-
-
-def _method_error(method: str, line: int) -> LineError | None:
-    if method == "POST":
-        return None
-    return LineError(ErrorCode.INVALID_METHOD, "'method' must be POST.", "method", line)
-
-
-def _url_error(url: str, endpoint: str, line: int) -> LineError | None:
-    if url == endpoint:
-        return None
-    message = "'url' must be the endpoint of the batch."
-    return LineError(ErrorCode.URL_MISMATCH, message, "url", line)
-
-
-def _body_error(body: object, line: int) -> LineError | None:
-    if body is _ABSENT or body is None:
-        return _missing("body", line)
-    if not isinstance(body, dict):
-        message = "'body' must be a JSON object."
-        return LineError(ErrorCode.INVALID_TYPE, message, "body", line)
-    return _text_error(body.get("model", _ABSENT), "body.model", line)
+    for name, text, code, message in expected:
+        if error := _text_error(value.get(name), name, line):
+            return error
+        if value[name] != text:
+            return LineError(code, message, name, line)
+    if body is None:
+        return LineError(ErrorCode.MISSING, "'body' is required.", "body", line)
+    if type(body) is not dict:
+        return LineError(ErrorCode.INVALID_TYPE, "'body' must be a JSON object.", "body", line)
+    return _text_error(body.get("model"), "body.model", line)
 
 
 def _text_error(found: object, param: str, line: int) -> LineError | None:
-    if found is _ABSENT or found is None:
-        return _missing(param, line)
+    if found is None:
+        return LineError(ErrorCode.MISSING, f"'{param}' is required.", param, line)
     if not isinstance(found, str):
         return LineError(ErrorCode.INVALID_TYPE, f"'{param}' must be a string.", param, line)
     return None
-
-
-def _missing(param: str, line: int) -> LineError:
-    return LineError(ErrorCode.MISSING, f"'{param}' is required.", param, line)

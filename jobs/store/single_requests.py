@@ -19,6 +19,7 @@ from jobs.errors import RequestEndedError, RequestNotFoundError
 from jobs.store.batches import with_counters
 from jobs.store.job_closing import cancel_owned_job
 from jobs.tables.jobs import jobs
+from storage.postgres.items import items
 
 _IS_REQUEST: Final = jobs.c.kind == JobKind.REQUEST.value
 
@@ -49,17 +50,6 @@ _CREATE: Final = sa.text(
     sa.bindparam("timeout_s", type_=sa.Double),
 )
 
-# Declared here, because the table belongs to the results writer.
-_items: Final = sa.table(
-    "items",
-    sa.column("job_day"),
-    sa.column("job_id", sa.Uuid),
-    sa.column("item_index"),
-    *(sa.column(name) for name in ("outcome", "status_code", "error_code", "error_message")),
-    sa.column("body", sa.LargeBinary),
-    sa.column("body_key"),
-    sa.column("finished_at", sa.DateTime(timezone=True)),
-)
 JOB_DAY: Final = sa.cast(sa.func.timezone("UTC", jobs.c.created_at), sa.Date) - sa.cast(
     "1970-01-01", sa.Date
 )
@@ -127,7 +117,7 @@ def find_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None
 
 def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
     """Return the query of one request; the columns of its answer are NULL until it has one."""
-    columns = _items.c
+    columns = items.c
     is_its_item = sa.and_(
         columns.job_day == JOB_DAY, columns.job_id == jobs.c.id, columns.item_index == 0
     )
@@ -143,7 +133,7 @@ def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
     ]
     return (
         with_counters()
-        .outerjoin(_items, is_its_item)
+        .outerjoin(items, is_its_item)
         .add_columns(*answer)
         .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, _IS_REQUEST)
     )
