@@ -14,11 +14,10 @@ from jobs.tables.retries import item_retries
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_running_job, add_tenant, input_line
+from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
 from topics.clients.producer import RecordProducer
-from topics.records.codec import encode, kind_headers
-from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity, Item
+from topics.records.records import Item
 from topics.settings import KafkaSettings
 
 OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
@@ -52,12 +51,7 @@ class RetryProcess:
 
     def run(self, *pools: str) -> None:
         capacities = PoolCapacities(self.clock)
-        for pool in pools or ("pool-small",):
-            capacity = Capacity(pool, 1, pool, "bulk", [0], {}, 100.0, 1)
-            record = ReceivedRecord(
-                "capacity", 0, 0, pool.encode(), kind_headers(Capacity), encode(capacity), 0
-            )
-            capacities.update([record])
+        capacities.update(capacity_record(pool, pool=pool) for pool in pools or ("pool-small",))
         self._emitter.run_once(capacities)
 
     def add_job(self, *, tenant_id: UUID | None = None, **columns: Any) -> UUID:

@@ -103,19 +103,6 @@ def test_items_reach_the_log_in_index_order(site: Site) -> None:
     assert process.leases.lease_of(job_id) is None
 
 
-def test_the_next_holder_continues_at_the_cursor(site: Site) -> None:
-    job_id = site.add_job(500)
-    first, second = site.start_two()
-    first.claim()
-    first.expander.run_once({job_id: 200})
-    second.claim()
-    assert len(second.jobs.ids) == 0
-    first.die()
-    second.claim()
-    second.expander.run_once({job_id: 300})
-    assert site.indexes() == list(range(500))
-
-
 def test_a_crash_before_the_cursor_moves_emits_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,25 +122,25 @@ def test_a_crash_before_the_cursor_moves_emits_again(
     assert site.indexes() == sorted([*range(60), *range(60)])
 
 
-def test_a_lost_lease_cannot_move_the_cursor(site: Site) -> None:
-    job_id = site.add_job()
+def test_the_next_holder_continues_at_the_cursor_which_no_other_moves(site: Site) -> None:
+    job_id = site.add_job(100)
     zombie, successor = site.start_two()
     zombie.claim()
+    zombie.expander.run_once({job_id: 30})
+    successor.claim()
+    assert len(successor.jobs.ids) == 0
     zombie.die()
     successor.claim()
     successor.expander.run_once({job_id: 40})
-    zombie.expander.run_once({job_id: 100})
-    assert site.cursor(job_id) == 40
+    zombie.expander.run_once({job_id: 10})
+    assert site.cursor(job_id) == 70
     assert len(zombie.jobs.ids) == 0
+    late = Lease(job_id, "intake", "a", 1)
     with site.engine.begin() as connection, pytest.raises(LeaseLostError):
-        advance_cursor(
-            connection,
-            Lease(job_id, "intake", "a", 1),
-            ExpansionCursor(0, 0, 40),
-            ExpansionCursor(9, 9, 90),
-        )
-    successor.expander.run_once({job_id: 60})
+        advance_cursor(connection, late, ExpansionCursor(0, 0, 70), ExpansionCursor(9, 9, 90))
+    successor.expander.run_once({job_id: 30})
     assert site.cursor(job_id) == 100
+    assert site.indexes() == sorted([*range(100), *range(30, 40)])
 
 
 def test_a_heartbeat_drops_a_lost_lease(site: Site) -> None:

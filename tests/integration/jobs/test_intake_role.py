@@ -18,11 +18,10 @@ from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import indexes, records_of
 from tests.integration.jobs.rows import add_job, add_tenant, input_line
+from tests.support.capacity_records import capacity_record
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, EVENTS, RESULTS
-from topics.records.codec import encode, kind_headers
-from topics.records.records import Capacity
 from topics.settings import KafkaSettings
 
 WINDOW = 500
@@ -67,16 +66,12 @@ def running(env: dict[str, str]) -> Iterator[None]:
 def pool_that_can_do(rate: float, producer: RecordProducer) -> Iterator[None]:
     """Run a replica that publishes its capacity repeatedly."""
     stop = threading.Event()
-    capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, rate, 8)
+    record = capacity_record("r", rate)
 
     def repeat() -> None:
         while not stop.wait(0.2):
             producer.send(
-                "capacity",
-                encode(capacity),
-                partition=0,
-                key=b"r",
-                headers=kind_headers(Capacity),
+                "capacity", record.value, partition=0, key=record.key, headers=record.headers
             )
 
     replica = threading.Thread(target=repeat)

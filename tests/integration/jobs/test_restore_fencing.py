@@ -19,7 +19,7 @@ from jobs.recovery.restore_fencing import (
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_leases, jobs
 from jobs.tables.outbox import outbox
-from tests.integration.jobs.rows import add_job, add_tenant, claim_lease
+from tests.integration.jobs.rows import add_file, add_job, add_tenant, claim_lease
 from topics.records.catalogue import CONTROL
 from topics.records.codec import decode
 from topics.records.records import JobControl
@@ -45,39 +45,24 @@ def fence_all(connection: sa.Connection) -> list[sa.Row[Any]]:
     return found
 
 
-def test_jobs_without_item_count_are_counted(database_url: str) -> None:
+def test_jobs_with_an_unvalidated_file_are_counted(database_url: str) -> None:
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    closed = {"state": "cancelling", "close_reason": "cancelled"}
+    open_ = {"state": "in_progress"}
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         add_job(connection, tenant_id, state="validating")
-        add_job(connection, tenant_id, state="cancelling", close_reason="cancelled")
-        add_job(connection, tenant_id, state="in_progress", total_count=1)
+        add_job(connection, tenant_id, **closed)
+        add_job(connection, tenant_id, total_count=1, **open_)
         add_job(connection, tenant_id, state="failed")
-        assert count_unvalidated_jobs(connection) == 2
-        assert connection.scalar(sa.text(runbook_query())) == 2
-
-
-def test_jobs_with_an_unvalidated_appended_file_are_counted(database_url: str) -> None:
-    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
-    with engine.begin() as connection:
-        tenant_id = add_tenant(connection)
-        closed = {"state": "cancelling", "close_reason": "cancelled"}
-        open_ = {"state": "in_progress"}
         for state, columns in (("validating", open_), ("refused", open_), ("dropped", closed)):
             job_id = add_job(connection, tenant_id, total_count=1, **columns)
-            file_id = connection.scalar(sa.select(jobs.c.input_file_id).where(jobs.c.id == job_id))
-            connection.execute(
-                job_inputs.insert().values(
-                    job_id=job_id,
-                    number=1,
-                    file_id=file_id,
-                    object_key="files/appended",
-                    size_bytes=1,
-                    state=state,
-                )
-            )
-        assert count_unvalidated_jobs(connection) == 1
-        assert connection.scalar(sa.text(runbook_query())) == 1
+            file = add_file(connection, tenant_id)
+            row = {"job_id": job_id, "number": 1, "file_id": file.id, "state": state}
+            values = row | {"object_key": file.object_key, "size_bytes": 1}
+            connection.execute(job_inputs.insert().values(values))
+        assert count_unvalidated_jobs(connection) == 3
+        assert connection.scalar(sa.text(runbook_query())) == 3
 
 
 def runbook_query() -> str:

@@ -26,11 +26,10 @@ from tests.integration.jobs.rows import (
     database_away,
     job_row,
 )
+from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
 from topics.clients.producer import RecordProducer
-from topics.records.codec import encode, kind_headers
-from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity, Chunk
+from topics.records.records import Chunk
 from topics.settings import KafkaSettings
 
 STALL_S = 60.0
@@ -75,9 +74,7 @@ class Recovery:
 
     def run(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
         self.clock.now_s = at_s
-        capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, items_per_s, 1, pool_is_up)
-        record = ReceivedRecord("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
-        self.capacities.update([record])
+        self.capacities.update([capacity_record("r", items_per_s, available=pool_is_up)])
         self._recovery.run_once(self.capacities, self.clock)
 
     def stall(self) -> None:

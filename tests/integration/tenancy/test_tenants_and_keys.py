@@ -1,4 +1,4 @@
-"""Goal: a key works for its tenant until it is revoked, and only its hash is stored."""
+"""Goal: a key works until it is revoked; the settings of a tenant are consistent and audited."""
 
 from datetime import datetime
 from uuid import UUID
@@ -8,11 +8,14 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from tenancy.api_keys import Principal, authenticate, create_key, revoke_key
-from tenancy.tables import api_keys, tenants
+from tenancy.audit_log import Action
+from tenancy.response_cache import read_response_cache_ttls, set_response_cache
+from tenancy.tables import api_keys, audit_log, tenants
 from tenancy.tenants import (
     InvalidTenantNameError,
     TenantExistsError,
     TenantNotFoundError,
+    ZeroRetentionConflictError,
     create_tenant,
     find_tenant,
     set_zero_retention,
@@ -92,3 +95,35 @@ def test_no_column_holds_the_secret(connection: sa.Connection) -> None:
     assert key.secret.endswith(key.hint)
     assert row.hint == key.hint
     assert not any(key.secret in str(value) or key.secret.encode() == value for value in row)
+
+
+def recorded_changes(connection: sa.Connection) -> list[object]:
+    updated = audit_log.c.action == Action.TENANT_UPDATED.value
+    query = sa.select(audit_log.c.details).where(updated).order_by(audit_log.c.sequence)
+    return list(connection.scalars(query))
+
+
+def test_a_change_of_the_cache_is_in_the_audit_log(connection: sa.Connection) -> None:
+    tenant_id = create_tenant(connection, "acme")
+    set_response_cache(connection, tenant_id, 60)
+    assert read_response_cache_ttls(connection) == {tenant_id: 60}
+    set_response_cache(connection, tenant_id, None)
+
+    assert read_response_cache_ttls(connection) == {}
+    assert recorded_changes(connection) == [
+        {"response_cache_ttl_s": 60},
+        {"response_cache_ttl_s": None},
+    ]
+
+
+def test_zero_retention_excludes_the_response_cache(connection: sa.Connection) -> None:
+    tenant_id = create_tenant(connection, "acme")
+    set_zero_retention(connection, tenant_id, on=True)
+    with pytest.raises(ZeroRetentionConflictError):
+        set_response_cache(connection, tenant_id, 60)
+    set_response_cache(connection, tenant_id, None)
+
+    assert recorded_changes(connection) == [
+        {"zero_retention": True},
+        {"response_cache_ttl_s": None},
+    ]

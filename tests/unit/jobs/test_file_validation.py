@@ -1,6 +1,8 @@
 """Goal: accepted items can be stored, executed and identified; errors are reported by line."""
 
 import json
+import tracemalloc
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakSet
@@ -281,3 +283,40 @@ def test_errors_are_encoded_as_clients_expect() -> None:
         "param": None,
         "line": 1,
     }
+
+
+def peak_bytes(blocks: Iterable[bytes], expected: list[tuple[ErrorCode, int | None]]) -> int:
+    """Validate a file with these errors; return the peak of the memory that it needs."""
+    tracemalloc.start()
+    try:
+        found = validate_file(
+            lambda: input_lines(blocks, line_bytes_max=2**20),
+            endpoint=ENDPOINT,
+            items_max=10**6,
+            line_bytes_max=2**20,
+            find_model={"small": SMALL}.get,
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [(error.code, error.line) for error in found.errors] == expected
+    return peak
+
+
+def test_a_line_of_200_mb_is_rejected_in_constant_memory() -> None:
+    def blocks(count: int) -> Iterator[bytes]:
+        yield line()[:-3]
+        for _ in range(count):
+            yield b"x" * 65_536
+        yield b'"}}\n' + line("b")
+
+    assert peak_bytes(blocks(3200), [(ErrorCode.LINE_TOO_LONG, 1)]) < 4 * 2**20
+
+
+def test_an_item_needs_few_bytes_of_memory() -> None:
+    def peak(count: int) -> int:
+        template = line("?") + b"\n"
+        return peak_bytes((template.replace(b"?", b"%d" % n) for n in range(count)), [])
+
+    peak(10)  # loads what validation imports when it is first used
+    assert peak(10_000) < 10_000 * 32

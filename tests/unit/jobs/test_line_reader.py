@@ -1,10 +1,16 @@
-"""Goal: every line has its number and offset, whatever its line end and length."""
+"""Goal: every line has its number and offset, and is found by its offset with few reads."""
 
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from jobs.input.line_reader import Line, input_lines
+from core.clock import SystemClock
+from jobs.input import line_reader
+from jobs.input.line_reader import BOM, Line, input_lines, read_lines_at
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 
 
 def lines(data: bytes, *, limit: int = 100) -> list[Line]:
@@ -41,12 +47,62 @@ def test_only_lines_above_the_limit_are_too_long() -> None:
     assert lines(b"12345", limit=4) == [(1, 0, None)]
 
 
-def test_a_huge_line_is_not_kept_in_memory() -> None:
+class CountedReads(LocalObjectStore):
+    reads = 0
 
-    def blocks() -> Iterator[bytes]:
-        for _ in range(200):
-            yield b"x" * 1_000_000
-        yield b"\nlast"
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
+        self.reads += 1
+        return super().read(key, offset=offset, length=length)
 
-    found = list(input_lines(blocks(), line_bytes_max=1_000_000))
-    assert found == [(1, 0, None), (2, 200_000_001, b"last")]
+
+@pytest.fixture
+def objects(tmp_path: Path) -> CountedReads:
+    return CountedReads(tmp_path, clock=SystemClock())
+
+
+def store(objects: LocalObjectStore, content: bytes) -> None:
+    with objects.begin_upload("in") as upload:
+        upload.write(content)
+        upload.complete()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=30),
+    positions=st.sets(st.integers(0, 29)),
+    ends=st.booleans(),
+    marked=st.booleans(),
+)
+def test_lines_are_read_by_their_offsets(
+    objects: CountedReads,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    positions: set[int],
+    ends: bool,
+    marked: bool,
+) -> None:
+    monkeypatch.setattr(line_reader, "_SPAN_BYTES", 50)
+    monkeypatch.setattr(line_reader, "_LINE_BYTES", 16)
+    text = b"\n".join(b"%d" % size * size for size in sizes) + b"\n" * ends
+    content = BOM * marked + text
+    store(objects, content)
+    found = list(input_lines(iter([content]), line_bytes_max=1 << 20))
+    chosen = [line for position, line in enumerate(found) if position in positions]
+    offsets = [offset for _, offset, _ in chosen]
+    assert list(read_lines_at(objects, "in", offsets)) == [line for _, _, line in chosen]
+
+
+def test_offset_zero_is_the_first_nonblank_line(objects: CountedReads) -> None:
+    store(objects, BOM + b" \n\nfirst\nsecond\n")
+    assert list(read_lines_at(objects, "in", [0])) == [b"first"]
+
+
+def test_nearby_lines_share_one_read(objects: CountedReads) -> None:
+    store(objects, b"12345678\n" * 10_000)
+    assert list(read_lines_at(objects, "in", range(9, 90_000, 9))) == [b"12345678"] * 9999
+    assert objects.reads == 1
+
+
+def test_an_offset_behind_the_end_has_no_line(objects: CountedReads) -> None:
+    store(objects, b"line\n")
+    assert list(read_lines_at(objects, "in", [5, 99])) == [None, None]

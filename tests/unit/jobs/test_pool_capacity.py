@@ -2,51 +2,35 @@
 
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import PoolCapacity
+from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
-from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity
-
-
-def record_of(
-    replica: str,
-    rate: float,
-    *,
-    pool: str = "a",
-    job_class: str = "bulk",
-    available: bool = True,
-    epoch: int = 1,
-) -> ReceivedRecord:
-    capacity = Capacity(replica, epoch, pool, job_class, [0], {}, rate, 4, available)
-    value = encode(capacity)
-    key = f"{replica}:{job_class}".encode()
-    return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), value, 0)
 
 
 def test_capacities_of_available_bulk_replicas_add_up() -> None:
     capacities = PoolCapacities(ManualClock())
     for record in (
-        record_of("r1", 10),
-        record_of("r2", 5),
-        record_of("r3", 7, pool="b"),
-        record_of("r4", 9, pool="b", available=False),
-        record_of("r5", 9, job_class="interactive"),
-        record_of("r1", 9, job_class="interactive"),
+        capacity_record("r1", 10),
+        capacity_record("r2", 5),
+        capacity_record("r3", 7, pool="b"),
+        capacity_record("r4", 9, pool="b", available=False),
+        capacity_record("r5", 9, job_class="interactive"),
+        capacity_record("r1", 9, job_class="interactive"),
     ):
         capacities.update([record])
-    assert capacities.pools() == {"a": PoolCapacity(15, 8), "b": PoolCapacity(7, 4)}
+    assert capacities.pools() == {"pool-small": PoolCapacity(15, 8), "b": PoolCapacity(7, 4)}
 
 
 def test_the_newest_record_counts_until_it_is_too_old() -> None:
     clock = ManualClock()
     capacities = PoolCapacities(clock)
-    capacities.update([record_of("r1", 10)])
+    capacities.update([capacity_record("r1", 10)])
     clock.now_s = 2.0
-    capacities.update([record_of("r2", 20)])
-    capacities.update([record_of("r2", 30)])
-    assert capacities.pools() == {"a": PoolCapacity(40, 8)}
+    capacities.update([capacity_record("r2", 20)])
+    capacities.update([capacity_record("r2", 30)])
+    assert capacities.pools() == {"pool-small": PoolCapacity(40, 8)}
     clock.now_s = 3.0
-    assert capacities.pools() == {"a": PoolCapacity(30, 4)}
+    assert capacities.pools() == {"pool-small": PoolCapacity(30, 4)}
     clock.now_s = 5.0
     assert capacities.pools() == {}
 
@@ -57,28 +41,28 @@ def test_a_replica_joins_at_its_start_new_epoch_or_after_silence() -> None:
     joined = {}
     for second, record in enumerate(
         (
-            record_of("r1", 10),
-            record_of("r1", 10),
-            record_of("r2", 10, pool="b"),
-            record_of("r2", 10, pool="b"),
-            record_of("r1", 10, epoch=2),
-            record_of("r3", 10, job_class="interactive"),
+            capacity_record("r1", 10),
+            capacity_record("r1", 10),
+            capacity_record("r2", 10, pool="b"),
+            capacity_record("r2", 10, pool="b"),
+            capacity_record("r1", 10, epoch=2),
+            capacity_record("r3", 10, job_class="interactive"),
         )
     ):
         clock.now_s = float(second)
         capacities.update([record])
         joined[second] = capacities.joined_s()
-    assert joined[1] == {"a": 0.0}
-    assert joined[3] == {"a": 0.0, "b": 2.0}
-    assert joined[5] == {"a": 4.0, "b": 2.0}
+    assert joined[1] == {"pool-small": 0.0}
+    assert joined[3] == {"pool-small": 0.0, "b": 2.0}
+    assert joined[5] == {"pool-small": 4.0, "b": 2.0}
     clock.now_s = 20.0  # every record is too old
     capacities.pools()
-    capacities.update([record_of("r1", 10, epoch=2)])
-    assert capacities.joined_s() == {"a": 20.0, "b": 2.0}
+    capacities.update([capacity_record("r1", 10, epoch=2)])
+    assert capacities.joined_s() == {"pool-small": 20.0, "b": 2.0}
 
 
 def test_a_tombstone_removes_a_replica() -> None:
     capacities = PoolCapacities(ManualClock())
-    capacities.update([record_of("r1", 10)])
+    capacities.update([capacity_record("r1", 10)])
     capacities.update([ReceivedRecord("capacity", 0, 1, b"r1:bulk", [], None, 0)])
     assert capacities.pools() == {}

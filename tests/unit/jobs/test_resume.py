@@ -19,10 +19,6 @@ def ids(*numbers: int) -> list[UUID]:
     return [UUID(int=number) for number in numbers]
 
 
-def test_a_single_resumed_job_always_fits() -> None:
-    assert jobs_within_window(ids(1), [load(1, 900)], MAX) == ids(1)
-
-
 def test_resumed_jobs_of_one_tenant_share_the_window() -> None:
     loads = [load(n, 600) for n in (1, 2, 3)]
     assert jobs_within_window(ids(1, 2, 3), loads, MAX) == ids(1)

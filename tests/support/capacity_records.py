@@ -1,0 +1,20 @@
+"""Builds the records by which replicas publish their capacity."""
+
+from topics.records.codec import encode, kind_headers
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Capacity
+
+
+def capacity_record(
+    replica: str = "r1",
+    items_per_s: float = 100.0,
+    *,
+    pool: str = "pool-small",
+    job_class: str = "bulk",
+    available: bool = True,
+    epoch: int = 1,
+) -> ReceivedRecord:
+    """Return the record of a replica that runs four items at once."""
+    capacity = Capacity(replica, epoch, pool, job_class, [0], {}, items_per_s, 4, available)
+    key = f"{replica}:{job_class}".encode()
+    return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)
