@@ -1,14 +1,13 @@
 """Goal: only an issued API key is well-formed, whatever a header contains.
 
-More than ten thousand tokens: made up, made of a real key, in the form of other systems'. Those
-that have a right checksum stand for nobody: the look-up is by the hash of all 256 bits.
+Tokens are made up, made of a real key, or in the form of other systems'. Those with a right
+checksum stand for nobody: the look-up is by the hash of all 256 bits.
 """
 
 import base64
 import json
 import string
 import zlib
-from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -63,18 +62,6 @@ forged_bodies = st.binary(min_size=32, max_size=32)
 def test_hostile_tokens_are_malformed(token: str) -> None:
     if token != REAL:  # changes may cancel out
         assert not is_well_formed(token)
-
-
-def test_changed_keys_fail_their_checksum() -> None:
-    """One to three characters put in, taken out or replaced, at any place, by any ASCII."""
-    random = Random(1)
-    for _ in range(10_000):
-        token = [*REAL]
-        for _ in range(random.randint(1, 3)):
-            at = random.randrange(len(token))
-            character = chr(random.randrange(128))
-            token[at : at + random.randint(0, 1)] = random.choice([[character], []])
-        assert "".join(token) == REAL or not is_well_formed("".join(token))
 
 
 @given(random=forged_bodies)

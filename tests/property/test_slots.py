@@ -87,12 +87,9 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
     ]
 
 
-def test_what_is_on_the_log_already_needs_no_slot() -> None:
-    done = JobLoad(UUID(int=1), UUID(int=1), "small", "pool", 100, 100, 0, True)
-    assert select_jobs([done], windows([done]), leased_ids={done.job_id}, count_max=9) == []
-
-
-def test_a_job_that_was_put_aside_takes_no_slot() -> None:
+def test_only_a_job_that_can_emit_takes_a_slot() -> None:
+    done = JobLoad(UUID(int=3), UUID(int=1), "small", "pool", 100, 100, 0, True)
     aside, free = job(1, 1)._replace(is_suspended=True), job(2, 1)
-    loads = [aside, free]
-    assert select_jobs(loads, windows(loads), leased_ids=(), count_max=9) == [free.job_id]
+    loads = [aside, free, done]
+    leased = {done.job_id}
+    assert select_jobs(loads, windows(loads), leased_ids=leased, count_max=9) == [free.job_id]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.clock import SystemClock
-from core.errors import Disposition
+from core.errors import Disposition, MillraceError
 from results.retention.object_removal import RefusedObjects
 from storage.objects.errors import (
     ObjectKeyError,
@@ -24,12 +24,6 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_full_disk_is_retried() -> None:
-    with pytest.raises(ObjectStoreFullError) as full, translate_disk_errors():
-        Path("/dev/full").write_bytes(b"x")
-    assert full.value.disposition is Disposition.RETRY
-
-
 def test_a_failed_write_on_a_full_disk_leaves_no_file(
     local_store: LocalObjectStore, tmp_path: Path
 ) -> None:
@@ -41,16 +35,22 @@ def test_a_failed_write_on_a_full_disk_leaves_no_file(
     assert files(tmp_path / "objects") == []
 
 
-def test_a_failing_disk_is_unavailable() -> None:
-    with pytest.raises(ObjectStoreUnavailableError), translate_disk_errors():
-        raise OSError(errno.EIO, "input/output error")
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_missing_rights_on_disk_are_a_refusal(number: int) -> None:
-    with pytest.raises(ObjectStoreRefusedError) as refused, translate_disk_errors():
-        raise OSError(number, "denied")
-    assert refused.value.disposition is Disposition.CRASH
+@pytest.mark.parametrize(
+    ("number", "expected", "disposition"),
+    [
+        (errno.ENOSPC, ObjectStoreFullError, Disposition.RETRY),
+        (errno.EIO, ObjectStoreUnavailableError, Disposition.RETRY),
+        (errno.EACCES, ObjectStoreRefusedError, Disposition.CRASH),
+        (errno.EPERM, ObjectStoreRefusedError, Disposition.CRASH),
+        (errno.EROFS, ObjectStoreRefusedError, Disposition.CRASH),
+    ],
+)
+def test_disk_errors_are_translated(
+    number: int, expected: type[MillraceError], disposition: Disposition
+) -> None:
+    with pytest.raises(expected) as failed, translate_disk_errors():
+        raise OSError(number, "failed")
+    assert failed.value.disposition is disposition
 
 
 def test_an_object_that_cannot_be_removed_is_retried_later(

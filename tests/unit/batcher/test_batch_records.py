@@ -14,7 +14,6 @@ from batcher.outbound.batch_sender import BatcherIdentity, BatchSender, batch_he
 from batcher.outbound.capacity_reader import CapacityReader, latest_capacities
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of, chunk_bytes
 from batcher.queueing.queues import Queues
-from core.errors import SchemaTooNewError
 from core.limits import RECORD_BYTES_MAX
 from core.outcomes import Outcome
 from tests.support.recording_sender import SentRecords
@@ -199,14 +198,6 @@ def test_capacity_is_kept_by_replica_and_class() -> None:
         [of_replica("a", 1), of_replica("a", 2, "interactive"), of_replica("a", 3)]
     )
     assert {c.job_class: c.granted["b"] for c in news} == {"bulk": 3, "interactive": 2}
-
-
-def test_newer_capacity_schema_raises() -> None:
-    newer_control = ReceivedRecord(
-        "capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0
-    )
-    with pytest.raises(SchemaTooNewError):
-        latest_capacities([newer_control])
 
 
 def test_failure_of_the_capacity_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

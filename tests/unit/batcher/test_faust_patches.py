@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -186,21 +187,6 @@ async def test_batcher_stays_in_its_group_without_polling_for_days(
     await client.stop()
 
 
-class Listener:
-    """Accepts records, and keeps their events as tickets do."""
-
-    def __init__(self) -> None:
-        self.values: list[bytes | None] = []
-        self.events: list[Any] = []
-
-    def on_record(self, record: ReceivedRecord, event: Any) -> None:
-        self.values.append(record.value)
-        self.events.append(event)
-
-    async def wait_until_ready(self) -> None:
-        pass
-
-
 class Stream:
     """The members of Faust's stream that the agent uses, with one event."""
 
@@ -219,14 +205,21 @@ async def test_waiting_event_does_not_keep_its_value(
     tmp_path: Path,
 ) -> None:
     app = build_app(KAFKA, BatcherSettings(job_class="bulk"), tmp_path)
-    listener: Any = Listener()
+    values: list[bytes | None] = []
+    events: list[Any] = []  # as tickets keep them
+
+    def on_record(record: ReceivedRecord, event: Any) -> None:
+        values.append(record.value)
+        events.append(event)
+
+    listener: Any = SimpleNamespace(on_record=on_record, wait_until_ready=partial(asyncio.sleep, 0))
     stream = RequestStream(app, KAFKA, "bulk", listener)
     place = TP("t.requests.bulk", 3)
     message = ConsumerMessage(*place, 7, 1.0, 0, [], b"key", b"value", None, tp=place)
     await stream._read(Stream(Event(app, b"key", b"value", {}, message)))
 
-    assert listener.values == [b"value"]
-    [event] = listener.events
+    assert values == [b"value"]
+    [event] = events
     assert event.value is None
     assert event.message.value is None
     stream.acknowledge(event)

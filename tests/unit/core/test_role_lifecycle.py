@@ -49,6 +49,7 @@ def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
         ),
         (EngineDeadError("It died.", name="m"), EXIT_FAILURE, "engine_dead", "It died."),
         (UnavailableError("INSERT secret"), EXIT_FAILURE, "service_away", "UnavailableError"),
+        (ValueError("Failing row contains (a secret)"), EXIT_FAILURE, "defect", "ValueError."),
     ],
 )
 def test_a_failure_has_a_code_a_reason_and_an_exit_code(
@@ -66,6 +67,7 @@ def test_a_failure_has_a_code_a_reason_and_an_exit_code(
     assert (line["event"], line["level"], line["code"]) == ("the role ends", "critical", code)
     assert reason in str(line["reason"])
     assert "secret" not in json.dumps(line)
+    assert ("ValueError" in str(line.get("traceback"))) is (code == "defect")
 
 
 @pytest.fixture
@@ -80,22 +82,6 @@ def test_a_stopped_role_exits_with_0(lines: Callable[[], list[dict[str, object]]
     assert run_role(report_ready) == EXIT_OK
     assert [line["event"] for line in lines()] == ["ready"]
     assert REGISTRY.get_sample_value("millrace_role_ready") == 1
-
-
-def test_a_defect_is_logged_with_its_traceback_but_no_message(
-    lines: Callable[[], list[dict[str, object]]],
-) -> None:
-    row = "(a secret)"
-
-    def run() -> None:
-        raise ValueError("Failing row contains " + row)
-
-    assert run_role(run, unavailable=(UnavailableError,)) == EXIT_FAILURE
-    (line,) = lines()
-    assert (line["event"], line["code"]) == ("the role ends", "defect")
-    assert line["reason"] == "A defect: ValueError."
-    assert "ValueError" in str(line["traceback"])
-    assert row not in json.dumps(line)
 
 
 def test_report_ready_freezes_present_objects() -> None:

@@ -40,13 +40,6 @@ def is_abandoned(
     return liveness.is_abandoned(job, since_s=since_s, now_s=now_s)
 
 
-def test_a_batch_is_never_abandoned() -> None:
-    batch = msgspec.structs.replace(online(), call=None)
-    liveness = CallerLiveness(since_s=0.0)
-    liveness.mark_complete_until(1e9)
-    assert not is_abandoned(liveness, batch, 1e9)
-
-
 def test_an_unknown_caller_is_dead_only_after_the_timeout() -> None:
     liveness = CallerLiveness(since_s=100.0)
     liveness.mark_complete_until(100.0 + CALLER_TIMEOUT_S)
@@ -96,6 +89,7 @@ def test_a_durable_call_outlives_its_caller_and_not_its_abort() -> None:
     liveness.mark_complete_until(1e6)
     job = online(durable=True)
     assert not is_abandoned(liveness, job, 1e6)
+    assert not is_abandoned(liveness, job_ref(), 1e6)  # of a batch, which has no caller
     liveness.record_heartbeat(heartbeat(0.0, job.job_id), now_s=1e6)
     assert is_abandoned(liveness, job, 1e6)
 
@@ -107,23 +101,16 @@ def test_a_leaving_caller_abandons_its_calls_at_once() -> None:
     assert not is_abandoned(liveness, online(durable=True), 10.0)
 
 
-def test_deadlines_are_by_the_clock_of_the_caller() -> None:
+def test_deadlines_and_start_waits_are_by_the_clock_of_the_caller() -> None:
     liveness = CallerLiveness(since_s=0.0)
-    job = online(deadline_s=1_000.0)
+    job = online(deadline_s=1_001.0, begin_by_s=1_000.0)
     assert not liveness.is_expired(job, now_s=1e9)  # its clock is unknown
-    liveness.record_heartbeat(heartbeat(999.0), now_s=7.0)
-    assert not liveness.is_expired(job, now_s=7.9)
-    assert liveness.is_expired(job, now_s=8.1)
-
-
-def test_the_start_wait_is_by_the_clock_of_the_caller() -> None:
-    liveness = CallerLiveness(since_s=0.0)
-    job = online(begin_by_s=1_000.0)
-    assert liveness.start_wait_left_s(job, now_s=1e9) is None  # its clock is unknown
+    assert liveness.start_wait_left_s(job, now_s=1e9) is None
     liveness.record_heartbeat(heartbeat(999.0), now_s=7.0)
     assert liveness.start_wait_left_s(job, now_s=7.75) == 0.25
     assert liveness.start_wait_left_s(job, now_s=8.5) == -0.5
-    assert not liveness.is_expired(job, now_s=8.5)
+    assert not liveness.is_expired(job, now_s=8.9)
+    assert liveness.is_expired(job, now_s=9.1)
     assert liveness.start_wait_left_s(online(), now_s=8.5) is None
 
 
