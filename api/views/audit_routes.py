@@ -151,16 +151,11 @@ async def _compare_with_log(
         written_to = await asyncio.to_thread(committed_offset, views.kafka, source.job_id)
         rows = await _row_facts(views.services, source)
         read = await asyncio.to_thread(read_log, views.kafka)
-    except KafkaUnavailableError:
-        raise unavailable(
-            "The log does not answer.", retry_after_s=5, code="service_unavailable"
-        ) from None
-    except SchemaTooNewError:  # another API process may run that release
-        raise unavailable(
-            "The log holds records of a newer release.",
-            retry_after_s=5,
-            code="service_unavailable",
-        ) from None
+    except (KafkaUnavailableError, SchemaTooNewError) as error:
+        message = "The log does not answer."
+        if isinstance(error, SchemaTooNewError):  # another API process may run that release
+            message = "The log holds records of a newer release."
+        raise unavailable(message, retry_after_s=5, code="service_unavailable") from None
     is_settled = source.job.settled_at is not None
     return await asyncio.to_thread(_LogComparison, read, rows, tally, is_settled=is_settled)
 

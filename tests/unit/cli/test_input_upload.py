@@ -140,21 +140,20 @@ def test_unknown_outcome_keeps_and_names_the_file(answer: Answer, code: ExitCode
     assert not any(request.startswith("DELETE") for request in server.seen)
 
 
-def test_rejected_job_deletes_its_file() -> None:
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        (("submit", "-", "--endpoint", "/v1/embeddings"), "/v1/batches"),
+        (("append", "batch_1", "-"), "/v1/batches/batch_1/append"),
+    ],
+)
+def test_rejected_request_deletes_its_file(command: tuple[str, ...], path: str) -> None:
     with serving(FILE, Answer(REFUSED, status=400), DELETED) as server:
-        done = submit(server, "-", stdin=LINE)
+        done = millrace(server.url, "batch", *command, stdin=LINE)
 
     assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
     assert done.stderr == "millrace: endpoint: Supported are /v1/x.\n"
-    assert server.seen == ["POST /v1/files", "POST /v1/batches", f"DELETE /v1/files/{FILE_ID}"]
-
-
-def test_rejected_append_deletes_its_file() -> None:
-    with serving(FILE, Answer(REFUSED, status=400), DELETED) as server:
-        done = millrace(server.url, "batch", "append", "batch_1", "-", stdin=LINE)
-
-    assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
-    assert server.seen[1:] == ["POST /v1/batches/batch_1/append", f"DELETE /v1/files/{FILE_ID}"]
+    assert server.seen == ["POST /v1/files", f"POST {path}", f"DELETE /v1/files/{FILE_ID}"]
 
 
 def test_quiet_wait_prints_validation_errors() -> None:

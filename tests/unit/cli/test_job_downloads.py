@@ -19,6 +19,8 @@ from tests.unit.cli.scripted_server import Answer, QuietHandler, batch, listenin
 
 CONTENT = bytes(range(256)) * 40
 TAG = '"0a"'
+ENDED = Answer(batch("completed", output_file_id="file-1").to_dict(mode="json"))
+FILE = Answer({"id": "file-1", "object": "file", "bytes": len(CONTENT)})
 
 
 @dataclass
@@ -179,9 +181,7 @@ def test_unwritable_target_fails_before_the_upload(tmp_path: Path, name: str) ->
 
 def test_dash_writes_to_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ended = batch("completed", output_file_id="file-1").to_dict(mode="json")
-    file = {"id": "file-1", "object": "file", "bytes": len(CONTENT)}
-    with serving(Answer(ended), Answer(file), Answer(CONTENT)) as server:
+    with serving(ENDED, FILE, Answer(CONTENT)) as server:
         done = millrace(server.url, "batch", "results", "batch_1", "-q", "-o", "-")
 
     assert done.stdout_bytes == CONTENT
@@ -191,9 +191,7 @@ def test_dash_writes_to_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_job_id_goes_to_stderr_when_stdout_has_results(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(b"{}\n")
-    ended = batch("completed", output_file_id="file-1").to_dict(mode="json")
-    file = {"id": "file-1", "object": "file", "bytes": len(CONTENT)}
-    answers = (Answer(file), Answer(ended), Answer(ended), Answer(file), Answer(CONTENT))
+    answers = (FILE, ENDED, ENDED, FILE, Answer(CONTENT))
     with serving(*answers) as server:
         options = ("--endpoint", "/v1/embeddings", "-o", "-")
         done = millrace(server.url, "batch", "submit", str(source), *options)

@@ -44,22 +44,25 @@ class ScriptedProcess(ChildProcess):
 
 
 class SupervisedStack:
-    """A supervisor on a manual clock with scripted processes."""
+    """A supervisor on a manual clock with scripted processes, which it starts."""
 
     def __init__(
         self,
+        *children: Child,
         stops_in_s: Callable[[Child], float] = lambda child: 0.0,
         log_dir: Path = Path("unused"),
+        exit_code: int = 1,
     ) -> None:
         self.clock = ManualClock(now_s=100.0)
         self.events: list[tuple[str, str]] = []
         self.stops_in_s = stops_in_s
         self.processes: list[ScriptedProcess] = []
         self.failing_starts = 0
-        self.exit_code = 1
+        self.exit_code = exit_code
         self.supervisor = Supervisor(
             log_dir, spawn=self.spawn, clock=self.clock, sleep=self.clock.advance
         )
+        self.supervisor.start(children)
 
     def spawn(self, child: Child, log_dir: Path) -> ScriptedProcess:
         if self.failing_starts:
@@ -71,6 +74,11 @@ class SupervisedStack:
 
     def end_newest(self) -> None:
         self.processes[-1].ends_s = self.clock.now_s
+
+    def seconds_to_stop(self) -> float:
+        began_s = self.clock.now_s
+        self.supervisor.stop()
+        return self.clock.now_s - began_s
 
     def seconds_until_restart(self) -> float:
         count, began_s = len(self.processes), self.clock.now_s
@@ -94,8 +102,7 @@ def test_backoff_doubles_up_to_its_limit() -> None:
 
 
 def test_consecutive_exits_increase_the_backoff() -> None:
-    stack = SupervisedStack()
-    stack.supervisor.start([role("api")])
+    stack = SupervisedStack(role("api"))
 
     waits = []
     for _ in range(4):
@@ -107,8 +114,7 @@ def test_consecutive_exits_increase_the_backoff() -> None:
 
 
 def test_healthy_run_resets_the_backoff() -> None:
-    stack = SupervisedStack()
-    stack.supervisor.start([role("api")])
+    stack = SupervisedStack(role("api"))
     for _ in range(5):
         stack.end_newest()
         stack.seconds_until_restart()
@@ -132,8 +138,7 @@ def test_failed_start_raises_and_failed_restart_increases_the_backoff() -> None:
 
 
 def test_child_without_restart_is_not_restarted() -> None:
-    stack = SupervisedStack()
-    stack.supervisor.start([role("once", restart=False)])
+    stack = SupervisedStack(role("once", restart=False))
     stack.end_newest()
 
     stack.supervisor.run(lambda: stack.clock.now_s > 130)
@@ -143,9 +148,10 @@ def test_child_without_restart_is_not_restarted() -> None:
 
 
 def test_stages_stop_in_descending_order() -> None:
-    stack = SupervisedStack(stops_in_s=lambda child: 1.0)
-    stack.supervisor.start(
-        [role("postgres", stage=0, stop_signal=signal.SIGINT), role("writer"), role("api", stage=2)]
+    stack = SupervisedStack(
+        *(role("postgres", stage=0, stop_signal=signal.SIGINT), role("writer")),
+        role("api", stage=2),
+        stops_in_s=lambda child: 1.0,
     )
 
     stack.supervisor.stop()
@@ -161,41 +167,33 @@ def test_stages_stop_in_descending_order() -> None:
 
 
 def test_children_of_one_stage_stop_together() -> None:
-    stack = SupervisedStack(stops_in_s=lambda child: 2.0)
-    stack.supervisor.start([role(f"role-{n}") for n in range(9)])
-    began_s = stack.clock.now_s
+    stack = SupervisedStack(*(role(f"role-{n}") for n in range(9)), stops_in_s=lambda child: 2.0)
 
-    stack.supervisor.stop()
-
-    assert stack.clock.now_s - began_s == pytest.approx(2.0, abs=0.2)
+    assert stack.seconds_to_stop() == pytest.approx(2.0, abs=0.2)
 
 
 def test_child_is_killed_after_its_stop_timeout() -> None:
-    stack = SupervisedStack(stops_in_s=lambda child: 60.0 if child.name == "deaf" else 0.5)
-    stack.supervisor.start([role("deaf", stop_timeout_s=3.0), role("good")])
-    began_s = stack.clock.now_s
+    stack = SupervisedStack(
+        role("deaf", stop_timeout_s=3.0),
+        role("good"),
+        stops_in_s=lambda child: 60.0 if child.name == "deaf" else 0.5,
+    )
 
-    stack.supervisor.stop()
-
+    assert stack.seconds_to_stop() == pytest.approx(3.0, abs=0.2)
     assert stack.events.count(("deaf", "SIGKILL")) == 1
     assert ("good", "SIGKILL") not in stack.events
-    assert stack.clock.now_s - began_s == pytest.approx(3.0, abs=0.2)
 
 
 def test_stop_is_bounded_over_all_stages() -> None:
-    stack = SupervisedStack(stops_in_s=lambda child: 60.0)
-    stack.supervisor.start([role(f"deaf-{n}", stage=n, stop_timeout_s=10.0) for n in range(5)])
-    began_s = stack.clock.now_s
+    deaf = (role(f"deaf-{n}", stage=n, stop_timeout_s=10.0) for n in range(5))
+    stack = SupervisedStack(*deaf, stops_in_s=lambda child: 60.0)
 
-    stack.supervisor.stop()
-
-    assert stack.clock.now_s - began_s <= STOP_S_MAX
+    assert stack.seconds_to_stop() <= STOP_S_MAX
     assert sum(event == "SIGKILL" for _, event in stack.events) == 5
 
 
 def test_stop_is_idempotent() -> None:
-    stack = SupervisedStack()
-    stack.supervisor.start([role("api")])
+    stack = SupervisedStack(role("api"))
     stack.supervisor.stop()
     stack.supervisor.stop()
     stack.clock.advance(10)
@@ -205,8 +203,7 @@ def test_stop_is_idempotent() -> None:
 
 
 def test_wait_restarts_exited_children() -> None:
-    stack = SupervisedStack()
-    stack.supervisor.start([role("kafka")])
+    stack = SupervisedStack(role("kafka"))
     stack.end_newest()
 
     stack.supervisor.wait_until(lambda: len(stack.processes) == 2, timeout_s=5, what="Kafka")
@@ -223,9 +220,7 @@ def test_wait_timeout_names_the_condition() -> None:
 
 def test_refused_settings_end_the_wait(tmp_path: Path) -> None:
     (tmp_path / "gpu.log").write_text('noise\n{"event":"x","reason":"no such parser"}\n{half\n')
-    stack = SupervisedStack(log_dir=tmp_path)
-    stack.exit_code = 2
-    stack.supervisor.start([role("gpu")])
+    stack = SupervisedStack(role("gpu"), log_dir=tmp_path, exit_code=2)
     stack.end_newest()
     with pytest.raises(SettingsRefusedError, match="gpu: no such parser"):
         stack.supervisor.wait_until(lambda: False, timeout_s=60, what="a model")
@@ -233,8 +228,7 @@ def test_refused_settings_end_the_wait(tmp_path: Path) -> None:
 
 def test_wait_timeout_has_the_exit_reasons(tmp_path: Path) -> None:
     (tmp_path / "writer.log").write_text('{"event":"the role ends","reason":"no broker"}\n')
-    stack = SupervisedStack(log_dir=tmp_path)
-    stack.supervisor.start([role("writer"), role("api")])
+    stack = SupervisedStack(role("writer"), role("api"), log_dir=tmp_path)
     stack.processes[0].ends_s = stack.clock.now_s
 
     with pytest.raises(StackTimeoutError, match="after 5 s; writer: no broker; see the logs"):
@@ -245,9 +239,7 @@ def test_refused_settings_after_the_start_affect_one_role(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "gpu.log").write_text('{"event":"the role ends","reason":"no such folder"}\n')
-    stack = SupervisedStack(log_dir=tmp_path)
-    stack.exit_code = 2
-    stack.supervisor.start([role("api"), role("gpu")])
+    stack = SupervisedStack(role("api"), role("gpu"), log_dir=tmp_path, exit_code=2)
     stack.end_newest()
 
     stack.supervisor.run(lambda: stack.clock.now_s > 130)
@@ -258,8 +250,7 @@ def test_refused_settings_after_the_start_affect_one_role(
 
 
 def test_large_log_is_rotated_while_the_child_writes(tmp_path: Path) -> None:
-    stack = SupervisedStack(log_dir=tmp_path)
-    stack.supervisor.start([role("api")])
+    stack = SupervisedStack(role("api"), log_dir=tmp_path)
     with (tmp_path / "api.log").open("ab") as written:
         written.truncate(LOG_BYTES_MAX + 1)
         stack.supervisor.run(lambda: stack.clock.now_s > 100 + 2 * LOGS_EVERY_S)
