@@ -75,9 +75,9 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
             write_inputs(out, documented, prompt_count)
             console.print(f"{len(documented):,} docstrings of {standard_library()} are the input.")
             with console.status("Loading two models …"):
-                endpoint = stack.wait_until_ready()
-            console.print(f"Ready after {time.monotonic() - began_s:.0f} s at {endpoint.url}\n")
-            client = connect(endpoint.url, endpoint.key)
+                url, key = stack.wait_until_ready()
+            console.print(f"Ready after {time.monotonic() - began_s:.0f} s at {url}\n")
+            client = connect(url, key)
             jobs = {job: run_job(client, job, out) for job in JOBS}
             if any(find_problems(job) for job in jobs.values()):
                 stack.keep_logs()

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.stack.errors import StackError, StackTimeoutError
@@ -28,14 +27,6 @@ _STALE_AFTER_S = 60.0  # a younger folder may be of a demo that has not locked i
 _NAME = "up"
 _MESSAGE_PREFIX = "millrace:"
 _READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class StackEndpoint:
-    """The URL of a stack and an API key of its tenant."""
-
-    url: str
-    key: str = field(repr=False)
 
 
 @contextmanager
@@ -105,12 +96,12 @@ class StartingStack:
         """Copy the logs of every role to the folder for failures."""
         shutil.copytree(self._logs, self._kept_logs, dirs_exist_ok=True)
 
-    def wait_until_ready(self) -> StackEndpoint:
-        """Return the endpoint of the ready stack. Raises StackError, StackTimeoutError."""
+    def wait_until_ready(self) -> tuple[str, str]:
+        """Return the URL of the ready stack and a key. Raises StackError, StackTimeoutError."""
         deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s:
             if ready := _READY.search(self._log.read_bytes()):
-                return StackEndpoint(ready[1].decode(), ready[2].decode())
+                return ready[1].decode(), ready[2].decode()
             if self._process.has_ended():
                 raise StackError(f"The stack did not start. {self._last_message()}".rstrip())
             time.sleep(_POLL_S)
