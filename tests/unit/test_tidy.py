@@ -32,17 +32,9 @@ MACHINE = re.compile(
 @cache
 def tracked() -> tuple[Path, ...]:
     """Files that git tracks or would track, as paths below the root."""
+    command = "git -c safe.directory=* ls-files -z --cached --others --exclude-standard"
     listing = subprocess.run(
-        [
-            "git",
-            "-c",
-            "safe.directory=*",
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ],
+        command.split(),
         cwd=ROOT,
         capture_output=True,
         text=True,
