@@ -4,29 +4,24 @@ The clock of every role is minutes off (`tests/skewed_clocks`); those of Postgre
 correct.
 """
 
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from openai.types import Batch
 
 from tests.e2e.observed_streams import replica_metric, role_metric
-from tests.support.early_ends import (
-    CANCEL_S_MAX,
-    MODEL,
-    TERMINAL_S_MAX,
-    cancel_at_random,
-    create,
-    expire,
-    progress,
-    wait_until_idle,
-)
 from tests.support.job_checks import (
+    ENDPOINT,
     assert_conserved,
+    chat_line,
     ended,
     lines_of,
     outcomes_of,
@@ -34,6 +29,19 @@ from tests.support.job_checks import (
 )
 from tests.support.recording_upstream import TOKENS, RecordingUpstream, recording_upstream
 from tests.support.stacks import Stack, await_true, running_stack
+from tests.support.until import until, until_found
+
+CANCEL_S_MAX = 5.0
+"""Longest time after a cancel in which an item may still start (P7)."""
+
+TERMINAL_S_MAX = 30.0
+"""After its close a job is terminal within this while workers live (P7, P8)."""
+
+WINDOW_S = 30
+SETTLE_S = 3.0
+"""After this time without a start nothing more is expected to start."""
+
+MODEL = "small"
 
 LATENCY_S = 0.05
 CONCURRENCY = 16
@@ -250,3 +258,96 @@ def dropped_calls(stack: Stack) -> float:
         for reason in ("overdue", "caller")
     )
     return dropped + sum(aborted)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """The result of one run."""
+
+    job: Batch
+    ended_s: float  # from the cancel or the expiry to the terminal state
+    late_s: float  # from there to the last item that began; negative when none began after it
+
+
+def create(stack: Stack, name: str, count: int, **fields: Any) -> Batch:
+    """Submit a job whose items' texts start with `name`; `fields` are of the request, also ours."""
+    return start(stack, upload(stack, name, count), **fields)
+
+
+def start(stack: Stack, file_id: str, **fields: Any) -> Batch:
+    """Create the job of an uploaded file."""
+    window = fields.pop("completion_window", "24h")
+    return stack.client.batches.create(
+        input_file_id=file_id, endpoint=ENDPOINT, completion_window=window, extra_body=fields
+    )
+
+
+def upload(stack: Stack, name: str, count: int) -> str:
+    """Upload items whose texts start with `name`."""
+    content = b"".join(chat_line(n, MODEL, text=name) for n in range(count))
+    return stack.client.files.create(file=("in.jsonl", content), purpose="batch").id
+
+
+def progress(job: Batch) -> int:
+    """Items that have ended."""
+    return sum(outcomes_of(job).values())
+
+
+def cancel_at_random(
+    stack: Stack, upstream: RecordingUpstream, *, seed: int, count: int, kills: bool
+) -> EarlyEnd:
+    """Cancel a job at a seeded moment, perhaps kill its worker, and check what it is worth."""
+    chance = random.Random(seed)
+    name = f"cancel-{seed}"
+    job = create(stack, name, count)
+    at = chance.randrange(1, count // 2)
+    watch(stack.client, job.id, lambda seen: progress(seen) >= at)
+    if kills and chance.random() < 0.5:
+        stack.kill("gpu-consumer")
+    stack.client.batches.cancel(job.id)
+    cancelled_s = time.time()
+    if kills:
+        stack.kill("gpu-consumer")
+    done = watch(stack.client, job.id, ended)
+    ended_s = time.time() - cancelled_s
+    assert done.status == "cancelled", done
+    wait_until_idle(stack, upstream, name)
+    assert_conserved(stack.client, done, count)
+    assert outcomes_of(done)["cancelled"] > 0
+    return EarlyEnd(done, ended_s, max(upstream.starts(name)) - cancelled_s)
+
+
+def expire(
+    stack: Stack, upstream: RecordingUpstream, *, jobs_count: int, count: int, name: str
+) -> list[EarlyEnd]:
+    """Let jobs of the shortest window expire together, and check what each is worth."""
+    names = [f"{name}-{number}" for number in range(jobs_count)]
+    # All at once: one that begins seconds before the others may have ended when they expire.
+    files = [upload(stack, own_name, count) for own_name in names]
+    made, deadlines = [], []
+    for file_id in files:
+        made.append(start(stack, file_id, completion_window=f"{WINDOW_S}s"))
+        deadlines.append(time.time() + WINDOW_S)  # as its owner reckons, whatever the row says
+    over = [(watch(stack.client, job.id, ended, timeout_s=120), time.time()) for job in made]
+    for own_name in names:
+        wait_until_idle(stack, upstream, own_name)
+    ends = []
+    for own_name, (done, seen_s), deadline_s in zip(names, over, deadlines, strict=True):
+        ended_s = seen_s - deadline_s
+        assert done.status in {"expired", "completed"}, done  # the most urgent may be done
+        assert_conserved(stack.client, done, count)
+        assert (outcomes_of(done)["expired"] > 0) is (done.status == "expired")
+        starts = upstream.starts(own_name)
+        ends.append(EarlyEnd(done, ended_s, max(starts, default=deadline_s) - deadline_s))
+    return ends
+
+
+def wait_until_idle(stack: Stack, upstream: RecordingUpstream, name: str) -> int:
+    """Return how many items of that name have started, once none has for a while.
+
+    A killed replica restarts first, and runs what it had before the items of another job.
+    """
+    until_found(lambda: stack.pid("gpu-consumer"))
+    assert watch(stack.client, create(stack, "behind", 50).id, ended).status == "completed"
+    until(lambda: time.time() - max(upstream.starts(name), default=0.0) > SETTLE_S)
+    return len(upstream.starts(name))
