@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.e2e.test_online_disconnects import GROWTH_BYTES_MAX, growth_bytes
+from tests.e2e.test_long_calls import GROWTH_BYTES_MAX, growth_bytes
 from tests.support.stacks import Stack, await_true, running_stack
 
 CLIENTS = 10_000

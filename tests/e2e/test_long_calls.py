@@ -1,31 +1,59 @@
-"""Goal: commands call models: the answer on stdout, messages on stderr, exit codes."""
+"""Goal: commands show, interrupt and cancel calls that last; a call ends with its client.
+
+A command prints the answer on stdout, messages on stderr, and has an exit code. A client that
+disconnects frees its slot at once and leaks nothing.
+"""
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
 
+import httpx
+import psutil
 import pytest
+import sqlalchemy as sa
 from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
+from core.outcomes import Outcome
+from results.tables import billed_calls
+from tests.e2e.observed_streams import ENDPOINT, replica_metric
 from tests.support.stacks import Stack, await_true, running_stack
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 COMMAND_S_MAX = 60
+TOKENS_MAX = 4096
+"""A call of so many tokens lasts 80 s."""
+
+FREED_S_MAX = 30.0
+"""Below the duration of these calls. It is no measure of the latency, which the test records."""
+
+ROUNDS = 3
+HANGS = "never"
+FAULTS = [{"contains": HANGS, "fault": "hang"}]
+DISCONNECTS = 2000
+GROWTH_BYTES_MAX = 24 * 1024 * 1024
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack whose answers take a second and 20 ms a token, so that calls last for a while."""
+    """A stack whose calls last: a second to the first token and 20 ms for each; or hang."""
     options = ("--simulated-latency-ms", "1000", "--simulated-token-ms", "20")
-    with running_stack(tmp_path_factory.mktemp("chat"), *options) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_ENGINE_SIMULATED_FAULTS", json.dumps(FAULTS))
+        with running_stack(tmp_path_factory.mktemp("long"), *options) as running:
+            yield running
 
 
 def millrace(env: dict[str, str], *arguments: str, stdin: str = "") -> Result:
@@ -102,12 +130,12 @@ def test_an_interrupted_answer_ends_at_once(stack: Stack, env: dict[str, str]) -
 
 @pytest.mark.parametrize("form", ["--unary", "--stream"])
 def test_bench_online_measures_calls_and_latencies(env: dict[str, str], form: str) -> None:
-    arguments = ["bench-online", form, "--clients", "3", "--seconds", "5", "-o", "json"]
+    arguments = ["bench-online", form, "--clients", "3", "--seconds", "3", "-o", "json"]
     done = millrace(env, *arguments)
 
     assert done.exit_code == ExitCode.OK, done.stderr
     found = json.loads(done.stdout)
-    assert found["calls"] > 3
+    assert found["calls"] >= 3
     assert found["errors"] == {}
     assert 1000 <= found["latency_ms"]["p50"] <= found["latency_ms"]["p99"]
     assert (form == "--stream") == ("first_piece_ms" in found)
@@ -160,3 +188,104 @@ def test_keys_are_listed_without_their_secrets(stack: Stack) -> None:
     table = millrace({}, "keys", "list", *data).stdout
     assert listed["id"] in table
     assert stack.key not in table
+
+
+def aborted(stack: Stack) -> float:
+    return replica_metric(stack, 'millrace_calls_aborted_total{reason="caller"}')
+
+
+def call(stack: Stack, *, stream: bool, text: str = "x") -> socket.socket:
+    """Send a long call and return its connection."""
+    body = json.dumps(
+        {
+            "model": stack.model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": TOKENS_MAX,
+            "stream": stream,
+        }
+    )
+    address = urlsplit(stack.url)
+    connection = socket.create_connection((address.hostname or "", address.port or 80), 20)
+    lines = [
+        f"POST {ENDPOINT} HTTP/1.1",
+        "Host: test",
+        f"Authorization: Bearer {stack.key}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    connection.sendall("\r\n".join([*lines, "", body]).encode())
+    return connection
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_disconnected_client_frees_its_slot(
+    stack: Stack, stream: bool, record_property: Callable[[str, object], None]
+) -> None:
+    freed_s = []
+    for _ in range(ROUNDS):
+        await_true(lambda: replica_metric(stack, "millrace_calls_running") == 0, "a free replica")
+        before = aborted(stack)
+        connection = call(stack, stream=stream, text="x" if stream else HANGS)
+        if stream:
+            connection.recv(65536)
+        else:
+            await_true(lambda: replica_metric(stack, "millrace_calls_running") == 1, "its start")
+        started_s = time.monotonic()
+        connection.close()
+        await_true(
+            lambda: aborted(stack) == before + 1,  # noqa: B023
+            "the slot",
+            FREED_S_MAX,
+        )
+        freed_s.append(round(time.monotonic() - started_s, 3))
+
+    record_property("freed_s", freed_s)
+
+
+def test_an_abandoned_stream_is_billed_for_sent_tokens(stack: Stack) -> None:
+    connection = call(stack, stream=True)
+    received = b""
+    while received.count(b'"content":') < 4:  # the first chunk is empty
+        received += connection.recv(65536)
+    connection.close()
+    (name,) = re.findall(rb"x-request-id: req_([0-9a-f]{32})", received)
+    query = sa.select(billed_calls).where(billed_calls.c.request_id == UUID(name.decode()))
+    engine = sa.create_engine(stack.state.database_url)
+
+    def billed() -> sa.Row[Any] | None:
+        with engine.connect() as database:
+            return database.execute(query).one_or_none()
+
+    await_true(lambda: billed() is not None, "its bill")
+    row = billed()
+    engine.dispose()
+    assert row is not None
+    tokens = received.count(b'"content":') - 1
+    assert (row.outcome, row.input_tokens > 0) == (Outcome.CANCELLED.value, True)
+    assert tokens <= row.output_tokens <= tokens + 250  # sent while it disconnected
+
+
+def test_thousands_of_disconnects_leak_no_memory(stack: Stack) -> None:
+    assert growth_bytes(stack, DISCONNECTS) < GROWTH_BYTES_MAX
+
+
+def growth_bytes(stack: Stack, count: int) -> int:
+    """Let `count` clients call and disconnect at once; return the growth of the API's memory."""
+    pid = stack.pid("api")
+    assert pid is not None
+    api = psutil.Process(pid)
+    for number in range(300):
+        call(stack, stream=bool(number % 2)).close()
+    before: int = api.memory_info().rss
+    for number in range(count):
+        call(stack, stream=bool(number % 2)).close()
+    await_true(lambda: open_calls(stack) == 0, "no call left")
+    assert len(api.net_connections()) < 100
+    grown: int = api.memory_info().rss - before
+    return grown
+
+
+def open_calls(stack: Stack) -> float:
+    text = httpx.get(f"{stack.url}/metrics", timeout=30).text
+    (line,) = [line for line in text.splitlines() if line.startswith("millrace_online_calls_open ")]
+    return float(line.split()[1])
