@@ -1,18 +1,25 @@
-"""Goal: the examples run as documented and print the expected output."""
+"""Goal: every supported release of the official client works unmodified, and the examples run.
+
+Each check of a release is one test.
+"""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.sdk.checks.catalogue import SIMULATED, checks
+from tests.sdk.checks.site import RATE_TOKENS
 from tests.sdk.environments import JAVASCRIPT, node, node_modules
-from tests.sdk.sites import new_key
-from tests.support.stacks import Stack
+from tests.sdk.runs import VERSIONS, Reports, reports_of
+from tests.sdk.sites import OTHER_MODEL, add_idle_model, new_key, simulated_site
+from tests.support.stacks import Stack, running_stack
 from tests.unit.cli.scripted_server import Answer, serving
 
 EXAMPLES = JAVASCRIPT.parent
@@ -29,7 +36,34 @@ CURL = {
 EXPECTED = {"batch": BATCH, "chat": CHAT, "embeddings": VECTORS}
 EXAMPLE_S_MAX = 40.0
 
-pytestmark = pytest.mark.timeout(300)  # the first tests start the stack and install packages
+pytestmark = pytest.mark.timeout(400)  # the first test includes environment, stack and all checks
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A running stack of two simulated models, and a third without a replica."""
+    data = tmp_path_factory.mktemp("stack")
+    times = ("--simulated-latency-ms", "50", "--simulated-token-ms", "2")
+    models = ("--model", "simulated", "--model", OTHER_MODEL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_ONLINE_TOKENS_PER_MINUTE", str(RATE_TOKENS))
+        with running_stack(data, *times, *models, "--allow-private-webhooks") as running:
+            add_idle_model(running)
+            yield running
+
+
+@pytest.fixture(scope="module")
+def reports(request: pytest.FixtureRequest, stack: Stack) -> Reports:
+    """The reports of the simulated engine."""
+    return reports_of(request, "test_on_the_simulated_engine", partial(simulated_site, stack))
+
+
+@pytest.mark.parametrize(
+    ("version", "check"), [(v, check) for v in VERSIONS for check in checks(SIMULATED, v)]
+)
+def test_on_the_simulated_engine(version: str, check: str, reports: Reports) -> None:
+    if failure := reports(version)[check]:
+        pytest.fail(failure, pytrace=False)
 
 
 @pytest.fixture(scope="module")
