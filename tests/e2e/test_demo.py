@@ -14,7 +14,7 @@ from cli.demo.demo_jobs import JOBS
 from tests.support.stacks import await_true
 
 DEMO_S_MAX = 500
-TEXT_COUNT, PROMPT_COUNT = 60, 8
+TEXT_COUNT, PROMPT_COUNT = 30, 4
 
 
 def children_of(temporary: Path) -> list[psutil.Process]:

@@ -77,19 +77,6 @@ def test_a_keyed_call_survives_a_killed_api_and_runs_once(stack: Stack) -> None:
     assert counts(stack) == (before[0] + 1, before[1] + 1)
 
 
-@pytest.mark.timeout(300)
-def test_a_cancelled_job_ends_as_cancelled(stack: Stack) -> None:
-    with client_of(stack) as client:
-        for _ in range(20):  # until one is cancelled before its answer
-            job = client.post(ENDPOINT, json=body_of(stack, "stop", background=True)).json()["id"]
-            if client.delete(f"/v1/jobs/{job}").status_code == 200:
-                break
-        end = ended(client, job)
-    assert end["status"] == "cancelled"
-    if end["response"] is None:
-        assert end["error"]["code"] == "job_cancelled"
-
-
 def counts(stack: Stack) -> tuple[int, int]:
     """Return how many single requests there are, and how many item rows they have."""
     engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
