@@ -1,5 +1,7 @@
 """An API with online calls; the test plays its pool and the roles that read the log."""
 
+import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from tests.integration.api.pool import PlayedPool, answer_at_once
 from tests.integration.api.sites import Site, new_site, running
+from tests.integration.api.wire import connect, head
 from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
 
@@ -41,6 +44,14 @@ class Online:
         """Post `ASK` with other `fields`; underscores in names of headers become dashes."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.client.post(ENDPOINT, json=ASK | (fields or {}), headers=named)
+
+    def send(self, fields: dict[str, Any] | None = None, **headers: str) -> socket.socket:
+        """Send a call as `call` does and return its connection, which the test closes."""
+        body = json.dumps(ASK | (fields or {}), separators=(",", ":")).encode()
+        kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+        connection = connect(self.site)
+        connection.sendall(head(self.site, ENDPOINT, **kind, **headers) + body)
+        return connection
 
     def record(self, chunk: Chunk, **fields: Any) -> None:
         """Put the outcome of a call into Postgres, as the results writer does."""

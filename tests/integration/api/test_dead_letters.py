@@ -246,19 +246,6 @@ def test_lines_of_appended_files_are_found_there(site: Site, client: httpx.Clien
     assert input_of(site, new) == [LINES[1], LINES[4], LINES[5]]
 
 
-def test_a_repeated_redrive_makes_one_batch(site: Site, client: httpx.Client) -> None:
-    batch = failed_batch(site, client, failure(1))
-    asked = {"ids": [f"dead_{job_of(batch).hex}_1"]}
-    headers = {"idempotency-key": batch}
-    before = len(site.stored())
-    first, second = (
-        client.post("/v1/dead_letters/redrive", json=asked, headers=headers) for _ in range(2)
-    )
-    assert ok(first) == ok(second)
-    assert second.headers["idempotent-replayed"] == "true"
-    assert len(site.stored()) == before + 1
-
-
 def test_a_redrive_without_its_input_is_refused(site: Site, client: httpx.Client) -> None:
     batch = failed_batch(site, client, failure(1))
     with site.engine.connect() as connection:

@@ -24,6 +24,10 @@ CHUNKED = {"Content_Type": "application/json", "Transfer_Encoding": "chunked"}
         b"GET /healthz HTTP/9.9\r\nHost: a\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: a\r\nX : a\r\n\r\n",
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET /v1/files HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 200_000,
+        b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
     ],
 )
 def test_an_invalid_or_large_head_closes_the_connection(site: Site, raw: bytes) -> None:

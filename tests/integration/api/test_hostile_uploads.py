@@ -205,24 +205,6 @@ def test_a_refused_client_frees_its_slot_while_it_sends_on(open_site: OpenSite) 
         assert closes(connection)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"\x00\x01\x02\r\n\r\n",
-        b"GET /v1/files HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 200_000,
-        b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
-        b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-    ],
-)
-def test_invalid_http_is_answered_in_the_envelope(site: Site, raw: bytes) -> None:
-    with connect(site) as connection:
-        connection.sendall(raw)
-        answer = read_answer(connection)
-
-    assert answer.status == 400
-    assert answer.error()["code"] == "invalid_http"
-
-
 def test_an_invalid_chunk_in_an_upload(site: Site) -> None:
     with connect(site) as connection:
         connection.sendall(form_head(site) + chunk(PURPOSE) + b"not a chunk\r\n")

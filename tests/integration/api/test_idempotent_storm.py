@@ -30,7 +30,7 @@ from topics.settings import KafkaSettings
 
 READY_S_MAX = 60.0
 PATIENCE_S = 240.0
-THREADS, KEYS, KILLS = 20, 100, 3
+THREADS, KEYS, KILLS = 12, 60, 3
 SLOW_COMMIT = """
 CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;

@@ -141,19 +141,3 @@ def test_shutdown_while_postgres_hangs(
             began_s = time.monotonic()
         assert time.monotonic() - began_s < ENDS_S_MAX
         assert asking.result().status_code == 503
-
-
-def test_invalid_settings_stop_the_process(tmp_path: Path) -> None:
-    env = os.environ | {"MILLRACE_API_PROT": "1", "MILLRACE_API_PORT": "x"}
-    ended = subprocess.run(
-        [sys.executable, "-m", "api"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-    assert ended.returncode != 0
-    assert "MILLRACE_API_PROT" in ended.stderr
-    assert "MILLRACE_API_PORT" in ended.stderr

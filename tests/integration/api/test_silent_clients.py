@@ -1,7 +1,6 @@
 """Goal: the call of a client that vanished is aborted, whether bytes flow or not."""
 
 import ctypes
-import json
 import socket
 import struct
 import time
@@ -9,9 +8,8 @@ import time
 import pytest
 
 from api.http import uvicorn_server
-from tests.integration.api.online_site import ASK, ENDPOINT, Online
+from tests.integration.api.online_site import Online
 from tests.integration.api.pool import PlayedPool, say_nothing
-from tests.integration.api.wire import connect, head
 from topics.records.records import Chunk
 
 NOTICED_S_MAX = 60
@@ -59,11 +57,8 @@ def test_a_vanished_client_aborts_its_call(
         (level, name, QUICK.get(name, v)) for level, name, v in uvicorn_server._SOCKET_OPTIONS
     ]
     monkeypatch.setattr(uvicorn_server, "_SOCKET_OPTIONS", tuple(options))
-    body = json.dumps({**ASK, "stream": stream}).encode()
-    kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
     online.pool.script = talk_on if stream else say_nothing
-    with connect(online.site) as connection:
-        connection.sendall(head(online.site, ENDPOINT, **kind) + body)
+    with online.send({"stream": stream}) as connection:
         if stream:
             assert connection.recv(1 << 16)
         chunk = online.pool.only_chunk()

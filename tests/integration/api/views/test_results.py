@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from typing import Any
 
 import httpx
@@ -211,32 +210,6 @@ def test_a_disconnect_frees_the_slot_and_the_subscription(
         until(lambda: opened[0]._polling is None or opened[0]._polling.done())
         with following(client, path) as again:
             assert next(again) is None
-
-
-def test_a_hundred_streams_of_one_job_share_queries(open_site: OpenSite) -> None:
-    site = open_site(follow_interval_s=0.1)
-    batch = add_batch(site, 400)
-    seen: list[list[int]] = [[] for _ in range(100)]
-    limits = httpx.Limits(max_connections=120)
-    headers = {"authorization": f"Bearer {site.key.secret}"}
-
-    def subscribe(client: httpx.Client, mine: list[int]) -> None:
-        with following(client, f"{batch.path}/results") as events:
-            mine += [event.id for event in events if event is not None]
-
-    with httpx.Client(base_url=site.url, headers=headers, timeout=30, limits=limits) as client:
-        threads = [threading.Thread(target=subscribe, args=(client, mine)) for mine in seen]
-        for thread in threads:
-            thread.start()
-        for first in range(0, 400, 100):
-            batch.write(*[outcome(index) for index in range(first, first + 100)])
-            time.sleep(0.05)
-        batch.finalise()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-
-    assert all(mine == list(range(1, 402)) for mine in seen)
 
 
 def test_a_revoked_key_ends_its_stream(open_site: OpenSite) -> None:
