@@ -124,7 +124,7 @@ def merge_chunks(chunks: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk
     Items are in index order. A batch is usually one chunk of one job, whose item list is reused.
     """
     if len(chunks) == 1:
-        return [_record_of(chunks[0], now_s)]
+        return [_merge_job_chunks(chunks, now_s)]
     by_job: dict[object, list[BufferedChunk]] = {}
     for chunk in chunks:
         job = chunk.job
@@ -132,10 +132,10 @@ def merge_chunks(chunks: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk
     return [_merge_job_chunks(of_job, now_s) for of_job in by_job.values()]
 
 
-def _merge_job_chunks(chunks: list[BufferedChunk], now_s: float) -> Chunk:
+def _merge_job_chunks(chunks: Sequence[BufferedChunk], now_s: float) -> Chunk:
     """Return chunks of one job as one, which has waited as long as the oldest of them."""
     if len(chunks) == 1:
-        return _record_of(chunks[0], now_s)
+        return chunks[0].to_record(now_s - chunks[0].ticket.arrived_s)
     items = [item for chunk in chunks for item in chunk.items]
     items.sort(key=lambda item: item.index)
     return Chunk(
@@ -144,10 +144,6 @@ def _merge_job_chunks(chunks: list[BufferedChunk], now_s: float) -> Chunk:
         redelivered=any(chunk.redelivered for chunk in chunks),
         waited_s=max(now_s - chunk.ticket.arrived_s for chunk in chunks),
     )
-
-
-def _record_of(chunk: BufferedChunk, now_s: float) -> Chunk:
-    return chunk.to_record(now_s - chunk.ticket.arrived_s)
 
 
 def batch_headers(key: BatchKey, chunks: Sequence[BufferedChunk]) -> Headers:
