@@ -1,7 +1,8 @@
 """Creates topics, compares them with the catalogue, and administers consumer groups."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -113,11 +114,9 @@ class TopicAdmin:
                 changes.append(change)
         if not changes:
             return
-        try:
+        with self._named_failures():
             for future in self._client.incremental_alter_configs(changes).values():
                 future.result(REQUEST_TIMEOUT_S)
-        except (KafkaException, TimeoutError) as error:
-            raise self._unavailable(error) from None
 
     def drift(self, topics: Iterable[Topic]) -> list[str]:
         """Return one sentence for each difference between the broker and the catalogue.
@@ -140,7 +139,7 @@ class TopicAdmin:
         name = self._settings.topic_prefix + topic.name
         places = [TopicPartition(name, number) for number in range(topic.partition_count)]
         reader = self._reader(self._settings.topic_prefix + group)
-        try:
+        with self._named_failures():
             committed = _retry_transient(
                 lambda: reader.committed(places, timeout=REQUEST_TIMEOUT_S)
             )
@@ -150,8 +149,6 @@ class TopicAdmin:
                 )
                 for place in places
             }
-        except KafkaException as error:
-            raise self._unavailable(error) from None
         done = {place.partition: place.offset for place in committed}
         return {n: end - max(done[n], start) for n, (start, end) in bounds.items()}
 
@@ -161,11 +158,9 @@ class TopicAdmin:
         Raises KafkaUnavailableError.
         """
         name = self._settings.topic_prefix + group
-        try:
+        with self._named_failures():
             found = self._client.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)
             return len(found[name].result(REQUEST_TIMEOUT_S).members)
-        except (KafkaException, TimeoutError) as error:
-            raise self._unavailable(error) from None
 
     def alter_offsets(self, group: str, topic: Topic, offsets: Mapping[int, int]) -> None:
         """Set a group's committed offsets, by partition. It must have no member.
@@ -175,15 +170,13 @@ class TopicAdmin:
         prefix = self._settings.topic_prefix
         places = [TopicPartition(prefix + topic.name, n, offset) for n, offset in offsets.items()]
         request = ConsumerGroupTopicPartitions(prefix + group, places)
-        try:
+        with self._named_failures():
             (answer,) = self._client.alter_consumer_group_offsets(
                 [request], request_timeout=REQUEST_TIMEOUT_S
             ).values()
             for place in answer.result(REQUEST_TIMEOUT_S).topic_partitions:
                 if place.error is not None:
                     raise KafkaUnavailableError(place.error.str(), topic=place.topic)
-        except (KafkaException, TimeoutError) as error:
-            raise self._unavailable(error) from None
 
     def _reader(self, group: str) -> Consumer:
         """Return a client that reads a group's offsets without joining it.
@@ -207,10 +200,8 @@ class TopicAdmin:
             time.sleep(_RETRY_S)
 
     def _metadata(self) -> dict[str, TopicMetadata]:
-        try:
+        with self._named_failures():
             listed = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
-        except KafkaException as error:
-            raise self._unavailable(error) from None
         topics: dict[str, TopicMetadata] = listed.topics
         return topics
 
@@ -285,6 +276,14 @@ class TopicAdmin:
                 return
             time.sleep(_RETRY_S)
         raise KafkaUnavailableError("topics were created but have no leaders")
+
+    @contextmanager
+    def _named_failures(self) -> Iterator[None]:
+        """Raise KafkaUnavailableError with the servers for a request that failed."""
+        try:
+            yield
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from None
 
     def _unavailable(self, error: KafkaException | TimeoutError) -> KafkaUnavailableError:
         """Name the servers and their setting, which the client's own message does not."""
