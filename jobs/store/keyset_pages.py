@@ -46,7 +46,12 @@ def read_page(
         ).one_or_none()
         if last_row is None:
             raise unknown_cursor_error()
-        query = query.where(_is_behind(table, last_row.created_at, cursor))
+        row = sa.tuple_(table.c.created_at, table.c.id)
+        last = sa.tuple_(
+            sa.literal(last_row.created_at, table.c.created_at.type),
+            sa.literal(cursor.after, table.c.id.type),
+        )
+        query = query.where(row > last if cursor.ascending else row < last)
     found = connection.execute(page_query(query, table, tenant_id, cursor)).all()
     return Page(list(found[: cursor.limit]), len(found) > cursor.limit)
 
@@ -65,11 +70,3 @@ def unknown_cursor_error() -> InvalidFieldError:
     return InvalidFieldError(
         "No such cursor. Use the id of the last object of the previous page.", param="after"
     )
-
-
-def _is_behind(table: sa.Table, created_at: object, cursor: PageCursor) -> sa.ColumnElement[bool]:
-    row = sa.tuple_(table.c.created_at, table.c.id)
-    last_row = sa.tuple_(
-        sa.literal(created_at, table.c.created_at.type), sa.literal(cursor.after, table.c.id.type)
-    )
-    return row > last_row if cursor.ascending else row < last_row

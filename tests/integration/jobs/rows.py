@@ -5,9 +5,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
+from core.errors import MillraceError
 from core.ids import new_uuid
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
@@ -15,6 +17,8 @@ from jobs.store.days import job_day
 from jobs.store.files import NewFile, insert_file
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from jobs.tables.outbox import outbox
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from tenancy.tables import tenants
 from topics.records.catalogue import Topic
 from topics.records.codec import R, decode
@@ -142,3 +146,17 @@ def claim_lease(
 def database_away(*_: object, **__: object) -> Any:
     """Raise what a statement raises while Postgres is unavailable."""
     raise OperationalError("the database is away", {}, Exception())
+
+
+def fail_reads(
+    patch: pytest.MonkeyPatch, objects: LocalObjectStore, key: str, failure: type[MillraceError]
+) -> None:
+    """Let each read of one object raise `failure`."""
+    read = objects.read
+
+    def failing(read_key: str, **given: Any) -> ObjectBlocks:
+        if read_key == key:
+            raise failure
+        return read(read_key, **given)
+
+    patch.setattr(objects, "read", failing)

@@ -20,10 +20,15 @@ from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
 from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
 from storage.objects.local_object_store import LocalObjectStore
-from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_running_job, add_tenant, database_away, job_row
+from tests.integration.jobs.rows import (
+    add_running_job,
+    add_tenant,
+    database_away,
+    fail_reads,
+    job_row,
+)
 from topics.clients.producer import RecordProducer
 from topics.records.partitioner import shuffle_shard
 from topics.settings import KafkaSettings
@@ -161,14 +166,8 @@ def test_only_an_unreadable_job_is_suspended(
     site: Site, monkeypatch: pytest.MonkeyPatch, failure: type[MillraceError]
 ) -> None:
     good, bad = site.add_job(), site.add_job(input_key="bad")
-    process, read = site.start(), site.objects.read
-
-    def failing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
-        if key == "bad":
-            raise failure
-        return read(key, offset=offset, length=length)
-
-    monkeypatch.setattr(site.objects, "read", failing)
+    process = site.start()
+    fail_reads(monkeypatch, site.objects, "bad", failure)
     process.claim()
     assert process.expander.run_once({bad: 100, good: 100}) == 100
     assert (site.cursor(good), site.cursor(bad)) == (100, 0)

@@ -12,10 +12,15 @@ from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.store.controls import pause_job, resume_job
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
-from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.retries import OFFSETS, RetryProcess
-from tests.integration.jobs.rows import add_item_row, add_tenant, input_line, job_row
+from tests.integration.jobs.rows import (
+    add_item_row,
+    add_tenant,
+    fail_reads,
+    input_line,
+    job_row,
+)
 from topics.errors import DeliveryError
 
 
@@ -254,14 +259,7 @@ def test_only_a_job_with_an_unreadable_file_backs_off(
 ) -> None:
     retries.schedule(retries.add_job(input_key="gone"), 1)
     retries.schedule(retries.add_job(), 2)
-    read = retries.objects.read
-
-    def failing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
-        if key == "gone":
-            raise failure
-        return read(key, offset=offset, length=length)
-
-    monkeypatch.setattr(retries.objects, "read", failing)
+    fail_reads(monkeypatch, retries.objects, "gone", failure)
     retries.run()
     assert retries.indexes() == [2]
     assert retries.waiting() == [(1, 2)]
