@@ -83,6 +83,13 @@ async def set_item_timeout(engine: Any, request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def until_sigterm() -> None:
+    """Wait for the signal that ends the server."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+
+
 async def serve(socket_path: str) -> None:
     """Serve once the model is loaded; each line of a response is one reported item."""
     from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
@@ -149,9 +156,7 @@ async def serve(socket_path: str) -> None:
         web.put("/item_timeout", partial(set_item_timeout, engine)),
     ]
     runner = await listening(socket_path, routes)
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await stop.wait()
+    await until_sigterm()
     await runner.cleanup()
     await engine.stop()
 
