@@ -112,14 +112,6 @@ def publish_threshold(limit: int, job_class: str) -> int:
     return max(1, limit // (16 if job_class == "interactive" else 3))
 
 
-def smoothed_rate(items_per_s: float, finished: int, elapsed_s: float) -> float:
-    """Return the rate after a busy window in which `finished` items were answered."""
-    newest = finished / elapsed_s
-    if items_per_s <= 0:
-        return newest
-    return (1 - RATE_WEIGHT) * items_per_s + RATE_WEIGHT * newest
-
-
 WINDOW_S_MIN: Final = 0.2
 """A shorter window counts as one of this length: little work says little about the rate."""
 
@@ -159,8 +151,9 @@ class MeasuredRate:
         busy_s = self._window_s(now_s)
         together = max(1, min(concurrency, self._in_flight_max))
         if self._answered >= together or (self._answered and busy_s >= WINDOW_S_MAX):
-            window_s = max(WINDOW_S_MIN, busy_s)
-            self.items_per_s = smoothed_rate(self.items_per_s, self._answered, window_s)
+            newest = self._answered / max(WINDOW_S_MIN, busy_s)
+            weight = RATE_WEIGHT if self.items_per_s > 0 else 1.0
+            self.items_per_s += weight * (newest - self.items_per_s)
             self._answered, self._in_flight_max, self._busy_s = 0, in_flight, 0.0
             self._busy_since_s = now_s if in_flight else None
         elif busy_s >= _LONG_WINDOW_S:

@@ -120,11 +120,17 @@ class CrashAttribution:
         self._suspect_slot.release()
 
     @contextlib.asynccontextmanager
-    async def run_suspect(self, record_run: RecordRun) -> AsyncIterator[None]:
-        """Run the block as a suspect's execution, which `record_run` records before it starts.
+    async def run_recorded(self, record_run: RecordRun, *, is_suspect: bool) -> AsyncIterator[None]:
+        """Run the block as a recorded execution; a suspect's record also says what runs alongside.
 
-        The caller holds the suspect slot. Raises what `record_run` raises.
+        It is recorded after its admission: a crash before that is not one of its own. The caller
+        holds the suspect slot for a suspect. Raises what `record_run` raises.
         """
+        if not is_suspect:
+            async with self.run_alongside():
+                await record_run(False)
+                yield
+            return
         run = self._suspect_run = _SuspectRun(record_run)
         try:
             await run.record(runs_alongside=self._running_count > 0)
@@ -132,17 +138,3 @@ class CrashAttribution:
         finally:
             run.has_ended = True
             self._suspect_run = None
-
-    @contextlib.asynccontextmanager
-    async def run_recorded(self, record_run: RecordRun, *, is_suspect: bool) -> AsyncIterator[None]:
-        """Run the block as a recorded execution; a suspect's record also says what runs alongside.
-
-        It is recorded after its admission: a crash before that is not one of its own.
-        """
-        if is_suspect:
-            async with self.run_suspect(record_run):
-                yield
-        else:
-            async with self.run_alongside():
-                await record_run(False)
-                yield
