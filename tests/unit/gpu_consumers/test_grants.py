@@ -13,7 +13,6 @@ from gpu_consumers.flow_control.grants import (
     Grants,
     MeasuredRate,
     bulk_limit,
-    smoothed_rate,
 )
 
 
@@ -82,12 +81,6 @@ def test_a_slow_engine_has_few_waiting_items() -> None:
     assert bulk_limit(64, 0.0, 100) == 128  # unknown: two batches of its concurrency
     assert bulk_limit(64, 40_000.0, 100) == 4064  # concurrency plus 100 ms
     assert bulk_limit(1, 0.0, 100) == 2
-
-
-def test_the_rate_starts_with_the_first_window_and_then_follows() -> None:
-    first = smoothed_rate(0.0, 100, 0.2)
-    assert first == 500
-    assert 500 < smoothed_rate(first, 200, 0.2) < 1000
 
 
 def test_new_items_have_a_share_despite_items_of_other_epochs() -> None:
@@ -171,14 +164,6 @@ def test_a_slowdown_lowers_the_rate_before_an_item_ends() -> None:
     assert replica.rate.items_per_s == pytest.approx(400)
     replica.wait(20)
     assert replica.rate.items_per_s == pytest.approx(8 / 20, rel=0.1)
-
-
-def test_requeued_items_are_no_throughput() -> None:
-    replica = TickingReplica(concurrency=8)
-    replica.arrive(100)
-    replica.end(100, answered=False)
-    replica.wait(1)
-    assert replica.rate.items_per_s == 0.0
 
 
 def test_idle_time_does_not_lower_the_rate() -> None:

@@ -10,7 +10,7 @@ from core.outcomes import Outcome
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.online.call_execution import CompletedCalls
 from gpu_consumers.quarantine import redelivered_calls
-from gpu_consumers.quarantine.redelivered_calls import REQUESTS_MAX, RerunPermissions
+from gpu_consumers.quarantine.redelivered_calls import RerunPermissions
 from tests.unit.gpu_consumers.fakes import run_loop
 from tests.unit.gpu_consumers.replicas import OnlineReplica, call_chunk
 from topics.records.records import CallRef
@@ -114,75 +114,32 @@ async def test_a_caller_gets_one_answer_from_two_replicas() -> None:
     assert call.pieces == after.log.pieces == [b"1", b"2"]
 
 
-CALLER = CallRef("c1", 3)
-ID, OTHER_ID = UUID(int=1), UUID(int=2)
-
-
-class PermissionRequests:
-    """Collects requests for permission and acknowledges them, at once or when a test does."""
-
-    def __init__(self, *, acknowledges: bool = True) -> None:
-        self._acknowledges = acknowledges
-        self.sent: list[UUID] = []
-        self._unacknowledged: list[asyncio.Future[None]] = []
-
-    def send(self, _: CallRef, request_id: UUID) -> asyncio.Future[None]:
-        self.sent.append(request_id)
-        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unacknowledged.append(acknowledged)
-        if self._acknowledges:
-            self.acknowledge()
-        return acknowledged
-
-    def acknowledge(self) -> None:
-        for acknowledged in self._unacknowledged:
-            acknowledged.set_result(None)
-        self._unacknowledged.clear()
-
-
-async def test_a_permitted_call_may_run() -> None:
-    requests = PermissionRequests()
-    permissions = RerunPermissions(requests.send)
-    waiting = asyncio.create_task(permissions.request_rerun(CALLER, ID))
-    await run_loop()
-    permissions.grant([OTHER_ID, ID, ID])
-
-    assert await waiting
-    assert requests.sent == [ID]
-
-
-async def test_a_request_without_an_answer_is_repeated_and_then_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(redelivered_calls, "PERMISSION_S_MAX", 0.001)
-    requests = PermissionRequests()
-    permissions = RerunPermissions(requests.send)
-    assert not await permissions.request_rerun(CALLER, ID)
-    assert requests.sent == [ID] * REQUESTS_MAX
-    permissions.grant([ID])
+ID = UUID(int=1)
 
 
 async def test_the_time_limit_starts_with_the_acknowledgement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(redelivered_calls, "PERMISSION_S_MAX", 0.0)
-    requests = PermissionRequests(acknowledges=False)
-    permissions = RerunPermissions(requests.send)
-    waiting = asyncio.create_task(permissions.request_rerun(CALLER, ID))
+    acknowledged = asyncio.get_running_loop().create_future()
+    permissions = RerunPermissions(lambda *_: acknowledged)
+    waiting = asyncio.create_task(permissions.request_rerun(CallRef("c1", 3), ID))
     await run_loop(1000)
-    assert (waiting.done(), requests.sent) == (False, [ID])
-    requests.acknowledge()
+    assert not waiting.done()
+    acknowledged.set_result(None)
     await run_loop(3)
     permissions.grant([ID])
     assert await waiting
 
 
 async def test_a_permission_before_the_acknowledgement_counts() -> None:
-    permissions = RerunPermissions(PermissionRequests(acknowledges=False).send)
-    waiting = asyncio.create_task(permissions.request_rerun(CALLER, ID))
+    unacknowledged = asyncio.get_running_loop().create_future()
+    permissions = RerunPermissions(lambda *_: unacknowledged)
+    waiting = asyncio.create_task(permissions.request_rerun(CallRef("c1", 3), ID))
     await run_loop()
-    permissions.grant([ID])
+    permissions.grant([UUID(int=2), ID, ID])
     assert await waiting
+    permissions.grant([ID])
 
 
 def test_completed_calls_are_remembered_up_to_a_limit() -> None:

@@ -14,7 +14,6 @@ from pydantic import (
     model_validator,
 )
 
-from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.engine_failures import (
     NOT_FINITE,
     NotFiniteError,
@@ -27,7 +26,6 @@ from gpu_consumers.engines.engine_failures import (
 )
 from gpu_consumers.engines.error_answers import error_code_of, is_transient
 from gpu_consumers.engines.openai_http.upstream_answers import upstream_answer
-from gpu_consumers.engines.response_fields import answer_with_usage
 
 
 @pytest.mark.parametrize(
@@ -153,19 +151,6 @@ def test_standard_library_error_is_recognised() -> None:
 def test_non_finite_answer_is_transient() -> None:
     assert error_code_of(NOT_FINITE.body) == "answer_not_finite"
     assert is_transient(NOT_FINITE)
-
-
-def test_non_finite_log_probabilities_become_null() -> None:
-    """As vLLM's answers are rendered: what is below all others is clamped, NaN is not."""
-
-    class Logprob(BaseModel):
-        logprob: float
-        top: dict[str, float]
-
-    clamped = [max(value, -9999.0) for value in (NAN, -INFINITY)]
-    text = Logprob(logprob=clamped[0], top={"a": clamped[1], "b": NAN}).model_dump_json()
-    assert msgspec.json.decode(text) == {"logprob": None, "top": {"a": -9999.0, "b": None}}
-    assert answer_with_usage(200, text.encode()) == EngineAnswer(200, text.encode())
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"nan", b"-inf"])
