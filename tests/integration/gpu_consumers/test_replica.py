@@ -6,16 +6,15 @@ from uuid import UUID, uuid4
 from core.outcomes import Outcome
 from core.states import CloseReason
 from tests.integration.gpu_consumers.threaded_replica import (
-    BATCHES,
     POOL,
     ThreadedReplica,
     batch,
     items,
     job,
 )
-from topics.records.catalogue import CAPACITY, CONTROL, DEAD_LETTERS, DEMAND, REQUESTS_BULK
+from topics.records.catalogue import CAPACITY, CONTROL, DEMAND, REQUESTS_BULK
 from topics.records.codec import decode, encode, kind_headers
-from topics.records.records import Batch, Capacity, Chunk, DeadLetter, Demand, Item, JobControl
+from topics.records.records import Batch, Capacity, Chunk, Demand, Item, JobControl
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 
@@ -95,22 +94,6 @@ def test_a_large_item_is_read_from_the_input_file(replica: ThreadedReplica) -> N
     outcomes = {o.index: o for o in replica.outcomes(2)}
     assert replica.engine.bodies == [b'{"big":1}']
     assert outcomes[1].outcome is Outcome.FAILED
-
-
-def test_an_unreadable_batch_becomes_a_dead_letter(replica: ThreadedReplica) -> None:
-    replica.start()
-    replica.producer.send(
-        BATCHES.name, b"\xc1not a batch", partition=3, headers=kind_headers(Batch)
-    )
-    replica.producer.flush(10)
-    (letter,) = replica.read(DEAD_LETTERS, bool)
-    assert isinstance(letter, DeadLetter)
-    assert (letter.partition, letter.code, letter.value) == (
-        3,
-        "record_unreadable",
-        b"\xc1not a batch",
-    )
-    replica.await_lag(0)
 
 
 def test_grants_grow_with_the_items_that_end(replica: ThreadedReplica) -> None:

@@ -15,9 +15,9 @@ from tests.unit.gpu_consumers.replicas import call_chunk
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
 from topics.errors import DeliveryError, KafkaUnavailableError
-from topics.records.codec import encode, kind_headers
+from topics.records.codec import decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Batch
+from topics.records.records import Batch, DeadLetter
 
 TOPIC = "batches.p.bulk"
 PARTITION: Partition = (TOPIC, 0)
@@ -199,11 +199,14 @@ def test_is_committed_is_reset_by_a_new_assignment() -> None:
     assert seen == [[True, True, False]] * 2 + [[False] * 3]
 
 
-def test_an_unreadable_batch_starts_a_new_epoch() -> None:
+def test_an_unreadable_batch_becomes_a_dead_letter_and_starts_a_new_epoch() -> None:
     group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), dead_letters()
     delivered, epochs = run(group, letters)
 
-    assert (delivered, len(letters.records), epochs) == ([0], 1, 2)
+    assert (delivered, epochs) == ([0], 2)
+    (sent,) = letters.records
+    letter = decode(DeadLetter, sent.value, sent.headers)
+    assert (letter.partition, letter.code, letter.value) == (0, "record_unreadable", b"\xc1")
     assert group.committed == {PARTITION: 2}
 
 

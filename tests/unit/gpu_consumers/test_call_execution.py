@@ -16,7 +16,7 @@ from tests.unit.gpu_consumers.fakes import run_loop
 from tests.unit.gpu_consumers.replicas import OnlineReplica, call_chunk
 
 
-async def test_a_stream_is_forwarded_and_its_end_counts_tokens(replica: OnlineReplica) -> None:
+async def test_a_stream_is_forwarded_and_billed_once(replica: OnlineReplica) -> None:
     await replica.hold(call_chunk())
     assert replica.log.pieces == [b"1"]
     replica.engine.gate.set()
@@ -27,6 +27,9 @@ async def test_a_stream_is_forwarded_and_its_end_counts_tokens(replica: OnlineRe
     assert (end.status_code, end.body, end.input_tokens, end.output_tokens) == (200, b"", 3, 2)
     assert end.waited_s == 0.25
     assert (replica.finished_count, replica.capacity.in_flight, replica.log.outcomes) == (1, 0, [])
+    (bill,) = replica.log.bills
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.SUCCEEDED, 3, 2)
+    assert bill.body == b""
 
 
 async def test_a_batch_is_finished_with_its_last_call(replica: OnlineReplica) -> None:
@@ -49,13 +52,6 @@ async def test_an_aborted_call_gets_no_reply_and_is_billed(
     assert (replica.engine.running, replica.finished_count, replica.log.statuses) == (0, 1, [])
     (bill,) = replica.log.bills
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, *tokens)
-
-
-async def test_an_answered_call_is_billed_once(replica: OnlineReplica) -> None:
-    await replica.complete(call_chunk())
-    (bill,) = replica.log.bills
-    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.SUCCEEDED, 3, 2)
-    assert (bill.body, replica.finished_count) == (b"", 1)
 
 
 async def test_a_call_of_a_gone_caller_is_not_executed(replica: OnlineReplica) -> None:
@@ -162,16 +158,6 @@ async def test_a_call_of_a_silent_caller_is_aborted_by_the_periodic_check(
     assert (replica.finished_count, replica.log.statuses) == (1, [502])
 
 
-async def test_a_late_heartbeat_lets_the_call_run(replica: OnlineReplica) -> None:
-    replica.engine.gate.set()
-    replica.callers.gone, replica.callers.alive = True, False
-    await replica.hold(call_chunk())
-    assert replica.engine.served == 0
-    replica.callers.gone, replica.callers.alive = False, True
-    await replica.wait_ended()
-    assert replica.log.statuses == [200]
-
-
 async def test_a_call_starts_when_its_silent_caller_is_not_known_to_be_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -193,7 +179,7 @@ async def test_a_durable_call_does_not_wait_for_a_heartbeat(replica: OnlineRepli
     await replica.wait_ended()
 
 
-async def test_the_periodic_check_spares_a_call_that_awaits_a_heartbeat(
+async def test_a_late_heartbeat_lets_the_call_run_despite_the_periodic_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(call_execution, "ABORT_CHECK_S", 0.0)
@@ -203,6 +189,7 @@ async def test_the_periodic_check_spares_a_call_that_awaits_a_heartbeat(
     replica.start_batch(call_chunk())
     checking = asyncio.create_task(replica.execution.abort_obsolete_calls())
     await run_loop()  # many checks
+    assert replica.engine.served == 0
     replica.callers.gone, replica.callers.alive = False, True
     await replica.wait_ended()
     checking.cancel()

@@ -11,7 +11,6 @@ from core.errors import PoolBusyError
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control import capacity_publisher
-from gpu_consumers.flow_control import capacity_publisher as capacity_module
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from tests.support.until import until_true
 from tests.unit.gpu_consumers.fakes import RecordingProducer, run_loop
@@ -28,8 +27,8 @@ async def measured_rate(capacity: CapacityPublisher) -> float:
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity_module, "REPEAT_S", 0.0)
-    monkeypatch.setattr(capacity_module, "IDLE_REPEAT_S", 0.0)
+    monkeypatch.setattr(capacity_publisher, "REPEAT_S", 0.0)
+    monkeypatch.setattr(capacity_publisher, "IDLE_REPEAT_S", 0.0)
 
 
 async def test_answered_items_and_calls_count_for_the_rate() -> None:
@@ -64,7 +63,7 @@ async def test_aborted_calls_do_not_count_for_the_rate() -> None:
 async def test_suspects_are_published_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(capacity_module, "IDLE_REPEAT_S", 60.0)
+    monkeypatch.setattr(capacity_publisher, "IDLE_REPEAT_S", 60.0)
     log = RecordingProducer()
     replica = BulkReplica(log)
     publishing = asyncio.create_task(replica.capacity.run())

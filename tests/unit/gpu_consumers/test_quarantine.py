@@ -324,20 +324,6 @@ async def test_an_unavailable_pool_requeues_the_whole_quarantined_batch(
     assert [attempt.units for attempt in replica.attempts.latest.values()] == [[]]
 
 
-async def test_a_crash_before_the_commit_does_not_run_completed_items_again() -> None:
-    log, attempts = RecordingProducer(), MemoryAttemptLog()
-    batch = batch_of(*[b"{}"] * 12, b"crash")
-    crashes = await crashes_until_finished(batch, log, attempts)
-    assert crashes == 3
-    ended = [*log.outcomes]
-
-    after = BulkReplica(log, attempts)  # the offset was not committed
-    after.start_batch(batch, is_redelivered=True)
-    assert await after.wait_ended() is None
-    assert (after.engine.executed, log.outcomes, log.requeued_indexes) == ([], ended, [])
-    assert after.consumer.offsets == [0]
-
-
 async def test_attempts_are_deleted_only_after_the_commit(replica: BulkReplica) -> None:
     batches = [batch_of(b"{}"), batch_of(b"{}")]
     for offset, batch in enumerate(batches):

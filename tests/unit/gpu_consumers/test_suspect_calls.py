@@ -67,15 +67,6 @@ async def test_the_attempt_of_a_charged_call_is_deleted_after_its_end_is_acknowl
     assert (all(known), attempts.latest) == (True, {})
 
 
-async def test_a_redelivered_call_that_succeeds_deletes_its_attempt() -> None:
-    attempts = MemoryAttemptLog()
-    await run_redelivered(attempts, crashes=True)
-    replica = await run_redelivered(attempts, crashes=False)
-
-    assert replica.log.statuses == [200]
-    assert attempts.latest == {}
-
-
 async def test_an_unavailable_pool_deletes_the_attempt(replica: OnlineReplica) -> None:
     replica.engine.is_unavailable = True
     replica.start_batch(DURABLE, is_redelivered=True)

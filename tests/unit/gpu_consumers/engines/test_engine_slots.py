@@ -17,12 +17,6 @@ def test_headroom_is_the_square_root_of_the_slots(total: int, headroom: int) -> 
     assert square_root_headroom(total) == headroom
 
 
-def test_bulk_leaves_the_headroom_free() -> None:
-    slots = EngineSlots(8, 3)
-    assert slots.acquire_bulk(10) == 5
-    assert slots.acquire_bulk(1) == 0
-
-
 @pytest.mark.parametrize(("online", "bulk"), [(0, 147), (64, 80), (100, 35), (127, 1), (128, 0)])
 async def test_no_item_queues_in_an_engine_full_of_online_calls(online: int, bulk: int) -> None:
     slots = EngineSlots(160, 13, running_max=128)

@@ -83,11 +83,6 @@ def test_meter_reports_emitted_tokens() -> None:
     assert (spent.input_tokens, spent.output_tokens) == (5, 5)
 
 
-def test_stream_without_usage_is_counted_by_chunks() -> None:
-    events, _ = told(ROLE, TOKEN, TOKEN, TOKEN, DONE)
-    assert events.end().output_tokens == 3
-
-
 @pytest.mark.parametrize(("choices_per_prompt", "input_tokens"), [(1, 21), (2, 14), (3, 7)])
 def test_running_usage_is_summed_over_choices_and_prompts(
     choices_per_prompt: int, input_tokens: int
