@@ -52,11 +52,12 @@ def test_killed_batcher_loses_nothing_and_repeats_little(bench: Bench) -> None:
     jobs = [job_ref(number) for number in range(1, 6)]
     for job in jobs:
         bench.requests.send(job, 1200)
+    session = {"MILLRACE_KAFKA_SESSION_TIMEOUT_S": 2}  # each successor waits for it
     for goal in (1500, 3500):
-        batcher = bench.start_batcher()
+        batcher = bench.start_batcher(**session)
         wait_until(partial(has_items, replica, goal))
         batcher.kill()
-    batcher = bench.start_batcher()
+    batcher = bench.start_batcher(**session)
     wait_until(lambda: len(replica.items()) == 6000)
     wait_until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
