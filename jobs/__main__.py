@@ -75,11 +75,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         )
         producers = [RecordProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
         closing.callback(close_producers, producers)
-        tail = TopicTailReader(
-            kafka, CAPACITY, client_id=f"{holder}-capacity", reset_to_earliest=False
-        )
-        closing.callback(tail.close)
-        tail.seek_to_end(_START_S_MAX)
+        tail = closing.enter_context(contextlib.closing(_capacity_tail(kafka, holder)))
         capacities = PoolCapacities(clock)
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
@@ -124,6 +120,13 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             with contextlib.suppress(*DATABASE_UNAVAILABLE):
                 leases.release_all()
                 append_leases.release_all()
+
+
+def _capacity_tail(kafka: KafkaSettings, holder: str) -> TopicTailReader:
+    """Return a reader of capacity from now on. Raises KafkaUnavailableError."""
+    tail = TopicTailReader(kafka, CAPACITY, client_id=f"{holder}-capacity", reset_to_earliest=False)
+    tail.seek_to_end(_START_S_MAX)
+    return tail
 
 
 if __name__ == "__main__":
