@@ -52,7 +52,8 @@ def add_job(connection: sa.Connection, tenant_id: UUID, **columns: Any) -> UUID:
     key = str(columns.pop("input_key", f"files/{job_id.hex}"))
     cursor: dict[str, int] = columns.pop("cursor", {})
     counters: dict[str, int] = columns.pop("counters", {})
-    file_id = add_file(connection, tenant_id, object_key=f"{key}.{job_id.hex}").id
+    object_key = key if job_id.hex in key else f"{key}.{job_id.hex}"  # unique
+    file_id = add_file(connection, tenant_id, object_key=object_key).id
     defaults = {
         "id": job_id,
         "tenant_id": tenant_id,
