@@ -53,10 +53,7 @@ def test_no_epoch_gets_more_than_its_largest_grant(steps: list[Step]) -> None:
         if step.action in ("grant", "away"):
             book.record_capacity(
                 capacity(
-                    step.amount,
-                    replica_id=name,
-                    epoch=step.epoch,
-                    available=step.action == "grant",
+                    step.amount, replica_id=name, epoch=step.epoch, available=step.action == "grant"
                 ),
                 now_s=now_s,
             )

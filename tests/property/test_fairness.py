@@ -32,9 +32,7 @@ def test_gap_between_backlogged_clients_is_bounded_by_one_service(
         max_size=300,
     )
 )
-def test_returning_client_is_never_below_active_ones(
-    steps: list[tuple[str, int, int]],
-) -> None:
+def test_returning_client_is_never_below_active_ones(steps: list[tuple[str, int, int]]) -> None:
     counters: VirtualCounters[int] = VirtualCounters()
     for action, client, cost in steps:
         if action == "come" and client not in counters:

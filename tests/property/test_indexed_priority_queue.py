@@ -14,9 +14,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_first_is_the_lowest_in_insertion_order(
-    steps: list[tuple[str, int, int]],
-) -> None:
+def test_first_is_the_lowest_in_insertion_order(steps: list[tuple[str, int, int]]) -> None:
     ordering: IndexedPriorityQueue[int, float] = IndexedPriorityQueue()
     places: dict[int, float] = {}  # in the order in which they came
     for action, client, place in steps:

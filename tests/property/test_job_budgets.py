@@ -33,10 +33,7 @@ def test_a_job_closes_when_it_reaches_the_token_cap(cap: int, tokens: int) -> No
 
 
 @given(
-    ratio=st.floats(0, 1),
-    sample=st.none() | st.integers(1, 1000),
-    succeeded=counts,
-    failed=counts,
+    ratio=st.floats(0, 1), sample=st.none() | st.integers(1, 1000), succeeded=counts, failed=counts
 )
 def test_a_failure_ratio_counts_from_its_sample_size(
     ratio: float, sample: int | None, succeeded: int, failed: int

@@ -61,10 +61,7 @@ def test_pinning_tickets_precede_settled_ones() -> None:
     assert acks.open_count == 1
 
 
-@given(
-    st.lists(st.tuples(st.booleans(), st.integers(1, 100)), max_size=50),
-    st.floats(0.1, 10),
-)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 100)), max_size=50), st.floats(0.1, 10))
 def test_requeued_bytes_are_bounded_by_committed_bytes(
     records: list[tuple[bool, int]], gain: float
 ) -> None:

@@ -58,9 +58,7 @@ def bodies(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("status", [402, 429, 503, 529])
-async def test_every_item_runs_once_on_a_smaller_upstream(
-    status: int,
-) -> None:
+async def test_every_item_runs_once_on_a_smaller_upstream(status: int) -> None:
     upstream = Narrow(8, status)
     async with refused_engine(upstream, concurrency=32) as engine:
         answers = await asyncio.gather(*(run(engine, CHAT, part) for part in [bodies(150)] * 2))

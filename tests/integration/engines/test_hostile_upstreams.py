@@ -16,13 +16,7 @@ from tests.integration.engines.conformance import (
     content_of,
     run,
 )
-from tests.integration.engines.raw_server import (
-    ANSWER,
-    HEAD,
-    Peer,
-    answering,
-    engine_before,
-)
+from tests.integration.engines.raw_server import ANSWER, HEAD, Peer, answering, engine_before
 
 
 async def answer_until_gone(peer: Peer, gone: asyncio.Queue[None]) -> None:

@@ -106,10 +106,7 @@ class OutageReplica(ThreadedReplica):
         async with serve(self.upstream) as url:
             # Not divided: on a slow machine the outage lasts longer than its modes.
             settings = http_settings(
-                url,
-                concurrency=16,
-                upstream_away_s_max=900,
-                upstream_busy_s_max=10 / SCALE,
+                url, concurrency=16, upstream_away_s_max=900, upstream_busy_s_max=10 / SCALE
             )
             engine = OpenAIHttpEngine(settings)
             await engine.start()

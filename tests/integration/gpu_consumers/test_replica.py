@@ -86,10 +86,7 @@ def test_a_large_item_is_read_from_the_input_file(replica: ThreadedReplica) -> N
     stored = Item(0, "x", b"", 1, 1, 6, len(line))
     missing = Item(1, "y", b"", 1, 1, 6, len(line))
     replica.send(
-        batch(
-            Chunk(job(1, "files/big"), [stored]),
-            Chunk(job(2, "files/gone"), [missing]),
-        )
+        batch(Chunk(job(1, "files/big"), [stored]), Chunk(job(2, "files/gone"), [missing]))
     )
     outcomes = {o.index: o for o in replica.outcomes(2)}
     assert replica.engine.bodies == [b'{"big":1}']

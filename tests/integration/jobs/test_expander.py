@@ -10,11 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from core.errors import LeaseLostError, MillraceError
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
-from jobs.expansion.job_loads import (
-    OpenJob,
-    job_loads,
-    open_jobs,
-)
+from jobs.expansion.job_loads import OpenJob, job_loads, open_jobs
 from jobs.expansion.windows import JobLoad, allowances
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors

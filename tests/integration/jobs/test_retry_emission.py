@@ -14,13 +14,7 @@ from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.retries import OFFSETS, RetryProcess
-from tests.integration.jobs.rows import (
-    add_item_row,
-    add_tenant,
-    fail_reads,
-    input_line,
-    job_row,
-)
+from tests.integration.jobs.rows import add_item_row, add_tenant, fail_reads, input_line, job_row
 from topics.errors import DeliveryError
 
 

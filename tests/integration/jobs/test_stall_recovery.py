@@ -47,10 +47,7 @@ def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
             add_tenant(connection),
             400,
             cursor={"item_index": CURSOR, "byte_offset": 1, "line_number": CURSOR},
-            counters={
-                "succeeded": len(DONE),
-                "updated_at": sa.text("now() - interval '2 min'"),
-            },
+            counters={"succeeded": len(DONE), "updated_at": sa.text("now() - interval '2 min'")},
         )
         add_item_row(connection, job_id, *DONE)
     return job_id

@@ -150,9 +150,7 @@ def test_full_batches_of_one_key_do_not_restart_the_wait_of_another(bench: Bench
     assert [key.endpoint for _, key, _ in bench.recorder.sent].count("/v1/score") == 1
 
 
-def test_partial_batch_prefers_an_idle_replica_over_more_credit(
-    bench: Bench,
-) -> None:
+def test_partial_batch_prefers_an_idle_replica_over_more_credit(bench: Bench) -> None:
     bench.grant(200, replica="busy", concurrency=1000)
     bench.grant(20, replica="idle", concurrency=8)
     bench.items(5)

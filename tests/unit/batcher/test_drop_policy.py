@@ -52,9 +52,7 @@ async def test_nothing_expires_without_a_database() -> None:
     assert DropPolicy(JobStates(), clock).drop_reason(job(deadline_s=0.0), since_s=0.0) is None
 
 
-async def test_last_reading_covers_a_database_outage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_last_reading_covers_a_database_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_clock, "READ_INTERVAL_S", 0.0)
     inner, is_unavailable, refused = ManualClock(50.0, wall_time_s=3e7), threading.Event(), 0
     answer_s = 100.0

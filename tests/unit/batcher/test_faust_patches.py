@@ -134,9 +134,7 @@ async def test_start_does_not_wait_for_tables() -> None:
     assert done == ["channels", "recovery"]
 
 
-async def test_empty_fetch_waits_briefly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_empty_fetch_waits_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     client = AIOKafkaConsumer(bootstrap_servers="one:9092")
     monkeypatch.setattr(faust_patches, "_create_client", lambda *_: client)
     assert faust_patches.create_client(None, None) is client
@@ -177,9 +175,7 @@ async def test_app_configuration(tmp_path: Path) -> None:
     assert app.conf.stream_buffer_maxsize == settings.buffer_records
 
 
-async def test_batcher_stays_in_its_group_without_polling_for_days(
-    tmp_path: Path,
-) -> None:
+async def test_batcher_stays_in_its_group_without_polling_for_days(tmp_path: Path) -> None:
     app = build_app(KAFKA, BatcherSettings(job_class="interactive"), tmp_path)
     client = app.consumer._thread._create_worker_consumer(app.transport)
     assert 7 * 24 * 3600 * 1000 < client._max_poll_interval_ms < 2**31
@@ -201,9 +197,7 @@ class Stream:
         yield self.event
 
 
-async def test_waiting_event_does_not_keep_its_value(
-    tmp_path: Path,
-) -> None:
+async def test_waiting_event_does_not_keep_its_value(tmp_path: Path) -> None:
     app = build_app(KAFKA, BatcherSettings(job_class="bulk"), tmp_path)
     values: list[bytes | None] = []
     events: list[Any] = []  # as tickets keep them

@@ -9,12 +9,7 @@ from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.policy.credits import CreditLedger
 from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
-from batcher.queueing.maintenance import (
-    PIN_GAIN,
-    POOL_SEARCH_S,
-    REQUEUES_MAX,
-    QueueMaintenance,
-)
+from batcher.queueing.maintenance import PIN_GAIN, POOL_SEARCH_S, REQUEUES_MAX, QueueMaintenance
 from batcher.queueing.queues import Queues
 from tests.support.clock import ManualClock
 from tests.unit.batcher.builders import JobStates, buffered, capacity, job_ref

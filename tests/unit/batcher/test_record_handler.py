@@ -263,9 +263,7 @@ async def start_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> asyncio
     return task
 
 
-async def test_redelivered_chunk_waits_for_the_database(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_redelivered_chunk_waits_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench({1: {0, 1}})
     task = await start_outage(bench, monkeypatch)
     bench.is_database_available = True

@@ -98,11 +98,7 @@ def test_a_measure_without_observations_is_untested() -> None:
 
 @pytest.mark.parametrize(
     ("planned", "no_target", "unhealed", "fails"),
-    [
-        (10, 2, 0, False),
-        (10, 3, 0, True),
-        (10, 0, 1, True),
-    ],
+    [(10, 2, 0, False), (10, 3, 0, True), (10, 0, 1, True)],
 )
 def test_a_storm_must_hit_targets_and_be_healed(
     planned: int, no_target: int, unhealed: int, fails: bool

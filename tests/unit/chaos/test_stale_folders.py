@@ -53,9 +53,7 @@ def test_a_folder_with_a_mounted_disk_is_kept(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_second_signal_does_not_interrupt_clean_up(
-    number: signal.Signals,
-) -> None:
+def test_a_second_signal_does_not_interrupt_clean_up(number: signal.Signals) -> None:
     before = {one: signal.getsignal(one) for one in EXIT_SIGNALS}
     done: list[str] = []
 

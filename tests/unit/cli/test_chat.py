@@ -77,8 +77,7 @@ def test_answers_are_streamed_and_added_to_the_conversation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     client = run_conversation(
-        Stream([piece("He"), piece(None), piece("y"), END, USAGE]),
-        Stream([piece("Bye", "length")]),
+        Stream([piece("He"), piece(None), piece("y"), END, USAGE]), Stream([piece("Bye", "length")])
     )
 
     captured = capsys.readouterr()

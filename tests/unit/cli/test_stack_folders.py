@@ -166,9 +166,7 @@ def test_copied_data_folder_without_lock_file_is_accepted(tmp_path: Path) -> Non
         pass
 
 
-def test_subfolders_are_private_and_the_data_folder_keeps_its_mode(
-    tmp_path: Path,
-) -> None:
+def test_subfolders_are_private_and_the_data_folder_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with lock_data_folder(tmp_path), lock_data_folder(tmp_path / "objects" / "made"):
         modes = {f.name: f.stat().st_mode & 0o777 for f in tmp_path.iterdir() if f.is_dir()}

@@ -6,12 +6,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from core.errors import (
-    EngineDeadError,
-    EngineOutOfMemoryError,
-    PoolBusyError,
-    PoolUnavailableError,
-)
+from core.errors import EngineDeadError, EngineOutOfMemoryError, PoolBusyError, PoolUnavailableError
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from topics.clients.producer import OnDelivery
 from topics.records.codec import Headers, decode, kind_of

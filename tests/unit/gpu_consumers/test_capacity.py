@@ -60,9 +60,7 @@ async def test_aborted_calls_do_not_count_for_the_rate() -> None:
     assert await measured_rate(replica.capacity) == 0.0
 
 
-async def test_suspects_are_published_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_suspects_are_published_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity_publisher, "IDLE_REPEAT_S", 60.0)
     log = RecordingProducer()
     replica = BulkReplica(log)
@@ -112,9 +110,7 @@ async def test_refused_items_are_requeued_and_the_rest_of_the_batch_runs(
     assert metrics.POOL_AVAILABLE._value.get() == 1
 
 
-async def test_a_refused_call_is_requeued(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_refused_call_is_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = OnlineReplica()
 
     async def serve(*_: object) -> None:

@@ -12,11 +12,7 @@ import pytest
 from core.limits import ERROR_LINES_MAX
 from jobs.input.line_checks import NESTING_MAX, ErrorCode, LineError
 from jobs.input.line_reader import input_lines
-from jobs.validation.file_validation import (
-    ExistingItems,
-    ValidationResult,
-    validate_file,
-)
+from jobs.validation.file_validation import ExistingItems, ValidationResult, validate_file
 from registry.models import ModelVersion
 
 ENDPOINT = "/v1/embeddings"
@@ -89,8 +85,7 @@ DEPTH_MAX = NESTING_MAX - 2  # the line and its body are two levels
 
 
 @pytest.mark.parametrize(
-    ("opened", "closed"),
-    [(b"[", b"]"), (b'{"a":', b"}"), (b"[ ", b"\t]"), (b"[0,", b"]")],
+    ("opened", "closed"), [(b"[", b"]"), (b'{"a":', b"}"), (b"[ ", b"\t]"), (b"[0,", b"]")]
 )
 def test_nesting_is_limited_independently_of_the_stack(opened: bytes, closed: bytes) -> None:
     def nested(depth: int) -> bytes:

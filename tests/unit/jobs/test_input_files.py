@@ -28,8 +28,7 @@ def test_reading_a_new_file_starts_at_its_first_byte() -> None:
 
 
 @given(
-    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=6),
-    indexes=st.sets(st.integers(0, 299)),
+    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=6), indexes=st.sets(st.integers(0, 299))
 )
 def test_entries_are_grouped_by_file_in_order(sizes: list[int], indexes: set[int]) -> None:
     firsts = [sum(sizes[:n]) for n in range(len(sizes))]

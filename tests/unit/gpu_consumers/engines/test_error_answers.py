@@ -5,11 +5,7 @@ import pytest
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer, is_transient, item_timeout_answer
-from gpu_consumers.inflight.item_outcomes import (
-    ANSWER_MISSING,
-    INPUT_MISSING,
-    outcome_of,
-)
+from gpu_consumers.inflight.item_outcomes import ANSWER_MISSING, INPUT_MISSING, outcome_of
 from topics.records.records import Item
 
 ITEM = Item(7, "id-7", b"{}", 1, 2, 700)

@@ -27,9 +27,7 @@ def said(caplog: pytest.LogCaptureFixture) -> str:
     return record.getMessage()
 
 
-def test_parser_record_names_place_and_error_class(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_parser_record_names_place_and_error_class(caplog: pytest.LogCaptureFixture) -> None:
     try:
         raise ValueError(SECRET)
     except ValueError as failure:
