@@ -117,15 +117,6 @@ def consumer_of(
     )
 
 
-def run_holding(group: Group, *, keeps_calls: bool = True) -> None:
-    """Run a consumer whose batches never finish."""
-    consumer_of(group, keeps_calls=keeps_calls).run(lambda _: None, lambda _: None, group.stop)
-
-
-def call_batch(*, durable: bool) -> bytes:
-    return encode(Batch(uuid4(), "b", [call_chunk(durable=durable)]))
-
-
 def run(group: Group, letters: SentRecords, *, in_flight_max: int = 10) -> tuple[list[int], int]:
     """Finish every batch at once; return the delivered offsets and the count of epochs."""
     consumer = consumer_of(group, letters, in_flight_max=in_flight_max, commit_interval_s=0)
@@ -218,60 +209,55 @@ def test_a_lost_dead_letter_ends_the_process() -> None:
     assert group.committed == {}
 
 
-@pytest.mark.parametrize(("durable", "next_offset"), [(False, 6), (True, 5)])
-def test_revoked_calls_are_committed_unless_they_are_durable(
-    durable: bool, next_offset: int
-) -> None:
-    first, call = call_batch(durable=False), call_batch(durable=durable)
-    group = Group([assigned(record(4, first), record(5, call)), revoked()])
-    run_holding(group)
-
-    assert group.committed == {PARTITION: next_offset}
+def calls(*durable: bool) -> Step:
+    """Assign the partition with one call each; their offsets start at 4."""
+    chunks = [call_chunk(durable=is_durable) for is_durable in durable]
+    batches = [encode(Batch(uuid4(), "b", [chunk])) for chunk in chunks]
+    return assigned(*(record(offset, batch) for offset, batch in enumerate(batches, 4)))
 
 
-def test_calls_of_a_lost_partition_are_not_committed_when_it_returns() -> None:
-    call, durable = call_batch(durable=False), call_batch(durable=True)
-    again = assigned(record(4, durable))
-    group = Group([assigned(record(4, call)), revoked(lost=True), again, revoked()])
-    run_holding(group)
-
-    assert group.committed == {}
-
-
-def test_a_leaving_member_does_not_commit_running_calls() -> None:
-    group = Group([assigned(record(4, call_batch(durable=False)))])
+def leaving(group: Group) -> list[ReceivedRecord]:
     group.revokes_at_close = True
-    run_holding(group)
-
-    assert group.committed == {}
+    return []
 
 
-def test_records_from_before_the_assignment_are_redelivered() -> None:
+@pytest.mark.parametrize(
+    ("steps", "committed"),
+    [
+        ([calls(False, False), revoked()], {PARTITION: 6}),
+        ([calls(False, True), revoked()], {PARTITION: 5}),
+        ([calls(False), revoked(lost=True), calls(True), revoked()], {}),
+        ([calls(False), leaving], {}),
+    ],
+    ids=["revoked", "durable", "lost and returned", "leaving"],
+)
+def test_running_calls_are_committed_at_a_revocation_unless_durable(
+    steps: list[Step], committed: dict[Partition, int]
+) -> None:
+    group = Group(steps)
+    consumer_of(group, keeps_calls=True).run(lambda _: None, lambda _: None, group.stop)
+
+    assert group.committed == committed
+
+
+@pytest.mark.parametrize(("end", "unanswered", "redelivered"), [(5, 0, [4]), (0, 1, [4, 5])])
+def test_records_from_before_the_assignment_or_with_unknown_ends_are_redelivered(
+    end: int, unanswered: int, redelivered: list[int]
+) -> None:
     group = Group([assigned(record(4), record(5)), lambda _: [record(6)]])
-    group.end = 5
-    assert redelivered_offsets(group) == [4]
-
-
-def test_while_ends_are_unknown_every_record_is_redelivered() -> None:
-    group = Group([assigned(record(4)), lambda _: [record(5)], lambda _: [record(6)]])
-    group.unanswered = 1
-    assert redelivered_offsets(group) == [4]
-
-
-def redelivered_offsets(group: Group) -> list[int]:
-    """Return the offsets that are delivered as redelivered."""
+    group.end, group.unanswered = end, unanswered
     consumer = consumer_of(group, keeps_calls=True)
-    redelivered: list[int] = []
+    found: list[int] = []
     assignments: list[list[Partition]] = []
 
     def deliver(delivery: DeliveredBatch) -> None:
         assert delivery.is_redelivered or assignments
         if delivery.is_redelivered:
-            redelivered.append(delivery.record.offset)
+            found.append(delivery.record.offset)
         consumer.mark_finished(delivery.record, delivery.generation)
 
     consumer.run(deliver, assignments.append, group.stop)
-    return redelivered
+    assert found == redelivered
 
 
 @pytest.mark.parametrize(("lost", "committed"), [(False, {PARTITION: 5}), (True, {})])

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from core.outcomes import Outcome
 from core.supervised_tasks import TaskCancelledError
 from gpu_consumers.cancellation import liveness
+from gpu_consumers.engines.error_answers import error_code_of
 from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
 from gpu_consumers.online import call_execution
@@ -42,55 +44,54 @@ async def test_a_batch_is_finished_with_its_last_call(replica: OnlineReplica) ->
     assert replica.finished_count == 1
 
 
-@pytest.mark.parametrize(("stream", "tokens"), [(True, (3, 7)), (False, (0, 0))])
-async def test_an_aborted_call_gets_no_reply_and_is_billed(
-    replica: OnlineReplica, stream: bool, tokens: tuple[int, int]
+@pytest.mark.parametrize(
+    ("stream", "durable", "statuses", "tokens"),
+    [(True, False, [], (3, 7)), (False, False, [], (0, 0)), (True, True, [409], (0, 7))],
+)
+async def test_an_aborted_call_is_billed_and_only_a_durable_one_gets_a_reply(
+    replica: OnlineReplica,
+    stream: bool,
+    durable: bool,
+    statuses: list[int],
+    tokens: tuple[int, int],
 ) -> None:
-    await replica.hold(call_chunk(stream=stream))
+    await replica.hold(call_chunk(stream=stream, durable=durable))
     replica.receive_caller_record(aborted=[UUID(int=1)])
-    await run_loop()
-    assert (replica.engine.running, replica.finished_count, replica.log.statuses) == (0, 1, [])
-    (bill,) = replica.log.bills
+    await replica.wait_ended()
+    assert (replica.engine.running, replica.finished_count) == (0, 1)
+    assert replica.log.statuses == statuses
+    (bill,) = replica.log.outcomes if durable else replica.log.bills
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, *tokens)
 
 
-async def test_a_call_of_a_gone_caller_is_not_executed(replica: OnlineReplica) -> None:
-    replica.callers.gone = True
-    replica.start_batch(call_chunk())
-    await replica.wait_ended()
-    assert (replica.engine.served, replica.finished_count, replica.log.statuses) == (0, 1, [])
-    assert replica.log.bills == []
+LATE, OVERDUE, EXPIRED = (504, "deadline_exceeded"), (504, "queue_timeout"), (Outcome.EXPIRED, 504)
 
 
-@pytest.mark.parametrize("durable", [False, True])
-async def test_an_expired_call_is_not_executed_and_gets_an_error(
-    replica: OnlineReplica, durable: bool
-) -> None:
-    replica.callers.expired = True
-    replica.start_batch(call_chunk(durable=durable))
-    await replica.wait_ended()
-    assert (replica.engine.served, replica.log.statuses) == (0, [504])
-    assert [(o.outcome, o.status_code) for o in replica.log.outcomes] == [
-        (Outcome.EXPIRED, 504)
-    ] * durable
-
-
-@pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.parametrize("patience_s", [-1.0, 0.01])
-async def test_an_overdue_call_is_not_started_and_gets_an_error(
-    replica: OnlineReplica, durable: bool, patience_s: float
+@pytest.mark.parametrize(
+    ("callers", "durable", "ends", "outcomes"),
+    [
+        ({"gone": True}, False, [], []),
+        ({"expired": True}, False, [LATE], []),
+        ({"expired": True}, True, [LATE], [EXPIRED]),
+        *(({"patience": wait_s}, False, [OVERDUE], []) for wait_s in (-1.0, 0.01)),
+        *(({"patience": wait_s}, True, [OVERDUE], [EXPIRED]) for wait_s in (-1.0, 0.01)),
+        ({"closed": True}, True, [(409, "cancelled")], []),  # the close record has its end
+    ],
+)
+async def test_an_obsolete_call_does_not_run_and_is_not_billed(
+    replica: OnlineReplica,
+    callers: dict[str, Any],
+    durable: bool,
+    ends: list[tuple[int, str]],
+    outcomes: list[tuple[Outcome, int]],
 ) -> None:
     replica.engine.is_full = True
-    replica.callers.patience = patience_s
+    vars(replica.callers).update(callers)
     replica.start_batch(call_chunk(durable=durable))
     await replica.wait_ended()
-    assert (replica.engine.served, replica.log.statuses, replica.log.bills) == (0, [504], [])
-    (end,) = [reply.end for reply in replica.log.replies]
-    assert end is not None
-    assert b'"queue_timeout"' in end.body
-    assert [(o.outcome, o.status_code) for o in replica.log.outcomes] == [
-        (Outcome.EXPIRED, 504)
-    ] * durable
+    assert (replica.engine.served, replica.finished_count, replica.log.bills) == (0, 1, [])
+    assert [(e.status_code, error_code_of(e.body)) for e in replica.log.ends] == ends
+    assert [(o.outcome, o.status_code) for o in replica.log.outcomes] == outcomes
 
 
 async def test_the_start_timeout_does_not_abort_a_started_call(replica: OnlineReplica) -> None:
@@ -285,23 +286,6 @@ async def test_a_drained_durable_stream_ends_for_its_caller_and_is_requeued(
     replica.worker.requeue_all()
     await replica.wait_ended()
     assert (replica.log.statuses, len(replica.log.requeued), replica.log.outcomes) == ([503], 1, [])
-
-
-async def test_a_cancelled_durable_call_has_an_outcome(replica: OnlineReplica) -> None:
-    await replica.hold(call_chunk(durable=True))
-    replica.receive_caller_record(aborted=[UUID(int=1)])
-    await replica.wait_ended()
-    assert [o.outcome for o in replica.log.outcomes] == [Outcome.CANCELLED]
-    assert replica.log.statuses == [409]
-
-
-async def test_a_call_of_a_closed_job_leaves_its_end_to_the_close_record(
-    replica: OnlineReplica,
-) -> None:
-    replica.callers.closed = True
-    replica.start_batch(call_chunk(durable=True))
-    await replica.wait_ended()
-    assert (replica.engine.served, replica.log.outcomes, replica.log.statuses) == (0, [], [409])
 
 
 async def test_a_piece_that_fits_no_record_interrupts_its_stream(replica: OnlineReplica) -> None:

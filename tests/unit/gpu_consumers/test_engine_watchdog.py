@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from core.errors import EngineDeadError, EngineStalledError
+from core.errors import EngineStalledError
 from gpu_consumers import engine_watchdog
 from gpu_consumers.engine_watchdog import watch_progress
 from gpu_consumers.engines.engine import Engine, SlotCounts
@@ -48,41 +48,32 @@ class CheckClock:
         return 0.0
 
 
-async def watch(bulk: int, *, ends_every_s: int, idle: int = 0, checks: int = 60) -> None:
-    engine, clock = SlotsOnly(), CheckClock(checks)
-    engine.slots = SlotCounts(bulk, 0, 0, idle)
-    await watch_progress(cast(Engine, engine), lambda: int(clock.now_s) // ends_every_s, 10, clock)
-
-
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_watchdog, "CHECK_S", 0)
 
 
-@pytest.mark.parametrize(("bulk", "idle"), [(3, 0), (0, 3)])
-async def test_an_engine_without_progress_raises(bulk: int, idle: int) -> None:
-    with pytest.raises(EngineStalledError) as failure:
-        await watch(bulk, idle=idle, ends_every_s=1000)
-    assert isinstance(failure.value, EngineDeadError)
-
-
-async def test_an_upstream_that_refuses_items_makes_progress() -> None:
+@pytest.mark.parametrize(
+    ("bulk", "idle", "ends_every_s", "refuses_every_s", "is_stalled"),
+    [
+        (3, 0, 1000, 1000, True),
+        (0, 3, 1000, 1000, True),
+        (3, 0, 8, 1000, False),
+        (3, 0, 1000, 8, False),  # an upstream that refuses items makes progress
+        (0, 0, 1000, 1000, False),
+    ],
+)
+async def test_an_engine_with_items_and_without_progress_is_stalled(
+    bulk: int, idle: int, ends_every_s: int, refuses_every_s: int, is_stalled: bool
+) -> None:
     engine, clock = SlotsOnly(), CheckClock(60)
 
     def ended_count() -> int:
-        engine.slots = SlotCounts(3, 0, 0, refused=int(clock.now_s) // 8)
-        return 0
+        engine.slots = SlotCounts(bulk, 0, 0, idle, int(clock.now_s) // refuses_every_s)
+        return int(clock.now_s) // ends_every_s
 
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(EngineStalledError if is_stalled else asyncio.CancelledError):
         await watch_progress(cast(Engine, engine), ended_count, 10, clock)
-
-
-@pytest.mark.parametrize(("bulk", "ends_every_s"), [(3, 8), (0, 1000)])
-async def test_an_engine_with_progress_or_without_items_does_not_raise(
-    bulk: int, ends_every_s: int
-) -> None:
-    with pytest.raises(asyncio.CancelledError):
-        await watch(bulk, ends_every_s=ends_every_s)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gpu_consumers.quarantine.locks import ItemSemaphore, SharedExclusiveLock
 from tests.unit.gpu_consumers.fakes import run_loop
 
@@ -143,53 +145,27 @@ class SemaphoreUser:
         self._semaphore.release(self._size)
 
 
-def users_of(*sizes: int) -> list[SemaphoreUser]:
+@pytest.mark.parametrize(
+    ("sizes", "steps"),
+    [
+        ([6, 4, 5, 1], [(None, None, [0, 1]), (1, None, [0]), (0, None, [2, 3])]),
+        ([1, 25, 1], [(None, None, [0]), (0, None, [1]), (1, None, [2])]),
+        ([10, 10, 3], [(None, None, [0]), (None, 1, [0]), (0, None, [2])]),
+        ([5, 10, 5], [(None, None, [0]), (None, 1, [0, 2])]),
+        ([10, 10, 10], [(None, None, [0]), (0, 1, [2])]),
+    ],
+    ids=["order", "above the limit", "cancelled", "ahead of others", "at its admission"],
+)
+async def test_the_semaphore_of_ten_slots_admits_in_order_without_cancelled_waiters(
+    sizes: list[int], steps: list[tuple[int | None, int | None, list[int]]]
+) -> None:
+    """A step names who releases its slots, whose wait is cancelled, and who is admitted then."""
     semaphore = ItemSemaphore(10)
-    return [SemaphoreUser(semaphore, size) for size in sizes]
-
-
-async def admitted(users: list[SemaphoreUser]) -> list[int]:
-    await run_loop()
-    return [number for number, user in enumerate(users) if user.is_admitted]
-
-
-async def test_the_semaphore_admits_in_order_of_arrival() -> None:
-    users = users_of(6, 4, 5, 1)
-    assert await admitted(users) == [0, 1]
-    users[1].release()
-    assert await admitted(users) == [0]  # the last would fit, but is behind another
-    users[0].release()
-    assert await admitted(users) == [2, 3]
-
-
-async def test_an_acquisition_above_the_limit_has_the_semaphore_alone() -> None:
-    users = users_of(1, 25, 1)
-    assert await admitted(users) == [0]
-    users[0].release()
-    assert await admitted(users) == [1]
-    users[1].release()
-    assert await admitted(users) == [2]
-
-
-async def test_a_cancelled_waiter_keeps_no_slot() -> None:
-    users = users_of(10, 10, 3)
-    assert await admitted(users) == [0]
-    users[1].task.cancel()
-    assert await admitted(users) == [0]
-    users[0].release()
-    assert await admitted(users) == [2]
-
-
-async def test_a_cancelled_waiter_admits_those_behind_it() -> None:
-    users = users_of(5, 10, 5)
-    assert await admitted(users) == [0]
-    users[1].task.cancel()
-    assert await admitted(users) == [0, 2]
-
-
-async def test_a_waiter_cancelled_at_its_admission_frees_its_slots() -> None:
-    users = users_of(10, 10, 10)
-    assert await admitted(users) == [0]
-    users[0].release()
-    users[1].task.cancel()
-    assert await admitted(users) == [2]
+    users = [SemaphoreUser(semaphore, size) for size in sizes]
+    for released, cancelled, admitted in steps:
+        if released is not None:
+            users[released].release()
+        if cancelled is not None:
+            users[cancelled].task.cancel()
+        await run_loop()
+        assert [number for number, user in enumerate(users) if user.is_admitted] == admitted

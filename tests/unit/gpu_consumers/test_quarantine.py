@@ -257,20 +257,6 @@ async def test_a_batch_completed_alongside_a_suspect_does_not_run_again(
     assert (replica.engine.executed, replica.attribution.has_suspects()) == ([], False)
 
 
-async def test_an_attempt_is_recorded_before_its_unit_starts() -> None:
-    attempts, engine = MemoryAttemptLog(), FaultyEngine()
-    replica = BulkReplica(attempts=attempts, engine=engine)
-    engine.gate.clear()
-    batch = batch_of(*[b"{}"] * 10, *[b"hold"] * 10)
-    replica.start_batch(batch, is_redelivered=True)
-    await engine.holds.wait()
-    said = attempts.latest[batch.batch_id]
-    assert said.is_running
-    assert (said.units[0].first, said.units[0].count) == (10, 10)
-    engine.gate.set()
-    assert await replica.wait_ended() is None
-
-
 @pytest.mark.parametrize("poison", [b"oom", b"memory"])
 async def test_an_item_that_exceeds_the_memory_fails_alone_without_a_crash(poison: bytes) -> None:
     bodies = [b"{}"] * 100

@@ -59,15 +59,11 @@ def test_api_key_is_masked() -> None:
     assert "hunter2" not in repr(settings(**HTTP, UPSTREAM_API_KEY="hunter2"))
 
 
-def test_default_concurrency_exceeds_one_vllm_step() -> None:
+def test_default_concurrency_exceeds_one_vllm_step_and_headroom_is_its_square_root() -> None:
     vllm = VLLM | {"MODEL_PATH": "/model"}
     assert settings(**vllm, VLLM_MAX_NUM_SEQS="64").items_at_once == 80
     assert settings(**vllm, CONCURRENCY="7").items_at_once == 7
-    assert settings(**SIMULATED).items_at_once == 64
-
-
-def test_default_headroom_is_the_square_root() -> None:
-    assert settings(**SIMULATED).headroom == 8
+    assert (settings(**SIMULATED).items_at_once, settings(**SIMULATED).headroom) == (64, 8)
     assert settings(**SIMULATED, INTERACTIVE_HEADROOM="0").headroom == 0
     assert settings(**SIMULATED, CONCURRENCY="1").headroom == 0
 

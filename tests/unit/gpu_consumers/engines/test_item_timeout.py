@@ -1,6 +1,7 @@
 """Goal: an item ends at its timeout or with its caller, even if its engine ignores cancellation."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 import pytest
@@ -71,17 +72,13 @@ async def test_cancelled_caller_gets_no_answer() -> None:
         assert work.ended
 
 
-async def test_late_result_is_a_timeout() -> None:
+@pytest.mark.parametrize(("sign", "failure"), [(alive, TimeoutError), (frozen, EngineStalledError)])
+async def test_late_result_is_a_timeout_of_the_item_or_of_the_engine(
+    sign: Callable[[], Awaitable[None]], failure: type[Exception]
+) -> None:
     for work in ends():
-        with pytest.raises(TimeoutError):
-            await ItemTimeout(0.01, alive).run(work())
-        assert work.ended
-
-
-async def test_timeout_of_an_unresponsive_engine_raises_engine_stalled() -> None:
-    for work in ends():
-        with pytest.raises(EngineStalledError):
-            await ItemTimeout(0.01, frozen, liveness_timeout_s=0.01).run(work())
+        with pytest.raises(failure):
+            await ItemTimeout(0.01, sign, liveness_timeout_s=0.01).run(work())
         assert work.ended
 
 
