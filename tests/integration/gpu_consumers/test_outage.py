@@ -140,9 +140,7 @@ def line(index: int) -> bytes:
 
 def add_job_and_file(engine: sa.Engine, replica: OutageReplica) -> tuple[JobRef, list[Item]]:
     lines = [line(index) for index in range(COUNT)]
-    with replica.objects.begin_upload("in") as upload:
-        upload.write(b"".join(lines))
-        upload.complete()
+    replica.store("in", b"".join(lines))
     cursor = {"item_index": COUNT, "byte_offset": 1, "line_number": COUNT}
     job_id = add_running_job(engine, COUNT, input_key="in", pool=POOL, cursor=cursor)
     with engine.begin() as connection:

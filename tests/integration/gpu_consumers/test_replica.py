@@ -32,26 +32,9 @@ def test_outcomes_of_two_jobs_are_published_and_committed(replica: ThreadedRepli
     replica.await_lag(0)
 
 
-def test_an_unavailable_pool_requeues_items_uncharged(replica: ThreadedReplica) -> None:
-    replica.start()
-    replica.engine.is_unavailable = True
-    replica.send(batch(Chunk(job(), items(0, 10))))
-    done = replica.outcomes(5)
-    chunks = replica.read(REQUESTS_BULK, bool)
-    back = [i for chunk in chunks for i in chunk.items]  # type: ignore[attr-defined]
-    assert sorted(o.index for o in done) + [i.index for i in back] == list(range(10))
-    assert {i.attempt for i in back} == {1}
-    replica.await_lag(0)
-    last = replica.read(CAPACITY, lambda found: any(not c.available for c in found))  # type: ignore[attr-defined]
-    assert last
-
-
 def test_a_stop_requeues_unfinished_items(replica: ThreadedReplica) -> None:
     replica.start()
-    replica.call(replica.engine.gate.clear)
-    replica.send(batch(Chunk(job(), items(0, 4))))
-    replica.read(CAPACITY, bool)
-    assert replica.engine.called.wait(20)
+    replica.hold(batch(Chunk(job(), items(0, 4))))
     replica.stop.set()
     replica.join()
     assert replica.failure is None
@@ -77,20 +60,26 @@ def test_items_of_a_closed_job_are_not_executed(replica: ThreadedReplica) -> Non
     assert replica.engine.bodies == [b"yes"]
 
 
-def test_a_large_item_is_read_from_the_input_file(replica: ThreadedReplica) -> None:
+def test_a_large_item_is_read_from_its_file_and_fails_alone_without_it(
+    replica: ThreadedReplica,
+) -> None:
     line = b'{"custom_id":"x","body":{"big":1}}\n'
-    with replica.objects.begin_upload("files/big") as upload:
-        upload.write(b"first\n" + line)
-        upload.complete()
+    replica.store("files/big", b"first\n" + line)
+    replica.store("files/cut", line[:13])
     replica.start()
     stored = Item(0, "x", b"", 1, 1, 6, len(line))
     missing = Item(1, "y", b"", 1, 1, 6, len(line))
+    cut = Item(2, "z", b"", 1, 1, 0, len(line))
     replica.send(
-        batch(Chunk(job(1, "files/big"), [stored]), Chunk(job(2, "files/gone"), [missing]))
+        batch(
+            Chunk(job(1, "files/big"), [stored]),
+            Chunk(job(2, "files/gone"), [missing]),
+            Chunk(job(3, "files/cut"), [cut, *items(3, 1)]),
+        )
     )
-    outcomes = {o.index: o for o in replica.outcomes(2)}
-    assert replica.engine.bodies == [b'{"big":1}']
-    assert outcomes[1].outcome is Outcome.FAILED
+    outcomes = {o.index: o.outcome is Outcome.SUCCEEDED for o in replica.outcomes(4)}
+    assert set(replica.engine.bodies) == {b"{}", b'{"big":1}'}
+    assert outcomes == {0: True, 1: False, 2: False, 3: True}
 
 
 def test_grants_grow_with_the_items_that_end(replica: ThreadedReplica) -> None:

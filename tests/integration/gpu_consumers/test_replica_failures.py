@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from core.errors import EngineDeadError, SchemaTooNewError
+from core.errors import SchemaTooNewError
 from core.outcomes import Outcome
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX
 from tests.integration.gpu_consumers.threaded_replica import (
@@ -29,19 +29,6 @@ def requeued_indexes(replica: ThreadedReplica, count: int) -> list[int]:
     return indexes(replica.read(REQUESTS_BULK, lambda found: len(indexes(found)) >= count))
 
 
-def test_a_dead_engine_ends_the_process_and_commits_nothing(replica: ThreadedReplica) -> None:
-    replica.start()
-    replica.call(replica.engine.gate.clear)
-    for partition in range(3):
-        replica.send(batch(Chunk(job(), items(partition, 1))), partition)
-    replica.read(CAPACITY, bool)
-    assert replica.engine.called.wait(20)
-    replica.send(batch(Chunk(job(), items(9, 1, b"die"))), 3)
-    replica.join()
-    assert isinstance(replica.failure, EngineDeadError)
-    assert replica.lag() == 4
-
-
 @pytest.mark.parametrize("topic", [CONTROL, DEMAND], ids=lambda topic: topic.name)
 def test_an_idle_replica_ends_when_a_tail_reader_fails(
     replica: ThreadedReplica, topic: Topic
@@ -58,9 +45,7 @@ def test_an_idle_replica_ends_when_a_tail_reader_fails(
 
 def test_items_in_an_unavailable_object_store_are_requeued(replica: ThreadedReplica) -> None:
     line = b'{"custom_id":"x","body":{"big":1}}\n'
-    with replica.objects.begin_upload("files/big") as upload:
-        upload.write(line)
-        upload.complete()
+    replica.store("files/big", line)
     replica.start()
     replica.objects.is_away = True
     stored = Item(0, "x", b"", 1, 1, 0, len(line))
@@ -99,16 +84,6 @@ def test_a_stop_does_not_commit_an_unpublished_batch(replica: ThreadedReplica) -
     assert replica.lag() == 1
 
 
-def test_a_changed_input_file_fails_only_its_item(replica: ThreadedReplica) -> None:
-    with replica.objects.begin_upload("files/cut") as upload:
-        upload.write(b'{"custom_id":')
-        upload.complete()
-    replica.start()
-    replica.send(batch(Chunk(job(1, "files/cut"), [Item(0, "x", b"", 1, 1, 0, 40), *items(1, 1)])))
-    outcomes = {o.index: o.outcome for o in replica.outcomes(2)}
-    assert outcomes == {0: Outcome.FAILED, 1: Outcome.SUCCEEDED}
-
-
 def test_items_without_an_answer_fail_and_repeated_answers_count_once(
     replica: ThreadedReplica,
 ) -> None:
@@ -125,10 +100,7 @@ def test_items_without_an_answer_fail_and_repeated_answers_count_once(
 
 def test_a_batch_that_ends_during_the_drain_restores_no_credit(replica: ThreadedReplica) -> None:
     replica.start()
-    replica.call(replica.engine.gate.clear)
-    replica.send(batch(Chunk(job(), items(0, 2))))
-    replica.read(CAPACITY, bool)
-    assert replica.engine.called.wait(20)
+    replica.hold(batch(Chunk(job(), items(0, 2))))
     replica.stop.set()
 
     def is_withdrawn(found: list[object]) -> bool:

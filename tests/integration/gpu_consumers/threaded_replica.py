@@ -198,6 +198,17 @@ class ThreadedReplica:
         finally:
             self.left.set()
 
+    def store(self, key: str, content: bytes) -> None:
+        with self.objects.begin_upload(key) as upload:
+            upload.write(content)
+            upload.complete()
+
+    def hold(self, batch: Batch) -> None:
+        """Send a batch and wait until the engine, with its gate closed, has got it."""
+        self.call(self.engine.gate.clear)
+        self.send(batch)
+        assert self.engine.called.wait(20)
+
     def send(self, batch: Batch, partition: int = 0, job_class: str = "bulk") -> None:
         self.producer.send(
             batches_topic(POOL, job_class).name,
