@@ -121,3 +121,13 @@ def answering(post: Callable[[Peer], Awaitable[bool]]) -> Handle:
                 return
 
     return handle
+
+
+def sending(content: bytes, *, keeps: bool = True) -> Handle:
+    """Answer probes; answer each POST with `content`, and keep or close its connection."""
+
+    async def post(peer: Peer) -> bool:
+        await peer.send(content)
+        return keeps
+
+    return answering(post)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from functools import partial
 
 import pytest
 
@@ -16,13 +15,14 @@ from tests.integration.engines.conformance import (
     content_of,
     run,
 )
-from tests.integration.engines.raw_server import ANSWER, HEAD, Peer, answering, engine_before
-
-
-async def answer_until_gone(peer: Peer, gone: asyncio.Queue[None]) -> None:
-    while await peer.request() is not None:
-        await peer.send(ANSWER)
-    gone.put_nowait(None)
+from tests.integration.engines.raw_server import (
+    ANSWER,
+    HEAD,
+    Peer,
+    answering,
+    engine_before,
+    sending,
+)
 
 
 async def ask(engine: OpenAIHttpEngine, body: bytes | None = None) -> EngineAnswer:
@@ -77,12 +77,7 @@ async def test_lost_connection_is_retried_once_on_a_new_one(content: bytes) -> N
 
 async def test_server_that_closes_after_every_response_loses_nothing() -> None:
     """The retry must not use another kept-alive connection, which may be closed as well."""
-
-    async def post(peer: Peer) -> bool:
-        await peer.send(ANSWER)
-        return False
-
-    async with engine_before(answering(post), concurrency=16) as (engine, _):
+    async with engine_before(sending(ANSWER, keeps=False), concurrency=16) as (engine, _):
         for _ in range(5):
             answers = await run(engine, CHAT, [chat_body()] * 100)
             assert {answer.status_code for answer in answers} == {200}
@@ -168,18 +163,27 @@ async def test_unrequested_bytes_answer_no_item(late: bytes) -> None:
         assert len(server.peers) == 2
 
 
-async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "_IDLE_S_MAX", 0.2)
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["idle", "stopped"])
+async def test_idle_connections_and_those_of_a_stopped_engine_are_closed(
+    monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    monkeypatch.setattr(http_client, "_IDLE_S_MAX", 60.0 if is_stopped else 0.2)
     gone = asyncio.Queue[None]()
-    async with engine_before(partial(answer_until_gone, gone=gone), concurrency=8) as (
-        engine,
-        server,
-    ):
+
+    async def handle(peer: Peer) -> None:
+        while await peer.request() is not None:
+            await peer.send(ANSWER)
+        gone.put_nowait(None)
+
+    async with engine_before(handle, concurrency=8) as (engine, server):
         await run(engine, CHAT, [chat_body()] * 50)
         assert len(server.peers) == 8
-        for _ in range(8):
+        if is_stopped:
+            await engine.stop()
+        for _ in server.peers:
             await asyncio.wait_for(gone.get(), 5)
-        assert await ask(engine) == EngineAnswer(200, b"{}")
+        if not is_stopped:
+            assert await ask(engine) == EngineAnswer(200, b"{}")
 
 
 async def test_large_body_is_sent_in_parts() -> None:
@@ -210,15 +214,3 @@ async def _full_transport(engine: OpenAIHttpEngine) -> asyncio.Transport:
             if connection._is_paused and connection._transport is not None:
                 return connection._transport
         await asyncio.sleep(0.01)
-
-
-async def test_stop_closes_every_connection() -> None:
-    gone = asyncio.Queue[None]()
-    async with engine_before(partial(answer_until_gone, gone=gone), concurrency=8) as (
-        engine,
-        server,
-    ):
-        await run(engine, CHAT, [chat_body()] * 50)
-        await engine.stop()
-        for _ in server.peers:
-            await asyncio.wait_for(gone.get(), 5)

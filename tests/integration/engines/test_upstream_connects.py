@@ -17,7 +17,7 @@ from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.openai_http.origin import Origin
 from tests.integration.engines.conformance import CHAT, chat_body, content_of, run
-from tests.integration.engines.raw_server import ANSWER, Peer, answering, raw_server
+from tests.integration.engines.raw_server import ANSWER, Peer, raw_server, sending
 from tests.integration.engines.upstream import engine_of, http_settings
 
 
@@ -55,11 +55,6 @@ def tls(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-async def answer_all(peer: Peer) -> bool:
-    await peer.send(ANSWER)
-    return True
-
-
 async def cause_of(engine: OpenAIHttpEngine) -> object:
     with pytest.raises(PoolUnavailableError) as raised:
         await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
@@ -68,7 +63,7 @@ async def cause_of(engine: OpenAIHttpEngine) -> object:
 
 
 async def test_untrusted_certificate_is_a_pool_failure(tls: ssl.SSLContext) -> None:
-    async with raw_server(answering(answer_all), tls) as server:
+    async with raw_server(sending(ANSWER), tls) as server:
         engine = OpenAIHttpEngine(http_settings(server.url, start_timeout_s=0.2))
         with pytest.raises(PoolUnavailableError):
             await engine.start()
@@ -79,7 +74,7 @@ async def test_certificate_must_name_the_host(
     tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    async with raw_server(answering(answer_all), tls) as server:
+    async with raw_server(sending(ANSWER), tls) as server:
         url = server.url.replace("localhost", "127.0.0.2")
         assert await cause_of(OpenAIHttpEngine(http_settings(url))) in (
             "SSLCertVerificationError",
@@ -92,7 +87,7 @@ async def test_tls_carries_small_and_large_items(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     large = chat_body("x" * 5_000_000)
-    async with raw_server(answering(answer_all), tls) as server:
+    async with raw_server(sending(ANSWER), tls) as server:
         async with engine_of(server.url, concurrency=4) as engine:
             answers = await run(engine, CHAT, [chat_body(), large] * 10)
         assert answers == [EngineAnswer(200, b"{}")] * 20
@@ -110,16 +105,11 @@ async def test_server_without_tls_is_a_pool_failure(sends: bytes) -> None:
         assert cause in {"SSLError", "SSLEOFError", "ConnectionResetError"}
 
 
-async def test_silent_handshake_ends_with_the_connect_timeout() -> None:
+async def test_silent_handshake_ends_with_the_connect_or_the_item_timeout() -> None:
     async with raw_server(Peer.gone) as server:
         url = server.url.replace("http:", "https:")
         settings = http_settings(url, connect_timeout_s=0.3)
         assert await cause_of(OpenAIHttpEngine(settings)) == "TimeoutError"
-
-
-async def test_item_timeout_may_be_shorter_than_the_connect_timeout() -> None:
-    async with raw_server(Peer.gone) as server:
-        url = server.url.replace("http:", "https:")
         engine = OpenAIHttpEngine(http_settings(url, item_timeout_s=0.3))
         (answer,) = await run(engine, CHAT, [chat_body()])
         await engine.stop()
@@ -136,7 +126,7 @@ async def test_other_addresses_of_the_host_are_tried(monkeypatch: pytest.MonkeyP
         return ["127.0.0.3", "127.0.0.1"]  # the server listens on the second alone
 
     monkeypatch.setattr(Origin, "addresses", addresses)
-    async with raw_server(answering(answer_all)) as server:
+    async with raw_server(sending(ANSWER)) as server:
         engine = OpenAIHttpEngine(http_settings(server.url))
         assert await run(engine, CHAT, [chat_body()] * 8) == [EngineAnswer(200, b"{}")] * 8
         await engine.stop()

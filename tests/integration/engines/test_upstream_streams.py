@@ -9,7 +9,7 @@ from core.errors import PoolUnavailableError
 from gpu_consumers.engines.engine import EngineAnswer
 from tests.integration.engines.conformance import CHAT, chat_body, content_of
 from tests.integration.engines.conformance_online import Listener, stream
-from tests.integration.engines.raw_server import Peer, answering, engine_before
+from tests.integration.engines.raw_server import Peer, answering, engine_before, sending
 
 BODY = chat_body(stream=True)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -70,11 +70,7 @@ async def test_stream_ends_with_its_last_event() -> None:
     ids=["lost", "cut", "closed", "garbled", "huge", "not-json", "error"],
 )
 async def test_interrupted_stream_differs_from_a_complete_one(wire: bytes, code: str) -> None:
-    async def post(peer: Peer) -> bool:
-        await peer.send(wire)
-        return False
-
-    async with engine_before(answering(post)) as (engine, server):
+    async with engine_before(sending(wire, keeps=False)) as (engine, server):
         answer, listener = await stream(engine, CHAT, BODY)
         assert (answer.status_code, code_of(answer)) == (502, code)
         assert listener.pieces == [TOKEN]
@@ -86,12 +82,7 @@ async def test_response_without_events_fails_a_stream() -> None:
     """Its caller would see a stream that ended well and said nothing."""
     whole = b'{"choices":[{"index":0}],"usage":{"prompt_tokens":2,"completion_tokens":1}}'
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-
-    async def post(peer: Peer) -> bool:
-        await peer.send(head % len(whole) + whole)
-        return True
-
-    async with engine_before(answering(post)) as (engine, _):
+    async with engine_before(sending(head % len(whole) + whole)) as (engine, _):
         answer, listener = await stream(engine, CHAT, BODY)
         assert (answer.status_code, code_of(answer)) == (502, "answer_not_events")
         assert listener.pieces == []
@@ -129,11 +120,8 @@ async def test_stream_is_bounded_by_the_item_timeout() -> None:
 
 
 async def test_busy_upstream_of_a_stream_is_a_pool_failure() -> None:
-    async def post(peer: Peer) -> bool:
-        await peer.send(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
-        return True
-
-    async with engine_before(answering(post)) as (engine, _):
+    busy = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
+    async with engine_before(sending(busy)) as (engine, _):
         with pytest.raises(PoolUnavailableError):
             await stream(engine, CHAT, BODY)
 
