@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from batcher.policy.credits import CreditLedger, ReplicaCredit
 from tests.unit.batcher.builders import capacity
+from topics.records.records import Capacity
 
 
 @dataclass
@@ -18,8 +19,12 @@ class Step:
     passes_s: float
 
 
-def ledger() -> CreditLedger:
-    return CreditLedger("b", "bulk", silence_s_max=3.0)
+def ledger(*capacities: Capacity) -> CreditLedger:
+    """Return the credit of batcher `b` after these records, all received at 0 s."""
+    book = CreditLedger("b", "bulk", silence_s_max=3.0)
+    for one in capacities:
+        book.record_capacity(one, now_s=0.0)
+    return book
 
 
 def best(book: CreditLedger, now_s: float) -> ReplicaCredit:
@@ -72,8 +77,7 @@ def test_no_epoch_gets_more_than_its_largest_grant(steps: list[Step]) -> None:
 
 
 def test_grants_are_void_during_silence() -> None:
-    book = ledger()
-    book.record_capacity(capacity(10), now_s=0.0)
+    book = ledger(capacity(10))
     book.spend("r", 4, now_s=1.0)
     assert book.available("r", now_s=3.0) == 6
     assert book.available("r", now_s=3.1) == 0
@@ -83,8 +87,7 @@ def test_grants_are_void_during_silence() -> None:
 
 
 def test_grants_are_void_while_unavailable_and_on_a_new_epoch() -> None:
-    book = ledger()
-    book.record_capacity(capacity(10, epoch=5), now_s=0.0)
+    book = ledger(capacity(10, epoch=5))
     book.spend("r", 4, now_s=0.0)
     book.record_capacity(capacity(10, epoch=5, available=False), now_s=0.1)
     assert book.available("r", now_s=0.1) == 0
@@ -95,12 +98,13 @@ def test_grants_are_void_while_unavailable_and_on_a_new_epoch() -> None:
 
 
 def test_replica_with_most_free_credit_is_chosen() -> None:
-    book = ledger()
-    book.record_capacity(capacity(10, replica_id="small"), now_s=0.0)
-    book.record_capacity(capacity(20, replica_id="large"), now_s=0.0)
-    book.record_capacity(capacity(99, replica_id="other pool", pool="q"), now_s=0.0)
-    book.record_capacity(capacity(99, replica_id="other class", job_class="interactive"), now_s=0.0)
-    book.record_capacity(capacity(99, replica_id="without partitions", partitions=[]), now_s=0.0)
+    book = ledger(
+        capacity(10, replica_id="small"),
+        capacity(20, replica_id="large"),
+        capacity(99, replica_id="other pool", pool="q"),
+        capacity(99, replica_id="other class", job_class="interactive"),
+        capacity(99, replica_id="without partitions", partitions=[]),
+    )
     assert best(book, 0.0).capacity.replica_id == "large"
     assert book.pools == {"p", "q"}
 
@@ -122,18 +126,10 @@ def test_suspect_and_late_replicas_come_last() -> None:
 
 
 def test_replica_that_changes_its_pool_leaves_the_first() -> None:
-    book = ledger()
-    book.record_capacity(capacity(10), now_s=0.0)
+    book = ledger(capacity(10))
     book.record_capacity(capacity(10, pool="q", epoch=2), now_s=0.0)
     assert book.pools == {"q"}
     assert book.best("p", now_s=0.0) is None
-
-
-def test_silent_replica_is_forgotten_after_a_day() -> None:
-    book = ledger()
-    book.record_capacity(capacity(10), now_s=0.0)
-    book.forget_silent_replicas(now_s=25 * 3600.0)
-    assert book.pools == frozenset()
 
 
 def test_credit_is_free_since_it_was_granted() -> None:
@@ -150,9 +146,7 @@ def test_credit_is_free_since_it_was_granted() -> None:
 
 
 def test_silent_replicas_are_no_candidates_and_keep_their_count() -> None:
-    known = ledger()
-    for number in range(100):
-        known.record_capacity(capacity(10, replica_id=f"gone-{number}"), now_s=0.0)
+    known = ledger(*(capacity(10, replica_id=f"gone-{number}") for number in range(100)))
     known.spend("gone-7", 4, now_s=0.0)
     known.record_capacity(capacity(10, replica_id="here"), now_s=4.0)
     known.forget_silent_replicas(now_s=4.0)
@@ -161,3 +155,5 @@ def test_silent_replicas_are_no_candidates_and_keep_their_count() -> None:
     known.record_capacity(capacity(10, replica_id="gone-7"), now_s=5.0)
     assert known.candidates("p") == {"here", "gone-7"}
     assert known.available("gone-7", now_s=5.0) == 6
+    known.forget_silent_replicas(now_s=26 * 3600.0)
+    assert known.pools == frozenset()

@@ -9,27 +9,26 @@ from jobs.store.job_options import RATIO_SAMPLE_DEFAULT, JobBudget, budget_close
 counts = st.integers(0, 10_000)
 
 
+def due(budget: JobBudget, failed: int, succeeded: int, tokens: int = 0) -> CloseReason | None:
+    return budget_close_reason(budget, succeeded=succeeded, failed=failed, total_tokens=tokens)
+
+
 @given(succeeded=counts, failed=counts, tokens=counts)
 def test_a_job_without_limits_never_closes(succeeded: int, failed: int, tokens: int) -> None:
-    assert (
-        budget_close_reason(JobBudget(), succeeded=succeeded, failed=failed, total_tokens=tokens)
-        is None
-    )
+    assert due(JobBudget(), failed, succeeded, tokens) is None
 
 
 @given(most=counts, failed=counts, succeeded=counts)
 def test_a_job_closes_above_its_failure_limit(most: int, failed: int, succeeded: int) -> None:
     budget = JobBudget(max_failed_items=most)
-    due = budget_close_reason(budget, succeeded=succeeded, failed=failed, total_tokens=0)
-    assert due is (CloseReason.FAILURE_BUDGET if failed > most else None)
+    reason = due(budget, failed, succeeded)
+    assert reason is (CloseReason.FAILURE_BUDGET if failed > most else None)
 
 
 @given(cap=st.integers(1, 10_000), tokens=counts)
 def test_a_job_closes_when_it_reaches_the_token_cap(cap: int, tokens: int) -> None:
-    due = budget_close_reason(
-        JobBudget(max_total_tokens=cap), succeeded=1, failed=0, total_tokens=tokens
-    )
-    assert due is (CloseReason.SPEND_CAP if tokens >= cap else None)
+    reason = due(JobBudget(max_total_tokens=cap), 0, 1, tokens)
+    assert reason is (CloseReason.SPEND_CAP if tokens >= cap else None)
 
 
 @given(
@@ -39,12 +38,12 @@ def test_a_failure_ratio_counts_from_its_sample_size(
     ratio: float, sample: int | None, succeeded: int, failed: int
 ) -> None:
     budget = JobBudget(max_failed_ratio=ratio, failed_ratio_sample=sample)
-    due = budget_close_reason(budget, succeeded=succeeded, failed=failed, total_tokens=0)
+    reason = due(budget, failed, succeeded)
     ran = succeeded + failed
     if ran < (sample or RATIO_SAMPLE_DEFAULT):
-        assert due is None
+        assert reason is None
     else:
-        assert (due is CloseReason.FAILURE_BUDGET) == (failed > ratio * ran)
+        assert (reason is CloseReason.FAILURE_BUDGET) == (failed > ratio * ran)
 
 
 @given(failed=counts, succeeded=counts, tokens=counts, more=counts)
@@ -52,8 +51,5 @@ def test_more_failures_keep_a_close_due(
     failed: int, succeeded: int, tokens: int, more: int
 ) -> None:
     budget = JobBudget(max_failed_items=50, max_failed_ratio=0.3, max_total_tokens=5000)
-    before = budget_close_reason(budget, succeeded=succeeded, failed=failed, total_tokens=tokens)
-    after = budget_close_reason(
-        budget, succeeded=succeeded, failed=failed + more, total_tokens=tokens
-    )
-    assert before is None or after is not None
+    if due(budget, failed, succeeded, tokens) is not None:
+        assert due(budget, failed + more, succeeded, tokens) is not None

@@ -184,20 +184,16 @@ def of_replica(replica: str, granted: int, job_class: str = "bulk") -> ReceivedR
     return ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
 
 
-def test_latest_capacity_of_each_replica_counts() -> None:
+def test_latest_capacity_of_each_replica_and_class_counts() -> None:
     torn = ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
     gone = ReceivedRecord("capacity", 0, 0, None, [], None, 0)
-    news = latest_capacities(
-        [of_replica("a", 1), of_replica("b", 2), torn, gone, of_replica("a", 3)]
-    )
-    assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
-
-
-def test_capacity_is_kept_by_replica_and_class() -> None:
-    news = latest_capacities(
-        [of_replica("a", 1), of_replica("a", 2, "interactive"), of_replica("a", 3)]
-    )
-    assert {c.job_class: c.granted["b"] for c in news} == {"bulk": 3, "interactive": 2}
+    first = [of_replica("a", 1), of_replica("b", 2), of_replica("a", 4, "interactive")]
+    found = latest_capacities([*first, torn, gone, of_replica("a", 3)])
+    assert {(c.replica_id, c.job_class): c.granted["b"] for c in found} == {
+        ("a", "bulk"): 3,
+        ("b", "bulk"): 2,
+        ("a", "interactive"): 4,
+    }
 
 
 def test_failure_of_the_capacity_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,18 +96,24 @@ class Bench:
         granted = capacity(count, replica_id=replica, items_per_s=rate, **fields)
         self.ledger.record_capacity(granted, now_s=self.clock.now_s)
 
+    def use_slice(self, share: float) -> None:
+        """Let each batch take this share of the time of a slice."""
+        self.recorder.on_sent = lambda: self.clock.advance(share * DISPATCH_SLICE_S_MAX)
+
 
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
 
 
-def test_nothing_is_dispatched_without_credit(bench: Bench) -> None:
+def test_nothing_is_dispatched_without_credit_or_while_the_producer_is_full(bench: Bench) -> None:
     bench.items(50)
     assert bench.dispatcher.dispatch() is None
-    assert bench.recorder.sent == []
     bench.grant(0)
     assert bench.dispatcher.dispatch() is None
+    bench.grant(100)
+    bench.recorder.is_full = True
+    bench.dispatcher.dispatch()
     assert bench.recorder.sent == []
 
 
@@ -198,14 +204,6 @@ def test_credit_is_spent_where_most_is_free(bench: Bench) -> None:
     assert bench.dispatcher.dispatched_count == 250
 
 
-def test_nothing_is_dispatched_while_the_producer_is_full(bench: Bench) -> None:
-    bench.grant(100)
-    bench.items(100)
-    bench.recorder.is_full = True
-    bench.dispatcher.dispatch()
-    assert bench.recorder.sent == []
-
-
 def test_pool_without_credit_blocks_no_other(bench: Bench) -> None:
     bench.items(100, job=1, pool="away")
     bench.items(100, job=2)
@@ -220,11 +218,7 @@ def test_long_dispatch_yields_and_resumes_with_another_pool(bench: Bench) -> Non
     bench.items(100, job=11, pool="q")
     bench.grant(1000)
     bench.grant(1000, replica="s", pool="q")
-
-    def pass_time() -> None:
-        bench.clock.now_s += 0.6 * DISPATCH_SLICE_S_MAX
-
-    bench.recorder.on_sent = pass_time
+    bench.use_slice(0.6)
     slices = []
     while (wait_s := bench.dispatcher.dispatch()) is not None:
         assert wait_s == 0.0
@@ -240,11 +234,7 @@ def test_pool_that_used_the_slice_is_visited_last(bench: Bench) -> None:
         bench.items(100, job=job, pool="q")
     bench.grant(1000)
     bench.grant(1000, replica="s", pool="q")
-
-    def pass_time() -> None:
-        bench.clock.now_s += 1.1 * DISPATCH_SLICE_S_MAX
-
-    bench.recorder.on_sent = pass_time
+    bench.use_slice(1.1)
     assert bench.dispatcher.dispatch() == 0.0
     bench.items(100, job=4)
     assert bench.dispatcher.dispatch() == 0.0

@@ -48,7 +48,11 @@ class Bench:
     """A record handler whose every callback is recorded."""
 
     def __init__(
-        self, finished: dict[int, set[int]] | None = None, *, bytes_max: int = 10**9
+        self,
+        finished: dict[int, set[int]] | None = None,
+        *,
+        end: int | None = None,  # of the partition when it is assigned
+        bytes_max: int = 10**9,
     ) -> None:
         self.acknowledged: list[object] = []
         self.acks = OrderedAcks(self.acknowledged.append)
@@ -70,6 +74,8 @@ class Bench:
             find_finished=None if finished is None else self._find_finished,
             clock=SystemClock(),
         )
+        if end is not None:
+            self.handler.on_assign({PARTITION: end})
 
     def _is_obsolete_call(self, job: JobRef, /, *, since_s: float) -> bool:
         assert since_s > 0
@@ -193,8 +199,7 @@ async def check(bench: Bench, meanwhile: Callable[[], None] = lambda: None) -> N
 
 
 async def test_finished_redelivered_items_are_settled_without_dispatch() -> None:
-    bench = Bench({1: {0, 1, 2}, 2: set(range(10))})
-    bench.handler.on_assign({PARTITION: 3})
+    bench = Bench({1: {0, 1, 2}, 2: set(range(10))}, end=3)
     for offset in range(3):
         bench.handle(record(offset, chunk_of(offset + 1, range(10))))
     bench.handle(record(3, chunk_of(9, range(50, 60))))  # new: not looked up
@@ -209,8 +214,7 @@ async def test_finished_redelivered_items_are_settled_without_dispatch() -> None
 
 
 async def test_record_arriving_during_a_query_is_checked_by_the_next() -> None:
-    bench = Bench({})
-    bench.handler.on_assign({PARTITION: 10})
+    bench = Bench({}, end=10)
     bench.handle(record(0, chunk_of(1, range(10))))
     await check(bench, lambda: bench.handle(record(1, chunk_of(2, range(10, 20)))))
     assert bench.indexes() == list(range(20))
@@ -221,8 +225,7 @@ def is_full(bench: Bench) -> bool:
 
 
 async def test_buffered_and_unchecked_items_share_one_bound() -> None:
-    bench = Bench({2: set(range(50))})
-    bench.handler.on_assign({PARTITION: 10})
+    bench = Bench({2: set(range(50))}, end=10)
     bench.handle(record(10, chunk_of(1, range(50))))
     assert not is_full(bench)
     bench.handle(record(0, chunk_of(2, range(50))))
@@ -232,8 +235,7 @@ async def test_buffered_and_unchecked_items_share_one_bound() -> None:
 
 
 async def test_unchecked_chunks_are_bounded_in_bytes() -> None:
-    bench = Bench({}, bytes_max=4000)
-    bench.handler.on_assign({PARTITION: 10})
+    bench = Bench({}, end=10, bytes_max=4000)
     for offset in range(2):
         assert not is_full(bench)
         bench.handle(record(offset, chunk_of(offset + 1, range(10))))
@@ -244,8 +246,7 @@ async def test_unchecked_chunks_are_bounded_in_bytes() -> None:
 
 
 async def test_chunk_revoked_during_its_query_is_forgotten() -> None:
-    bench = Bench({})
-    bench.handler.on_assign({PARTITION: 10})
+    bench = Bench({}, end=10)
     bench.handle(record(0, chunk_of(1, range(10))))
     await check(bench, lambda: bench.handler.on_revoke([PARTITION]))
     assert bench.queues.item_count == 0
@@ -284,8 +285,7 @@ async def test_chunk_revoked_during_a_database_outage_is_forgotten(
 
 
 async def test_finished_durable_call_is_not_executed_again() -> None:
-    bench = Bench({1: {0}})
-    bench.handler.on_assign({PARTITION: 2})
+    bench = Bench({1: {0}}, end=2)
     for number in (1, 2):
         bench.handle(record(number - 1, call_of(number, durable=True)))
     await check(bench)
@@ -312,8 +312,7 @@ def test_call_without_live_caller_is_acknowledged_at_arrival() -> None:
 
 
 def test_backlogged_calls_are_marked_as_redelivered_without_a_lookup() -> None:
-    bench = Bench({})
-    bench.handler.on_assign({PARTITION: 2})
+    bench = Bench({}, end=2)
     for offset in range(3):
         bench.handle(record(offset, call_of(offset + 1)))
     bench.handle(record(3, call_of(4, redelivered=True)))  # marked when it was requeued
@@ -323,8 +322,7 @@ def test_backlogged_calls_are_marked_as_redelivered_without_a_lookup() -> None:
 
 
 async def test_rest_of_a_checked_chunk_stays_marked() -> None:
-    bench = Bench({1: {0}})
-    bench.handler.on_assign({PARTITION: 1})
+    bench = Bench({1: {0}}, end=1)
     bench.handle(record(0, chunk_of(1, range(10))))
     await check(bench)
     (chunk,) = bench.queues.snapshot()

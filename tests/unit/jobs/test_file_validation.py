@@ -36,6 +36,9 @@ def with_input(raw: bytes) -> bytes:
     return line().replace(b'"' + SECRET.encode() + b'"', raw)
 
 
+LONG_LINE = with_input(b'"%s"' % (b"x" * 500))
+
+
 def validated(*lines: bytes, line_bytes_max: int = 2**20, **given: Any) -> ValidationResult:
     data = b"\n".join(lines)
     models = {"small": SMALL, "chat": CHAT}
@@ -169,12 +172,6 @@ def test_an_invalid_line_is_reported_with_code_and_param(
     assert (error.code, error.param, error.line) == (code, param, 1)
 
 
-def test_all_lines_must_have_the_model_of_the_first() -> None:
-    other = line("b", body={"model": "chat"})
-    error = only_error(validated(line("a"), other, line("c")))
-    assert (error.code, error.line) == (ErrorCode.MODEL_MISMATCH, 2)
-
-
 def test_an_unknown_first_model_does_not_invalidate_other_lines() -> None:
     mistake = line("a", body={"model": "smal"})
     found = validated(mistake, line("b"), line("c"), mistake.replace(b'"a"', b'"d"'))
@@ -194,17 +191,6 @@ def test_unknown_models_are_looked_up_once_and_up_to_a_limit() -> None:
     assert {error.code for error in found.errors} == {ErrorCode.MODEL_NOT_FOUND}
 
 
-def test_an_empty_file() -> None:
-    error = only_error(validated(b"", b" ", b""))
-    assert (error.code, error.line) == (ErrorCode.EMPTY_FILE, None)
-
-
-def test_too_many_requests() -> None:
-    assert validated(line("a"), line("b"), items_max=2).error_count == 0
-    error = only_error(validated(line("a"), line("b"), b"junk", b"junk", items_max=2))
-    assert error.code is ErrorCode.TOO_MANY_TASKS
-
-
 @pytest.mark.parametrize(
     ("item_count", "is_refused"), [(7, False), (8, True), (10, True), (12, True)]
 )
@@ -218,10 +204,36 @@ def test_items_of_earlier_files_count_against_the_limit(item_count: int, is_refu
         assert error.message == "A batch may have at most 10 requests."
 
 
-def test_a_line_above_the_limit() -> None:
-    error = only_error(validated(line("a"), with_input(b'"%s"' % (b"x" * 500)), line_bytes_max=400))
-    assert (error.code, error.line) == (ErrorCode.LINE_TOO_LONG, 2)
-    assert error.message == "This line has more than 400 bytes."
+@pytest.mark.parametrize(
+    ("lines", "limits", "code", "number"),
+    [
+        ([b"", b" ", b""], {}, ErrorCode.EMPTY_FILE, None),
+        (
+            [line("a"), line("b"), b"junk", b"junk"],
+            {"items_max": 2},
+            ErrorCode.TOO_MANY_TASKS,
+            None,
+        ),
+        (
+            [line("a"), line("b", body={"model": "chat"}), line("c")],
+            {},
+            ErrorCode.MODEL_MISMATCH,
+            2,
+        ),
+        ([line("a"), LONG_LINE], {"line_bytes_max": 400}, ErrorCode.LINE_TOO_LONG, 2),
+    ],
+)
+def test_a_file_beyond_a_limit_has_one_error(
+    lines: list[bytes], limits: dict[str, int], code: ErrorCode, number: int | None
+) -> None:
+    error = only_error(validated(*lines, **limits))
+    assert (error.code, error.line) == (code, number)
+    if code is ErrorCode.LINE_TOO_LONG:
+        assert error.message == "This line has more than 400 bytes."
+
+
+def test_a_file_with_exactly_its_maximum_of_requests_is_valid() -> None:
+    assert validated(line("a"), line("b"), items_max=2).error_count == 0
 
 
 def test_duplicate_ids_are_reported_in_line_order_with_other_errors() -> None:

@@ -13,8 +13,8 @@ from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
 
 
-def lines(data: bytes, *, limit: int = 100) -> list[Line]:
-    return list(input_lines([data], line_bytes_max=limit))
+def lines(data: bytes) -> list[Line]:
+    return list(input_lines([data], line_bytes_max=100))
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,6 @@ def lines(data: bytes, *, limit: int = 100) -> list[Line]:
 )
 def test_lines(data: bytes, expected: list[Line]) -> None:
     assert lines(data) == expected
-
-
-def test_only_lines_above_the_limit_are_too_long() -> None:
-    assert lines(b"123\n1234\n12345\n1", limit=4) == [
-        (1, 0, b"123"),
-        (2, 4, b"1234"),
-        (3, 9, None),
-        (4, 15, b"1"),
-    ]
-    assert lines(b"12345", limit=4) == [(1, 0, None)]
 
 
 class CountedReads(LocalObjectStore):
