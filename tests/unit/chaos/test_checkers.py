@@ -41,21 +41,16 @@ def test_acknowledged_jobs_must_end() -> None:
     found = {"batch_1": "completed", "batch_3": "in_progress", "batch_2": "finalizing"}
     broken = acceptance.missing_or_unfinished(accepted, found, {"completed"})
     assert broken == {"batch_3": "in_progress", "batch_4": "missing"}
+    without_id = acceptance.acknowledged_ids([step("create", "k", "ok", id=None)]).values()
+    assert acceptance.missing_or_unfinished(without_id, found, {"completed"})
 
 
-def test_ids_created_by_probes_are_found() -> None:
-    history = [
-        step("probe", "create", "ok", id="batch_1"),
-        step("probe", "create", "fail", id=None),
-        step("probe", "look", "ok"),
-    ]
-    assert acceptance.probed_ids(history) == {"batch_1"}
-
-
-def test_one_key_has_one_id() -> None:
+def test_one_key_has_one_id_and_a_probe_may_create_one() -> None:
     history = [step("create", "k", "ok", id="1"), step("create", "k", "ok", id="1")]
     assert acceptance.conflicting_ids(history) == {}
     assert acceptance.conflicting_ids([*history, step("create", "k", "ok", id="2")]) == {"k": "1 2"}
+    probes = [step("probe", "create", "ok", id="3"), step("probe", "create", "fail", id=None)]
+    assert acceptance.probed_ids([*history, *probes, step("probe", "look", "ok")]) == {"3"}
 
 
 def answer(key: str, *, replayed: bool, digest: str = "d", status: int = 200) -> Operation:
@@ -78,13 +73,6 @@ def test_requests_in_flight_during_a_kill_are_counted() -> None:
     refused = step("create", "k", "info", failure="ConnectError")
     assert acceptance.broken_connections([refused, step("create", "k", "ok")]) == 0
     assert acceptance.broken_connections([step("create", "k", "info", failure="ReadError")]) == 1
-
-
-def test_an_acknowledgement_without_an_id_is_a_violation() -> None:
-    accepted = acceptance.acknowledged_ids([step("create", "k", "ok", id=None)])
-    assert acceptance.missing_or_unfinished(
-        accepted.values(), {"batch_1": "completed"}, {"completed"}
-    )
 
 
 def test_each_item_appears_once() -> None:
@@ -166,11 +154,8 @@ def test_observed_states_never_go_back() -> None:
         "job: completed and then finalizing",
         "job: completed_at was 3 and is None",
     ]
-
-
-def test_overlapping_requests_are_not_compared() -> None:
-    late = step("watch", "job", "ok", 5, asked_s=0.5, status="validating", created_at=1)
-    assert states.contradictory_observations([watched(1, "in_progress"), late], GRAPH) == []
+    overlaps = step("watch", "job", "ok", 5, asked_s=0.5, status="validating", created_at=1)
+    assert states.contradictory_observations([watched(1, "in_progress"), overlaps], GRAPH) == []
 
 
 def test_timestamps_stay_and_are_ordered() -> None:
@@ -327,10 +312,7 @@ def test_a_stalled_rate_is_not_steady() -> None:
     assert outages.steady_rate(samples(100, 80, 120), 3.0, over_s=2.0) == pytest.approx(100, abs=2)
     for still in (samples(100, 0, 0), samples(100, 100, 0), samples(100, 0, 400), samples()):
         assert outages.steady_rate(still, 3.0, over_s=2.0) is None
-
-
-def test_a_rate_of_too_few_samples_is_zero() -> None:
-    assert outages.rate([Sample(1.0, 5)], 0.0, 2.0) == 0.0
+    assert outages.rate([Sample(1.0, 5)], 0.0, 2.0) == 0.0  # of too few samples
 
 
 def probe(asked_s: float, status: int, took_s: float = 0.1, *, retry_after: bool = True) -> Probe:
@@ -364,35 +346,30 @@ def test_probes_are_read_from_a_history() -> None:
     assert (found.took_s, found.status, found.retry_after) == (2.0, 503, True)
 
 
-def readiness(*seen: outages.Probe) -> dict[str, bool]:
-    """Check an outage that starts at 2 s and is healed at 10 s."""
-    found = check_readiness("stopped", seen, 2.0, 10.0, must_flip=True)
-    return {measure.what.removeprefix("stopped: "): measure.passed for measure in found}
+READINESS_MEASURES = (
+    "losses before which readiness was bad",
+    "until readiness says so",
+    "from heal to readiness",
+)
 
 
-def test_readiness_turns_bad_and_recovers() -> None:
-    found = readiness(probe(1, 200), probe(3, 503), probe(9, 503), probe(11, 200))
-    assert list(found.values()) == [True, True, True]
-
-
-def test_readiness_that_stays_bad_fails_then_and_in_the_next_outage() -> None:
-    stays_bad = readiness(probe(1, 200), probe(3, 503), probe(11, 503), probe(15, 503))
-    assert stays_bad == {
-        "losses before which readiness was bad": True,
-        "until readiness says so": True,
-        "from heal to readiness": False,
-    }
-    after = readiness(probe(1, 503), probe(3, 503), probe(11, 200))
-    assert not after["losses before which readiness was bad"]
-    assert not readiness(probe(3, 503), probe(11, 200))["losses before which readiness was bad"]
-
-
-def test_readiness_is_timed_from_the_start_of_an_outage() -> None:
-    found = readiness(probe(1, 200), probe(6, 200), probe(7.5, 503), probe(11, 200))
-    assert not found["until readiness says so"]
-
-
-def test_an_unobserved_restart_needs_only_good_readiness_after_it() -> None:
-    seen = [probe(1, 200), probe(11, 200)]
-    found = check_readiness("restart", seen, 2.0, 10.0, must_flip=False)
-    assert [measure.passed for measure in found] == [True, True]
+@pytest.mark.parametrize(
+    ("seen", "must_flip", "passed"),
+    [
+        # Good before the outage; bad soon after its start; good again after its healing.
+        (((1, 200), (3, 503), (9, 503), (11, 200)), True, [True, True, True]),
+        (((1, 200), (3, 503), (11, 503), (15, 503)), True, [True, True, False]),
+        (((1, 503), (3, 503), (11, 200)), True, [False, True, True]),
+        (((3, 503), (11, 200)), True, [False, True, True]),
+        (((1, 200), (6, 200), (7.5, 503), (11, 200)), True, [True, False, True]),
+        (((1, 200), (11, 200)), False, [True, True]),  # a restart that no probe observed
+    ],
+)
+def test_readiness_turns_bad_in_an_outage_from_2_to_10_s_and_recovers(
+    seen: tuple[tuple[float, int], ...], must_flip: bool, passed: list[bool]
+) -> None:
+    probes = [probe(*one) for one in seen]
+    found = check_readiness("stopped", probes, 2.0, 10.0, must_flip=must_flip)
+    assert [measure.passed for measure in found] == passed
+    if must_flip:
+        assert [m.what for m in found] == [f"stopped: {what}" for what in READINESS_MEASURES]

@@ -95,7 +95,9 @@ def test_jobs_are_polled_once_even_after_the_deadline(client_of: ClientOf) -> No
     assert client.await_terminal(["batch_1"], time.monotonic() - 1).keys() == {"batch_1"}
 
 
-def test_watchers_stop_polling_terminal_jobs(client_of: ClientOf) -> None:
+def test_watchers_stop_polling_terminal_jobs_and_end_when_a_drill_aborts(
+    client_of: ClientOf,
+) -> None:
     """Otherwise a running job of a long storm would be polled too rarely."""
     seen: list[str] = []
 
@@ -104,20 +106,14 @@ def test_watchers_stop_polling_terminal_jobs(client_of: ClientOf) -> None:
         status = "failed" if seen[-1] == "ended" else "in_progress"
         return httpx.Response(200, json={**JOB, "status": status})
 
-    with watching_jobs([client_of(answer)]) as watch:
+    before = set(threading.enumerate())
+    with contextlib.suppress(KeyError), watching_jobs([client_of(answer)]) as watch:
         watch("ended")
         watch("running")
         until(lambda: seen.count("running") >= 2 * POLLS_AFTER_END)
-    assert seen.count("ended") == POLLS_AFTER_END
-
-
-def test_watchers_stop_when_a_drill_aborts(client_of: ClientOf) -> None:
-    client = client_of(lambda _: httpx.Response(200, json=JOB))
-    before = set(threading.enumerate())
-    with contextlib.suppress(KeyError), watching_jobs([client]) as watch:
-        watch("batch_1")
         assert set(threading.enumerate()) - before
         raise KeyError("status")
+    assert seen.count("ended") == POLLS_AFTER_END
     assert set(threading.enumerate()) == before
 
 

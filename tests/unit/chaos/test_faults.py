@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import MagicMock
@@ -95,17 +95,14 @@ def test_a_fault_lasts_as_planned_after_a_slow_one(
     assert injecting.hits == {"slow": 1, "pause": 1}
 
 
-def test_a_signal_reports_whether_the_process_exists() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
-        assert processes.send_signal(alive.pid, signal.SIGKILL)
-    assert not processes.send_signal(alive.pid, signal.SIGKILL)
-
-
-def test_a_kill_of_a_dead_role_has_no_target() -> None:
+def test_a_kill_of_a_dead_role_has_no_target_and_fails_a_drill_of_one_fault() -> None:
     dead = SimpleNamespace(roles=dict)
     installation = cast("Installation", SimpleNamespace(hosts={"a": dead}))
     assert processes.kill_role(installation, "a/api") is no_target
     assert processes.pause_role(installation, "a/api") is no_target
+    assert require_target(already_healed, "a/api") is already_healed
+    with pytest.raises(DrillError, match="a/api"):
+        require_target(no_target, "a/api")
 
 
 class OneService:
@@ -124,33 +121,32 @@ class OneService:
         self.is_down = False
 
 
-def test_a_killed_service_has_ended_and_a_dead_one_is_no_target() -> None:
+@pytest.fixture
+def service() -> Iterator[OneService]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
-        one = OneService(alive)
-        installation = cast("Installation", one)
-        heal = processes.kill_service(installation, "kafka-1")
-        assert (one.service_pid("kafka-1"), one.is_down) == (None, True)
-        heal()
-        assert not one.is_down
-        assert processes.kill_service(installation, "kafka-1") is no_target
-        assert not one.is_down
-
-
-def test_a_service_that_survives_its_kill_fails_the_drill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "EXIT_S_MAX", 0.05)
-    monkeypatch.setattr(processes, "send_signal", lambda *_: True)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
-        one = OneService(alive)
-        with pytest.raises(DrillError):
-            processes.kill_service(cast("Installation", one), "kafka-1")
-        assert not one.is_down
+        yield OneService(alive)
         alive.kill()
 
 
-def test_a_drill_of_one_fault_without_a_target_fails() -> None:
-    assert require_target(already_healed, "a/api") is already_healed
-    with pytest.raises(DrillError, match="a/api"):
-        require_target(no_target, "a/api")
+def test_a_killed_service_has_ended_and_a_dead_one_is_no_target(service: OneService) -> None:
+    installation = cast("Installation", service)
+    heal = processes.kill_service(installation, "kafka-1")
+    assert not processes.send_signal(service.process.pid, signal.SIGKILL)  # it was reaped
+    assert (service.service_pid("kafka-1"), service.is_down) == (None, True)
+    heal()
+    assert not service.is_down
+    assert processes.kill_service(installation, "kafka-1") is no_target
+    assert not service.is_down
+
+
+def test_a_service_that_survives_its_kill_fails_the_drill(
+    service: OneService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "EXIT_S_MAX", 0.05)
+    monkeypatch.setattr(processes, "send_signal", lambda *_: True)
+    with pytest.raises(DrillError):
+        processes.kill_service(cast("Installation", service), "kafka-1")
+    assert not service.is_down
 
 
 def test_a_failed_republication_raises(monkeypatch: pytest.MonkeyPatch) -> None:

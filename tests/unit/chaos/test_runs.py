@@ -27,57 +27,49 @@ def good(size: int = 1, promise: str = "P1") -> Measure:
     return Measure(promise, "w", 0, size=size)
 
 
-def no_lifecycle() -> list[Measure]:
-    return []
-
-
-def aborted(drill: Callable[[], list[Measure]]) -> Measure:
-    """Return the measure that records whether a round aborted."""
-    (found,) = [m for m in run_round(ONE, drill, no_lifecycle) if m.what == ABORTED_ROUNDS]
-    return found
-
-
 def test_measures_of_a_round_have_its_origin() -> None:
-    found = run_round(ONE, lambda: [good(), good(promise="P2")], no_lifecycle)
+    found = run_round(ONE, lambda: [good(), good(promise="P2")], list)
     assert [m.is_violation for m in found] == [False] * 3
     assert {(m.promise, m.part) for m in found} == {("P1", "storm"), ("P2", OTHER_DRILLS)}
     assert {(m.seed, m.rerun) for m in found} == {(7, ONE.rerun)}
 
 
-@pytest.mark.parametrize("failure", [DrillError("not terminal"), KeyError("status")])
-def test_an_aborted_round_fails(failure: Exception) -> None:
+def die() -> list[Measure]:
+    answer: dict[str, str] = {}
+    client = threading.Thread(target=lambda: answer["id"], name="client-3")
+    client.start()
+    client.join()
+    return [good()]
+
+
+def fail(failure: Exception) -> Callable[[], list[Measure]]:
     def drill() -> list[Measure]:
         raise failure
 
-    found = aborted(drill)
-    assert found.is_violation
-    assert str(failure) in found.evidence
+    return drill
 
 
-def test_a_dead_thread_fails_its_round() -> None:
-    answer: dict[str, str] = {}
-
-    def drill() -> list[Measure]:
-        client = threading.Thread(target=lambda: answer["id"], name="client-3")
-        client.start()
-        client.join()
-        return [good()]
-
-    found = aborted(drill)
-    assert found.is_violation
-    assert "client-3 died: KeyError" in found.evidence
-
-
-def test_a_promise_without_measures_fails() -> None:
-    assert aborted(lambda: [good(promise="P2")]).is_violation
+@pytest.mark.parametrize(
+    ("drill", "evidence"),
+    [
+        (fail(DrillError("not terminal")), "not terminal"),
+        (fail(KeyError("status")), "status"),
+        (die, "client-3 died: KeyError"),
+        (lambda: [good(promise="P2")], ""),  # a promise of the round without measures
+    ],
+    ids=["failed", "broken", "dead thread", "without measures"],
+)
+def test_an_aborted_round_fails(drill: Callable[[], list[Measure]], evidence: str) -> None:
+    found = run_round(ONE, drill, list)
+    (aborted,) = [measure for measure in found if measure.what == ABORTED_ROUNDS]
+    assert aborted.is_violation
+    assert evidence in aborted.evidence
 
 
 def test_the_lifecycle_is_checked_even_in_an_aborted_round() -> None:
-    def drill() -> list[Measure]:
-        raise DrillError("not terminal")
-
     wrong = Measure("P6", "illegal", 1)
-    assert wrong.what in {m.what for m in run_round(ONE, drill, lambda: [wrong])}
+    found = run_round(ONE, fail(DrillError("not terminal")), lambda: [wrong])
+    assert wrong.what in {m.what for m in found}
 
 
 def test_other_promises_need_no_evidence() -> None:
@@ -109,13 +101,10 @@ def test_a_storm_must_hit_targets_and_be_healed(
     assert any(m.is_violation for m in found) == fails
 
 
-def test_a_storm_without_faults_has_no_evidence() -> None:
+def test_a_storm_without_hits_has_no_evidence_for_its_kinds() -> None:
     measures = [m for m in check_faults({}, {}, [], []) if m.relation != "report"]
     assert measures
     assert not any(m.has_evidence for m in measures)
-
-
-def test_a_storm_reports_the_kinds_without_hits() -> None:
     found, *_ = check_faults({"kill": 3, "rewind": 1}, {"kill": 2}, ["", ""], [])
     assert (found.value, found.size) == (1, 2)
     assert found.evidence == "kill 2 of 3, rewind 0 of 1"
@@ -138,7 +127,7 @@ def test_measures_before_an_abort_are_kept() -> None:
         yield wrong
         raise DrillError("no role to kill")
 
-    found = run_round(ONE, drill, no_lifecycle)
+    found = run_round(ONE, drill, list)
     assert [(m.what, m.value) for m in found] == [("lost", 3), (ABORTED_ROUNDS, 1)]
 
 

@@ -20,6 +20,7 @@ def test_every_documented_promise_is_tested() -> None:
     assert len(promised) == len(set(promised))
     assert set().union(*(drill.promises for drill in DRILLS)) == set(promised)
     assert all(drill.rounds[True] for drill in DRILLS)
+    assert len({drill.name for drill in DRILLS}) == len(DRILLS)
 
 
 def test_the_promises_left_out_of_the_quick_run_are_documented() -> None:
@@ -34,10 +35,6 @@ def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
         parse(["--help"])
     options = set(re.findall(r"--[a-z]+", capsys.readouterr().out)) - {"--help"}
     assert [option for option in sorted(options) if option not in PAGE] == []
-
-
-def test_drill_names_are_unique() -> None:
-    assert len({drill.name for drill in DRILLS}) == len(DRILLS)
 
 
 @pytest.mark.parametrize(
@@ -102,19 +99,18 @@ def broker(node: int) -> Broker:
     )
 
 
+def properties_of(count: int) -> dict[str, str]:
+    """Return the properties of the first broker of a cluster of `count`."""
+    nodes = [broker(node) for node in range(1, count + 1)]
+    text = properties(nodes[0], nodes, Path("log"), session_s=2.0)
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
 def test_a_cluster_has_three_replicas_and_advertises_its_proxies() -> None:
-    nodes = [broker(node) for node in (1, 2, 3)]
-    text = properties(nodes[1], nodes, Path("log"), session_s=2.0)
-    found = dict(line.split("=", 1) for line in text.splitlines())
-    assert found["node.id"] == "2"
-    assert found["default.replication.factor"] == "3"
-    assert found["min.insync.replicas"] == "2"
+    found, alone = properties_of(3), properties_of(1)
+    assert found["node.id"] == "1"
+    assert (found["default.replication.factor"], found["min.insync.replicas"]) == ("3", "2")
     assert found["controller.quorum.voters"].count("@") == 3
-    assert "A://127.0.0.1:23" in found["listeners"]
-    assert "A://127.0.0.1:24" in found["advertised.listeners"]
-
-
-def test_one_broker_has_one_replica() -> None:
-    text = properties(broker(1), [broker(1)], Path("log"), session_s=2.0)
-    assert "offsets.topic.replication.factor=1\n" in text
-    assert "min.insync.replicas=1\n" in text
+    assert "A://127.0.0.1:13" in found["listeners"]
+    assert "A://127.0.0.1:14" in found["advertised.listeners"]
+    assert (alone["offsets.topic.replication.factor"], alone["min.insync.replicas"]) == ("1", "1")
