@@ -251,22 +251,18 @@ def test_transient_error_reconnects_after_the_last_event(status: int) -> None:
     assert [headers["last-event-id"] for headers in server.headers] == ["0", *["1"] * 5]
 
 
-def test_refused_stream_raises() -> None:
-    with serving(FIRST, refusal(404)) as server, pytest.raises(openai.NotFoundError):
-        list(follow_results(connect(server.url, "sk-1"), "batch_1", 0))
-
-    assert server.seen == [PATH] * 2
-
-
-def test_last_error_is_raised_after_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("status", "failure", "requests"),
+    [(404, openai.NotFoundError, 2), (500, openai.InternalServerError, 3)],
+)
+def test_refusal_and_the_last_of_transient_errors_are_raised(
+    monkeypatch: pytest.MonkeyPatch, status: int, failure: type[Exception], requests: int
+) -> None:
     monkeypatch.setattr(item_commands, "_TRIES_MAX", 3)
-    with (
-        serving(refusal(500)) as server,
-        pytest.raises(openai.InternalServerError, match="Not now"),
-    ):
+    with serving(FIRST, refusal(status)) as server, pytest.raises(failure, match="Not now"):
         list(follow_results(connect(server.url, "sk-1"), "batch_1", 0))
 
-    assert server.seen == [PATH] * 3
+    assert server.seen == [PATH] * requests
 
 
 def test_no_content_ends_the_stream() -> None:

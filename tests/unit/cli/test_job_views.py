@@ -74,35 +74,23 @@ def test_status_shows_the_first_validation_errors() -> None:
     assert errors[-1].startswith("and 2 more")
 
 
-def test_outcome_names_the_files(capsys: pytest.CaptureFixture[str]) -> None:
-    print_outcome(batch("completed", output_file_id="file-2", error_file_id="file-3"), None, None)
+def test_display_without_terminal_writes_a_line_per_state_unless_quiet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for quiet in (False, True):
+        with JobDisplay("batch_1", quiet=quiet) as display:
+            for state in ("validating", "in_progress", "in_progress", "completed"):
+                display.show(batch(state))
 
+    written = capsys.readouterr()
+    assert written.out == ""
+    lines = [line.split()[1] for line in written.err.splitlines()]
+    assert lines == ["validating", "in_progress", "completed"]
+
+    print_outcome(batch("completed", output_file_id="file-2", error_file_id="file-3"), None, None)
     written = capsys.readouterr()
     assert written.out == ""
     assert "millrace batch results batch_1 -o FILE --errors FILE" in written.err
-
-
-def test_display_without_terminal_writes_a_line_per_state(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with JobDisplay("batch_1") as display:
-        for state in ("validating", "in_progress", "in_progress", "completed"):
-            display.show(batch(state))
-
-    written = capsys.readouterr()
-    assert written.out == ""
-    assert [line.split()[1] for line in written.err.splitlines()] == [
-        "validating",
-        "in_progress",
-        "completed",
-    ]
-
-
-def test_quiet_display_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with JobDisplay("batch_1", quiet=True) as display:
-        display.show(batch())
-
-    assert capsys.readouterr().err == ""
 
 
 LETTER = {
@@ -155,15 +143,11 @@ def test_dead_letter_shows_its_fields() -> None:
     assert "message" not in shown
 
 
-def seen() -> LoadMeasurement:
-    latencies_s = array("d", [n / 1000 for n in range(1, 101)])
-    return LoadMeasurement(
-        2.0, latencies_s, latencies_s, 400, Counter({"timeout": 1, "503 no_capacity": 2})
-    )
-
-
 def test_measures_have_percentiles_and_error_counts() -> None:
-    assert measures(seen(), stream=True) == {
+    latencies_s = array("d", [n / 1000 for n in range(1, 101)])
+    errors = Counter({"timeout": 1, "503 no_capacity": 2})
+    found = measures(LoadMeasurement(2.0, latencies_s, latencies_s, 400, errors), stream=True)
+    assert found == {
         "seconds": 2.0,
         "calls": 100,
         "calls_per_s": 50.0,
@@ -172,19 +156,13 @@ def test_measures_have_percentiles_and_error_counts() -> None:
         "pieces_per_s": 200.0,
         "errors": {"503 no_capacity": 2, "timeout": 1},
     }
-
-
-def test_measures_without_successful_calls_have_no_times() -> None:
-    found = measures(LoadMeasurement(seconds=1.0), stream=False)
-    assert (found["calls"], found["latency_ms"]) == (0, {})
-    assert "first_piece_ms" not in found
-
-
-def test_measure_rows_flatten_percentiles_and_errors() -> None:
-    shown = dict(measure_rows(measures(seen(), stream=True)))
+    shown = dict(measure_rows(found))
     assert shown["calls/s"] == "50.0"
     assert shown["latency, ms, p99"] == "99.0"
     assert shown["errors, timeout"] == "1"
+    without_calls = measures(LoadMeasurement(seconds=1.0), stream=False)
+    assert (without_calls["calls"], without_calls["latency_ms"]) == (0, {})
+    assert "first_piece_ms" not in without_calls
 
 
 def test_background_job_omits_empty_fields() -> None:
@@ -206,11 +184,8 @@ def test_background_job_omits_empty_fields() -> None:
     assert shown["tokens"] == "3 in, 4 out"
     assert shown["completed"] == "1970-01-01T00:01:00+00:00"
     assert shown.keys().isdisjoint({"cancelled", "error", "expires"})
-
-
-def test_failed_background_job_shows_its_error() -> None:
-    shown = dict(job_fields({"id": "job_1", "error": {"code": "c", "message": "No."}}))
-    assert shown == {"id": "job_1", "error": "No. (c)"}
+    failed = {"id": "job_1", "error": {"code": "c", "message": "No."}}
+    assert dict(job_fields(failed)) == {"id": "job_1", "error": "No. (c)"}
 
 
 def test_state_has_the_reason_of_a_disabled_endpoint() -> None:
@@ -250,14 +225,10 @@ def wait(
     )
 
 
-def test_progress_uses_the_millrace_field() -> None:
+def test_progress_uses_the_millrace_field_and_else_the_request_counts() -> None:
     progress = progress_of(batch(millrace=OWN))
-
     assert progress == JobStatus(JobState.IN_PROGRESS, 10, 4, 1, 2, 3)
     assert progress.ended == 10
-
-
-def test_progress_falls_back_to_request_counts() -> None:
     assert progress_of(batch()) == JobStatus(JobState.IN_PROGRESS, 10, 4, 1, 0, 0)
     assert progress_of(batch(request_counts=None)).ended == 0
 

@@ -47,15 +47,8 @@ def test_saved_ports_are_reused_while_free(tmp_path: Path) -> None:
 
     assert reserve_ports(path, NAMES, random.Random(2)) == first
     assert len(set(first.values())) == 2
-
-
-def test_ports_change_when_one_is_taken(tmp_path: Path) -> None:
-    path = tmp_path / "ports.json"
-    first = reserve_ports(path, NAMES, random.Random(1))
-
     with socket.create_server((HOST, first["broker"])):
         second = reserve_ports(path, NAMES, random.Random(1))
-
     assert second["broker"] != first["broker"]
     assert json.loads(path.read_text()) == second
 
@@ -86,26 +79,18 @@ def test_socket_folder_is_short_unique_and_without_comma(
     assert not any("," in str(folder) for folder in found)
 
 
-def broker_properties() -> dict[str, str]:
+def test_offsets_outlive_records_and_an_index_covers_a_segment() -> None:
     lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
-    return dict(line.split("=", 1) for line in lines)
+    properties = dict(line.split("=", 1) for line in lines)
 
-
-def test_offset_retention_exceeds_record_retention() -> None:
-    properties = broker_properties()
     assert int(properties["offsets.retention.minutes"]) > 37 * 24 * 60
     assert int(properties["log.retention.hours"]) > 37 * 24
     heartbeats = int(properties["broker.session.timeout.ms"]) / int(
         properties["broker.heartbeat.interval.ms"]
     )
     assert heartbeats >= 3, "the broker would be fenced"
-
-
-def test_index_size_covers_a_segment() -> None:
-    properties = broker_properties()
     entries = int(properties["log.segment.bytes"]) // 4096  # Kafka's log.index.interval.bytes
     time_index_entry_bytes = 12
-
     assert entries * time_index_entry_bytes < int(properties["log.index.size.max.bytes"])
 
 
@@ -151,18 +136,15 @@ def test_unrelated_folder_is_refused_and_unchanged(tmp_path: Path, name: str) ->
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
-def test_data_folder_with_a_lock_file_is_reused(tmp_path: Path) -> None:
-    with lock_data_folder(tmp_path):
-        (tmp_path / "tmp").mkdir()
-        (tmp_path / "cluster.tar").touch()
-    with lock_data_folder(tmp_path):
-        pass
-
-
-def test_copied_data_folder_without_lock_file_is_accepted(tmp_path: Path) -> None:
-    (tmp_path / "objects").symlink_to(tmp_path / "not-there-yet")
-    (tmp_path / "webhook-key").touch()
-    with lock_data_folder(tmp_path):
+def test_data_folder_with_a_lock_file_and_a_copied_one_are_accepted(tmp_path: Path) -> None:
+    used, copied = tmp_path / "used", tmp_path / "copied"
+    with lock_data_folder(used):
+        (used / "tmp").mkdir()
+        (used / "cluster.tar").touch()
+    copied.mkdir()
+    (copied / "objects").symlink_to(tmp_path / "not-there-yet")
+    (copied / "webhook-key").touch()
+    with lock_data_folder(used), lock_data_folder(copied):
         pass
 
 

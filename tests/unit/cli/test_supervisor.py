@@ -107,28 +107,19 @@ def test_backoff_doubles_up_to_its_limit() -> None:
     assert waits[-1] == 5.0
 
 
-def test_consecutive_exits_increase_the_backoff() -> None:
+def test_consecutive_exits_increase_the_backoff_until_a_healthy_run() -> None:
     stack = SupervisedStack(role("api"))
 
     waits = []
     for _ in range(4):
         stack.end_newest()
         waits.append(stack.seconds_until_restart())
-
-    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6], abs=0.05)
-    assert stack.supervisor.restart_counts() == {"api": 4}
-
-
-def test_healthy_run_resets_the_backoff() -> None:
-    stack = SupervisedStack(role("api"))
-    for _ in range(5):
-        stack.end_newest()
-        stack.seconds_until_restart()
-
     stack.clock.advance(HEALTHY_S)
     stack.end_newest()
+    waits.append(stack.seconds_until_restart())
 
-    assert stack.seconds_until_restart() == pytest.approx(BACKOFF_S_MIN, abs=0.05)
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, BACKOFF_S_MIN], abs=0.05)
+    assert stack.supervisor.restart_counts() == {"api": 5}
 
 
 def test_failed_start_raises_and_failed_restart_increases_the_backoff() -> None:
@@ -172,22 +163,15 @@ def test_stages_stop_in_descending_order() -> None:
     ]
 
 
-def test_children_of_one_stage_stop_together() -> None:
-    stack = SupervisedStack(*(role(f"role-{n}") for n in range(9)), stops_in_s=lambda child: 2.0)
-
-    assert stack.seconds_to_stop() == pytest.approx(2.0, abs=0.2)
-
-
-def test_child_is_killed_after_its_stop_timeout() -> None:
+def test_children_of_one_stage_stop_together_and_are_killed_after_their_timeout() -> None:
     stack = SupervisedStack(
         role("deaf", stop_timeout_s=3.0),
-        role("good"),
-        stops_in_s=lambda child: 60.0 if child.name == "deaf" else 0.5,
+        *(role(f"good-{n}") for n in range(9)),
+        stops_in_s=lambda child: 60.0 if child.name == "deaf" else 2.0,
     )
 
     assert stack.seconds_to_stop() == pytest.approx(3.0, abs=0.2)
-    assert stack.events.count(("deaf", "SIGKILL")) == 1
-    assert ("good", "SIGKILL") not in stack.events
+    assert [name for name, event in stack.events if event == "SIGKILL"] == ["deaf"]
 
 
 def test_stop_is_bounded_over_all_stages() -> None:
@@ -198,47 +182,47 @@ def test_stop_is_bounded_over_all_stages() -> None:
     assert sum(event == "SIGKILL" for _, event in stack.events) == 5
 
 
-def test_stop_is_idempotent() -> None:
-    stack = SupervisedStack(role("api"))
+@pytest.mark.parametrize(
+    ("log", "exit_code", "failure", "message"),
+    [
+        ("", 1, StackTimeoutError, "Kafka is not ready after 5 s"),
+        (
+            '{"event":"the role ends","reason":"no broker"}\n',
+            1,
+            StackTimeoutError,
+            "after 5 s; gpu: no broker; see the logs",
+        ),
+        (
+            'noise\n{"event":"x","reason":"no such parser"}\n{half\n',
+            2,
+            SettingsRefusedError,
+            "gpu: no such parser",
+        ),
+    ],
+    ids=["no log", "timeout", "refused settings"],
+)
+def test_a_failed_wait_names_its_condition_or_the_reasons_of_exits(
+    tmp_path: Path, log: str, exit_code: int, failure: type[Exception], message: str
+) -> None:
+    (tmp_path / "gpu.log").write_text(log)
+    stack = SupervisedStack(role("gpu"), role("api"), log_dir=tmp_path, exit_code=exit_code)
+    if log:
+        stack.processes[0].ends_s = stack.clock.now_s
+    with pytest.raises(failure, match=message):
+        stack.supervisor.wait_until(lambda: False, timeout_s=5, what="Kafka")
+
+
+def test_a_wait_restarts_exited_children_and_a_stop_does_not() -> None:
+    stack = SupervisedStack(role("kafka"))
+    stack.end_newest()
+    stack.supervisor.wait_until(lambda: len(stack.processes) == 2, timeout_s=5, what="Kafka")
+    assert stack.supervisor.pid("kafka") == stack.processes[-1].pid
+
     stack.supervisor.stop()
     stack.supervisor.stop()
     stack.clock.advance(10)
     stack.supervisor.run_once()
-
-    assert len(stack.processes) == 1
-
-
-def test_wait_restarts_exited_children() -> None:
-    stack = SupervisedStack(role("kafka"))
-    stack.end_newest()
-
-    stack.supervisor.wait_until(lambda: len(stack.processes) == 2, timeout_s=5, what="Kafka")
-
-    assert stack.supervisor.pid("kafka") == stack.processes[-1].pid
-
-
-def test_wait_timeout_names_the_condition() -> None:
-    stack = SupervisedStack()
-
-    with pytest.raises(StackTimeoutError, match="Kafka is not ready after 5 s"):
-        stack.supervisor.wait_until(lambda: False, timeout_s=5, what="Kafka")
-
-
-def test_refused_settings_end_the_wait(tmp_path: Path) -> None:
-    (tmp_path / "gpu.log").write_text('noise\n{"event":"x","reason":"no such parser"}\n{half\n')
-    stack = SupervisedStack(role("gpu"), log_dir=tmp_path, exit_code=2)
-    stack.end_newest()
-    with pytest.raises(SettingsRefusedError, match="gpu: no such parser"):
-        stack.supervisor.wait_until(lambda: False, timeout_s=60, what="a model")
-
-
-def test_wait_timeout_has_the_exit_reasons(tmp_path: Path) -> None:
-    (tmp_path / "writer.log").write_text('{"event":"the role ends","reason":"no broker"}\n')
-    stack = SupervisedStack(role("writer"), role("api"), log_dir=tmp_path)
-    stack.processes[0].ends_s = stack.clock.now_s
-
-    with pytest.raises(StackTimeoutError, match="after 5 s; writer: no broker; see the logs"):
-        stack.supervisor.wait_until(lambda: False, timeout_s=5, what="writer")
+    assert len(stack.processes) == 2
 
 
 def test_refused_settings_after_the_start_affect_one_role(
@@ -338,20 +322,7 @@ def test_role_runs_in_the_working_directory_of_the_stack(
 READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready"}\n'
 
 
-def test_event_of_an_earlier_child_is_ignored(tmp_path: Path) -> None:
-    log = tmp_path / "intake.log"
-    log.write_bytes(READY)
-    words = ReadinessLines(tmp_path, ["intake"])
-    assert not words.is_ready("intake")
-
-    with log.open("ab") as file:
-        file.write(b"a library's line\n" + READY)
-
-    assert words.is_ready("intake")
-    assert words.is_ready("intake")
-
-
-def test_incomplete_line_is_ignored(tmp_path: Path) -> None:
+def test_only_complete_lines_of_a_new_or_truncated_log_are_read(tmp_path: Path) -> None:
     words = ReadinessLines(tmp_path, ["intake"])
     assert not words.is_ready("intake"), "there is no log yet"
     log = tmp_path / "intake.log"
@@ -360,15 +331,16 @@ def test_incomplete_line_is_ignored(tmp_path: Path) -> None:
         assert not words.is_ready("intake")
 
     log.write_bytes(READY)
-
     assert words.is_ready("intake")
 
+    later = ReadinessLines(tmp_path, ["intake"])
+    assert not later.is_ready("intake"), "the event is of an earlier child"
+    with log.open("ab") as file:
+        file.write(b"a library's line\n" + READY)
+    assert later.is_ready("intake")
+    assert later.is_ready("intake")
 
-def test_truncated_log_is_read_from_its_start(tmp_path: Path) -> None:
-    log = tmp_path / "intake.log"
     log.write_bytes(b"x" * 1000)
-    words = ReadinessLines(tmp_path, ["intake"])
-
+    truncated = ReadinessLines(tmp_path, ["intake"])
     log.write_bytes(READY)
-
-    assert words.is_ready("intake")
+    assert truncated.is_ready("intake")
