@@ -9,6 +9,7 @@ from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.windows import JobLoad
 from jobs.leasing.active_leases import ActiveLeases
 from storage.objects.local_object_store import LocalObjectStore
+from tests.integration.jobs.rows import execute
 from topics.clients.producer import RecordProducer
 
 
@@ -54,5 +55,4 @@ class ExpansionProcess:
     def die(self) -> None:
         """Expire all leases without releasing them."""
         self.jobs.close()
-        with self.engine.begin() as connection:
-            connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
+        execute(self.engine, "UPDATE job_leases SET expires_at = now()")

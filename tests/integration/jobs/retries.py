@@ -13,7 +13,7 @@ from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.tables.retries import item_retries
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
-from tests.integration.jobs.rows import add_running_job, add_tenant, input_line
+from tests.integration.jobs.rows import add_running_job, add_tenant, execute, input_line
 from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
 from topics.clients.producer import RecordProducer
@@ -74,12 +74,7 @@ class RetryProcess:
     def forget_offsets(self, above: int = -1) -> None:
         """Let the offsets of the lines of the later waiting items be unknown."""
         later = sa.update(item_retries).where(item_retries.c.item_index > above)
-        self.execute(later.values(line_offset=None))
-
-    def execute(self, statement: sa.Executable) -> None:
-        """Execute a statement in its own transaction."""
-        with self.engine.begin() as connection:
-            connection.execute(statement)
+        execute(self.engine, later.values(line_offset=None))
 
     def waiting(self) -> list[tuple[int, int]]:
         """Return index and attempt of each waiting retry, sorted."""

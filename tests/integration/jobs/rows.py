@@ -24,6 +24,12 @@ from topics.records.catalogue import Topic
 from topics.records.codec import R, decode
 
 
+def execute(engine: sa.Engine, statement: sa.Executable | str) -> None:
+    """Execute a statement in its own transaction."""
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement) if isinstance(statement, str) else statement)
+
+
 def add_tenant(connection: sa.Connection) -> UUID:
     tenant_id = new_uuid()
     connection.execute(tenants.insert().values(id=tenant_id, name=tenant_id.hex))

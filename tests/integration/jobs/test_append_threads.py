@@ -16,6 +16,7 @@ from jobs.validation.append_validator import SMALL
 from jobs.validation.validator import SMALL_BYTES_MAX
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
+from tests.integration.jobs.rows import execute
 from tests.integration.jobs.test_appending import Site, line
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
@@ -33,8 +34,8 @@ def test_small_appends_do_not_wait_for_jobs_with_large_files(site: Site) -> None
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
     grown.append(line("b-0"))
     grown.validator.run_once()
-    with site.engine.begin() as connection:  # as if the file were larger
-        connection.execute(sa.update(job_inputs).values(size_bytes=SMALL_BYTES_MAX))
+    larger = sa.update(job_inputs).values(size_bytes=SMALL_BYTES_MAX)
+    execute(site.engine, larger)  # as if the file were larger
     for tenants in (site, large, grown):
         tenants.append(line("c-0"))
 

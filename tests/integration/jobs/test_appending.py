@@ -36,6 +36,7 @@ from tests.integration.jobs.rows import (
     add_running_job,
     add_tenant,
     database_away,
+    execute,
     job_row,
 )
 from tests.integration.results.outcomes import outcome
@@ -149,8 +150,7 @@ def test_lost_items_of_every_file_are_re_emitted(
 ) -> None:
     site.append(*(line(f"b-{n}") for n in range(4)))
     site.validator.run_once()
-    with site.engine.begin() as connection:
-        connection.execute(sa.update(job_cursors).values(item_index=9))
+    execute(site.engine, sa.update(job_cursors).values(item_index=9))
     done = [0, 5, 6]
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in done]})
@@ -176,24 +176,20 @@ def test_an_id_of_an_earlier_file_is_a_duplicate(site: Site) -> None:
         ([line("b-0", model="other")], "model_mismatch"),
         ([b"not json"], "invalid_json_line"),
         ([line(f"b-{n}") for n in range(46)], "too_many_tasks"),
+        ([line("b-0")], "file_not_found"),
     ],
 )
-def test_an_invalid_file_does_not_change_its_job(site: Site, lines: list[bytes], code: str) -> None:
+def test_an_invalid_or_missing_file_does_not_change_its_job(
+    site: Site, lines: list[bytes], code: str
+) -> None:
     site.append(*lines)
+    if code == "file_not_found":
+        with site.engine.begin() as connection:
+            site.objects.delete(connection.scalars(sa.select(job_inputs.c.object_key)).one())
     site.validator.run_once()
     assert site.states() == ["refused"]
     assert [found for found, _ in site.errors()] == [code]
     assert (site.row().total_count, site.row().state) == (5, "in_progress")
-
-
-def test_a_file_without_content_is_refused(site: Site) -> None:
-    site.append(line("b-0"))
-    with site.engine.begin() as connection:
-        key = connection.scalar(sa.select(job_inputs.c.object_key))
-    assert key is not None
-    site.objects.delete(key)
-    site.validator.run_once()
-    assert site.errors() == [("file_not_found", None)]
 
 
 @pytest.mark.parametrize("raw", [b"[" * 5000 + b"]" * 5000, b"{"])
@@ -224,8 +220,7 @@ def test_an_unexpected_failure_does_not_stop_the_role(
     site.validator.run_once()
     assert (site.states(), site.leases.count) == (["validating"], 0)
     monkeypatch.undo()
-    with site.engine.begin() as connection:  # its lease expires
-        connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
+    execute(site.engine, sa.update(job_leases).values(expires_at=sa.func.now()))
     site.validator.run_once()
     assert site.states() == ["accepted"]
 
@@ -238,28 +233,22 @@ def test_a_database_outage_is_raised(site: Site, monkeypatch: pytest.MonkeyPatch
     assert site.leases.count == 0
 
 
-def test_a_job_completes_only_after_its_seal(site: Site) -> None:
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_a_job_completes_only_after_its_seal_and_its_last_file(site: Site, is_valid: bool) -> None:
     writer = ItemWriter(site.engine, DayPartitions(site.engine))
     writer.write({site.job_id: [outcome(n) for n in range(5)]})
     assert site.row().state == "in_progress"
-    site.append(line("b-0"))
+    site.append(line("b-0") if is_valid else b"no")
     site.control(seal_job)
     assert (site.row().sealed, site.row().total_final) == (True, False)
-    site.validator.run_once()
-    assert (site.row().total_count, site.row().total_final) == (6, True)
     assert site.row().state == "in_progress"
-    writer.write({site.job_id: [outcome(5)]})
+    site.validator.run_once()
+    assert (site.row().total_count, site.row().total_final) == (5 + is_valid, True)
+    if is_valid:
+        assert site.row().state == "in_progress"
+        writer.write({site.job_id: [outcome(5)]})
     assert site.row().state == "finalizing"
-
-
-def test_a_refusal_after_seal_and_last_row_settles_the_job(site: Site) -> None:
-    writer = ItemWriter(site.engine, DayPartitions(site.engine))
-    writer.write({site.job_id: [outcome(n) for n in range(5)]})
-    site.append(b"no")
-    site.control(seal_job)
-    assert site.row().state == "in_progress"
-    site.validator.run_once()
-    assert (site.row().state, site.states()) == ("finalizing", ["refused"])
+    assert site.states() == ["accepted" if is_valid else "refused"]
 
 
 def test_invalid_appends_are_rejected(site: Site) -> None:
@@ -281,25 +270,23 @@ def test_a_stopped_validator_leaves_files_to_other_processes(site: Site) -> None
     assert site.states() == ["validating"]
 
 
-def test_postgres_lets_a_total_grow_until_it_is_final(site: Site) -> None:
-    def set_(**columns: object) -> None:
-        with site.engine.begin() as connection:
-            connection.execute(sa.update(jobs).values(**columns))
+GROWING: list[dict[str, Any]] = [
+    {"total_count": 5},
+    {"total_count": None},
+    {"settled_at": sa.func.now()},
+]
+FINAL: list[dict[str, Any]] = [{"total_count": 7}, {"sealed": False}, {"total_final": False}]
 
-    set_(total_count=6)
-    wrong: list[dict[str, object]] = [
-        {"total_count": 5},
-        {"total_count": None},
-        {"settled_at": sa.func.now()},
-    ]
-    for columns in wrong:
-        with pytest.raises(sa.exc.IntegrityError):
-            set_(**columns)
-    set_(sealed=True, total_final=True)
-    wrong = [{"total_count": 7}, {"sealed": False}, {"total_final": False}]
-    for columns in wrong:
-        with pytest.raises(sa.exc.IntegrityError):
-            set_(**columns)
+
+def test_postgres_lets_a_total_grow_until_it_is_final(site: Site) -> None:
+    for statement, refused in (
+        ("UPDATE jobs SET total_count = 6", GROWING),
+        ("UPDATE jobs SET sealed = true, total_final = true", FINAL),
+    ):
+        execute(site.engine, statement)
+        for columns in refused:
+            with pytest.raises(sa.exc.IntegrityError):
+                execute(site.engine, sa.update(jobs).values(**columns))
     with site.engine.begin() as connection:
         assert job_row(connection, site.job_id).total_count == 6
         assert appended_files(connection, [site.job_id]) == {}

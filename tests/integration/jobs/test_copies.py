@@ -32,6 +32,7 @@ from tests.integration.jobs.rows import (
     add_tenant,
     claim_lease,
     database_away,
+    execute,
     outbox_records,
     without_guards,
 )
@@ -145,9 +146,8 @@ def test_a_database_outage_skips_no_item(
 def test_results_of_copies_do_not_free_the_window(intake: Intake) -> None:
     job_id = intake.job(["a", "b", "c", "a", "a", "a"])
     intake.store(job_id)
-    with intake.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE job_cursors SET item_index = 3"))
-        connection.execute(sa.text("UPDATE job_counters SET succeeded = 4, copied = 3"))
+    execute(intake.engine, "UPDATE job_cursors SET item_index = 3")
+    execute(intake.engine, "UPDATE job_counters SET succeeded = 4, copied = 3")
     (load,) = intake.loads()
     assert load.outstanding == 2
 
@@ -155,8 +155,7 @@ def test_results_of_copies_do_not_free_the_window(intake: Intake) -> None:
 def test_only_lost_originals_are_re_emitted(intake: Intake, kafka: KafkaSettings) -> None:
     job_id = intake.job(["a", "b", "a", "b", "c"])
     intake.store(job_id)
-    with intake.engine.begin() as connection:
-        connection.execute(sa.update(job_cursors).values(item_index=5, copy_count=2))
+    execute(intake.engine, sa.update(job_cursors).values(item_index=5, copy_count=2))
     ItemWriter(intake.engine, DayPartitions(intake.engine)).write({job_id: [outcome(0)]})
     emitter = ReEmitter(intake.engine, intake.objects, intake.producer, intake.leases)
 
@@ -168,8 +167,7 @@ def test_storing_copies_is_repeatable_and_fenced(intake: Intake) -> None:
     job_id = intake.job([n % 7 for n in range(12_000)])
     late = intake.lease(job_id)
     assert store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines) == 11_993
-    with intake.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
+    execute(intake.engine, "UPDATE job_leases SET expires_at = now()")
     assert intake.store(job_id) == 11_993
     with pytest.raises(LeaseLostError):
         store_copies(intake.engine, late, [InputFile("in", 0)], intake.lines)
@@ -183,8 +181,7 @@ def test_appended_items_are_copies_of_earlier_ones(
     engine: sa.Engine, objects: LocalObjectStore
 ) -> None:
     site = Site(engine, objects)
-    with engine.begin() as connection:
-        connection.execute(sa.update(jobs).values(deduplicate=True))
+    execute(engine, sa.update(jobs).values(deduplicate=True))
     site.append(*[line(n, f"a-{n % 4}") for n in range(4)], b"{}")
     site.append(*[line(n, f"a-{n % 4}") for n in range(6)])
     site.append(line(7, "a-9"), line(8, "a-9"), line(9, "a-0"))
@@ -214,8 +211,7 @@ def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
         with intake.engine.begin() as connection:
             return outbox_records(connection, RESULTS, CopiesDue)
 
-    with intake.engine.begin() as connection:
-        connection.execute(sa.update(job_cursors).values(item_index=4, copy_count=2))
+    execute(intake.engine, sa.update(job_cursors).values(item_index=4, copy_count=2))
     assert due_after(90, succeeded=1) == []  # an original is outstanding
     assert due_after(90, succeeded=2, copied=1) == []
     assert due_after(30, succeeded=3, copied=1) == []

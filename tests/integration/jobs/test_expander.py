@@ -22,6 +22,7 @@ from tests.integration.jobs.rows import (
     add_running_job,
     add_tenant,
     database_away,
+    execute,
     fail_reads,
     job_row,
 )
@@ -110,13 +111,9 @@ def test_a_crash_before_the_cursor_moves_emits_again(
     job_id = site.add_job()
     process = site.start()
     process.claim()
-
-    def crash(*_: object, **__: object) -> None:
-        raise ConnectionError
-
     with monkeypatch.context() as patch:
-        patch.setattr("jobs.expansion.expander.advance_cursor", crash)
-        with pytest.raises(ConnectionError):
+        patch.setattr("jobs.expansion.expander.advance_cursor", database_away)
+        with pytest.raises(OperationalError):
             process.expander.run_once({job_id: 60})
     assert site.cursor(job_id) == 0
     process.expander.run_once({job_id: 60})
@@ -201,8 +198,7 @@ def test_a_closed_job_is_released(site: Site) -> None:
     job_id = site.add_job()
     process = site.start()
     process.claim()
-    with site.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE jobs SET close_reason = 'expired'"))
+    execute(site.engine, "UPDATE jobs SET close_reason = 'expired'")
     with site.engine.begin() as connection:
         assert job_loads(connection) == []
     process.jobs.release_finished(set())
@@ -221,8 +217,7 @@ def test_leases_expire_if_their_jobs_cannot_be_loaded(
         with pytest.raises(OperationalError):
             process.claim()
     assert process.leases.count == 0
-    with site.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
+    execute(site.engine, "UPDATE job_leases SET expires_at = now()")
     process.claim()
     assert len(process.jobs.ids) == 1
 

@@ -17,7 +17,7 @@ from jobs.tables.outbox import outbox
 from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import indexes, records_of
-from tests.integration.jobs.rows import add_job, add_tenant, input_line
+from tests.integration.jobs.rows import add_job, add_tenant, execute, input_line
 from tests.support.capacity_records import capacity_record
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
@@ -107,10 +107,6 @@ class Site:
             connection.execute(NOTIFY_JOBS)
         return job_ids
 
-    def execute(self, statement: str) -> None:
-        with self.engine.begin() as connection:
-            connection.execute(sa.text(statement))
-
     def rows(self) -> list[sa.Row[Any]]:
         """Return the jobs, oldest first."""
         with self.engine.begin() as connection:
@@ -142,9 +138,9 @@ def test_jobs_are_validated_and_expanded_within_the_window(
         until(lambda: site.emitted() == WINDOW)
         (job,) = site.rows()
         assert (job.state, job.total_count) == ("in_progress", 1000)
-        site.execute("UPDATE job_counters SET succeeded = 300")
+        execute(site.engine, "UPDATE job_counters SET succeeded = 300")
         until(lambda: site.emitted() == WINDOW + 300)
-        site.execute("UPDATE job_counters SET succeeded = 800")
+        execute(site.engine, "UPDATE job_counters SET succeeded = 800")
         until(lambda: site.emitted() == 1000)
     assert indexes(kafka) == list(range(1000))
     assert len(records_of(kafka, EVENTS)) == 1
@@ -158,9 +154,10 @@ def test_an_unknown_pool_gets_one_chunk(
     with running(env):
         site.add_jobs(3)
         until(lambda: site.emitted() == 100)
-        site.execute(
+        execute(
+            site.engine,
             "UPDATE jobs SET close_reason = 'cancelled', state = 'cancelling' "
-            "WHERE id IN (SELECT job_id FROM job_cursors WHERE item_index > 0)"
+            "WHERE id IN (SELECT job_id FROM job_cursors WHERE item_index > 0)",
         )
         until(lambda: site.emitted() == 200)
     # A clean stop releases every lease.

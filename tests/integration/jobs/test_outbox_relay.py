@@ -9,10 +9,11 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from core.states import JobState
-from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claim_query, relay
+from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, relay
 from jobs.store.outbox import event_insert
 from jobs.tables.outbox import outbox
 from tests.integration.jobs.log_reader import records_of
+from tests.integration.jobs.rows import execute
 from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryError, DeliveryPendingError
 from topics.records.catalogue import EVENTS
@@ -34,10 +35,6 @@ class Site:
         with self.engine.begin() as connection:
             for number in range(count):
                 connection.execute(event_insert(JOB_ID, JOB_ID, JobState.COMPLETED, float(number)))
-
-    def update(self, statement: sa.Update) -> None:
-        with self.engine.begin() as connection:
-            connection.execute(statement)
 
     def events(self) -> list[float]:
         """Return the numbers of the events on the log."""
@@ -98,7 +95,7 @@ def test_a_short_broker_outage_sends_nothing_twice(
 
 def test_rows_stay_if_the_log_rejects_them(site: Site) -> None:
     site.add_events(1)
-    site.update(sa.update(outbox).values(partition=99))
+    execute(site.engine, sa.update(outbox).values(partition=99))
     with pytest.raises(DeliveryError):
         site.relay.run_once()
     assert site.pending() == 1
@@ -108,7 +105,7 @@ def test_an_oversized_row_is_parked(site: Site) -> None:
     site.add_events(3)
     second = sa.select(sa.func.min(outbox.c.id) + 1).scalar_subquery()
     large = sa.update(outbox).where(outbox.c.id == second)
-    site.update(large.values(value=b"x" * RECORD_BYTES_MAX))
+    execute(site.engine, large.values(value=b"x" * RECORD_BYTES_MAX))
     site.relay.run_once()
     site.add_events(1)
     site.relay.run_once()
@@ -121,7 +118,7 @@ def test_an_oversized_row_is_parked(site: Site) -> None:
 def test_the_largest_permitted_row_is_sent(site: Site) -> None:
     site.add_events(1)
     body = random.Random(1).randbytes(RECORD_BYTES_MAX - 1100)  # incompressible
-    site.update(sa.update(outbox).values(value=body))
+    execute(site.engine, sa.update(outbox).values(value=body))
     site.relay.run_once()
     (record,) = records_of(site.kafka, EVENTS)
     assert record.value == body
@@ -134,12 +131,3 @@ def test_one_relay_at_a_time(site: Site) -> None:
         assert relay(first, site.producer) == CLAIM_MAX
         assert relay(second, site.producer) == 0
     assert site.pending() == 1
-
-
-def test_claiming_uses_the_primary_key(engine: sa.Engine) -> None:
-    query = claim_query(CLAIM_MAX).compile(engine, compile_kwargs={"literal_binds": True})
-    with engine.begin() as connection:
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
-    assert "pk_outbox" in plan
-    assert "Sort" not in plan

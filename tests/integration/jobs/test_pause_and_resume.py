@@ -11,7 +11,7 @@ from jobs.expansion.cursors import ExpansionCursor, advance_cursor, fence_cursor
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.resume import ResumeSweep
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
-from jobs.tables.jobs import job_leases, jobs
+from jobs.tables.jobs import job_leases
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore
@@ -22,6 +22,7 @@ from tests.integration.jobs.rows import (
     add_running_job,
     add_tenant,
     database_now,
+    execute,
     job_row,
     outbox_records,
 )
@@ -65,10 +66,6 @@ class Intake(ExpansionProcess):
 
     def expand(self, count: int) -> None:
         self.expander.run_once({self.job_id: count})
-
-    def update(self, table: sa.Table, **columns: object) -> None:
-        with self.engine.begin() as connection:
-            connection.execute(sa.update(table).values(**columns))
 
     def controls(self) -> list[JobControl]:
         """Return the control records in order."""
@@ -148,7 +145,7 @@ def test_a_job_that_cannot_resume_backs_off(
     for second in (0, 0.5, 1, 2, 3, 6, 7, 14, 15, 30, 31, 62, 63, 122, 123, 182, 183, 199):
         intake.resume_clock.now_s = second
         # The lease of a failed job expires by itself.
-        intake.update(job_leases, expires_at=sa.func.now())
+        execute(intake.engine, sa.update(job_leases).values(expires_at=sa.func.now()))
         intake.resumes.run_once()
         if reads:
             tried.append(second)
@@ -220,7 +217,7 @@ def test_only_a_late_extension_voids_earlier_records(intake: Intake) -> None:
         soon = int(database_now(connection).timestamp()) + 30
     intake.change(expires_at_s=soon)
     assert (intake.controls()[-1].void_below, intake.controls()[-1].deadline_s) == (0, soon)
-    intake.update(jobs, expires_at=sa.text("now() + interval '5 s'"))
+    execute(intake.engine, "UPDATE jobs SET expires_at = now() + interval '5 s'")
     for window in ("1h", "2h"):
         intake.change(completion_window=window)
         assert intake.controls()[-1].void_below == 2

@@ -45,8 +45,7 @@ def fence_all(connection: sa.Connection) -> list[sa.Row[Any]]:
     return found
 
 
-def test_jobs_with_an_unvalidated_file_are_counted(database_url: str) -> None:
-    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+def test_jobs_with_an_unvalidated_file_are_counted(engine: sa.Engine) -> None:
     closed = {"state": "cancelling", "close_reason": "cancelled"}
     open_ = {"state": "in_progress"}
     with engine.begin() as connection:
@@ -72,8 +71,7 @@ def runbook_query() -> str:
     return " ".join(query.split())
 
 
-def test_only_unfinished_jobs_are_fenced(database_url: str) -> None:
-    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+def test_only_unfinished_jobs_are_fenced(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         running = add_job(connection, tenant_id, state="in_progress", control_version=3)
@@ -104,10 +102,9 @@ def test_only_unfinished_jobs_are_fenced(database_url: str) -> None:
 
 
 def test_statements_do_not_grow_with_the_fenced_jobs(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restore_fencing, "SLICE_JOBS", 2)
-    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         expected = {add_job(connection, tenant_id, state="in_progress") for _ in range(7)}

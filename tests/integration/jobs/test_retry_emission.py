@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from core.errors import MillraceError
 from jobs.recovery.retry_policy import RetryBudgetRules
@@ -14,8 +15,15 @@ from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.retries import OFFSETS, RetryProcess
-from tests.integration.jobs.rows import add_item_row, add_tenant, fail_reads, input_line, job_row
-from topics.errors import DeliveryError
+from tests.integration.jobs.rows import (
+    add_item_row,
+    add_tenant,
+    database_away,
+    execute,
+    fail_reads,
+    input_line,
+    job_row,
+)
 
 
 def test_due_retries_are_emitted_unchanged(retries: RetryProcess) -> None:
@@ -33,23 +41,19 @@ def test_due_retries_are_emitted_unchanged(retries: RetryProcess) -> None:
     assert retries.waiting() == [(9, 2)]
 
 
-def test_lines_of_unknown_offset_are_found(retries: RetryProcess) -> None:
-    retries.schedule(retries.add_job(), 3, 200, 201)
-    retries.forget_offsets(above=3)
-    retries.run()
-    assert [(i.index, i.custom_id) for i in retries.emitted()] == [
-        (index, f"id-{index}") for index in (3, 200, 201)
-    ]
-    assert retries.waiting() == []
-
-
-def test_an_item_with_two_waiting_attempts_hides_no_other(retries: RetryProcess) -> None:
+@pytest.mark.parametrize("known_up_to", [-1, 3])
+def test_lines_of_unknown_offset_are_found_for_every_waiting_attempt(
+    retries: RetryProcess, known_up_to: int
+) -> None:
     job_id = retries.add_job()
-    retries.schedule(job_id, 3, 200)
+    retries.schedule(job_id, 3, 200, 201)
     retries.schedule(job_id, 3, attempt=3)
-    retries.forget_offsets()
+    retries.forget_offsets(above=known_up_to)
     retries.run()
-    assert [(i.index, i.attempt) for i in retries.emitted()] == [(3, 2), (3, 3), (200, 2)]
+    assert [(i.index, i.custom_id, i.attempt) for i in retries.emitted()] == [
+        *((3, "id-3", 2), (3, "id-3", 3)),
+        *((200, "id-200", 2), (201, "id-201", 2)),
+    ]
     assert retries.waiting() == []
 
 
@@ -64,7 +68,7 @@ def test_items_missing_from_their_file_are_logged_and_wait(
     store_lines("cut", 150)
     retries.schedule(job_id, 3, 149, 201)
     lost = sa.update(item_retries).where(item_retries.c.item_index == 201)
-    retries.execute(lost.values(line_offset=offset))
+    execute(retries.engine, lost.values(line_offset=offset))
     retries.run()
     assert retries.indexes() == [3, 149]
     assert retries.waiting() == [(201, 2)]
@@ -93,13 +97,9 @@ def test_a_crash_before_the_commit_sends_the_same_attempt_again(
     retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retries.schedule(retries.add_job(), 5)
-
-    def fail(*_: object) -> None:
-        raise DeliveryError
-
     with monkeypatch.context() as patched:
-        patched.setattr("jobs.recovery.retry_emission.spend_budget", fail)
-        with pytest.raises(DeliveryError):
+        patched.setattr("jobs.recovery.retry_emission.spend_budget", database_away)
+        with pytest.raises(OperationalError):
             retries.run()
     assert retries.waiting() == [(5, 2)]
     retries.run()
@@ -199,13 +199,13 @@ def test_a_spent_budget_delays_and_is_shared_by_jobs(retries: RetryProcess) -> N
     retries.schedule(small, 200, 201)
     frozen = sa.update(retry_budgets).values(filled_at=sa.func.now() + sa.text("interval '1 h'"))
     retries.run()
-    retries.execute(frozen)
+    execute(retries.engine, frozen)
     second.run()  # another process shares the budget
     assert retries.indexes() == [*range(8), 200, 201]
     later = sa.update(retry_budgets).values(
         tokens=0, filled_at=sa.func.now() - sa.text("interval '500 ms'")
     )
-    retries.execute(later)
+    execute(retries.engine, later)
     retries.run()
     assert 13 <= 2 + len([i for i in retries.indexes() if i < 100]) <= 20
     assert len(retries.waiting()) == 102 - len(retries.indexes())
@@ -224,7 +224,7 @@ def test_many_jobs_of_one_tenant_leave_others_their_share(retries: RetryProcess)
     refilled = sa.update(retry_budgets).values(tokens=2.0, filled_at=sa.func.now())
     for _ in range(4):
         retries.run()
-        retries.execute(refilled)
+        execute(retries.engine, refilled)
     assert len([index for index in retries.indexes() if index >= 100]) == 4
     assert len(retries.indexes()) == 8
 

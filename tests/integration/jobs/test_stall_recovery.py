@@ -12,9 +12,8 @@ from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.leasing import leases
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery import re_emit
-from jobs.recovery.re_emit import MISSING_INDEXES, re_emit_due
+from jobs.recovery.re_emit import re_emit_due
 from jobs.recovery.stall_recovery import StallRecovery, StallWatch
-from jobs.store.days import job_day
 from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
 from storage.objects.local_object_store import LocalObjectStore
@@ -24,7 +23,7 @@ from tests.integration.jobs.rows import (
     add_running_job,
     add_tenant,
     database_away,
-    job_row,
+    execute,
 )
 from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
@@ -79,10 +78,6 @@ class Recovery:
         self.run(0)
         self.run(STALL_S)
 
-    def execute(self, statement: sa.Executable) -> None:
-        with self.engine.begin() as connection:
-            connection.execute(statement)
-
     def chunks(self) -> list[Chunk]:
         """Return the emitted chunks."""
         return [c for chunks in chunks_by_partition(self._kafka).values() for c in chunks]
@@ -113,7 +108,7 @@ def test_exactly_the_missing_items_are_re_emitted(job_id: UUID, recovery: Recove
     recovery.run(3 * STALL_S)  # stalled again by this clock, but not by the database's
     assert recovery.indexes() == missing
     earlier = sa.text("now() - interval '2 min'")
-    recovery.execute(sa.update(job_cursors).values(repaired_at=earlier))
+    execute(recovery.engine, sa.update(job_cursors).values(repaired_at=earlier))
     recovery.run(3 * STALL_S + 1)
     assert recovery.indexes() == sorted(missing * 2)
 
@@ -126,19 +121,16 @@ def test_exactly_the_missing_items_are_re_emitted(job_id: UUID, recovery: Recove
         "UPDATE job_cursors SET repaired_at = now()",
         "UPDATE job_counters SET updated_at = now()",
         "UPDATE job_counters SET succeeded = 300",
+        None,  # its pool is unavailable
     ],
 )
 def test_a_job_that_is_not_stalled_is_not_re_emitted(
-    job_id: UUID, recovery: Recovery, statement: str
+    job_id: UUID, recovery: Recovery, statement: str | None
 ) -> None:
-    recovery.execute(sa.text(statement))
-    recovery.stall()
-    assert recovery.indexes() == []
-
-
-def test_an_unavailable_pool_is_not_a_stall(job_id: UUID, recovery: Recovery) -> None:
-    recovery.run(0, pool_is_up=False)
-    recovery.run(STALL_S, pool_is_up=False)
+    if statement is not None:
+        execute(recovery.engine, statement)
+    for at_s in (0, STALL_S):
+        recovery.run(at_s, pool_is_up=statement is not None)
     assert recovery.indexes() == []
 
 
@@ -261,7 +253,9 @@ def test_a_lost_lease_emits_nothing(
     job_id: UUID, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take_over(_: range) -> None:
-        recovery.execute(sa.update(job_leases).values(holder="b", epoch=job_leases.c.epoch + 1))
+        execute(
+            recovery.engine, sa.update(job_leases).values(holder="b", epoch=job_leases.c.epoch + 1)
+        )
 
     during_search(monkeypatch, take_over)
     recovery.stall()
@@ -294,20 +288,8 @@ def test_an_item_that_fails_during_the_search_keeps_its_attempt(
 
     def fail(_: range) -> None:
         row = {"job_id": job_id, "item_index": 7, "status_code": 500, "code": "broken"}
-        recovery.execute(item_attempts.insert().values(**row, attempt=3))
+        execute(recovery.engine, item_attempts.insert().values(**row, attempt=3))
 
     during_search(monkeypatch, fail)
     recovery.stall()
     assert {item.attempt for chunk in recovery.chunks() for item in chunk.items} == {1}
-
-
-def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: UUID) -> None:
-    with engine.begin() as connection:
-        day = job_day(job_row(connection, job_id).created_at)
-        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        explain = sa.text(f"EXPLAIN {MISSING_INDEXES.text}").bindparams(
-            sa.bindparam("job_id", type_=sa.Uuid)
-        )
-        bound = {"first": 0, "last": CURSOR - 1, "day": day, "job_id": job_id}
-        plan = "\n".join(connection.scalars(explain, bound))
-    assert "Seq Scan" not in plan

@@ -17,7 +17,7 @@ from jobs.tables.outbox import outbox
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
-from tests.integration.jobs.rows import add_job, add_tenant, claim_lease, job_row
+from tests.integration.jobs.rows import add_job, add_tenant, claim_lease, execute, job_row
 from tests.support.until import until
 
 SMALL = ModelVersion(
@@ -70,8 +70,7 @@ def test_a_verdict_respects_what_happened_during_validation(
 ) -> None:
     lease = leased_job(engine)
     if meanwhile:
-        with engine.begin() as connection:
-            connection.execute(sa.update(jobs).values(**meanwhile))
+        execute(engine, sa.update(jobs).values(**meanwhile))
     job = record(engine, lease, result)
     assert (job.state, job.close_reason, job.total_count) == expected
     assert (job.in_progress_at is not None) == (job.state == "in_progress")
