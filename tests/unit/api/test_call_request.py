@@ -98,7 +98,22 @@ def test_invalid_calls_are_refused(body: bytes, code: str, param: str | None) ->
     assert (refused.value.code, refused.value.param) == (code, param)
 
 
-@pytest.mark.parametrize("value", [b"", b"0", b"-1", b"1.5", b"1e3", b"86400001", b"9" * 5000])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"0",
+        b"-1",
+        b"1.5",
+        b"1e3",
+        b"86400001",
+        b"9" * 5000,
+        b"+5",
+        b"NaN",
+        b"1 2",
+        b"\xc2\xb2",
+    ],
+)
 def test_an_invalid_timeout_header(value: bytes) -> None:
     with pytest.raises(ApiError):
         header_timeout_s({b"x-request-timeout-ms": value}, b"x-request-timeout-ms")

@@ -46,37 +46,26 @@ FILE = part("file", b"line\r\n", '; filename="a.jsonl"')
 PURPOSE = part("purpose", b"batch")
 
 
-@pytest.mark.parametrize("parts", [(FILE, PURPOSE), (PURPOSE, FILE)])
-def test_parts_come_in_any_order(parts: tuple[bytes, bytes]) -> None:
-    form, content = read(body(*parts))
+TRICKY = b"\r\n--front\r\n--frontie\r\n-\r\n--frontierX\r\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "filename", "content"),
+    [
+        (body(FILE, PURPOSE), b"a.jsonl", b"line\r\n"),
+        (body(PURPOSE, FILE), b"a.jsonl", b"line\r\n"),
+        (body(PURPOSE, part("file", b"", '; filename="e"')), b"e", b""),
+        (body(PURPOSE, part("file", b"x")), b"", b"x"),
+        (body(PURPOSE, FILE) + b"epilogue" * 10, b"a.jsonl", b"line\r\n"),
+        (body(PURPOSE, part("file", TRICKY)), b"", TRICKY),
+    ],
+    ids=["file first", "purpose first", "empty", "no name", "bytes after the end", "boundary-like"],
+)
+def test_a_valid_form(sent: bytes, filename: bytes, content: bytes) -> None:
+    form, found = read(sent)
 
     assert form.fields == {"purpose": "batch"}
-    assert form.filename == b"a.jsonl"
-    assert content == b"line\r\n"
-
-
-def test_an_empty_file_is_a_file() -> None:
-    form, content = read(body(PURPOSE, part("file", b"", '; filename="e"')))
-
-    assert (form.filename, content) == (b"e", b"")
-
-
-def test_a_file_part_needs_no_filename() -> None:
-    form, content = read(body(PURPOSE, part("file", b"x")))
-
-    assert (form.filename, content) == (b"", b"x")
-
-
-def test_bytes_after_the_end_are_ignored() -> None:
-    _, content = read(body(PURPOSE, FILE) + b"epilogue" * 10)
-
-    assert content == b"line\r\n"
-
-
-def test_a_file_may_contain_boundary_like_bytes() -> None:
-    tricky = b"\r\n--front\r\n--frontie\r\n-\r\n--frontierX\r\r\n"
-
-    assert read(body(part("file", tricky)))[1] == tricky
+    assert (form.filename, found) == (filename, content)
 
 
 @pytest.mark.parametrize(

@@ -148,17 +148,6 @@ def job(body: bytes) -> Any:
     )
 
 
-def file() -> Any:
-    return SimpleNamespace(
-        id=new_uuid(),
-        size_bytes=1,
-        created_at=None,
-        expires_at=None,
-        filename="x" * 200,
-        purpose="batch",
-    )
-
-
 async def show_job(request: TenantRequest) -> Any:
     return await single_request_routes.show(public_id(SINGLE, new_uuid()), request)
 
@@ -172,7 +161,15 @@ async def list_files(request: TenantRequest) -> Any:
 
 
 LARGE = b'"%b"' % (b"x" * LARGE_BYTES)
-PAGE = Page([file() for _ in range(400)], has_more=False)
+FILE: Any = SimpleNamespace(
+    id=new_uuid(),
+    size_bytes=1,
+    created_at=None,
+    expires_at=None,
+    filename="x" * 200,
+    purpose="batch",
+)
+PAGE = Page([FILE] * 400, has_more=False)
 
 
 @pytest.mark.parametrize(
@@ -198,9 +195,6 @@ async def test_a_small_response_reserves_none(
     found: object, ask: Callable[[TenantRequest], Any]
 ) -> None:
     assert (await ask(Site(found, 0).request())).status_code == 200
-
-
-ME, OTHER = UUID(int=1), UUID(int=2)
 
 
 def refusal(slots: TenantSlots, tenant_id: UUID) -> ApiError:
