@@ -1,5 +1,6 @@
 """Expectations of responses, and requests that tests share."""
 
+import json
 import re
 from typing import Any
 
@@ -25,6 +26,18 @@ def refused(answer: httpx.Response, status: int) -> dict[str, str | None]:
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["message"]
     return error
+
+
+def is_replay(answer: httpx.Response) -> bool:
+    """Whether an answer is that of an earlier request with the same key."""
+    return bool(answer.headers.get("idempotent-replayed") == "true")
+
+
+def interrupted_after(text: str) -> list[str]:
+    """Return the events of a stream before its last one, which says that it was interrupted."""
+    *events, last = [event for event in text.split("\n\n") if event]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stream_interrupted"
+    return events
 
 
 def upload(

@@ -4,13 +4,12 @@ from typing import Any
 
 import httpx
 import pytest
-import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
 from jobs.tables.files import job_inputs
-from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused
 from tests.integration.api.sites import Site
+from tests.integration.api.test_batches import set_job
 
 TRIES = "x-stainless-retry-count"
 ACTIONS = ("pause", "resume", "seal", "append", "")
@@ -131,9 +130,7 @@ def test_an_appended_file_is_kept_while_its_job_reads_it(site: Site, client: htt
 @pytest.mark.parametrize("action", ACTIONS)
 def test_an_ended_batch_cannot_be_changed(site: Site, client: httpx.Client, action: str) -> None:
     batch = batch_id(client)
-    with site.engine.begin() as connection:
-        one = sa.update(jobs).where(jobs.c.id == parse_public_id(JOB, batch))
-        connection.execute(one.values(state="failed"))
+    set_job(site, batch, state="failed")
     body = {"input_file_id": file_id(client), "priority": 3}
     answer = client.post(f"/v1/batches/{batch}/{action}".rstrip("/"), json=body)
     assert refused(answer, 400)["code"] == "batch_not_open"

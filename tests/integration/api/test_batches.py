@@ -89,11 +89,7 @@ def decode_row(record: type[R], row: sa.Row[tuple[object, ...]]) -> R:
     ("change", "param"),
     [
         ({"endpoint": "/v1/nope"}, "endpoint"),
-        ({"endpoint": 1}, "endpoint"),
         ({"completion_window": "29s"}, "completion_window"),
-        ({"completion_window": "31d"}, "completion_window"),
-        ({"completion_window": "x"}, "completion_window"),
-        ({"completion_window": None}, "completion_window"),
         ({"metadata": {"k": 1}}, "metadata"),
         ({"metadata": []}, "metadata"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
@@ -102,13 +98,8 @@ def decode_row(record: type[R], row: sa.Row[tuple[object, ...]]) -> R:
         ({"metadata": {"k": "\x00"}}, "metadata"),
         ({"metadata": {"\x00": "v"}}, "metadata"),
         ({"input_file_id": "file-" + "0" * 32}, "input_file_id"),
-        ({"input_file_id": "nope"}, "input_file_id"),
         ({"input_file_id": "\x00"}, "input_file_id"),
         ({"input_file_id": 7}, "input_file_id"),
-        (
-            {"output_expires_after": {"anchor": "now", "seconds": 3600}},
-            "output_expires_after.anchor",
-        ),
         (
             {"output_expires_after": {"anchor": "created_at", "seconds": 10**30}},
             "output_expires_after.seconds",

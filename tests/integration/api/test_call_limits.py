@@ -36,6 +36,10 @@ def test_default_wait_by_endpoint(open_online: OpenOnline) -> None:
     assert answer.headers["preference-applied"] == "wait=0"
     wished = online.call(Prefer="wait=1")  # the client's own wish counts
     assert wished.headers["preference-applied"] == "wait=1"
+    bounded = online.call(
+        X_Request_Queue_Timeout_Ms="100"
+    )  # no call with a queue timeout is durable
+    assert refused(bounded, 504)["code"] == "queue_timeout"
 
     site = online.site
     with site.engine.begin() as connection:

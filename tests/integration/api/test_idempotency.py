@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from jobs.tables.files import files
 from jobs.tables.idempotency import idempotency_keys
 from jobs.tables.jobs import jobs
-from tests.integration.api.answers import batch_body, file_id, ok, refused
+from tests.integration.api.answers import batch_body, file_id, is_replay, ok, refused
 from tests.integration.api.sites import OpenSite, Site
 
 KEY = "Idempotency-Key"
@@ -33,10 +33,6 @@ def count(site: Site, table: sa.Table) -> int:
     query = sa.select(sa.func.count()).where(table.c.tenant_id == site.tenant_id)
     with site.engine.connect() as connection:
         return connection.scalar(query) or 0
-
-
-def is_replay(answer: httpx.Response) -> bool:
-    return bool(answer.headers.get("idempotent-replayed") == "true")
 
 
 def test_a_repeated_batch_is_one_batch(site: Site, client: httpx.Client) -> None:

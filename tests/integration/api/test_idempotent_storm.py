@@ -1,16 +1,12 @@
 """Goal: concurrent retries across crashes of the API have one effect."""
 
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,13 +18,10 @@ from jobs.tables.jobs import jobs
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id
-from tests.support.ports import free_port
+from tests.integration.api.processes import READY_S_MAX, ApiProcess, api_process
 from tests.support.until import until
-from topics.clients.admin import TopicAdmin
-from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
-READY_S_MAX = 60.0
 PATIENCE_S = 240.0
 THREADS, KEYS, KILLS = 12, 60, 3
 SLOW_COMMIT = """
@@ -37,61 +30,12 @@ $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION slow_commit();
 """
-DIED = (httpx.TransportError,)
-
-
-@dataclass
-class Api:
-    """An API process that can be killed and started again at its port."""
-
-    env: dict[str, str]
-    port: int
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        with self.log.open("ab") as stderr:
-            command = [sys.executable, "-m", "api"]
-            self.process = subprocess.Popen(command, env=self.env, stderr=stderr)
-        deadline_s = time.monotonic() + READY_S_MAX
-        while True:
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/readyz").status_code == 200:
-                    return
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline_s, self.log.read_text()
-            time.sleep(0.05)
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def client(self, secret: str) -> httpx.Client:
-        headers = {"authorization": f"Bearer {secret}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
 
 
 @pytest.fixture
-def api(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Api]:
-    TopicAdmin(kafka).create([CALLERS, CAPACITY, CONTROL, REPLIES])
-    port = free_port(tmp_path)
-    env = os.environ | {
-        "MILLRACE_API_PORT": str(port),
-        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-        "MILLRACE_KAFKA_TOPIC_PREFIX": kafka.topic_prefix,
-        "MILLRACE_DATABASE_URL": database_url.replace("postgresql+psycopg", "postgresql"),
-        "MILLRACE_OBJECTS_ROOT": str(tmp_path / "objects"),
-    }
-    api = Api(env, port, tmp_path / "api.log")
-    api.start()
-    yield api
-    api.kill()
+def api(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[ApiProcess]:
+    with api_process(kafka, database_url, tmp_path) as api:
+        yield api
 
 
 @pytest.fixture
@@ -129,7 +73,7 @@ def persist(client: httpx.Client, body: dict[str, object], key: str, tally: Tall
         assert time.monotonic() < deadline_s
         try:
             answer = client.post("/v1/batches", json=body, headers={"Idempotency-Key": key})
-        except DIED:
+        except httpx.TransportError:
             tally.deaths += 1
             time.sleep(0.1)
             continue
@@ -143,7 +87,7 @@ def persist(client: httpx.Client, body: dict[str, object], key: str, tally: Tall
 
 
 @pytest.mark.timeout(600)
-def test_concurrent_retries_across_crashes_of_the_api(api: Api, engine: sa.Engine) -> None:
+def test_concurrent_retries_across_crashes_of_the_api(api: ApiProcess, engine: sa.Engine) -> None:
     secret, tally = new_secret(engine), Tally()
     with api.client(secret) as client:
         body = batch_body(file_id(client))
@@ -190,7 +134,7 @@ def test_concurrent_retries_across_crashes_of_the_api(api: Api, engine: sa.Engin
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", ["Idempotency-Key", "x-stainless-retry-count"])
-def test_a_crash_between_commit_and_response(api: Api, engine: sa.Engine, how: str) -> None:
+def test_a_crash_between_commit_and_response(api: ApiProcess, engine: sa.Engine, how: str) -> None:
     secret = new_secret(engine)
     with api.client(secret) as client:
         body = batch_body(file_id(client))

@@ -3,13 +3,12 @@
 import httpx
 import sqlalchemy as sa
 
-from core.ids import new_uuid
 from core.states import JobState
-from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
-from jobs.store.single_requests import NewRequest, create_request
+from jobs.store.files import RESULT_PURPOSE
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused, upload
 from tests.integration.api.sites import OpenSite, Site
+from tests.integration.jobs.rows import add_file, add_job
 
 BATCHES = "/v1/batches"
 
@@ -56,18 +55,7 @@ def test_single_requests_do_not_count_as_open_batches(open_site: OpenSite) -> No
     site = open_site(open_batches_max=1)
     with site.engine.begin() as connection:
         for _ in range(3):
-            new = NewRequest(
-                job_id=new_uuid(),
-                tenant_id=site.tenant_id,
-                endpoint="/v1/embeddings",
-                model="org/small",
-                model_version="1",
-                pool="small",
-                input_key=f"requests/{new_uuid().hex}",
-                input_bytes=1,
-                timeout_s=60.0,
-            )
-            create_request(connection, new)
+            add_job(connection, site.tenant_id, kind="request", input_file_id=None)
     with site.client() as client:
         source = file_id(client)
         ok(client.post(BATCHES, json=batch_body(source)))
@@ -95,17 +83,7 @@ def test_result_files_do_not_count(open_site: OpenSite) -> None:
     site = open_site(files_max=1)
     with site.engine.begin() as connection:
         for _ in range(3):
-            written = NewFile(
-                file_id=(written_id := new_uuid()),
-                tenant_id=site.tenant_id,
-                purpose=RESULT_PURPOSE,
-                filename="out.jsonl",
-                object_key=f"files/{written_id.hex}",
-                size_bytes=1,
-                sha256="",
-                expires_after_s=None,
-            )
-            insert_file(connection, written)
+            add_file(connection, site.tenant_id, purpose=RESULT_PURPOSE)
     with site.client() as client:
         ok(upload(client, b""))
         refused(upload(client, b""), 429)

@@ -27,13 +27,17 @@ def stream_in_the_background(online: Online) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("refused", "status"),
-    [(unknown_model, 404), (key_of_another_call, 422), (stream_in_the_background, 400)],
+    ("refused", "code"),
+    [
+        (unknown_model, "model_not_found"),
+        (key_of_another_call, "idempotency_key_reused"),
+        (stream_in_the_background, "stream_not_supported"),
+    ],
 )
 def test_a_refused_call_is_not_charged(
-    online: Online, refused: Callable[[Online], httpx.Response], status: int
+    online: Online, refused: Callable[[Online], httpx.Response], code: str
 ) -> None:
-    assert refused(online).status_code == status
+    assert refused(online).json()["error"]["code"] == code
     assert online.call(LARGE).status_code == 200
 
 

@@ -7,6 +7,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from registry.models import ENDPOINTS
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import refused
@@ -78,6 +79,7 @@ def test_head_of_a_refusal(client: httpx.Client, two: Two) -> None:
         head, get = client.head(path), client.get(path)
         assert (head.status_code, head.content) == (get.status_code, b"")
         assert said(head, path) == said(get, path)
+        assert path not in ENDPOINTS or (get.status_code, get.headers["allow"]) == (405, "POST")
     refused(client.get("/v1/files/file-none"), 404)
     assert httpx.head(f"{two.site.url}/v1/models").status_code == 401
 

@@ -29,7 +29,7 @@ from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.tables import webhook_attempts, webhook_deliveries
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
-from tests.integration.api.answers import batch_body, ok, refused
+from tests.integration.api.answers import batch_body, is_replay, ok, refused
 from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, PLAIN, Ask
 from tests.integration.api.every_route.routes import served
 from tests.integration.api.every_route.worlds import Two, World, add_world
@@ -222,10 +222,6 @@ def plant(home: Site, asked: httpx.Request, sealing_key: bytes) -> None:
         save_answer(
             connection, claim_of(home, asked, f"POST {asked.url.path}"), StoredAnswer(200, body)
         )
-
-
-def is_replay(answer: httpx.Response) -> bool:
-    return bool(answer.headers.get("idempotent-replayed") == "true")
 
 
 def trials(home: Site) -> list[tuple[UUID, UUID]]:

@@ -32,19 +32,11 @@ def mixed(site: Site) -> RunningBatch:
     batch.write(outcome(0, attempt=2, cached_tokens=1), failed(3, status_code=429))
     with site.engine.begin() as connection:
         waiting = {"job_id": batch.job_id, "item_index": 5}
-        connection.execute(
-            item_attempts.insert().values(**waiting, attempt=1, status_code=500, code="http_500")
-        )
-        connection.execute(
-            item_retries.insert().values(
-                **waiting, attempt=2, due_at=sa.text("now() + interval '1 minute'")
-            )
-        )
-        connection.execute(
-            item_attempts.insert().values(
-                job_id=batch.job_id, item_index=6, attempt=1, status_code=0, code="item_timeout"
-            )
-        )
+        soon = sa.text("now() + interval '1 minute'")
+        connection.execute(item_retries.insert().values(**waiting, attempt=2, due_at=soon))
+        failed_before = waiting | {"attempt": 1, "status_code": 500, "code": "http_500"}
+        timed_out = failed_before | {"item_index": 6, "status_code": 0, "code": "item_timeout"}
+        connection.execute(item_attempts.insert(), [failed_before, timed_out])
     return batch
 
 
@@ -186,10 +178,7 @@ def test_a_cursor_of_another_job_is_refused(site: Site, client: httpx.Client) ->
         ("limit=0", {}, "limit"),
         ("limit=10001", {}, "limit"),
         ("limit=5", {"accept": "text/event-stream"}, "limit"),
-        ("", {"accept": "text/event-stream", "last-event-id": "x"}, "Last-Event-ID"),
         ("", {"accept": "text/event-stream", "last-event-id": "-1"}, "Last-Event-ID"),
-        ("", {"accept": "text/event-stream", "last-event-id": "9" * 5000}, "Last-Event-ID"),
-        ("", {"accept": "text/event-stream", "last-event-id": "2147483648"}, "Last-Event-ID"),
     ],
 )
 def test_invalid_positions_are_named(
